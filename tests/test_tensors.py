@@ -21,7 +21,7 @@ def crafted(kind: str, shape: Sequence[int], size: int, **more: Any) -> bytes:
 
 
 CRAFTED = {
-    "bfloat16": (crafted("BF16", [2], 4), "'a' of the type BF16; read are F64, F32"),
+    "bfloat16": (crafted("BF16", [2], 4), "'a' of the type BF16; supported are F64, F32"),
     "float8": (crafted("F8_E4M3", [2], 2), "of the type F8_E4M3"),
     "float8 without numbers": (crafted("F8_E5M2", [0], 0), "of the type F8_E5M2"),
     "float4": (crafted("F4", [2], 1), "of the type F4"),

@@ -1,6 +1,6 @@
 """The exceptions of prefill-router.
 
-Every one says what was got, what would do, and how to mend it.
+Every message says what was wrong, what is accepted, and how to fix it.
 
     PrefillRouterError
     ├── ConfigError        options, pools or prices that contradict each other or make no sense
@@ -13,7 +13,7 @@ Every one says what was got, what would do, and how to mend it.
     │   └── ProvenanceError     states of another encoder, template, revision, layer or pooling
     ├── FitError           fitting has nothing to learn from, or didn't converge
     ├── SandboxError       programs can't be run safely here
-    └── UpstreamError      an endpoint gave no answer (carries why; never the prompt or the key)
+    └── UpstreamError      an endpoint gave no answer (carries the reason, never the prompt or key)
 """
 
 from collections.abc import Iterable
@@ -38,24 +38,24 @@ FailureKind = Literal[
     "refused",
     "empty",
 ]
-"""Why an endpoint gave no answer; the guide on endpoints tells them apart."""
+"""Why an endpoint gave no answer; the guide on endpoints explains each."""
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The words that offer the likeliest of the known names; empty where none is like it."""
+    """A suggestion, " (did you mean ...?)", of the most similar known name; empty where none is."""
     close = get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 class PrefillRouterError(Exception):
-    """Base of everything that this package raises on purpose.
+    """Base class of everything that this package raises on purpose.
 
     Args:
-        told: What is wrong; several things, each by itself, where several were found at once.
+        told: What is wrong: one message per problem, where several were found at once.
 
     Attributes:
-        told: The same; as a text it has a line for each.
+        told: The same messages; `str()` of the error has one line for each.
     """
 
     def __init__(self, *told: str) -> None:
@@ -126,13 +126,13 @@ class UpstreamError(PrefillRouterError):
     """An endpoint gave no answer, or only a part of one.
 
     Attributes:
-        failure: Why.
-        status: Of the HTTP reply; None where none came.
-        retry_after: Seconds after which to ask again, as the endpoint said; None where it didn't.
+        failure: Why there is no answer.
+        status: The status of the HTTP response; None where none came.
+        retry_after: Seconds until the next try, as the endpoint asked; None where it didn't.
         retriable: Whether the same call may succeed later.
-        billed: Whether it may have cost something: not where the endpoint refused before its first
-            byte of an answer, or was never reached.
-        partial: The `Reply` as far as it came; None where nothing did.
+        billed: Whether the call may have cost something; False where the endpoint refused before
+            the first byte of an answer, or was never reached.
+        partial: The part of the `Reply` that arrived; None where nothing did.
     """
 
     def __init__(

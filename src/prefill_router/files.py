@@ -1,14 +1,14 @@
-"""Files and folders that are written whole or not at all, and the locks of those who write them.
+"""Atomic writes of files and folders (whole or not at all), and locks between writers.
 
 Everything is written under a temporary name in the same folder, flushed to the disk and renamed, so
-that a reader, and a process that is killed at any moment, finds the old content or the new. What
-killed processes left, named `.NAME.xxxxxxxx.tmp`, is never read, and goes when the same place is
-next checked or written to. Its writer held a lock, which ended with it; where the file system has
-no locks, what hasn't changed for an hour is taken for left.
+that a reader finds either the old content or the new, even if the writer is killed at any moment.
+Leftovers of killed processes, named `.NAME.xxxxxxxx.tmp`, are never read, and are removed when the
+same path is next checked or written to. A leftover is recognised by its lock, which ended with its
+writer; where the file system has no locks, by not having changed for an hour.
 
-`writer_lock` lets one process at a time write a file, should two be given the same work. A lock
-goes with the process that holds it, however that ends. Where the file system has no locks there is
-none, and each process must be given a part of its own.
+`writer_lock` lets one process at a time write a file, in case two are given the same work. A lock
+is released when its process ends, in whatever way. Where the file system has no locks, each process
+must be given different work.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ from typing import Any, Literal
 from prefill_router.errors import ConfigError, CorruptError
 
 _ABANDONED_SECONDS = 3600
-_LONGEST_NAME = 240  # bytes; with what a temporary name adds, no more than file systems take
+_LONGEST_NAME = 240  # bytes; a temporary name is longer, and file systems allow 255
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 CHECKSUMS = "SHA256SUMS"
@@ -42,7 +42,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 def replacing_file(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
     """Yield a temporary path; on a clean exit it becomes `path`, on an error it is removed.
 
-    The file gets the permissions `mode`, less those that the umask takes away.
+    The file gets the permissions `mode`, without those that the umask masks.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(path)
@@ -60,9 +60,9 @@ def replacing_file(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder; on a clean exit it becomes `path`, whatever stood there before.
+    """Yield a temporary folder; on a clean exit it replaces `path`, whatever was there before.
 
-    Where `path` is a symbolic link, the folder that it leads to is replaced.
+    Where `path` is a symbolic link, the folder that it points to is replaced.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,40 +82,40 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def check_place(path: Path, *, replaced: bool = True) -> None:
-    """Check that a file or folder can be made here; worth doing before long work.
+    """Check that a file or folder can be created here; worth doing before long work.
 
-    What killed writers of the same name left is removed.
+    Leftovers of killed writers of the same name are removed.
 
     Args:
-        path: The file or folder. Of a link to a folder, that folder is looked at.
-        replaced: Whether it will be written as a whole, in the place of what stands there.
+        path: The file or folder; a symbolic link to a folder is followed.
+        replaced: Whether it will be written as a whole, replacing what is there.
 
     Raises:
-        ConfigError: A part of the path is no folder or may not be written to, the name is long, or
-            it is a mount point, which nothing can take the place of.
+        ConfigError: A parent isn't a folder or isn't writable, the name is too long, or the path is
+            a mount point, which can't be replaced.
     """
     if len(os.fsencode(path.name)) > _LONGEST_NAME:
-        raise ConfigError(f"{path} can't be made: its name is too long; name it otherwise")
+        raise ConfigError(f"{path} can't be created: its name is too long; choose a shorter one")
     if path.is_dir():
         path = Path(os.path.realpath(path))
     if replaced and _is_mount(path):
         raise ConfigError(
-            f"{path} is a mount point, which nothing else can take the place of, so it can't be "
-            f"written as a whole; name something in it, such as {path / 'new'}, or another place"
+            f"{path} is a mount point, which can't be replaced as a whole; name a path inside it, "
+            f"such as {path / 'new'}, or another place"
         )
     parent = path.absolute().parent
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir():
-        raise ConfigError(f"{path} can't be made: {parent} is a file; name another place")
+        raise ConfigError(f"{path} can't be created: {parent} is a file; name another place")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"{path} can't be made: {parent} may not be written to; name another")
+        raise ConfigError(f"{path} can't be created: {parent} isn't writable; name another place")
     if path.parent.is_dir():
         remove_abandoned(path)
 
 
 def _is_mount(path: Path) -> bool:
-    """Whether something is mounted here; also a file, or a folder of the same file system."""
+    """Whether the path is a mount point; includes bind mounts, also of files."""
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:  # not on Linux
@@ -155,7 +155,7 @@ def write_checksums(folder: Path, names: list[str]) -> None:
 
 
 def refresh_checksum(path: Path) -> None:
-    """Bring a file's line in its folder's `SHA256SUMS` up to date, if it has one there."""
+    """Update a file's line in its folder's `SHA256SUMS`, if it has one."""
     listed = read_checksums(path.parent) if (path.parent / CHECKSUMS).is_file() else {}
     if path.name in listed:
         listed[path.name] = file_digest(path)
@@ -170,7 +170,7 @@ def verify_checksums(
     Args:
         folder: The folder.
         names: The files.
-        mend: What to do where one of them is wrong.
+        mend: The fix that an error offers.
 
     Raises:
         CorruptError: A file is missing, isn't listed, or isn't what was written.
@@ -210,7 +210,7 @@ def _write_checksums(folder: Path, digests: dict[str, str]) -> None:
 
 
 def _exchange_or_rename(new: Path, path: Path) -> None:
-    """Put `new` in the place of `path`; afterwards `new` holds what was there, if anything."""
+    """Replace `path` by `new`; afterwards `new` holds the old content, if there was any."""
     if not path.exists():
         new.rename(path)
     elif not _exchange(new, path):
@@ -222,7 +222,7 @@ def _exchange_or_rename(new: Path, path: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swap two paths in one step (renameat2 of Linux); False where the system can't."""
+    """Swap two paths atomically (Linux's renameat2); False where the system can't."""
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -238,14 +238,14 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def remove_abandoned(path: Path) -> None:
-    """Remove what killed writers of the same name left.
+    """Remove leftovers of killed writers of the same name.
 
-    Content that was put aside stays while nothing has come in its place.
+    Old content that was moved aside is kept as long as nothing has replaced it.
     """
     pattern = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]{8}\.(tmp|old)")
     try:
         names = [entry.name for entry in path.parent.iterdir()]
-    except OSError:  # it may be written to, and not looked into
+    except OSError:  # a folder can be writable without being readable
         return
     for found in filter(None, map(pattern.fullmatch, names)):
         if found[1] == "tmp" or path.exists():
@@ -255,7 +255,7 @@ def remove_abandoned(path: Path) -> None:
 def _remove_if_left(left: Path) -> None:
     try:
         descriptor = os.open(left, _LOOK)
-    except OSError:  # its writer lives and is done, or it is somebody else's
+    except OSError:  # its writer has just finished, or it belongs to another user
         return
     try:
         state = take_lock(descriptor, wait=False)
@@ -271,7 +271,7 @@ def _remove_if_left(left: Path) -> None:
 def _is_old(left: Path) -> bool:
     try:
         newest = max(entry.lstat().st_mtime for entry in (left, *left.rglob("*")))
-    except FileNotFoundError:  # its writer lives
+    except FileNotFoundError:  # its writer is alive and has renamed it
         return False
     return newest < time.time() - _ABANDONED_SECONDS
 
@@ -289,7 +289,7 @@ def _temporary(path: Path, suffix: str, *, is_folder: bool) -> tuple[Path, int]:
         take_lock(descriptor, wait=True)
         if is_still(made, descriptor):
             return made, descriptor
-        os.close(descriptor)  # taken for left before it was locked
+        os.close(descriptor)  # another process removed it as a leftover before it was locked
 
 
 def _sync(path: Path) -> None:
@@ -326,7 +326,7 @@ def take_lock(descriptor: int, *, wait: bool) -> LockState:
 
 
 def is_still(path: Path, descriptor: int) -> bool:
-    """Whether an open file or folder still has this name."""
+    """Whether this path still leads to the open file or folder."""
     try:
         return path.stat().st_ino == os.fstat(descriptor).st_ino
     except FileNotFoundError:
@@ -337,7 +337,7 @@ def is_still(path: Path, descriptor: int) -> bool:
 def writer_lock(folder: Path, name: str, *, wait: bool) -> Iterator[bool]:
     """Hold the lock of a shard; yields False at once if another holds it and `wait` is false.
 
-    What an earlier, killed writer of the shard left half-written is removed.
+    Half-written files of an earlier, killed writer of the shard are removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".{name}.lock"
@@ -353,7 +353,7 @@ def writer_lock(folder: Path, name: str, *, wait: bool) -> Iterator[bool]:
 
 
 def remove_stale_locks(folder: Path) -> None:
-    """Remove the locks of writers that were killed, and what they left half-written."""
+    """Remove the locks and half-written files of writers that were killed."""
     for path in folder.glob(".*.lock"):
         descriptor, state = _open_lock(path, wait=False)
         if state == "held":
@@ -368,10 +368,10 @@ def _remove_unfinished(folder: Path, name: str) -> None:
 
 
 def _open_lock(path: Path, *, wait: bool) -> tuple[int, LockState]:
-    """An open descriptor of the lock's file, and whether it holds the lock."""
+    """An open descriptor of the lock file, and the state of its lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         state = take_lock(descriptor, wait=wait)
         if state != "held" or is_still(path, descriptor):
             return descriptor, state
-        os.close(descriptor)  # its holder has removed it meanwhile
+        os.close(descriptor)  # the previous holder has removed the file meanwhile

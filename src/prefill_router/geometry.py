@@ -31,12 +31,12 @@ _BLOCK_BYTES = 1 << 26
 @final
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """The moments of some rows; those of disjoint rows add up.
+    """First and second moments of some rows; moments of disjoint rows can be added.
 
     Attributes:
-        count: How many rows.
-        mean: Their mean.
-        scatter: The sum of outer products of their deviations from the mean.
+        count: The number of rows.
+        mean: The rows' mean.
+        scatter: The sum of the outer products of the rows' deviations from the mean.
     """
 
     count: int
@@ -45,12 +45,12 @@ class Moments:
 
     @classmethod
     def empty(cls, hidden: int) -> "Moments":
-        """Those of no rows."""
+        """The moments of no rows."""
         return cls(0, np.zeros(hidden), np.zeros((hidden, hidden)))
 
     @classmethod
     def of(cls, states: Float[NDArray[np.floating], "row hidden"]) -> "Moments":
-        """Those of these rows, computed in float64 block by block."""
+        """The moments of these rows, computed in float64 block by block."""
         size = max(1, _BLOCK_BYTES // (8 * max(1, states.shape[1])))
         blocks = (states[i : i + size] for i in range(0, len(states), size))
         return cls.total((cls._of_block(block) for block in blocks), hidden=states.shape[1])
@@ -103,11 +103,11 @@ def effective_dimensionality(moments: Moments) -> float:
     From traces, without eigenvalues: (tr C)^2 / tr(C^2).
 
     Args:
-        moments: Of the raw states.
+        moments: Moments of the raw states.
 
     Returns:
-        From 1, all spread in one direction, to the hidden size, the same in all; NaN where there is
-        no spread at all.
+        From 1 (all variance in one direction) to the hidden size (equal variance in all); NaN where
+        there is no variance.
     """
     trace, squares = (
         float(np.trace(moments.scatter)),
@@ -120,10 +120,10 @@ def effective_dimensionality(moments: Moments) -> float:
 @final
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """The sum of rows scaled to length one; rows of zeros have no direction and are left out.
+    """The sum of rows scaled to unit length; rows of zeros have no direction and are left out.
 
     Attributes:
-        count: How many rows have a direction.
+        count: The number of rows that have a direction.
         total: The sum of their unit vectors.
     """
 
@@ -132,7 +132,7 @@ class Directions:
 
     @classmethod
     def of(cls, states: Float[NDArray[np.floating], "row hidden"]) -> "Directions":
-        """That of these rows."""
+        """The sum of the directions of these rows."""
         largest = np.abs(states).max(axis=1, initial=0).astype(np.float64)
         shown = np.flatnonzero(largest)
         scaled = states[shown] / largest[shown, None]  # so that no square over- or underflows
@@ -149,8 +149,8 @@ def anisotropy(directions: Directions) -> float:
     The squared length of the sum of n unit vectors is n plus twice the sum of the pairs' cosines.
 
     Returns:
-        1 where all states point one way, about 0 where they point everywhere; NaN for fewer than
-        two rows with a direction.
+        1 where all states point in one direction, about 0 where they point in all; NaN for fewer
+        than two rows with a direction.
     """
     n = directions.count
     if n < 2:
@@ -165,9 +165,9 @@ class ClassSums:
     """Sums over the queries that each target answers wrongly (class 0) and correctly (class 1).
 
     Attributes:
-        counts: How many queries.
-        sums: The sum of their features.
-        squares: The sum of their features' squared lengths.
+        counts: The number of queries.
+        sums: The sum of the queries' features.
+        squares: The sum of the squared lengths of the queries' features.
     """
 
     counts: Float64[NDArray[np.float64], "2 target"]
@@ -176,11 +176,11 @@ class ClassSums:
 
     @classmethod
     def of(cls, features: Features, correct: Table) -> "ClassSums":
-        """Those of these rows.
+        """The sums of these rows.
 
         Args:
-            features: Best centred near zero, as `Reducer.transform` gives them.
-            correct: Labels, cut at 0.5; NaN, not measured, is in neither class.
+            features: Best centred near zero, as `Reducer.transform` returns them.
+            correct: Labels, cut at 0.5; NaN (not measured) is in neither class.
         """
         if len(features) != len(correct):
             raise ConfigError(f"{len(features)} rows of features, but {len(correct)} of labels")
@@ -213,8 +213,8 @@ def fisher_j(features: Features, correct: Table) -> Float64[NDArray[np.float64],
     """Fisher's J of every target at once (Equation `fisher`); see `ClassSums`.
 
     Args:
-        features: Of the train rows.
-        correct: Their labels; soft ones are cut at 0.5, NaN is left out.
+        features: The train rows.
+        correct: The labels; soft ones are cut at 0.5, NaN is left out.
     """
     wide = features.astype(np.float64)
     return ClassSums.of(wide - wide.mean(axis=0), correct).fisher()
@@ -226,9 +226,9 @@ States = Float32[NDArray[np.float32], "query hidden"]
 
 @final
 class SiteStates:
-    """Iterates over (rows, states) of a site; read from the store once where one chunk holds all.
+    """Iterates over (rows, states) of a site; read from the store only once if one chunk is enough.
 
-    Rows is a slice into the keys. Iterating again gives the same chunks.
+    `rows` is a slice of the keys. Iterating again gives the same chunks.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Imports that not everybody pays for: faces of packages, loaded at first use, and extras.
+"""Lazy imports: the public names of packages, loaded at first use, and those that need an extra.
 
-What a decision doesn't need, such as reports and tables, is so left out of `route` and `--help`.
+So `route` and `--help` don't load what a decision doesn't need, such as reports and tables.
 """
 
 import importlib.util
@@ -34,7 +34,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "uvicorn": ("uvicorn", "gateway"),
     "xgboost": ("xgboost-cpu", "xgboost"),
 }
-"""The package that a module comes with, and the extra that brings it."""
+"""For each module, the package that contains it and the extra that installs it."""
 
 
 def face(
@@ -45,9 +45,9 @@ def face(
     A name is imported when it is first asked for, as PEP 562 has it.
 
     Args:
-        package: Its name.
-        file: Its `__init__.py`; the stub lies beside it.
-        needed_for: What can't be done without the packages of an extra, where its modules need one.
+        package: The package's name.
+        file: The path of its `__init__.py`, with the stub beside it.
+        needed_for: What the packages of an extra are needed for, if its modules import any.
     """
     find, names, public = lazy_loader.attach_stub(package, file)
     if not needed_for:
@@ -61,20 +61,20 @@ def face(
 
 
 def load(package: str, home: str) -> Any:
-    """What stands at `module:NAME` in a package."""
+    """The object at `module:NAME` in a package."""
     module, _, name = home.partition(":")
     return getattr(import_module(f"{package}.{module}"), name)
 
 
 @contextmanager
 def optional_imports(needed_for: str) -> Iterator[None]:
-    """Imports of packages that an extra brings.
+    """A context for imports of packages that an extra installs.
 
     Args:
-        needed_for: What can't be done without them; it begins the error.
+        needed_for: What they are needed for; the error message begins with it.
 
     Raises:
-        MissingExtraError: One isn't installed.
+        MissingExtraError: One of them isn't installed.
     """
     try:
         yield
@@ -88,7 +88,7 @@ def optional_imports(needed_for: str) -> Iterator[None]:
 
 
 def installed(module: str, *, needed_for: str) -> ModuleSpec:
-    """Where a module is that an extra brings; it isn't imported.
+    """The location of a module that an extra installs; it isn't imported.
 
     Raises:
         MissingExtraError: It isn't installed.

@@ -23,27 +23,27 @@ Vectors = Float32[NDArray[np.float32], "row dim"]
 Distances = Float64[NDArray[np.float64], "query k"]
 Rows = Int64[NDArray[np.int64], "query k"]
 
-_SPARE = 16  # proposals beyond k; nearly always enough to be sure of the first k
+_SPARE = 16  # proposals beyond k; nearly always enough to be certain of the first k
 _GROWTH = 4
 _QUERIES_AT_ONCE = 4096
 _CANDIDATES_AT_ONCE = 1 << 22
-_NUMBERS_AT_ONCE = 1 << 17  # of differences; they stay in the processor's cache
+_NUMBERS_AT_ONCE = 1 << 17  # differences computed at once, so that they stay in the CPU cache
 _UNIT = 2.0**-24  # the unit roundoff of float32
 _SMALLEST = 2.0**-126
-_CLIPPED = 1e17  # float32 can square and add so many
-_LARGEST = 1e15  # a query within it is told from rows that were clipped
+_CLIPPED = 1e17  # squares of numbers up to this can be summed in float32
+_LARGEST = 1e15  # queries up to this size are clearly nearer to each other than to clipped rows
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class NeighbourIndex:
-    """Rows to search among. Frozen: made by `of`.
+    """An index of rows to search. Frozen; built by `of`.
 
     Attributes:
         vectors: One row per prompt.
         keys: The content key of each row (`data.prompt_key`); they may repeat.
-        centre: The rows' median; FAISS sees all relative to it, which loses less to rounding, also
-            where a few rows are far from all others.
+        centre: The rows' median, which is subtracted before FAISS searches; this loses less to
+            rounding, even where a few rows are far from all others.
         index: The FAISS index.
     """
 
@@ -87,20 +87,20 @@ class NeighbourIndex:
     def search(
         self, vectors: Vectors, k: int, exclude: Sequence[str] | None = None
     ) -> tuple[Distances, Rows]:
-        """The k nearest rows of each query, nearest first; of equally near ones the first row.
+        """The k nearest rows of each query, nearest first; ties go to the earlier row.
 
         Args:
             vectors: The queries, finite.
-            k: How many, at least 1.
-            exclude: The content key of each query; rows of the same key are passed over.
+            k: The number of neighbours, at least 1.
+            exclude: The content key of each query; rows with the same key are skipped.
 
         Returns:
             Euclidean distances, and positions in `vectors` of the index. Where a query has fewer
             than k rows left, its last columns hold infinity and -1.
 
         Raises:
-            ConfigError: k is below 1, the width is another one, a number isn't finite, or the keys
-                aren't one per query, or the index has none.
+            ConfigError: k is below 1, the widths differ, a number isn't finite, there isn't one key
+                per query, or the index has no keys.
         """
         self._check(vectors, k, exclude)
         distances = np.full((len(vectors), k), np.inf)
@@ -122,7 +122,7 @@ class NeighbourIndex:
     def _nearest(
         self, queries: Vectors, own: NDArray[np.int64], k: int, width: int
     ) -> tuple[Distances, Rows, NDArray[np.bool_]]:
-        """Squared distances and rows of the k nearest among `width` proposals; whether it is so."""
+        """Squared distances and rows of the k nearest of `width` proposals, and if proven."""
         proposed, beyond = self._propose(queries, width)
         squared = self._squared_distances(queries, proposed)
         squared[self._codes[proposed] == own[:, None]] = np.inf
@@ -133,7 +133,7 @@ class NeighbourIndex:
         return squared, rows, (squared[:, -1] < beyond) | (beyond == np.inf)
 
     def _propose(self, queries: Vectors, width: int) -> tuple[Rows, NDArray[np.float64]]:
-        """Rising positions of rows, and a squared distance that all other rows surely exceed."""
+        """Positions of rows, ascending, and a squared distance that all other rows exceed."""
         if width > len(self) // 2:
             every = np.broadcast_to(np.arange(len(self)), (len(queries), len(self)))
             return every, np.full(len(queries), np.inf)
@@ -145,7 +145,7 @@ class NeighbourIndex:
         return np.sort(rows, axis=1), beyond
 
     def _squared_distances(self, queries: Vectors, proposed: Rows) -> Distances:
-        """Of each query to the rows proposed for it, from the differences."""
+        """Distances of each query to the rows proposed for it, from the differences."""
         result = np.empty(proposed.shape)
         across = max(1, min(proposed.shape[1], _NUMBERS_AT_ONCE // self.dim))
         down = max(1, _NUMBERS_AT_ONCE // (across * self.dim))
@@ -162,12 +162,12 @@ class NeighbourIndex:
 
     @cached_property
     def _codes(self) -> NDArray[np.int64]:
-        """A number of each row's key, from 0; zeros where there are no keys."""
+        """An integer code for each row's key, from 0; zeros where there are no keys."""
         codes = [self._code_of_key[key] for key in self.keys]
         return np.array(codes or [0] * len(self), dtype=np.int64)
 
     def _codes_of(self, exclude: Sequence[str] | None, count: int) -> NDArray[np.int64]:
-        """The number of the key that each query must not find; -1 for none."""
+        """The code of the key that each query must not find; -1 for none."""
         codes = [-1] * count if exclude is None else [self._code_of_key.get(k, -1) for k in exclude]
         return np.array(codes, dtype=np.int64)
 
@@ -186,15 +186,15 @@ class NeighbourIndex:
 
 
 def _beyond(last: NDArray[np.float64], norms: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
-    """What the squared distance of every row that FAISS didn't propose surely exceeds.
+    """A lower bound on the squared distance of every row that FAISS didn't propose.
 
-    FAISS errs by at most c (|x| + |y|)^2 plus what underflows, with c a little above dim times the
+    FAISS errs by at most c (|x| + |y|)^2 plus any underflow, with c slightly above dim times the
     unit roundoff (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). That is at
     most 16 c |x|^2 where |y| <= 3 |x|; and at most 4 c times the squared distance itself where |y|
     is greater, since then |x| + |y| <= 2 (|y| - |x|).
 
     Args:
-        last: The greatest squared distance among the proposals, by FAISS.
+        last: The greatest squared distance among the proposals, as FAISS computed it.
         norms: The queries' squared norms |x|^2, relative to the centre.
         dim: The width.
     """
@@ -205,7 +205,7 @@ def _beyond(last: NDArray[np.float64], norms: NDArray[np.float64], dim: int) -> 
 
 
 def _centred(vectors: Vectors, centre: NDArray[np.float64]) -> Vectors:
-    """The vectors as FAISS sees them; what is too large to be squared is still farthest away."""
+    """The vectors relative to the centre; what is too large to be squared is clipped."""
     away = np.clip(vectors - centre, -_CLIPPED, _CLIPPED)
     return np.ascontiguousarray(away, dtype=np.float32)
 

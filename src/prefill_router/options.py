@@ -1,7 +1,7 @@
-"""What the options of a method may be: said with their types, checked when they are set.
+"""Limits on the options of a method, declared in their types and checked when they are set.
 
-A dataclass annotates a field with one of these types, and calls `check_options` once it is made. A
-`Literal` is checked without more words, and an option that is None is left out.
+A dataclass annotates a field with one of these types and calls `check_options` in `__post_init__`.
+A `Literal` is checked without an annotation, and an option that is None isn't checked.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from prefill_router.errors import ConfigError
 @final
 @dataclass(frozen=True)
 class Limit:
-    """What holds of an option.
+    """A condition that an option must meet.
 
     Attributes:
-        wanted: In words, after "it must be".
-        holds: Whether a value is so.
+        wanted: The condition in words, after "it must be".
+        holds: Whether a value meets it.
     """
 
     wanted: str
@@ -28,7 +28,7 @@ class Limit:
 
     @property
     def each(self) -> "Limit":
-        """The same of every number of a tuple."""
+        """The same condition for every number of a tuple."""
         return Limit(f"{self.wanted} each", lambda values: all(map(self.holds, values)))
 
 
@@ -50,10 +50,10 @@ Widths = Annotated[
 
 
 def check_options(config: Any) -> None:
-    """Check every option of a dataclass by its type.
+    """Check every option of a dataclass against the limits in its type.
 
     Raises:
-        ConfigError: One isn't what it must be.
+        ConfigError: An option is outside its limits.
     """
     kind: type = type(config)
     for name, limits in _limits(kind).items():

@@ -1,4 +1,4 @@
-"""The names that figures need of Matplotlib, which the extra `reports` brings."""
+"""The names that figures use from Matplotlib, which the extra `reports` installs."""
 
 from prefill_router.lazy_imports import optional_imports
 

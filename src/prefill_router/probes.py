@@ -1,10 +1,10 @@
-"""Linear probes: how well a plain logistic regression reads each target's correctness.
+"""Linear probes: how well a plain logistic regression predicts each target's correctness.
 
-`Probes` are L2-regularised logistic regressions of all targets at once, by Newton's method, in
-which the system of each step is solved by conjugate gradients: the Hessian is never formed, and one
-product with the features serves all targets. Features that come from PCA are nearly uncorrelated,
-so the Hessian is nearly diagonal and its diagonal is all the preconditioning that is needed: some
-five steps of five products.
+`Probes` are L2-regularised logistic regressions for all targets at once, by Newton's method with
+each step solved by conjugate gradients: the Hessian is never formed, and one product with the
+features serves all targets. Features that come from PCA are nearly uncorrelated, so the Hessian is
+nearly diagonal and its diagonal is a sufficient preconditioner: it takes about five steps of five
+products.
 
 `cross_validated_auc` is the AUC of probes at one site, with the scaler and PCA fitted in each fold.
 """
@@ -29,7 +29,7 @@ Array = NDArray[np.floating]
 _STEPS = 100
 _PRODUCTS = 500
 _INNER = 1e-3
-"""How much of each step's residual, in the preconditioner's norm, may be left."""
+"""The relative residual, in the preconditioner's norm, at which conjugate gradients stop."""
 _LEAST_STRIDE = 1e-6
 
 
@@ -40,8 +40,8 @@ class Probes:
     """One logistic regression per target.
 
     Attributes:
-        weights: NaN for targets whose labels were all the same.
-        intercepts: Not regularised.
+        weights: One column per target; NaN for targets whose labels were all the same.
+        intercepts: One per target, not regularised.
     """
 
     weights: Float[NDArray[np.floating], "feature target"]
@@ -58,18 +58,18 @@ class Probes:
         start: "Probes | None" = None,
         soft: bool = False,
     ) -> "Probes":
-        """Fit every target to the queries that it was measured on.
+        """Fit each target on the queries for which it was measured.
 
         The minimised loss is c times the summed cross-entropy, plus half the squared weights, as in
-        scikit-learn. Float32 features are computed with in float32.
+        scikit-learn. With float32 features the computation is in float32.
 
         Args:
-            features: Of the train rows, finite.
-            correct: Labels, cut at 0.5 unless `soft`; NaN, not measured, is left out.
+            features: The train rows, finite.
+            correct: Labels, cut at 0.5 unless `soft`; NaN (not measured) is left out.
             c: The inverse of the regularisation's strength.
-            tolerance: Stop before the step that would gain less than this per query.
-            start: Probes of the leading features to begin with, which saves steps.
-            soft: Learn labels between 0 and 1 as they are.
+            tolerance: Stop when a step would reduce the loss per query by less than this.
+            start: Probes fitted on the leading features, as a warm start.
+            soft: Whether labels between 0 and 1 are learned as they are.
 
         Raises:
             ConfigError: The shapes differ, or `c` isn't positive.
@@ -77,8 +77,8 @@ class Probes:
         """
         if len(features) != len(correct) or not c > 0:
             raise ConfigError(
-                f"{len(features)} rows of features, {len(correct)} of labels, c = {c}; the rows "
-                "must be as many and c positive"
+                f"{len(features)} rows of features, {len(correct)} of labels, c = {c}; there must "
+                "be as many rows of both, and c must be positive"
             )
         labels = correct if soft else binary(correct)
         usable = learnable(labels)
@@ -102,14 +102,14 @@ class Probes:
 @final
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """The loss of all targets; its argument has one column per target, the intercept last.
+    """The loss of all targets; the parameters are one column per target, the intercept last.
 
     Attributes:
-        mean: The features' mean, which is taken off so that the intercept stands apart.
+        mean: The features' mean, subtracted so that the intercept is nearly uncorrelated to them.
         inputs: The centred features, then a column of ones.
         labels: 1 or 0; 0 also where missing.
         mask: 1 where measured, else 0.
-        ridge: The weight of each row's square.
+        ridge: The L2 penalty of each parameter.
     """
 
     mean: Array
@@ -152,12 +152,12 @@ class _Problem:
             if (gain <= tolerance * self.mask.sum(axis=0)).all():
                 return point
         raise FitError(
-            f"a probe didn't converge in {_STEPS} steps; scale the features to about one, or "
+            f"a probe didn't converge in {_STEPS} steps; scale the features to unit variance, or "
             "lower c"
         )
 
     def _newton(self, slope: Array, curvature: Array) -> Array:
-        """Solve the Newton system by preconditioned conjugate gradients, each target for itself."""
+        """Solve the Newton system of each target by preconditioned conjugate gradients."""
         diagonal = (self.inputs**2).T @ curvature + self.ridge
         inverse = 1 / np.maximum(diagonal, np.finfo(slope.dtype).tiny)
         step, rest = np.zeros_like(slope), -slope
@@ -176,7 +176,7 @@ class _Problem:
         return step
 
     def _strides(self, point: Array, logits: Array, step: Array, change: Array) -> Array:
-        """How much of each target's step to take: the most, by halving, that does no harm."""
+        """The step length of each target: halved from 1 until the loss doesn't rise."""
         before = self._loss(point, logits)
         slack = 100 * np.finfo(before.dtype).eps * np.abs(before)
         stride = np.ones_like(before)
@@ -200,7 +200,7 @@ def _ratio(above: Array, below: Array) -> Array:
 
 FOLDS = 5
 _TOLERANCE = 1e-6
-"""Of a probe's loss per query; the AUC doesn't see what lies below."""
+"""Tolerance of a probe's loss per query; smaller differences don't change the AUC."""
 
 
 def cross_validated_auc(
@@ -212,20 +212,21 @@ def cross_validated_auc(
     folds: Int[NDArray[np.int64], " query"],
     c: float = 1.0,
 ) -> Float64[NDArray[np.float64], "dim target"]:
-    """Mean AUC over folds of the probes at a site, for several dimensions from one PCA.
+    """Cross-validated AUC of the probes at a site, for several dimensions of one PCA per fold.
 
-    The moments of each fold are computed once; those of a fold's train rows are the others' sum.
+    The moments of each fold are computed once; those of a fold's train rows are the sum of the
+    other folds'.
 
     Args:
         activations: The states of all train queries.
-        train: The train part.
-        site: Where to read.
-        dims: Components to keep, in any order.
+        train: The train rows.
+        site: The site to read.
+        dims: Numbers of components to keep, in any order.
         folds: The fold of each query (`data.stratified_folds`).
         c: The inverse of the probes' regularisation.
 
     Returns:
-        NaN for a target that has no fold with both classes on both sides.
+        The mean over folds; NaN for a target without a fold that has both classes on both sides.
     """
     chunks = SiteStates(activations, site, train.prompt_keys)
     hidden = activations.provenance.hidden_size
@@ -267,7 +268,7 @@ def _fold_auc(
     dims: Sequence[int],
     c: float,
 ) -> NDArray[np.float64]:
-    """The AUC on the rows held out, of probes fitted to the others; [dim, target]."""
+    """The AUC [dim, target] on the held-out rows of probes fitted on the others."""
     result = np.empty((len(dims), correct.shape[1]))
     probes = None
     for i in np.argsort(dims, kind="stable"):

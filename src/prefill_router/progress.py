@@ -1,7 +1,7 @@
-"""Progress of long work: how far, how fast, how long yet.
+"""Progress of long work: what is done, at which speed, and the time that remains.
 
 Library functions take a `Progress` and know nothing of terminals; the command line passes a
-`BarProgress`, everybody else gets `SilentProgress`.
+`BarProgress`, and the default is `SilentProgress`.
 """
 
 import time
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EVERY_SECONDS = 10.0
-"""Between two lines where there is no terminal to draw a bar on."""
+"""Seconds between two lines where there is no terminal to draw a bar on."""
 
 
 @runtime_checkable
@@ -23,11 +23,11 @@ class Advance(Protocol):
     """Reports that `amount` more units are done."""
 
     def __call__(self, amount: float = 1, *, note: str = "") -> None:
-        """Report progress, and what else is worth showing beside it."""
+        """Report progress, with a note to show beside it."""
 
 
 class Progress(ABC):
-    """Something that shows how far a task is."""
+    """Something that shows the progress of tasks."""
 
     @abstractmethod
     def task(self, label: str, *, total: float) -> AbstractContextManager[Advance]:
@@ -46,7 +46,7 @@ class SilentProgress(Progress):
         yield advance
 
     def task(self, label: str, *, total: float) -> AbstractContextManager[Advance]:
-        """A task that nobody watches."""
+        """A task whose progress isn't shown."""
         del label, total
         return self._silent()
 
@@ -57,7 +57,7 @@ class BarProgress(Progress):
 
     Args:
         console: Where to show it; standard error by default.
-        clock: Gives seconds.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -94,34 +94,34 @@ class BarProgress(Progress):
 
     @contextmanager
     def _lines(self, label: str, total: float) -> Iterator[Advance]:
-        start = told = self._clock()
+        start = shown = self._clock()
         done, last = 0.0, ""
 
         def advance(amount: float = 1, *, note: str = "") -> None:
-            nonlocal done, last, told
+            nonlocal done, last, shown
             done, last, now = done + amount, note, self._clock()
-            if now - told >= EVERY_SECONDS and done < total:
-                told = now
-                self._tell(_line(label, done, total, now - start, note))
+            if now - shown >= EVERY_SECONDS and done < total:
+                shown = now
+                self._print(_line(label, done, total, now - start, note))
 
         yield advance
-        self._tell(_line(label, done, total, self._clock() - start, last))
+        self._print(_line(label, done, total, self._clock() - start, last))
 
-    def _tell(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def task(self, label: str, *, total: float) -> AbstractContextManager[Advance]:
-        """A task with a bar, or lines, of its own."""
+        """A task with its own bar or lines."""
         shown = self._bar if self._console.is_terminal else self._lines
         return shown(label, total)
 
 
 def _line(label: str, done: float, total: float, seconds: float, note: str) -> str:
-    """How far a task is, and how long yet at the speed so far."""
-    told = f"{label}: {done:,.0f} of {total:,.0f}, {_duration(seconds)} gone"
+    """What a task has done, and the time that remains at the speed so far."""
+    text = f"{label}: {done:,.0f} of {total:,.0f}, {_duration(seconds)} gone"
     if 0 < done < total:
-        told += f", about {_duration(seconds * (total - done) / done)} left"
-    return f"{told}, {note}" if note else told
+        text += f", about {_duration(seconds * (total - done) / done)} left"
+    return f"{text}, {note}" if note else text
 
 
 def _duration(seconds: float) -> str:

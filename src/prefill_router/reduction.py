@@ -1,4 +1,4 @@
-"""States made small: standardised, then rotated to their leading principal components.
+"""Dimensionality reduction of states: standardised, then projected to their leading PCA components.
 
 Components keep their own variances: whitening them was measured to make the trunk worse (see
 docs/decisions/0002-no-whitening.md).
@@ -17,7 +17,7 @@ from prefill_router.geometry import Moments
 from prefill_router.serialization import Part, Tensors
 
 _CONSTANT = 1e-12
-"""A spread below this share of the mean is rounding: float32 states can't vary by so little."""
+"""A standard deviation below this share of the mean is rounding error in float32 states."""
 
 
 @final
@@ -27,9 +27,9 @@ class Reducer(Part):
 
     Attributes:
         mean: The train rows' mean.
-        scale: Their standard deviation; 1 for dimensions that are constant, which so become zero.
-        components: Orthonormal rows, by falling variance; the entry of each that is largest in size
-            is positive.
+        scale: Their standard deviation; 1 for constant dimensions, which become zero.
+        components: Orthonormal rows, by descending variance; the entry of the largest magnitude in
+            each is positive.
     """
 
     noun: ClassVar[str] = "reducer"
@@ -42,10 +42,10 @@ class Reducer(Part):
         """Fit to the moments of the train rows.
 
         Args:
-            moments: Of the raw states.
-            dim: Components to keep. Fewer are kept where the states don't have so many: at most
-                the rank of the standardised states, which is below the number of rows.
-            standardise: Whether dimensions are brought to one spread first.
+            moments: Moments of the raw states.
+            dim: Components to keep. No more are kept than the rank of the standardised states,
+                which is below the number of rows.
+            standardise: Whether dimensions are scaled to unit variance first.
 
         Raises:
             ConfigError: `dim` is below 1.
@@ -67,12 +67,12 @@ class Reducer(Part):
         if not self.mean.shape == self.scale.shape == self.components.shape[1:]:
             raise ConfigError(
                 f"a reducer's mean {self.mean.shape}, scale {self.scale.shape} and components "
-                f"{self.components.shape} must be of one hidden size"
+                f"{self.components.shape} must have the same hidden size"
             )
 
     @property
     def dim(self) -> int:
-        """How many components it keeps."""
+        """The number of components."""
         return len(self.components)
 
     @property
@@ -81,7 +81,7 @@ class Reducer(Part):
         return len(self.mean)
 
     def first(self, dim: int) -> "Reducer":
-        """The same with only the leading components."""
+        """The same reducer with only the leading components."""
         return Reducer(self.mean, self.scale, self.components[:dim])
 
     def transform(
@@ -90,7 +90,7 @@ class Reducer(Part):
         """The leading components of states.
 
         Raises:
-            ConfigError: The states are of another width.
+            ConfigError: The states have another width.
         """
         if states.shape[1] != self.hidden:
             raise ConfigError(
@@ -102,7 +102,7 @@ class Reducer(Part):
 
     @classmethod
     def from_tensors(cls, tensors: Tensors, *, hidden: int, dim: int) -> "Reducer":
-        """The reducer of `tensors`.
+        """The reducer that `tensors` saved.
 
         Raises:
             CorruptError: An array is missing, unknown, or of another shape, type or range.
@@ -113,7 +113,7 @@ class Reducer(Part):
 def standard_scale(
     moments: Moments,
 ) -> tuple[Float64[NDArray[np.float64], " hidden"], Bool[NDArray[np.bool_], " hidden"]]:
-    """The standard deviation of each dimension, 1 for those that are constant; and which vary.
+    """The standard deviation of each dimension (1 for constant ones), and which dimensions vary.
 
     Raises:
         FitError: There are fewer than two rows, or all rows are the same.
@@ -135,7 +135,7 @@ def _principal(
     varies: NDArray[np.bool_],
     dim: int,
 ) -> Float64[NDArray[np.float64], "dim hidden"]:
-    """The leading eigenvectors of the correlation of the dimensions that vary."""
+    """The leading eigenvectors of the correlation matrix of the dimensions that vary."""
     import scipy.linalg
 
     correlation = moments.covariance / np.outer(scale, scale)

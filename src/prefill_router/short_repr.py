@@ -1,4 +1,4 @@
-"""The `repr` of this package's objects: one short line, whatever they hold."""
+"""The `repr` of this package's objects: one short line, however much they hold."""
 
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
@@ -10,7 +10,7 @@ Any_ = TypeVar("Any_", bound=type)
 
 
 class _ShortRepr(Repr):
-    """Arrays by type and shape, objects within objects by their type alone, the rest cut short."""
+    """Shows arrays by type and shape, nested objects by their type, and truncates the rest."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -18,16 +18,16 @@ class _ShortRepr(Repr):
         self.maxtuple = self.maxlist = self.maxset = self.maxfrozenset = self.maxdict = 3
 
     def repr_float(self, value: float, level: int) -> str:
-        """A number as it is read, not as it is kept."""
+        """A number rounded for reading."""
         del level
         return f"{value:.4g}"
 
     def repr_mappingproxy(self, value: Any, level: int) -> str:
-        """As the mapping that it shows."""
+        """The same as the mapping that it wraps."""
         return str(self.repr_dict(value, level))
 
     def repr_instance(self, value: Any, level: int) -> str:
-        """Of anything else: an array's shape, an enumeration's value, or the type's name."""
+        """Anything else: an array's shape, an enumeration's value, or the type's name."""
         if getattr(value, "shape", ()) and hasattr(value, "dtype"):
             return f"{value.dtype}{list(value.shape)}"
         if isinstance(value, float):
@@ -43,16 +43,16 @@ _SHORT = _ShortRepr()
 
 
 def short_repr(cls: Any_) -> Any_:
-    """A class decorator: a dataclass, or a model of pydantic, whose `repr` is one short line.
+    """A class decorator that makes the `repr` of a dataclass or pydantic model one short line.
 
-    It is for people; two objects may have the same.
+    It is for people; different objects may have the same `repr`.
     """
     setattr(cls, "__repr__", one_line)  # noqa: B010  # mypy: no method is assigned to
     return cls
 
 
 def one_line(self: Any) -> str:
-    """The type and the fields, each cut short."""
+    """The type and the fields, each truncated."""
     told = ", ".join(f"{name}={_SHORT.repr(getattr(self, name))}" for name in _names(self))
     line = " ".join(f"{type(self).__name__}({told})".split())
     return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 4]}...)"

@@ -1,8 +1,8 @@
-"""Statistics that several packages need, in NumPy alone, so that a decision doesn't load scipy.
+"""Statistics that several packages need, in NumPy alone, so that a decision doesn't load SciPy.
 
-The ROC-AUC of every target, a rank statistic; the logistic function, its inverse and its loss; the
-labels that a target can be learned from, and its base rate; means of what is known; which columns
-vary; and which rows are equal.
+The ROC-AUC of every target; the logistic function, its inverse and its loss; which targets can be
+learned, and their base rates; means over known values; which columns vary; and which rows are
+equal.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from prefill_router.errors import ConfigError
 def auc_by_target(
     scores: Float[NDArray[np.floating], "query target"], correct: Table
 ) -> Float64[NDArray[np.float64], " target"]:
-    """How often a right answer's score is above a wrong one's, ties counting half.
+    """The share of pairs in which the right answer scores above the wrong one, ties counting half.
 
     Args:
         scores: Finite; higher means more probably correct.
-        correct: Labels, cut at 0.5; NaN, not measured, is left out.
+        correct: Labels, cut at 0.5; NaN (not measured) is left out.
 
     Returns:
         In [0, 1] for each target; NaN where only one class was measured.
@@ -52,21 +52,21 @@ Logits = Float64[NDArray[np.float64], "*shape"]
 
 
 def sigmoid(logits: Logits) -> Logits:
-    """1 / (1 + exp(-x)), exact to a few units in the last place for any x."""
+    """1 / (1 + exp(-x)), accurate to a few units in the last place for any x."""
     small = np.exp(-np.abs(logits))  # at most 1, so nothing overflows
     result: Logits = np.where(logits < 0, small, 1) / (1 + small)
     return result
 
 
 def log_odds(probability: Logits) -> Logits:
-    """ln(p / (1 - p)), of probabilities between 0 and 1."""
+    """ln(p / (1 - p)) of probabilities between 0 and 1."""
     return np.asarray(np.log(probability) - np.log1p(-probability))
 
 
 def cross_entropy(
     logits: Float[NDArray[np.floating], "*shape"], labels: Float[NDArray[np.floating], "*shape"]
 ) -> Float[NDArray[np.floating], "*shape"]:
-    """What each label, in [0, 1], loses under the sigmoid of its logit, in nats."""
+    """The cross-entropy of each label, in [0, 1], under the sigmoid of its logit, in nats."""
     result: Float[NDArray[np.floating], "*shape"] = np.logaddexp(0, logits) - labels * logits
     return result
 
@@ -74,7 +74,7 @@ def cross_entropy(
 def learnable(
     labels: Float[NDArray[np.floating], "query target"],
 ) -> Bool[NDArray[np.bool_], " target"]:
-    """Whether each target has at least two different labels; NaN, not measured, is none."""
+    """Whether each target has at least two different labels, without NaN (not measured)."""
     missing = np.isnan(labels)
     low = np.where(missing, np.inf, labels).min(axis=0, initial=np.inf)
     return np.asarray(low < np.where(missing, -np.inf, labels).max(axis=0, initial=-np.inf))
@@ -83,7 +83,7 @@ def learnable(
 def base_rates(correct: Table) -> Float64[NDArray[np.float64], " target"]:
     """The share of right answers of each target by the rule of succession, (sum + 1) / (n + 2).
 
-    For a target without labels it is that of all labels together.
+    A target without labels gets the rate of all labels together.
     """
     count, total = (~np.isnan(correct)).sum(axis=0), np.nansum(correct, axis=0)
     nothing = count == 0
@@ -111,7 +111,7 @@ def column_spread(
 
     Args:
         rows: At least one.
-        rounding: A spread below this share of the mean is no more than rounding.
+        rounding: A standard deviation below this share of the mean counts as rounding error.
     """
     mean, spread = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0, dtype=np.float64)
     least = np.maximum(rounding * np.abs(mean), float(np.finfo(np.float32).tiny))
@@ -119,7 +119,7 @@ def column_spread(
 
 
 def row_numbers(rows: Float[NDArray[np.floating], "row column"]) -> Int[NDArray[np.int64], " row"]:
-    """A number of each row that equal rows share, from 0 in the order in which they come."""
+    """A number for each row that equal rows share, from 0 in order of first appearance."""
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], np.int64)
 
@@ -136,17 +136,17 @@ def shrunken_logistic(
     weights: Logits | float = 1.0,
     bounds: Sequence[tuple[float | None, float | None]] | None = None,
 ) -> Parameters:
-    """A logistic regression that stays near its first parameters: few labels change little.
+    """A logistic regression that is shrunk towards its first parameters: few labels change little.
 
-    It has the least cross-entropy, with a penalty of one label's weight for leaving them.
+    It minimises the cross-entropy plus a penalty, of one label's weight, for leaving them.
 
     Args:
-        first: Where it begins, and where it stays without labels.
-        logits: Those of every label, linear in the parameters.
-        slopes: The transpose of that: from a number for each label to one for each parameter.
+        first: The parameters at the start, which are kept where there are no labels.
+        logits: From parameters to the logit of every label, a linear function.
+        slopes: The transpose of `logits`: from a number per label to one per parameter.
         labels: In [0, 1].
-        weights: What each label counts; 0 where missing.
-        bounds: The least and the most of each parameter.
+        weights: The weight of each label; 0 where missing.
+        bounds: The minimum and the maximum of each parameter.
     """
     from scipy.optimize import minimize  # only fitting needs it
     from scipy.special import expit

@@ -28,15 +28,15 @@ def make_routing_dataset(
 ) -> RoutingDataset:
     """A made-up dataset whose labels follow from the prompts.
 
-    Each prompt states its own difficulty, target k is better and dearer than target k - 1, and its
-    answer is correct where its skill, with some noise, exceeds the difficulty.
+    Each prompt states its own difficulty. Target k is better and more expensive than target k - 1,
+    and its answer is correct where its skill, with some noise, exceeds the difficulty.
 
     Args:
-        queries: How many queries.
-        targets: How many targets.
+        queries: The number of queries.
+        targets: The number of targets.
         missing: The share of outcomes that weren't measured.
-        benchmarks: How many benchmarks they come from, in turn.
-        seed: Another seed, another dataset.
+        benchmarks: The number of benchmarks, to which the queries are assigned in turn.
+        seed: The seed of the random numbers.
     """
     random = np.random.default_rng(seed)
     difficulty = random.random(queries)
@@ -84,10 +84,10 @@ class FakeEncoder(Encoder):
     Attributes:
         num_layers: Blocks, L.
         hidden_size: Width of the states.
-        planted_layer: The layer that knows the difficulty.
+        planted_layer: The layer whose states depend on the difficulty.
         signal: How far the difficulty moves a state there, in standard deviations of the noise.
         max_tokens: Longer prompts lose their middle.
-        name: Another name, another encoder.
+        name: The encoder's name, from which its noise is drawn too.
     """
 
     num_layers: int = 4
@@ -99,7 +99,7 @@ class FakeEncoder(Encoder):
 
     @property
     def provenance(self) -> Provenance:
-        """What makes the states."""
+        """How the states are made."""
         return Provenance(
             encoder=self.name,
             revision=f"fake:{self.planted_layer}:{self.signal}",

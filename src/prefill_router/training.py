@@ -1,8 +1,7 @@
-"""The trainer of all networks: epoch by epoch, until the validation loss has stopped falling.
+"""The training loop of all networks: early stopping on the validation loss.
 
-What a network is, how it computes and what an epoch does is each method's own; when it stops, which
-weights it ends with, and on which cores it is trained is settled here for all. Importing this
-doesn't load torch.
+Each method defines its network and its epochs; early stopping, the choice of weights and the use of
+cores are the same for all and live here. Importing this doesn't load torch.
 """
 
 from abc import ABC, abstractmethod
@@ -18,11 +17,11 @@ from prefill_router.progress import Progress
 
 @dataclass(eq=False)
 class TrainingRun:
-    """One network in training: its losses so far, and which epoch was its best.
+    """The losses of one network in training, and its best epoch.
 
     Attributes:
-        train: Mean loss of each epoch, in nats per label, with dropout, as the weights moved.
-        validation: After each epoch, without dropout.
+        train: Mean training loss during each epoch, in nats per label, with dropout.
+        validation: Validation loss after each epoch, in nats per label, without dropout.
         best_epoch: The epoch, from 0, of the least validation loss; -1 before the first finite one.
     """
 
@@ -32,7 +31,7 @@ class TrainingRun:
 
     @property
     def best(self) -> float:
-        """Its least validation loss; infinite before the first finite one."""
+        """The least validation loss; infinite before the first finite one."""
         return self.validation[self.best_epoch] if self.best_epoch >= 0 else float("inf")
 
     @property
@@ -41,7 +40,7 @@ class TrainingRun:
         return len(self.validation) - 1 - self.best_epoch
 
     def record(self, train: float, validation: float) -> bool:
-        """Note an epoch's losses; whether the weights are the best so far, and must be kept."""
+        """Record an epoch's losses; True if the weights are the best so far and must be kept."""
         better = validation < self.best
         self.train.append(train)
         self.validation.append(validation)
@@ -50,7 +49,7 @@ class TrainingRun:
         return better
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for the record."""
+        """The losses as plain values, to be saved."""
         return {
             "best_epoch": self.best_epoch,
             "train_loss": self.train,
@@ -64,11 +63,11 @@ class Trainer(ABC):
     @property
     @abstractmethod
     def active(self) -> int:
-        """How many of its runs haven't stopped."""
+        """The number of runs that haven't stopped."""
 
     @abstractmethod
     def epoch(self) -> None:
-        """Pass over the fitting rows once, then record every run's losses and its best weights."""
+        """Train on the fitting rows once, then record every run's losses and best weights."""
 
 
 def train_epochs(
@@ -81,10 +80,10 @@ def train_epochs(
     """Train until all runs have stopped.
 
     Args:
-        trainer: What is trained.
-        max_epochs: At most.
-        advance: Told of every run's epochs, and of those that a stopped run doesn't need.
-        stop: Set where it must end after this epoch.
+        trainer: The networks to train.
+        max_epochs: The greatest number of epochs.
+        advance: Called with the number of epochs done by all runs, including skipped ones.
+        stop: Set by another thread to end training after the current epoch.
     """
     for gone in range(1, max_epochs + 1):
         before = trainer.active
@@ -97,38 +96,39 @@ def train_epochs(
 
 
 def train_together(trainers: Sequence[Trainer], *, max_epochs: int, progress: Progress) -> None:
-    """Train several side by side, each by one thread on one core, until all their runs stopped.
+    """Train several side by side, each in one thread on one core, until all their runs stop.
 
-    What is small wastes less time so than with every operation cut in two; and where a trainer has
-    draws of its own, what it learns depends neither on the others nor on the number of cores.
+    For small networks this is faster than splitting every operation over the cores; and where a
+    trainer has its own random numbers, its result depends neither on the others nor on the number
+    of cores.
     """
-    import torch  # only fitting needs it, and using a router shouldn't wait for it
+    import torch  # only fitting needs it, and its import is slow
 
-    cores, stop, told = torch.get_num_threads(), Event(), SimpleQueue[int]()
+    cores, stop, epochs = torch.get_num_threads(), Event(), SimpleQueue[int]()
 
     def train(trainer: Trainer) -> None:
         torch.set_num_threads(1)
-        train_epochs(trainer, max_epochs=max_epochs, advance=told.put, stop=stop)
+        train_epochs(trainer, max_epochs=max_epochs, advance=epochs.put, stop=stop)
 
     total = max_epochs * sum(trainer.active for trainer in trainers)
     try:
         with progress.task("training", total=total) as advance, ThreadPoolExecutor(cores) as pool:
             jobs = {pool.submit(train, trainer) for trainer in trainers}
             try:
-                _watch(jobs, told, advance)
+                _watch(jobs, epochs, advance)
             finally:
                 stop.set()
     finally:
-        torch.set_num_threads(cores)  # the threads have set it to one
+        torch.set_num_threads(cores)  # the training threads have set it to one
 
 
 def _watch(
-    jobs: set[Future[None]], told: SimpleQueue[int], advance: Callable[[float], None]
+    jobs: set[Future[None]], epochs: SimpleQueue[int], advance: Callable[[float], None]
 ) -> None:
-    """Pass on what the threads tell until they are done; progress is only told by this thread."""
+    """Report the progress of the threads until they are done; only this thread may report it."""
     while jobs:
         done, jobs = wait(jobs, timeout=0.1, return_when=FIRST_EXCEPTION)
-        while not told.empty():
-            advance(told.get())
+        while not epochs.empty():
+            advance(epochs.get())
         for job in done:
             job.result()

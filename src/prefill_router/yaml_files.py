@@ -1,4 +1,4 @@
-"""YAML that people write: a name that is there twice is a mistake, not silently the last one."""
+"""YAML files written by people; a duplicate name is an error instead of silently the last one."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,13 +11,13 @@ from pydantic_core import PydanticCustomError
 from prefill_router.errors import ConfigError
 
 _MOST_REPEATED = 200_000
-"""So much may aliases repeat, in characters and values together."""
+"""The most that aliases may repeat, in characters plus values."""
 _LONGEST_NUMBER = 1000
-_LONGEST_KEY = 18  # digits; longer numbers can be chosen so that a dictionary looks at all of them
+_LONGEST_KEY = 18  # digits; longer numbers can be chosen so that all of their hashes collide
 
 
 def _no_boolean(value: Any) -> Any:
-    """YAML reads yes and on as true, which would else be taken for 1."""
+    """Refuse booleans: YAML reads yes and on as true, which would count as 1."""
     if isinstance(value, bool):
         raise PydanticCustomError("number", "must be a number, not true or false")
     return value
@@ -26,13 +26,13 @@ def _no_boolean(value: Any) -> Any:
 Number = Annotated[float, BeforeValidator(_no_boolean)]
 """A number in a file that people write."""
 WholeNumber = Annotated[int, BeforeValidator(_no_boolean)]
-"""The same without a fraction."""
+"""A whole number in a file that people write."""
 
 
 class DistinctLoader(yaml.SafeLoader):
-    """Refuses a mapping that names a key twice, of which YAML would silently keep the last.
+    """Refuses a mapping with a duplicate key, of which YAML would silently keep the last.
 
-    And aliases by which a few lines would become gigabytes, or a value a part of itself.
+    It also refuses aliases by which a few lines become gigabytes, or a value contains itself.
     """
 
     def get_single_node(self) -> yaml.Node | None:
@@ -48,10 +48,10 @@ class DistinctLoader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """A mapping, its keys checked as they are written: `1` and `"1"` are the same name.
+        """A mapping whose keys are checked as they are written: `1` and `"1"` are the same name.
 
         Raises:
-            ConfigError: One is there twice.
+            ConfigError: A key is there twice.
         """
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
@@ -71,8 +71,8 @@ class DistinctLoader(yaml.SafeLoader):
 
 
 def _number(loader: DistinctLoader, node: yaml.ScalarNode) -> int | float:
-    if len(node.value) > _LONGEST_NUMBER:  # one to the base of 60 takes the square of its length
-        raise ValueError("a number of so many digits")
+    if len(node.value) > _LONGEST_NUMBER:  # parsing a base-60 number takes quadratic time
+        raise ValueError("a number with too many digits")
     is_whole = node.tag.endswith(":int")
     return loader.construct_yaml_int(node) if is_whole else loader.construct_yaml_float(node)
 
@@ -86,7 +86,7 @@ class NotYamlError(ConfigError):
     """Text that can't be read as YAML. It isn't quoted, since it may hold keys.
 
     Attributes:
-        line: Where, from 1; None where that isn't known.
+        line: The line, from 1; None where it isn't known.
         why: What is wrong.
     """
 
@@ -96,15 +96,15 @@ class NotYamlError(ConfigError):
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int], repeated: list[int]) -> int:
-    """The size of a node with its aliases written out.
+    """The size of a node with its aliases expanded.
 
     Args:
         node: The node.
-        sizes: Of those that were met, by identity; 0 of those that aren't finished.
-        repeated: The sum of what aliases repeat.
+        sizes: The sizes of visited nodes, by identity; 0 for those in progress.
+        repeated: The sum of the sizes that aliases repeat.
 
     Raises:
-        NotYamlError: That is too much, or the node is a part of itself.
+        NotYamlError: Aliases repeat too much, or the node contains itself.
     """
     size = sizes.get(id(node))
     if size is None:
@@ -123,10 +123,10 @@ def _expanded(node: yaml.Node, sizes: dict[int, int], repeated: list[int]) -> in
 
 
 def parse_yaml(text: str, loader: type[DistinctLoader]) -> Any:
-    """The value of a text.
+    """Parse a YAML document.
 
     Raises:
-        NotYamlError: It isn't YAML.
+        NotYamlError: The text isn't YAML.
         ConfigError: A mapping names a key twice.
     """
     try:
@@ -136,12 +136,14 @@ def parse_yaml(text: str, loader: type[DistinctLoader]) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
-        problem = getattr(error, "problem", None) or "a character that can't stand there"
+        problem = getattr(error, "problem", None) or "a character that isn't allowed there"
         if any(word in problem for word in ("alias", "anchor", "tag")):  # it quotes their names
             problem = "an alias, anchor or tag without a meaning; quote what begins with *, & or !"
         raise NotYamlError(problem, line=line) from None
-    except (ValueError, AttributeError, LookupError):  # such as 0b_, a number by its looks alone
-        raise NotYamlError("a value is malformed, it isn't what its looks or its tag say") from None
+    except (ValueError, AttributeError, LookupError):  # such as 0b_, which only looks like a number
+        raise NotYamlError(
+            "a value is malformed; it isn't of the type that its form or its tag suggests"
+        ) from None
 
 
 def read_yaml(path: Path) -> Any:
@@ -162,16 +164,16 @@ def read_yaml(path: Path) -> Any:
 
 
 def line_of(path: Path, place: Iterable[int | str]) -> int:
-    """The line of a file on which what stands at a place begins, from 1.
+    """The line, from 1, on which a value of a YAML file begins.
 
-    Where nothing stands there, that of what it would stand in.
+    Where there is no such value, the line of the innermost mapping or list that would hold it.
 
     Args:
         path: A file that `read_yaml` can read.
-        place: The names that lead to it, and the numbers of places in lists, from 0.
+        place: The keys, and positions in lists from 0, that lead to the value.
 
     Raises:
-        ConfigError: The file can't be read any more.
+        ConfigError: The file can no longer be read.
     """
     try:
         node = yaml.compose(path.read_text(encoding="utf-8"), Loader=DistinctLoader)
@@ -187,7 +189,7 @@ def line_of(path: Path, place: Iterable[int | str]) -> int:
 
 
 def _child(node: Any, name: int | str) -> tuple[int, yaml.Node] | None:
-    """What stands under a name or number, and the line on which it begins, from 0."""
+    """The node under a key or position, and the line on which it begins, from 0."""
     if isinstance(node, yaml.SequenceNode) and isinstance(name, int) and name < len(node.value):
         child = node.value[name]
         return child.start_mark.line, child

@@ -198,7 +198,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path, dataset: RoutingDataset) ->
     with pytest.raises(StoreError, match="isn't a store"):
         ActivationStore.open(tmp_path)
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(StoreError, match="holds something else"):
+    with pytest.raises(StoreError, match="exists and isn't a store"):
         encode_dataset(dataset, ENCODER, tmp_path, sites=SITES)
     with pytest.raises(StoreError, match="is a file"):
         encode_dataset(dataset, ENCODER, tmp_path / "letter.txt", sites=SITES)
@@ -216,11 +216,11 @@ def test_a_store_of_another_encoder_is_left_alone(
     store: ActivationStore, dataset: RoutingDataset
 ) -> None:
     other = FakeEncoder(num_layers=2, hidden_size=8, planted_layer=1, name="other")
-    with pytest.raises(ProvenanceError, match="encoder is 'fake', needed is 'other'"):
+    with pytest.raises(ProvenanceError, match="encoder is 'fake', not 'other'"):
         encode_dataset(dataset, other, store.path, sites=SITES)
     with pytest.raises(ProvenanceError, match=r"holds last\.1, mean\.1, last\.2, mean\.2"):
         encode_dataset(dataset, ENCODER, store.path, sites=SITES[:1])
-    with pytest.raises(ProvenanceError, match="as bfloat16; asked for"):
+    with pytest.raises(ProvenanceError, match="as bfloat16, not "):
         encode_dataset(dataset, ENCODER, store.path, sites=SITES, rounding="float32")
 
 
@@ -236,7 +236,7 @@ def test_of_two_that_begin_a_store_at_once_the_second_must_want_the_same(
         return store_module.writer_lock(*arguments, **options)
 
     monkeypatch.setattr(store_module, "writer_lock", overtaken)
-    with pytest.raises(ProvenanceError, match="max_tokens is 20, needed is 256"):
+    with pytest.raises(ProvenanceError, match="max_tokens is 20, not 256"):
         store_module.prepare_store(tmp_path / "s", mine.provenance, layout)
     assert [path.name for path in (tmp_path / "s").iterdir()] == [store_module.MANIFEST]
 

@@ -170,7 +170,7 @@ def test_scales_use_no_labels_and_say_so(kind: CalibratorKind) -> None:
     asked = sample(50, seed=2)[0]
     unlabelled = fitted(kind, correctness, np.full_like(correct, np.nan)).calibrator
     assert np.array_equal(fit.calibrator.calibrate(asked), unlabelled.calibrate(asked))
-    assert "no probabilities" in fit.notes[0]
+    assert "isn't a probability" in fit.notes[0]
     assert not fit.calibrator.probabilistic
     assert fit.calibrator.calibrate(correctness).mean(axis=0) == pytest.approx(0.5, abs=0.03)
 
@@ -232,7 +232,7 @@ def test_curve_that_would_fall_is_level(kind: CalibratorKind) -> None:
         assert result[:, 1] == pytest.approx(rate, abs=0.01)
         assert np.ptp(result[:, 1]) == 0
         assert len(fit.notes) == 1
-        assert fit.notes[0].startswith("b: its calibration labels fall, by a slope of -0.3")
+        assert fit.notes[0].startswith("b: its calibration labels fall, with a slope of -0.3")
     else:
         assert np.ptp(result[:, 1]) < 0.2
 
@@ -296,7 +296,8 @@ def test_one_class_gives_the_rule_of_succession(kind: CalibratorKind, label: flo
     given_back = fit.calibrator.calibrate(correctness)[:, 1]
     assert given_back == pytest.approx((40 * label + 1) / 42, abs=1e-6)
     assert fit.notes == (
-        f"b: all its 40 calibration labels are the same; it is given {(40 * label + 1) / 42:.3f}",
+        "b: all its 40 calibration labels are the same; its predictions become "
+        f"{(40 * label + 1) / 42:.3f}",
     )
 
 

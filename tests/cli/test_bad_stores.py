@@ -47,13 +47,13 @@ BAD_STORES: dict[str, tuple[Callable[[Path], object], str]] = {
     "file": (lambda s: (shutil.rmtree(s), s.write_text("x")), "isn't a store of activations"),
     "no manifest": (lambda s: (s / "manifest.json").unlink(), "isn't a store of activations"),
     "flipped manifest": (lambda s: flip(s / "manifest.json"), "manifest.json"),
-    "empty manifest": (lambda s: (s / "manifest.json").write_text(""), "isn't JSON any more"),
+    "empty manifest": (lambda s: (s / "manifest.json").write_text(""), "isn't JSON"),
     "deep manifest": (lambda s: (s / "manifest.json").write_text("[" * 99_999), "isn't JSON"),
     "missing shard": (lambda s: a_shard(s, "safetensors").unlink(), "safetensors is missing"),
     "truncated shard": (lambda s: truncate(a_shard(s, "safetensors")), "bytes, but"),
     "flipped shard": (flip_every_tensor, "isn't what was written"),
     "flipped index": (lambda s: flip(a_shard(s, "json")), "json"),
-    "truncated index": (lambda s: truncate(a_shard(s, "json")), "isn't JSON any more"),
+    "truncated index": (lambda s: truncate(a_shard(s, "json")), "isn't JSON"),
 }
 
 
@@ -89,7 +89,7 @@ def test_encoder_that_is_not_there_is_named(job: Job, tmp_path: Path) -> None:
     refused("tiny", "route", job.router, "Why?")
     judged = ("evaluate", job.router, "--data", job.answers, "--out", tmp_path / "report")
     refused("tiny", *judged)
-    refused("is no folder", "encode", job.answers, "--encoder", "./no", "--out", tmp_path / "s")
+    refused("isn't a folder", "encode", job.answers, "--encoder", "./no", "--out", tmp_path / "s")
     (tmp_path / "empty").mkdir()
     encode = ("encode", job.answers, "--encoder", tmp_path / "empty", "--out", tmp_path / "s")
     refused("has no config.json", *encode)
@@ -185,7 +185,7 @@ def test_output_is_checked_before_any_work(tmp_path: Path, command: str) -> None
     if command != "split":  # it may replace a file
         refused("file.txt.*(exists and isn't|is a file)", *writers(taken, data=nothing)[command])
     under = writers(taken / "deep" / "out", data=nothing)[command]
-    refused("can't be made: .*file.txt is a file", *under)
+    refused("can't be created: .*file.txt is a file", *under)
     if command not in ("layers", "sweep"):  # they add figures to a folder
         reason = "foreign (exists and isn't|is a folder)"
         refused(reason, *writers(foreign, data=nothing)[command])
@@ -197,7 +197,7 @@ def test_a_store_is_not_put_over_something_else(job: Job, tmp_path: Path) -> Non
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "diary.txt").write_text("mine")
     encode = ("encode", job.answers, "--encoder", job.tiny, "--out")
-    refused("holds something else than a store", *encode, tmp_path / "foreign")
+    refused("exists and isn't a store", *encode, tmp_path / "foreign")
     refused("is a file", *encode, tmp_path / "foreign" / "diary.txt")
     refused("is a file|ot a directory", *encode, tmp_path / "foreign" / "diary.txt" / "states")
     assert [path.name for path in tmp_path.rglob("*")] == ["foreign", "diary.txt"]
@@ -234,7 +234,7 @@ def test_folder_that_may_not_be_written_to(job: Job, tmp_path: Path) -> None:
         (locked / "try").mkdir()
     except PermissionError:
         for arguments in writers(locked / "out", data=job.answers).values():
-            refused("may not be written to", *arguments)
+            refused("isn't writable", *arguments)
     else:
         pytest.skip("this user may write everywhere")
     finally:
@@ -254,7 +254,7 @@ NONSENSE: dict[str, list[tuple[tuple[object, ...], str]]] = {
         (("--mode", "per_model"), "assign"),
         (("--mode", "per_model", "--assign", "target-0"), "write it as TARGET=VALUE"),
         (("--mode", "per_model", "--assign", "nobody=tiny"), "nobody|target-0"),
-        (("--mode", "per_model", "--assign", "target-0=other"), "no store is of the encoders"),
+        (("--mode", "per_model", "--assign", "target-0=other"), "no store has the encoders"),
         (("--assume-output-tokens", "nan"), "--assume-output-tokens is nan"),
         (("--assume-output-tokens", -5), "--assume-output-tokens is -5"),
     ],

@@ -22,7 +22,7 @@ def cascade(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe.write_text("features: {kind: prefill, dim: 6}\npredictor: logistic\n")
     fit = ("fit", job.answers, "--recipe", recipe, "--store", job.states, "--split", job.split)
     said = succeeded(*fit, "--policy", "frugal_cascade", "--out", folder / "router")
-    assert "note: the cascade asks target-" in said
+    assert "note: the cascade calls target-" in said
     return folder / "router"
 
 

@@ -45,7 +45,7 @@ def test_it_tells_what_it_will_do_does_it_and_goes_on(
     assert told["sites"] == ["last.3", "mean.3", "last.4", "mean.4"]
     second = encode(folder, "--out", out, "--layers", "3-4", "--max-tokens", 100)
     assert isinstance(second.exception, ProvenanceError)
-    assert "max_tokens is 512, needed is 100" in str(second.exception)
+    assert "max_tokens is 512, not 100" in str(second.exception)
     third = encode(folder, "--out", out, "--layers", "3,4")
     assert third.exit_code == 0, third.stderr
     assert f"encoded {24 - told['encoded']} prompts" in third.stdout
@@ -64,7 +64,7 @@ def test_it_tells_what_it_will_do_does_it_and_goes_on(
         (["--layers", "9"], "layers 0 to 6"),
         (["--dtype", "int8"], "dtype is 'int8'"),
         (["--template", "chat"], "no chat template"),
-        (["--encoder", "./nowhere"], "is no folder"),
+        (["--encoder", "./nowhere"], "isn't a folder"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_before_anything_is_written(

@@ -198,7 +198,7 @@ def test_prices_that_have_no_effect_are_told(job: Job, tmp_path: Path) -> None:
 
 def test_show_is_the_card(job: Job) -> None:
     text = succeeded("show", job.router)
-    assert "How well it does" in text
+    assert "Metrics on the test queries" in text
     assert f"format {FORMAT}" in " ".join(text.split())
 
 

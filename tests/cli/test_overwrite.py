@@ -15,7 +15,7 @@ from tests.harness.grading import graded_runs
 
 pytestmark = pytest.mark.slow
 
-REFUSED = "say --overwrite"
+REFUSED = "pass --overwrite"
 TABLE = "prompt,target,correct\np,a,1\np,b,0\n"
 
 
@@ -131,7 +131,7 @@ PRICES = "target,usd_per_million_input_tokens,usd_per_million_output_tokens\n"
             r"unknown targets \['target1'\] \(did you mean 'target-",
         ),
         ("somebody,1,1\n", (), r"prices\.csv: unknown targets \['somebody'\]; the pool has"),
-        ("target-1,1,1\n", ("--date", "2026-13-45"), "'2026-13-45', which is none"),
+        ("target-1,1,1\n", ("--date", "2026-13-45"), "'2026-13-45', which isn't a date"),
         ("target-1,1,1\n", ("--date", "tomorrow"), "write it as 2026-11-20"),
         ("target-1,200000,1\n", (), "has the price 200000"),
     ],
@@ -215,7 +215,7 @@ def test_reports(copy: Job, tmp_path: Path) -> None:
         done = run(command, copy.router, *report)
         assert run(command, copy.router, *report).code == done.code != ExitCode.UNUSABLE
         before = content(tmp_path / command)
-        told = f"made by {command} of router, answers.*{REFUSED}"
+        told = f"made by {command} from router, answers.*{REFUSED}"
         refused(told, command, tmp_path / "other", *report)
         assert content(tmp_path / command) == before
         assert run(command, tmp_path / "other", *report, "--overwrite").code == done.code

@@ -79,7 +79,7 @@ def test_high_amounts_cover_nine_of_ten(learned: OutputFit) -> None:
 def test_r2_is_what_other_rows_bear_out(learned: OutputFit) -> None:
     truth = SLOPES**2 / (SLOPES**2 + np.array([0.64, 0.36, 0.04]))
     np.testing.assert_allclose(learned.head.r2, truth, atol=0.06)
-    assert learned.head.words.startswith("expected output")
+    assert learned.head.words.startswith("predicted output")
 
 
 def test_a_target_of_which_nothing_is_told_is_a_constant() -> None:

@@ -59,7 +59,7 @@ def test_a_file_that_is_gone_is_told(folder: Path, name: str) -> None:
 def test_a_pool_that_a_person_changes_takes_its_line_out(folder: Path) -> None:
     pool = folder / "pool.yaml"
     pool.write_text(pool.read_text().replace("target-1", "target-9"))
-    with pytest.raises(CorruptError, match=r"pool\.yaml yourself, take its line out of SHA256SUMS"):
+    with pytest.raises(CorruptError, match=r"pool\.yaml yourself, remove its line from SHA256SUMS"):
         read_dataset(folder)
     pool.write_text(pool.read_text().replace("target-9", "target-1") + "# mine\n")
     lines = (folder / SUMS).read_text().splitlines(keepends=True)
@@ -82,7 +82,7 @@ def test_an_origin_is_of_whole_paths_and_tells_their_names_alone(tmp_path: Path)
     one.write(tmp_path)
     assert Origin.read(tmp_path) == one
     assert str(tmp_path) not in (tmp_path / "origin.json").read_text()
-    assert str(one) == "made by import of a.csv"
+    assert str(one) == "made by import from a.csv"
     odd = Origin.of("import", tmp_path / "odd \udcff.csv")
     odd.write(tmp_path)
     assert Origin.read(tmp_path) == odd
@@ -108,8 +108,8 @@ def test_labels_of_no_table_of_another_origin_are_lost(folder: Path) -> None:
     check_replaceable(folder)
     check_replaceable(folder, origin=same)
     check_replaceable(folder, origin=other, overwrite=True)
-    with pytest.raises(DataError, match=r"made by import of a\.csv.* say --overwrite"):
+    with pytest.raises(DataError, match=r"made by import from a\.csv.* pass --overwrite"):
         check_replaceable(folder, origin=other)
     (folder / "origin.json").unlink()
-    with pytest.raises(DataError, match=r"of an unknown origin.* say --overwrite"):
+    with pytest.raises(DataError, match=r"of an unknown origin.* pass --overwrite"):
         check_replaceable(folder, origin=same)

@@ -79,7 +79,7 @@ def test_runs_of_the_same_questions_count_as_their_mean(tmp_path: Path) -> None:
     two = made("ba", "yx", [[NAN, 1], [1, 0]], cost=0.3)
     three = made("c", "x", [[1]])
     pair = {"one": one, "two": two}
-    with pytest.raises(DataError, match="--repeats mean takes them all"):
+    with pytest.raises(DataError, match="--repeats mean averages them"):
         merge(pair)
     both = merge({**pair, "three": three}, repeats="mean")
     expected = [[0.5, 1], [0.5, 1], [1, NAN]]
@@ -123,7 +123,7 @@ def test_counts_and_cost_of_an_answer_come_from_one_dataset() -> None:
 def test_a_query_that_asks_something_else_is_refused() -> None:
     one = made("a", "x", [[1]])
     two = made("a", "x", [[1]], queries=(Query("a", "other?"),))
-    with pytest.raises(DataError, match=r"'a' asks something else in two .* --query-column"):
+    with pytest.raises(DataError, match=r"'a' has another prompt in two .* --query-column"):
         merge({"one": one, "two": two}, prefer="first")
 
 
@@ -165,5 +165,5 @@ def test_the_command(tmp_path: Path) -> None:
     assert json.loads(succeeded(*pair, "--json"))["dataset"]["queries"] == 20
     refused("name two or more", "merge", tmp_path / "a", "--out", tmp_path / "c")
     other = ("merge", tmp_path / "b", tmp_path / "a", "--out", tmp_path / "both")
-    refused("say --overwrite", *other)
+    refused("pass --overwrite", *other)
     succeeded(*other, "--overwrite")

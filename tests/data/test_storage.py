@@ -106,13 +106,13 @@ def refused(folder: Path, words: str) -> None:
 def test_outcomes_that_can_not_be_used(folder: Path) -> None:
     good = pl.read_parquet(folder / "outcomes.parquet")
     cases = {
-        r"parquet:1: query_id names 1 that are unknown, the first is 'no'": good.with_columns(
+        r"parquet:1: unknown values in query_id: 1, the first is 'no'": good.with_columns(
             pl.when(pl.int_range(pl.len()) == 0)
             .then(pl.lit("no"))
             .otherwise("query_id")
             .alias("query_id")
         ),
-        r"target names 1 that are unknown": good.with_columns(pl.lit("no").alias("target")),
+        r"unknown values in target: 1,": good.with_columns(pl.lit("no").alias("target")),
         r"has more than one outcome for target": pl.concat([good, good.head(1)]),
         r"lacks the columns \['correct'\]": good.drop("correct"),
         r"correct has the type String; it needs numbers": good.with_columns(

@@ -241,7 +241,7 @@ Blind.__module__ = "transformers.models.blind"
 def test_a_network_that_ignores_what_it_was_given_is_found_out(folder_of: FolderOf) -> None:
     encoder = load(folder_of("llama"))
     blind = dataclasses.replace(encoder, network=Blind(encoder.network))
-    assert "can't go on" in str(reason_against_prefix_cache(blind))
+    assert "can't continue" in str(reason_against_prefix_cache(blind))
     encoder.network.get_submodule("layers.2.self_attn").forward = _looking_back(encoder.network)
     assert "other states" in str(reason_against_prefix_cache(encoder))
 
@@ -290,7 +290,9 @@ def test_networks_of_unknown_making_and_short_limits_are_refused(folder_of: Fold
     encoder = load(folder_of("qwen3"))
     odd = dataclasses.replace(encoder, network=Elsewhere(encoder.network))
     assert "isn't part of transformers" in str(reason_against_prefix_cache(odd))
-    assert "too little" in str(
+    assert "too small a limit" in str(
         reason_against_prefix_cache(load(folder_of("qwen3"), max_tokens=BLOCK))
     )
-    assert "too little" in str(reason_against_prefix_cache(load(folder_of("qwen3"), layers=[0])))
+    assert "too small a limit" in str(
+        reason_against_prefix_cache(load(folder_of("qwen3"), layers=[0]))
+    )

@@ -110,7 +110,7 @@ def test_a_smaller_limit_of_tokens(folder: Path) -> None:
     rows = rows_of(encoder, [Query("l", "abcdefgh and more"), Query("s", "abcdefgh")])
     np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)
     for wrong in (0, 65):
-        with pytest.raises(ConfigError, match="from 1 to 64 tokens"):
+        with pytest.raises(ConfigError, match="supports 1 to 64 tokens"):
             load(folder, max_tokens=wrong)
 
 

@@ -24,7 +24,7 @@ EMPTY = {"correctness": np.ones((0, 2)), "estimated_cost": np.ones((0, 2))}
         ({"correctness": np.full((4, 2), 55.0)}, r"probabilities in \[0, 1\]"),
         ({"estimated_cost": np.full((4, 2), np.inf)}, "finite"),
         ({"estimated_cost": np.full((4, 2), -1.0)}, "not negative"),
-        ({"query_ids": (), **EMPTY}, "at least one query"),
+        ({"query_ids": (), **EMPTY}, "give at least one"),
     ],
 )
 def test_malformed_predictions_are_refused(fields: dict[str, object], message: str) -> None:

@@ -84,7 +84,7 @@ def _sources(family: Family, reading: PromptStates) -> None:
 
 
 def _missing(family: Family, reading: PromptStates) -> None:
-    """States that are missing, or were made in another way, are told, never made up."""
+    """States that are missing, or were made differently, are reported, never made up."""
     for number, store in enumerate(_memory(reading)):
         others = [s for i, s in enumerate(reading.states) if i != number]
         changed = replace(store, made_by=replace(store.made_by, revision="another"))

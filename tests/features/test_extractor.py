@@ -173,7 +173,7 @@ def test_wrong_states_are_refused_by_name(
         fitted.transform([], keys)
     with pytest.raises(ProvenanceError, match="given: the encoded batch of 'other'"):
         fitted.transform([states_of(dataset, encoder=FakeEncoder(name="other"))], keys)
-    with pytest.raises(ProvenanceError, match="max_tokens is 99, needed is 256"):
+    with pytest.raises(ProvenanceError, match="max_tokens is 99, not 256"):
         fitted.transform([states_of(dataset, encoder=FakeEncoder(max_tokens=99))], keys)
     with pytest.raises(ProvenanceError, match="lacks the site"):
         fitted.transform([states_of(dataset, sites=SITES[:2])], keys)
@@ -206,5 +206,5 @@ def test_no_store_or_the_same_twice_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match="no store is given"):
         FeatureExtractor.fit([], train)
-    with pytest.raises(ConfigError, match="two stores are of one encoder"):
+    with pytest.raises(ConfigError, match="two stores have the same encoder"):
         FeatureExtractor.fit([states, states], train)

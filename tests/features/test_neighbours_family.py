@@ -188,7 +188,7 @@ def test_default_sites() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     train = make_routing_dataset(queries=10)
     for ks in ((), (0, 5), (5, 5), (10, 5)):
-        with pytest.raises(ConfigError, match="rising"):
+        with pytest.raises(ConfigError, match="increasing numbers"):
             NeighboursConfig(ks=ks)
     with pytest.raises(ConfigError, match="isn't a site"):
         NeighboursConfig(site="middle")

@@ -1,4 +1,4 @@
-"""A saved extractor comes back exactly, and what doesn't hold together is refused."""
+"""A saved extractor comes back exactly, and what is inconsistent is refused."""
 
 import copy
 import json

@@ -216,11 +216,11 @@ def test_where_nothing_is_learned_the_base_rates_choose_and_a_note_says_so() -> 
     router = learn(nonsense, [STATES], drawn, config=FitConfig(recipe=recipe))
     assert router.shrinkage is not None
     assert router.shrinkage.choice == 0
-    assert any("the base rates choose" in note for note in router.record.notes)
+    assert any("the base rates decide" in note for note in router.record.notes)
     apart = np.diff(router.predict(ANSWERS, stores=[STATES]).correctness, axis=1)
     assert apart.std(axis=0).max() < 1e-12
     learned = learn(ANSWERS, [STATES], drawn, config=FitConfig(recipe=recipe))
-    assert not any("the base rates choose" in note for note in learned.record.notes)  # control
+    assert not any("the base rates decide" in note for note in learned.record.notes)  # control
 
 
 def test_a_calibrated_router_is_saved_with_its_calibrator(tmp_path: Path) -> None:
@@ -318,6 +318,6 @@ def test_a_cascade_is_learned_from_train_rows_alone() -> None:
 
 def test_a_policy_that_is_learned_is_none_yet() -> None:
     recipe = recipe_from_dict({"policy": FRUGAL})
-    with pytest.raises(ConfigError, match="is learned anew with every router"):
+    with pytest.raises(ConfigError, match="is learned with each router"):
         _ = recipe.fixed_policy
     assert recipe_from_dict({"policy": "tolerance"}).fixed_policy == Tolerance()

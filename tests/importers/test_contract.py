@@ -124,7 +124,7 @@ def test_one_broken_file_of_several_is_reported_and_the_rest_is_read(tmp_path: P
         dataset, report = read(SAMPLES[name], sources)
         assert [problem.file.startswith(str(broken)) for problem in report.problems] == [True]
         assert len(dataset.pool) == 1
-        assert any("one target only" in note for note in report.notes)
+        assert any("only one target" in note for note in report.notes)
         with pytest.raises(FormatError):
             read(SAMPLES[name], sources, strict=True)
 

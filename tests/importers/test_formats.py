@@ -46,7 +46,7 @@ def test_mmlu_pro_as_published(mmlu_pro: Path) -> None:
     }
     assert differing == {"mmlu_pro-321", "mmlu_pro-3983"}
     assert (report.rows_read, report.malformed) == (2 * 9692, 0)
-    assert "5 queries read differently" in report.notes[0]
+    assert "5 queries have different texts" in report.notes[0]
 
 
 def test_stray_texts_and_odd_letters_of_mmlu_pro(tmp_path: Path) -> None:
@@ -65,14 +65,14 @@ def test_stray_texts_and_odd_letters_of_mmlu_pro(tmp_path: Path) -> None:
     path.write_text(json.dumps(items))
     dataset, report = import_dataset("mmlu_pro", [path], skip_malformed=True)
     assert [problem.line for problem in report.problems] == [2, 3, 4, 5, 6, 7]
-    assert report.problems[0].reason == "is a stray str, not an answer"
+    assert report.problems[0].reason == "is a str; an answer must be an object"
     assert dataset.correct[:, 0].tolist() == [1, 0, 0]
     assert dataset.pool.names == ("x",)
 
 
 def test_mmlu_pro_needs_the_target_in_the_name(tmp_path: Path) -> None:
     (tmp_path / "outputs.json").write_text(json.dumps([mmlu_pro_item(0, 0)]))
-    with pytest.raises(FormatError, match="its name doesn't tell the target"):
+    with pytest.raises(FormatError, match="its name doesn't contain the target"):
         import_dataset("mmlu_pro", [tmp_path])
 
 
@@ -92,7 +92,7 @@ def test_each_file_that_counts_is_counted_once(as_tar: bool, tmp_path: Path) -> 
             tar.add(tmp_path / "bench", "bench")
     _, report = import_dataset("llmrouterbench", [source])
     assert report.files_read == 2
-    assert report.files_skipped == {"older than another run": 1, "not named as a result is": 1}
+    assert report.files_skipped == {"older than another run": 1, "without the name of a result": 1}
 
 
 def test_an_encrypted_or_broken_zip_is_named(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_the_newest_run_counts_and_demos_do_not(reverse: bool, tmp_path: Path) -
     assert report.files_skipped == {
         "older than another run": 1,
         "demo": 1,
-        "not named as a result is": 1,
+        "without the name of a result": 1,
     }
     assert {query.id for query in dataset.queries} == {f"made-up/test/{q}" for q in (0, 1, 2, 4)}
 
@@ -176,7 +176,7 @@ def test_records_that_join_on_an_index_must_ask_the_same(tmp_path: Path) -> None
     path.write_text(json.dumps(run))
     dataset, report = import_dataset("llmrouterbench", [folder], skip_malformed=True)
     assert [problem.line for problem in report.problems] == [1, 2]
-    assert "reads otherwise at" in report.problems[0].reason
+    assert "has another text at" in report.problems[0].reason
     assert report.problems[1].reason == "index is missing; it must be text"
     assert np.isnan(dataset.correct[:2, 1]).all()
 
@@ -291,7 +291,7 @@ def test_prices_are_matched_by_name(tmp_path: Path) -> None:
     assert not dataset.pool["org/alpha"].has_price
     assert dataset.pool.prices_date == "2026-03-19"
     assert report.notes == (
-        "priced but not in the data, left out: gamma",
+        "in the prices but not in the data, left out: gamma",
         "without a price: org/alpha",
     )
 

@@ -71,7 +71,7 @@ def test_formats_of_others_are_offered_no_scale(tmp_path: Path) -> None:
 
 
 def test_strict_and_skip_malformed_contradict_each_other(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="ask for one"):
+    with pytest.raises(ConfigError, match="contradict each other"):
         import_dataset("long", [tmp_path], strict=True, skip_malformed=True)
 
 
@@ -116,11 +116,11 @@ def test_what_is_missing_is_missing_on_every_scale(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "threshold", "reason"),
     [
-        ("1..5", None, "write its worst and its best score"),
-        ("5", None, "write its worst and its best score"),
-        ("5-5", None, "from 5 to itself"),
-        ("1-5", 6, "the threshold 6 must lie"),
-        ("1-5", 1, "the threshold 1 must lie"),
+        ("1..5", None, "write its worst and best score"),
+        ("5", None, "write its worst and best score"),
+        ("5-5", None, "worst and best score are both 5"),
+        ("1-5", 6, "the threshold 6 must be better"),
+        ("1-5", 1, "the threshold 1 must be better"),
         (None, float("nan"), "finite"),
     ],
 )
@@ -184,7 +184,7 @@ def test_targets_of_a_wide_table_are_guessed_and_told(tmp_path: Path) -> None:
         assert any("small, large; name others" in note for note in report.notes)
         assert dataset.correct[:, 0].tolist() == [1, 0, 1, 0]
     told = succeeded("import", "wide", tmp_path / "t.csv", "--out", tmp_path / "out")
-    assert "taken for the targets, since they hold labels: small, large" in told
+    assert "used as the targets, since they hold labels: small, large" in told
 
 
 def test_guessed_targets_follow_the_template_of_labels_and_the_scale(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_repeated_answers_are_runs_where_that_is_said(tmp_path: Path) -> None:
         for run, label in enumerate(found)
     ]
     source, to = write_csv(tmp_path / "t.csv", rows), tmp_path / "o"
-    refused("--repeats mean takes them all", "import", "long", source, "--out", to)
+    refused("--repeats mean averages them", "import", "long", source, "--out", to)
     succeeded("import", "long", source, "--out", to, "--repeats", "mean")
     dataset = read_dataset(to)
     assert dataset.correct == pytest.approx(np.array([[2 / 3, 1], [1, 0]]))

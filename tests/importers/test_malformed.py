@@ -176,8 +176,8 @@ def test_rows_that_repeat_and_rows_that_contradict(tmp_path: Path) -> None:
     assert (report.rows_read, report.rows_kept, report.duplicates) == (9, 5, 2)
     assert [line for line, _ in told(report)] == [8, 9]
     assert "query 'made-up.val.1' and target 'beta' have another outcome at " in told(report)[0][1]
-    assert f"{path}:3, which stands" in told(report)[0][1]
-    assert "query 'made-up.val.2' reads otherwise at " in told(report)[1][1]
+    assert f"{path}:3, which is kept" in told(report)[0][1]
+    assert "query 'made-up.val.2' has another text at " in told(report)[1][1]
     assert dataset.correct[1, 1] == 1
     with pytest.raises(FormatError, match="have another outcome"):
         import_dataset("routerbench", [path], strict=True)
@@ -214,7 +214,7 @@ def test_notes_on_labels_of_one_class_and_on_none(tmp_path: Path) -> None:
 def test_pickles_are_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "routerbench_0shot.pkl"
     path.write_bytes(b"\x80\x04cos\nsystem\n(S'touch pwned'\ntR.")
-    with pytest.raises(FormatError, match=r"loading a pickle runs whatever code.*to_csv"):
+    with pytest.raises(FormatError, match=r"loading a pickle can run any code.*to_csv"):
         import_dataset("routerbench", [path])
 
 
@@ -271,7 +271,7 @@ def test_columns_that_were_named_must_be_there(tmp_path: Path) -> None:
         import_dataset("long", [path], columns=Columns(cost="usd"))
     with pytest.raises(ConfigError, match=r"--target-columns a,b,c .* has the columns \['prompt'"):
         import_dataset("wide", [path])
-    with pytest.raises(ConfigError, match=r"it must hold {target}"):
+    with pytest.raises(ConfigError, match=r"it must contain {target}"):
         import_dataset("wide", [path], columns=Columns(targets=("a", "b"), cost="usd"))
     with pytest.raises(FormatError, match=r"lacks the columns \['b'\]"):
         import_dataset("wide", [path], columns=Columns(targets=("target", "b")))

@@ -148,9 +148,9 @@ def test_a_pinned_site_is_taken(dataset: RoutingDataset, states: MemoryActivatio
     }
     with pytest.raises(ProvenanceError, match=r"lacks the site mean\.9"):
         select(states, dataset, method="pinned", pinned=Site(9, "mean"))
-    with pytest.raises(ConfigError, match="give a site to pin"):
+    with pytest.raises(ConfigError, match="give a pinned site"):
         select(states, dataset, method="pinned")
-    with pytest.raises(ConfigError, match="give a site to pin"):
+    with pytest.raises(ConfigError, match="give a pinned site"):
         select(states, dataset, method="fisher", pinned=site)
 
 

@@ -173,11 +173,11 @@ def test_answers_are_scored_by_a_scorer_that_has_not_seen_them() -> None:
     fit = FrugalCascade(depth=2, folds=4).fit(scores, correct, cost, tokens, folds, targets=NAMES)
     assert fit.policy.scorer is not None
     assert set(fit.policy.scorer.rows) == set(NAMES)
-    assert fit.notes[0].startswith(f"the cascade asks {fit.policy.targets[0]}")
-    assert "keeps its budget" not in " ".join(fit.notes)
+    assert fit.notes[0].startswith(f"the cascade calls {fit.policy.targets[0]}")
+    assert "is within its budget" not in " ".join(fit.notes)
     budget = replace(FrugalCascade(), budget=0.2)
     said = budget.fit(scores, correct, cost, tokens, folds, targets=NAMES).notes
-    assert any("keeps its budget at lam = " in note for note in said)
+    assert any("is within its budget at lam = " in note for note in said)
 
 
 def test_online_it_stops_where_its_path_says() -> None:
@@ -199,7 +199,7 @@ def test_save_then_load_gives_the_same() -> None:
     loaded = from_dict(saved)
     assert isinstance(loaded, Cascade)
     assert loaded == fit.policy
-    assert set(fit.policy.told()) == {"kind", "targets", "thresholds", "scorer"}
+    assert set(fit.policy.summary()) == {"kind", "targets", "thresholds", "scorer"}
     before = from_dict({"kind": "cascade", "targets": ["a", "b"]})  # as it was saved before knots
     assert before == Cascade(targets=("a", "b"))
     for wrong in (

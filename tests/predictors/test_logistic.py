@@ -106,7 +106,7 @@ def test_rows_held_out_are_not_fitted_to() -> None:
         ({"c": 0.0}, "c is 0"),
         ({"c": float("nan")}, "c is nan"),
         ({"grid": ()}, "at least one value"),
-        ({"grid": (1.0, 0.1)}, "rising order"),
+        ({"grid": (1.0, 0.1)}, "ascending order"),
         ({"scaling": "none"}, "scaling is 'none'"),
         ({"folds": 1}, "folds is 1"),
     ],

@@ -136,7 +136,9 @@ def test_target_without_labels_gets_the_base_rate_of_all() -> None:
     result = fit(features, correct)
     rate = (correct[:, :2].sum() + 1) / (200 + 2)
     np.testing.assert_allclose(result.predictor.correctness(features)[:, 2], rate, rtol=1e-5)
-    assert result.notes == (f"t2 can't be learned: it has no labels; it is given {rate:.3f}",)
+    assert result.notes == (
+        f"t2 can't be learned: it has no labels; its predictions are {rate:.3f}",
+    )
 
 
 @pytest.mark.parametrize("queries", [2, 3, 5, 65])

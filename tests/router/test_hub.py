@@ -173,10 +173,10 @@ def test_repository_without_a_router(job: Job, hub: FakeHub) -> None:
     [
         (("load", "somebody/nothing"), "no such repository"),
         (("load", NAME, "v9"), "no such revision"),
-        (("load", "a/b/c"), "no repository's name"),
-        (("load", "a b"), "no repository's name"),
-        (("load", "x" * 5000), "no repository's name"),
-        (("push", "{saved}", "a b"), "no repository's name"),
+        (("load", "a/b/c"), "isn't the name of a repository"),
+        (("load", "a b"), "isn't the name of a repository"),
+        (("load", "x" * 5000), "isn't the name of a repository"),
+        (("push", "{saved}", "a b"), "isn't the name of a repository"),
     ],
 )
 def test_what_the_hub_lacks(

@@ -194,7 +194,7 @@ def test_a_fitted_router_tells_what_is_unlike_its_train_rows(
 def test_a_reference_of_other_features_or_targets_is_refused(fitted: RouterFit) -> None:
     other = TrainReference.fit(correlated(30, fitted.router.features.width), labels(30)[:, :2])
     for reference in (of(correlated(30)), other):
-        with pytest.raises(ConfigError, match="reference is of"):
+        with pytest.raises(ConfigError, match="reference has"):
             dataclasses.replace(fitted.router, reference=reference)
 
 
@@ -207,5 +207,5 @@ def test_the_light_part_knows_accuracy_and_shares(router: Router, tmp_path: Path
     dataclasses.replace(router, reference=None).save(tmp_path / "older")
     older = read_light(tmp_path / "older")
     assert (older.reference_accuracy, older.reference_shares) == (None, None)
-    with pytest.raises(CorruptError, match="of 3 targets, not 2"):
+    with pytest.raises(CorruptError, match="has 3 targets, not 2"):
         outline(router.reference.to_dict(), targets=2)

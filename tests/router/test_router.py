@@ -124,7 +124,7 @@ def test_a_name_that_two_stores_share_can_not_be_assigned(
     named = dict.fromkeys(answers.pool.names, "fake")
     recipe = Recipe(features=(PrefillConfig(dim=8, mode="per_model", assignments=named),))
     config = dataclasses.replace(SMALL, recipe=recipe)
-    with pytest.raises(ConfigError, match=r"several stores are of the encoders \['fake'\]"):
+    with pytest.raises(ConfigError, match=r"several stores have the encoders \['fake'\]"):
         fit_router(answers, [states, other], config=config)
 
 

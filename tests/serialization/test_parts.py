@@ -128,7 +128,7 @@ def test_it_comes_back(*, more: bool) -> None:
         ({"pairs": [["x", 0]]}, r"pairs\.0\.1"),
         ({"pairs": [["x"]]}, r"pairs\.0"),
         ({"note": 3}, "note: "),
-        ({"note": "bad"}, "the whole thing doesn't hold together: its note is bad"),
+        ({"note": "bad"}, "the whole thing is inconsistent: its note is bad"),
         ({"here": "there"}, "unknown options .'here'."),
         ({"kind": "inner"}, "kind: "),
         ({"share": {1, 2}}, "isn't JSON"),

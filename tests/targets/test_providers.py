@@ -69,18 +69,21 @@ def test_the_papers_maximum_is_the_default() -> None:
     ("make", "words"),
     [
         (lambda: Provider(name=" ", base_url="http://x"), "empty name"),
-        (lambda: Provider(name="p", base_url="x"), "begins with http"),
+        (lambda: Provider(name="p", base_url="x"), "begin with http"),
         (lambda: Provider(name="p", base_url="http://x", concurrency=0), "at least 1"),
         (lambda: Provider(name="p", base_url="http://x", requests_per_minute=0), "above 0"),
         (lambda: Provider(name="p", base_url="http://x", answer_seconds=float("nan")), "above 0"),
         (lambda: RequestOptions(max_tokens=0), "at least 1"),
-        (lambda: RequestOptions(temperature=-1), "not negative"),
-        (lambda: RequestOptions(extra_body={"messages": []}), "which asking sets itself"),
+        (lambda: RequestOptions(temperature=-1), "0 or more"),
+        (lambda: RequestOptions(extra_body={"messages": []}), "which prefill-router sets"),
         (lambda: RequestOptions(extra_body={"a": float("nan")}), "isn't JSON"),
-        (lambda: Target(name="a", api_key_env="sk-x"), "never is the key"),
-        (lambda: Target(name="a", reasoning_price=1), "reasoning price alone"),
-        (lambda: Target(name="a", provider="p", base_url="http://x"), "endpoint of its own"),
-        (lambda: Pool((Target(name="a", provider="p"),)), "no such providers"),
+        (lambda: Target(name="a", api_key_env="sk-x"), "never the key"),
+        (lambda: Target(name="a", reasoning_price=1), "only a cached or reasoning price"),
+        (
+            lambda: Target(name="a", provider="p", base_url="http://x"),
+            "both a provider and its own endpoint",
+        ),
+        (lambda: Pool((Target(name="a", provider="p"),)), "unknown providers"),
         (lambda: Pool((Target(name="a"),), None, (LOCAL, LOCAL)), "twice"),
     ],
 )
@@ -100,7 +103,7 @@ def test_what_can_not_be(make, words: str) -> None:  # noqa: ANN001
         ("{name: p, base_url: 'http://x', api_key_env: sk-1}", "can't be the name of a variable"),
         ("{name: p, base_url: 'http://x', concurency: 2}", "concurency: no such field; .*concurr"),
         ("{name: p}", r"providers\.0\.base_url: Field required"),
-        ("{name: p, base_url: ftp}", "begins with http"),
+        ("{name: p, base_url: ftp}", "begin with http"),
     ],
 )
 def test_providers_in_files_that_can_not_be(text: str, words: str, tmp_path: Path) -> None:

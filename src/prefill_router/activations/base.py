@@ -1,9 +1,9 @@
-"""Hidden states of prompts, read by content: what they are, what made them, how they are rounded.
+"""Hidden states of prompts, looked up by content key: their sites, provenance and rounding.
 
-A predictor that was fitted on stored states must see the same numbers when a request is encoded on
-the spot, so the states of both are rounded to the same type: to bfloat16 unless asked otherwise.
-bfloat16 has the range of float32; float16 ends at 65,504, which residual streams exceed, and then
-it is refused.
+A predictor that was fitted on stored states must see the same numbers when a request is encoded at
+run time, so the states of both are rounded to the same type, bfloat16 by default. bfloat16 has the
+range of float32. float16 ends at 65,504; larger states, which residual streams can have, are
+refused.
 """
 
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ States = Float32[NDArray[np.float32], "row hidden"]
 
 
 def pack(states: States, rounding: Rounding) -> NDArray[Any]:
-    """States in the type they are kept in; bfloat16, which NumPy lacks, as its 16 bits.
+    """States in the type they are stored in; bfloat16, which NumPy lacks, as uint16 bits.
 
     Raises:
         StoreError: A state is beyond the type's range.
@@ -54,7 +54,7 @@ def pack(states: States, rounding: Rounding) -> NDArray[Any]:
 
 
 def unpack(content: bytes | memoryview, rounding: Rounding, hidden: int) -> States:
-    """The float32 states of packed bytes, row by row."""
+    """The float32 states in packed bytes, one row per prompt."""
     if rounding == "bfloat16":
         wide = np.frombuffer(content, dtype="<u2").astype(np.uint32) << _SHIFT
         return wide.view(np.float32).reshape(-1, hidden)
@@ -63,7 +63,7 @@ def unpack(content: bytes | memoryview, rounding: Rounding, hidden: int) -> Stat
 
 
 def rounded(states: States, rounding: Rounding) -> States:
-    """The states as a store of this type gives them back.
+    """The states as a store of this type returns them.
 
     Raises:
         StoreError: A state is beyond the type's range.
@@ -80,7 +80,7 @@ def _to_bfloat16(states: States) -> NDArray[np.uint16]:
 Pooling = Literal["last", "mean", "own"]
 _DIGITS = 6
 POOLINGS: tuple[Pooling, ...] = ("last", "mean")
-"""The poolings of hidden states; `own` is what an encoder gives out itself, and no candidate."""
+"""The poolings of hidden states, without `own`, an encoder's own output vector."""
 
 
 @final
@@ -91,7 +91,7 @@ class Site:
     Attributes:
         layer: 0 is the embedding, l the residual stream after block l, before the final norm.
         pooling: `last` non-padding token, or `mean` over the non-padding tokens; `own` is the
-            vector that an encoder makes of the whole prompt, at layer 1 by convention.
+            vector that an encoder outputs for the whole prompt, at layer 1 by convention.
     """
 
     layer: int
@@ -99,7 +99,7 @@ class Site:
 
     @property
     def name(self) -> str:
-        """Such as `last.17`."""
+        """The name, such as `last.17`."""
         return f"{self.pooling}.{self.layer}"
 
     @classmethod
@@ -107,31 +107,32 @@ class Site:
         """The site of a name such as `last.17`.
 
         Raises:
-            ConfigError: It isn't one.
+            ConfigError: The text isn't the name of a site.
         """
         prefix, _, layer = name.partition(".")
         known: tuple[Pooling, ...] = get_args(Pooling)
         pooling = next((p for p in known if p == prefix), None)
         if pooling is None or not layer.isdecimal() or len(layer) > _DIGITS:
-            raise ConfigError(f"{name!r} isn't a site; one is called like last.17 or mean.17")
+            raise ConfigError(f"{name!r} isn't a site; write it like last.17 or mean.17")
         return cls(int(layer), pooling)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What made a state. States of two provenances are never mixed.
+    """How states were made. States with different provenances are never mixed.
 
     Attributes:
-        encoder: A hub id, the name of a packaged encoder, or the name of a local folder; before it
-            `sentence:`, `signals:` or `endpoint:` where it gives one vector of its own.
+        encoder: A hub id, the name of a packaged encoder, or the name of a local folder; with the
+            prefix `sentence:`, `signals:` or `endpoint:` where it outputs one vector per prompt.
         revision: The hub's commit, a digest of the local weights and configuration, or the name
             that an endpoint gives its model.
         template: Whether prompts went through the tokenizer's chat template.
-        template_hash: Digest of the template and the tokenizer, so of how a prompt becomes tokens.
-        max_tokens: Longer prompts lose their middle; those of `sentence:` their end.
+        template_hash: Digest of the template and the tokenizer, which determine the tokens.
+        max_tokens: The limit to which longer prompts are truncated, in the middle; for `sentence:`
+            at the end.
         dtype: The type that states are computed in: `float32`, `bfloat16` or `float16`.
-        num_layers: Blocks of the whole encoder, not only those that are run.
+        num_layers: Blocks of the whole encoder, including those that aren't run.
         hidden_size: Width of the residual stream.
     """
 
@@ -153,18 +154,16 @@ class Provenance:
 
         Args:
             other: The provenance of `what`.
-            what: Names the thing checked, such as `the store /data/states`.
+            what: What is checked, for error messages, such as `the store /data/states`.
 
         Raises:
-            ProvenanceError: Something differs; the message says each difference.
+            ProvenanceError: A field differs; the message lists every difference.
         """
         mine, theirs = self.to_dict(), other.to_dict()
-        differing = [
-            f"{k} is {theirs[k]!r}, needed is {mine[k]!r}" for k in mine if mine[k] != theirs[k]
-        ]
+        differing = [f"{k} is {theirs[k]!r}, not {mine[k]!r}" for k in mine if mine[k] != theirs[k]]
         if differing:
             raise ProvenanceError(
-                f"{what} was made in another way: {'; '.join(differing)}; encode the queries again "
+                f"{what} was made differently: {'; '.join(differing)}; encode the queries again "
                 f"with the encoder {self.encoder!r} and these settings"
             )
 
@@ -175,46 +174,46 @@ class Activations(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What messages call it, such as `the store /data/states`."""
+        """The name for it in messages, such as `the store /data/states`."""
 
     @property
     @abstractmethod
     def provenance(self) -> Provenance:
-        """What made the states."""
+        """How the states were made."""
 
     @property
     @abstractmethod
     def sites(self) -> tuple[Site, ...]:
-        """The sites that are held, sorted."""
+        """The sites whose states are available, sorted."""
 
     @property
     def rounding(self) -> Rounding:
-        """The type that the states were rounded to; a request's must be rounded to the same."""
+        """The type that the states were rounded to; those of requests must be rounded alike."""
         return "float32"
 
     @abstractmethod
     def missing(self, keys: Iterable[str]) -> list[str]:
-        """Those of these keys whose states aren't held, in order."""
+        """The keys among these whose states are missing, in order."""
 
     @abstractmethod
     def read(self, site: Site, keys: Sequence[str]) -> Float32[NDArray[np.float32], "query hidden"]:
         """The states of these prompts at a site, in the order of the keys; keys may repeat.
 
         Raises:
-            StoreError: Some aren't held.
-            CorruptError: What is on disk isn't what was written.
+            StoreError: Some states are missing.
+            CorruptError: The content on disk isn't what was written.
         """
 
     @abstractmethod
     def tokens(self, keys: Sequence[str]) -> Int[NDArray[np.int64], " query"]:
-        """How many tokens each prompt has, before truncation and with the template."""
+        """The number of tokens of each prompt, with the template and before truncation."""
 
     def require(self, site: Site, keys: Iterable[str]) -> None:
-        """Check that a site and keys are held.
+        """Check that the states of these keys at a site are available.
 
         Raises:
-            ProvenanceError: The site isn't held.
-            StoreError: The states of some keys aren't.
+            ProvenanceError: The site is missing.
+            StoreError: The states of some keys are missing.
         """
         if site not in self.sites:
             held = ", ".join(s.name for s in self.sites)
@@ -232,14 +231,14 @@ class Activations(ABC):
 @final
 @dataclass(frozen=True, eq=False)
 class MemoryActivations(Activations):
-    """States held in memory, such as those of a request that was just encoded.
+    """States in memory, such as those of a request that was just encoded.
 
     Attributes:
-        made_by: What made the states.
+        made_by: How the states were made.
         keys: The content key of each row, distinct.
         states: For each site, one row per key.
-        counts: Tokens of each row's prompt.
-        rounded_to: The type that the states were rounded to (`activations.rounding`).
+        counts: The number of tokens of each row's prompt.
+        rounded_to: The type that the states were rounded to (see `Activations.rounding`).
     """
 
     made_by: Provenance
@@ -255,17 +254,17 @@ class MemoryActivations(Activations):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name for it in messages."""
         return "the encoded batch"
 
     @property
     def provenance(self) -> Provenance:
-        """What made the states."""
+        """How the states were made."""
         return self.made_by
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """The sites that are held, sorted."""
+        """The sites whose states are available, sorted."""
         return tuple(sorted(self.states))
 
     @cached_property
@@ -273,7 +272,7 @@ class MemoryActivations(Activations):
         return {key: row for row, key in enumerate(self.keys)}
 
     def missing(self, keys: Iterable[str]) -> list[str]:
-        """Those of these keys whose states aren't held, in order."""
+        """The keys among these whose states are missing, in order."""
         return [key for key in keys if key not in self._row_of]
 
     def read(self, site: Site, keys: Sequence[str]) -> Float32[NDArray[np.float32], "query hidden"]:
@@ -282,5 +281,5 @@ class MemoryActivations(Activations):
         return self.states[site][[self._row_of[key] for key in keys]]
 
     def tokens(self, keys: Sequence[str]) -> Int[NDArray[np.int64], " query"]:
-        """How many tokens each prompt has, before truncation and with the template."""
+        """The number of tokens of each prompt, with the template and before truncation."""
         return self.counts[[self._row_of[key] for key in keys]]

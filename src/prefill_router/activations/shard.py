@@ -1,11 +1,11 @@
-"""One shard of a store: some prompts' states at every site, in two files of one name.
+"""One shard of a store: the states of some prompts at every site, in two files of the same name.
 
 `NAME.safetensors` holds one tensor `[row, hidden]` per site. `NAME.json` is written after it and
-commits it: it has the prompts' keys and token counts and the SHA-256 of each tensor. What the
-header of the tensors must be follows from the manifest and the number of rows, so it is compared
-byte by byte.
+commits it: it has the prompts' keys and token counts and the SHA-256 of each tensor. The expected
+header of the tensors follows from the manifest and the number of rows, so it is compared byte by
+byte.
 
-The JSON files of a store carry the SHA-256 of their own bytes, so that any flipped byte shows.
+The JSON files of a store contain their own SHA-256, so that any flipped byte is detected.
 """
 
 import hashlib
@@ -35,14 +35,14 @@ _BLANK = "0" * 64
 
 
 def write_checksummed_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON object with the digest of the file itself, whole or not at all."""
+    """Write a JSON object that contains the file's own digest, whole or not at all."""
     body = json.dumps({_FIELD: _BLANK, **value}, allow_nan=False, ensure_ascii=True) + "\n"
     digest = hashlib.sha256(body.encode()).hexdigest()
     files.write_text(path, body.replace(_BLANK, digest, 1))
 
 
 def read_checksummed_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object that `write_sealed` wrote.
+    """Read a JSON object that `write_checksummed_json` wrote.
 
     Raises:
         CorruptError: The file is missing, or isn't byte for byte what was written.
@@ -53,10 +53,10 @@ def read_checksummed_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise CorruptError(f"{path} is missing; copy or make the store again") from None
     except (ValueError, RecursionError):  # not UTF-8, or not JSON
-        raise CorruptError(f"{path} isn't JSON any more; {_FIX}") from None
+        raise CorruptError(f"{path} isn't JSON; {_FIX}") from None
     digest = value.get(_FIELD) if isinstance(value, dict) else None
     if not isinstance(digest, str) or len(digest) != len(_BLANK):
-        raise CorruptError(f"{path} doesn't carry its SHA-256; {_FIX}")
+        raise CorruptError(f"{path} doesn't contain its SHA-256; {_FIX}")
     blanked = content.replace(digest.encode(), _BLANK.encode(), 1)
     if hashlib.sha256(blanked).hexdigest() != digest:
         raise CorruptError(f"{path} isn't what was written (its SHA-256 differs); {_FIX}")
@@ -64,7 +64,7 @@ def read_checksummed_json(path: Path) -> dict[str, Any]:
     return dict(value)
 
 
-_FIX = "copy it again, or remove it and go on with: prefill-router encode"
+_FIX = "copy it again, or remove it and continue with: prefill-router encode"
 
 
 _ALIGNMENT = 8
@@ -91,7 +91,7 @@ class Layout:
         return rows * self.hidden * ITEM_BYTES[self.rounding]
 
     def header(self, rows: int) -> bytes:
-        """The beginning of a shard's safetensors file, up to the first number."""
+        """The header of a shard's safetensors file, up to the first number."""
         size = self.tensor_bytes(rows)
         tensors = {
             site.name: {
@@ -113,10 +113,10 @@ class Shard:
 
     Attributes:
         path: Its safetensors file.
-        layout: That of its store.
-        keys: The prompt of each row.
-        tokens: Tokens of each prompt, before truncation.
-        truncated: Whether each prompt lost its middle.
+        layout: The layout of its store.
+        keys: The content key of each row's prompt.
+        tokens: The number of tokens of each prompt, before truncation.
+        truncated: Whether each prompt was truncated.
         digests: SHA-256 of each site's tensor.
     """
 
@@ -128,10 +128,10 @@ class Shard:
     digests: Mapping[Site, str]
 
     def check_size(self) -> None:
-        """Check, without reading it, that the file of tensors is there and is whole.
+        """Check, without reading it, that the safetensors file is there and complete.
 
         Raises:
-            CorruptError: It isn't.
+            CorruptError: It is missing, or its size differs.
         """
         rows = len(self.keys)
         size = len(self.layout.header(rows)) + len(self.layout.sites) * self.layout.tensor_bytes(
@@ -142,16 +142,16 @@ class Shard:
         except FileNotFoundError:
             raise CorruptError(f"{self.path} is missing; {self._fix}") from None
         if found != size:
-            reason = self._difference() or "it was cut short or added to"
+            reason = self._difference() or "it was truncated or extended"
             raise CorruptError(
                 f"{self.path} has {found} bytes, but {size} were written: {reason}; {self._fix}"
             )
 
     def read(self, site: Site, *, verify: bool) -> Float32[NDArray[np.float32], "row hidden"]:
-        """The tensor of one site; the others aren't touched.
+        """The tensor of one site; the others aren't read.
 
         Raises:
-            CorruptError: What is read isn't what was written.
+            CorruptError: The content isn't what was written.
         """
         rows = len(self.keys)
         header, size = self.layout.header(rows), self.layout.tensor_bytes(rows)
@@ -177,12 +177,12 @@ class Shard:
     @property
     def _fix(self) -> str:
         return (
-            f"copy the store again, or remove {self.path.stem}.json beside it and go on with: "
+            f"copy the store again, or remove {self.path.stem}.json beside it and continue with: "
             "prefill-router encode"
         )
 
     def _difference(self) -> str | None:
-        """How the header of the file differs from what it must be, in words."""
+        """How the header of the file differs from the expected one, in words."""
         expected = _tensors(self.layout.header(len(self.keys)))
         with self.path.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
@@ -190,10 +190,10 @@ class Shard:
         if found is None or expected is None:
             return None
         if found.keys() != expected.keys():
-            return f"it holds the tensors {sorted(found)}; needed are {sorted(expected)}"
+            return f"it holds the tensors {sorted(found)}; expected are {sorted(expected)}"
         for name, tensor in expected.items():
             if found[name] != tensor:
-                return f"the tensor {name} is {found[name]}; needed is {tensor}"
+                return f"the tensor {name} is {found[name]}; expected is {tensor}"
         return None
 
 
@@ -208,8 +208,8 @@ def write_shard(
 ) -> Path:
     """Write a shard: the tensors, then the JSON file that commits them.
 
-    The name follows from the keys, so the same work that is done again replaces what an interrupted
-    run left.
+    The name follows from the keys, so repeating the same work replaces the leftovers of an
+    interrupted run.
 
     Raises:
         StoreError: A state is beyond the range of the store's type.
@@ -233,7 +233,7 @@ def write_shard(
 
 
 def read_shard(sidecar: Path, layout: Layout) -> Shard:
-    """Read what a shard holds, not its tensors.
+    """Read the JSON file of a shard, without its tensors.
 
     Raises:
         CorruptError: Either file isn't what was written.
@@ -251,7 +251,7 @@ def read_shard(sidecar: Path, layout: Layout) -> Shard:
             {Site.parse(name): digest for name, digest in value["tensors"].items()},
         )
     except (KeyError, TypeError, IndexError, AttributeError, ValueError, OverflowError) as error:
-        raise CorruptError(f"{sidecar} lacks what a shard's file has: {error}") from None
+        raise CorruptError(f"{sidecar} lacks a field: {error}; copy the store again") from None
     if set(shard.digests) != set(layout.sites) or len(shard.tokens) != len(shard.keys):
         raise CorruptError(f"{sidecar} doesn't fit the store's manifest; copy the store again")
     shard.check_size()

@@ -1,12 +1,12 @@
 """The store of hidden states on disk.
 
     STORE/
-      manifest.json                what made the states, which sites, in which type
+      manifest.json                the states' provenance, sites and type
       shards/NAME.safetensors      one tensor per site
-      shards/NAME.json             whose they are, and digests; written last, commits the shard
+      shards/NAME.json             the rows' prompts, and digests; written last, commits the shard
 
 Everything is written whole or not at all, every file is checked against its SHA-256 when it is
-read, and one site is read without the others. Files that are not committed are ignored.
+read, and each site can be read without the others. Files that aren't committed are ignored.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ _Place = tuple[int, int]
 
 @final
 class ActivationStore(Activations):
-    """A store that is read; what is added after `open` isn't seen."""
+    """A store opened for reading; shards that are added after `open` aren't seen."""
 
     def __init__(
         self, path: Path, provenance: Provenance, shards: Sequence[Shard], layout: Layout
@@ -58,7 +58,7 @@ class ActivationStore(Activations):
         """Open a store.
 
         Raises:
-            StoreError: There is none.
+            StoreError: There is no store.
             CorruptError: A file is missing, or isn't what was written.
         """
         path = Path(path)
@@ -68,32 +68,32 @@ class ActivationStore(Activations):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name for it in messages."""
         return f"the store {self._path}"
 
     @property
     def path(self) -> Path:
-        """Its folder."""
+        """The store's folder."""
         return self._path
 
     @property
     def provenance(self) -> Provenance:
-        """What made the states."""
+        """How the states were made."""
         return self._provenance
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """The sites that are held, sorted."""
+        """The sites whose states are available, sorted."""
         return self._layout.sites
 
     @property
     def rounding(self) -> Rounding:
-        """The type that states are kept in."""
+        """The type that states are stored in."""
         return self._layout.rounding
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The prompts whose states are held, in the order of the shards."""
+        """The content keys of the prompts in the store, in the order of the shards."""
         return tuple(self._place)
 
     def __len__(self) -> int:
@@ -104,15 +104,15 @@ class ActivationStore(Activations):
         return f"<ActivationStore: {held}, in {self._path}>"
 
     def missing(self, keys: Iterable[str]) -> list[str]:
-        """Those of these keys whose states aren't held, in order."""
+        """The keys among these whose states are missing, in order."""
         return [key for key in keys if key not in self._place]
 
     def read(self, site: Site, keys: Sequence[str]) -> Float32[NDArray[np.float32], "query hidden"]:
         """The states of these prompts at a site, in the order of the keys; keys may repeat.
 
         Raises:
-            StoreError: Some aren't held.
-            CorruptError: What is on disk isn't what was written.
+            StoreError: Some states are missing.
+            CorruptError: The content on disk isn't what was written.
         """
         self.require(site, keys)
         shard_of, row_of = self._places(keys)
@@ -125,12 +125,12 @@ class ActivationStore(Activations):
         return states
 
     def tokens(self, keys: Sequence[str]) -> Int[NDArray[np.int64], " query"]:
-        """How many tokens each prompt has, before truncation and with the template."""
+        """The number of tokens of each prompt, with the template and before truncation."""
         places = [self._place[key] for key in self._held(keys)]
         return np.array([self._shards[s].tokens[r] for s, r in places], dtype=np.int64)
 
     def truncated(self, keys: Sequence[str]) -> int:
-        """How many of these prompts lost their middle."""
+        """The number of these prompts that were truncated."""
         places = [self._place[key] for key in self._held(keys)]
         return int(sum(bool(self._shards[s].truncated[r]) for s, r in places))
 
@@ -138,7 +138,7 @@ class ActivationStore(Activations):
         """Read everything and check it.
 
         Raises:
-            CorruptError: Something isn't what was written.
+            CorruptError: A file isn't what was written.
         """
         for shard in self._shards:
             shard.check_size()
@@ -162,7 +162,7 @@ class ActivationStore(Activations):
 
 
 def read_manifest(path: Path) -> tuple[Provenance, Layout]:
-    """What made a store's states, and what its shards look like.
+    """The provenance of a store's states, and the layout of its shards.
 
     Raises:
         StoreError: There is no store.
@@ -182,14 +182,16 @@ def read_manifest(path: Path) -> tuple[Provenance, Layout]:
         sites = tuple(Site.parse(name) for name in value["sites"])
         layout = Layout(sites, provenance.hidden_size, value["dtype"])
     except (KeyError, TypeError, ConfigError) as error:
-        raise CorruptError(f"{path / MANIFEST} lacks what a manifest has: {error}") from None
+        raise CorruptError(
+            f"{path / MANIFEST} lacks a field: {error}; copy the store again"
+        ) from None
     if layout.rounding not in ROUNDINGS:
         raise CorruptError(f"{path / MANIFEST} names the unknown type {layout.rounding!r}")
     return provenance, layout
 
 
 def prepare_store(path: Path, provenance: Provenance, layout: Layout) -> None:
-    """Make an empty store, or check that the one that is there can be added to.
+    """Make an empty store, or check that states can be added to the existing one.
 
     Raises:
         ProvenanceError: It holds states of another encoder, other sites, or another type.
@@ -201,12 +203,12 @@ def prepare_store(path: Path, provenance: Provenance, layout: Layout) -> None:
         provenance.require(found, what=f"the store {path}")
         if present != layout:
             raise ProvenanceError(
-                f"the store {path} holds {_describe(present)}; asked for was {_describe(layout)}; "
+                f"the store {path} holds {_describe(present)}, not {_describe(layout)}; "
                 "ask for the same, or give --out another folder"
             )
         return
     if path.is_dir() and any(not p.name.startswith(".") for p in path.iterdir()):
-        raise StoreError(f"{path} holds something else than a store; give --out another folder")
+        raise StoreError(f"{path} exists and isn't a store; give --out another folder")
     if path.exists() and not path.is_dir():
         raise StoreError(f"{path} is a file; a store is a folder: give --out another name")
     manifest = {
@@ -220,7 +222,7 @@ def prepare_store(path: Path, provenance: Provenance, layout: Layout) -> None:
         is_first = not (path / MANIFEST).is_file()
         if is_first:
             write_checksummed_json(path / MANIFEST, manifest)
-    if not is_first:  # another process, started at the same moment, may want another store
+    if not is_first:  # another process, started at the same time, may need a different layout
         prepare_store(path, provenance, layout)
 
 

@@ -1,12 +1,12 @@
-"""Calibration: from a predictor's scores to probabilities that hold.
+"""Calibration: from a predictor's scores to calibrated probabilities.
 
 none         as predicted
 platt        a logistic curve of the logit
-isotonic     the best rising curve there is
-percentile   the rank among the calibration predictions; no probability
-z_score      distance from their mean in standard deviations; no probability
+isotonic     the best non-decreasing curve
+percentile   the rank among the calibration predictions; not a probability
+z_score      distance from their mean in standard deviations; not a probability
 
-Before it, a router's predictions are shrunk towards base rates, see `Shrinkage`.
+Before that, a router's predictions are shrunk towards base rates; see `Shrinkage`.
 """
 
 from prefill_router.lazy_imports import face

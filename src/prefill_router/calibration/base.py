@@ -1,4 +1,4 @@
-"""What every calibrator is: each target's predictions, mapped by a curve that never falls."""
+"""The interface of calibrators: a non-decreasing map of each target's predictions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,17 +17,17 @@ from prefill_router.statistics import log_odds
 
 Scores = Float64[NDArray[np.float64], " query"]
 LEAST = 10
-"""With fewer labels a target's predictions are left as they are."""
+"""The fewest labels of a target with which its predictions are calibrated."""
 _EDGE = 1e-6
-"""Probabilities nearer to 0 or 1 count as this near, so that every logit is finite."""
+"""Probabilities are clipped to this distance from 0 and 1, so that every logit is finite."""
 
 
 @dataclass(frozen=True, eq=False)
 class Calibrator(Part, ABC):
     """A fitted, frozen map of each target's predictions.
 
-    A target's map sees its own predictions alone and never falls: a higher prediction never becomes
-    a lower one, so which queries suit a target better is told as before, ties apart.
+    A target's map depends on its own predictions alone and is non-decreasing: it keeps the order of
+    a target's queries, except for ties.
 
     Attributes:
         targets: The targets' names, in the order of the columns.
@@ -36,11 +36,11 @@ class Calibrator(Part, ABC):
     noun: ClassVar[str] = "calibrator"
     axes: ClassVar[Mapping[str, str]] = {"target": "targets"}
     label: ClassVar[str]
-    """What tables call it."""
+    """The name in tables."""
     source: ClassVar[str]
-    """Where it is described."""
+    """The publication that describes it."""
     probabilistic: ClassVar[bool]
-    """Whether what it gives is meant as a probability, and not only to compare targets by."""
+    """Whether its output is meant as a probability, and not only to compare targets."""
 
     targets: Names
 
@@ -49,10 +49,10 @@ class Calibrator(Part, ABC):
     def fit(
         cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
     ) -> "CalibratorFit":
-        """Fit on the calibration part; use `fit_calibrator`, which checks what it is given.
+        """Fit on the calibration part; use `fit_calibrator`, which checks the arguments.
 
         Args:
-            correctness: Predictions of at least `LEAST` queries.
+            correctness: Predictions for at least `LEAST` queries.
             correct: Labels in [0, 1], NaN where missing; soft ones as they are.
             targets: The targets' names.
         """
@@ -64,7 +64,7 @@ class Calibrator(Part, ABC):
             correctness: A predictor's probabilities, one column per target.
 
         Raises:
-            ConfigError: The number of columns is another one, or a number isn't in [0, 1].
+            ConfigError: The number of columns differs, or a number isn't in [0, 1].
         """
         if correctness.shape[1] != len(self.targets):
             raise ConfigError(
@@ -83,18 +83,18 @@ class Calibrator(Part, ABC):
 
     @abstractmethod
     def _map(self, correctness: Correctness) -> Correctness:
-        """What `calibrate` gives, of predictions that were checked."""
+        """The calibrated values of predictions that were checked."""
 
 
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class CalibratorFit:
-    """A fitted calibrator and what there is to say of it.
+    """A fitted calibrator, with notes on the fit.
 
     Attributes:
-        calibrator: It.
-        notes: What the reader should know, such as targets that couldn't be calibrated.
+        calibrator: The fitted calibrator.
+        notes: Notes for the user, such as which targets couldn't be calibrated.
     """
 
     calibrator: Calibrator
@@ -104,11 +104,11 @@ class CalibratorFit:
 @final
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """One target's labelled predictions, in an order that doesn't depend on that of the rows.
+    """One target's labelled predictions, sorted, so that the order of the rows doesn't matter.
 
     Attributes:
-        scores: Predictions, rising, rounded as they are when the calibrator is used.
-        labels: What happened.
+        scores: Predictions, ascending, rounded as they are when the calibrator is used.
+        labels: The labels of these predictions.
     """
 
     scores: Scores
@@ -137,11 +137,11 @@ class Labelled:
 
     @property
     def enough(self) -> bool:
-        """Whether there are enough labels to say anything."""
+        """Whether there are enough labels to fit a map."""
         return len(self) >= LEAST
 
     def note(self) -> str:
-        """Why a curve can't be fitted, and what stands in for it; empty where it can."""
+        """Why a curve can't be fitted, and what is used instead; empty where it can."""
         if not self.enough:
             return (
                 f"it has {len(self)} calibration labels and needs {LEAST}, so its predictions are "
@@ -149,16 +149,17 @@ class Labelled:
             )
         if self.uniform:
             return (
-                f"all its {len(self)} calibration labels are the same; it is given {self.rate:.3f}"
+                f"all its {len(self)} calibration labels are the same; its predictions become "
+                f"{self.rate:.3f}"
             )
         return ""
 
 
 def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rounded to single precision, as a calibrator's arrays are, so that equal stays equal."""
+    """Rounded to single precision, like a calibrator's arrays, so that equal values stay equal."""
     return values.astype(np.float32).astype(np.float64)
 
 
 def logits(correctness: NDArray[np.float64]) -> NDArray[np.float64]:
-    """ln(p / (1 - p)), finite: p is kept a millionth away from 0 and 1."""
+    """ln(p / (1 - p)), finite, since p is clipped to 1e-6 from 0 and 1."""
     return log_odds(np.asarray(np.clip(rounded(correctness), _EDGE, 1 - _EDGE)))

@@ -1,14 +1,13 @@
-"""Calibrators made of knots, with straight lines between them: isotonic and percentile maps.
+"""Calibrators that interpolate linearly between knots: isotonic and percentile maps.
 
-Isotonic regression: of all curves that never fall, the one nearest to the labels. Zadrozny and
-Elkan, "Transforming classifier scores into accurate multiclass probability estimates" (2002). The
-least-squares fit is a flight of steps, and equal predictions on a step would no longer tell queries
-apart. So the curve goes straight from the middle of one step (its mean prediction) to that of the
-next: Oron and Flournoy, "Centered isotonic regression" (2017). Beyond the outermost middles it is
-level.
+Isotonic regression: the non-decreasing curve with the least squared error to the labels. Zadrozny
+and Elkan, "Transforming classifier scores into accurate multiclass probability estimates" (2002).
+The least-squares fit is a step function, and all predictions on a step would become equal. So the
+curve is linear from the centre of one step (its mean prediction) to that of the next: Oron and
+Flournoy, "Centered isotonic regression" (2017). Beyond the outermost centres it is constant.
 
-Percentile mapping: where a prediction stands among the target's calibration predictions. It puts
-targets on one scale: 0.9 is better than nine in ten of the queries for that target. It is no
+Percentile mapping: the rank of a prediction among the target's calibration predictions. It puts
+targets on one scale: 0.9 is higher than nine in ten of that target's predictions. It isn't
 calibration: labels aren't used, and a target that is hardly ever right gets 0.9 as often as one
 that mostly is.
 """
@@ -42,18 +41,18 @@ IDENTITY = (np.array([0.0, 1.0]), np.array([0.0, 1.0]))
 @final
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """One curve per target that never falls; beyond its first and last knot it is level.
+    """One non-decreasing curve per target, constant beyond its first and last knot.
 
     Attributes:
-        x: Each curve's knots, strictly rising; predictions are rounded as they are.
-        y: What the predictions there become.
+        x: Each curve's knots, strictly increasing; predictions are rounded to their precision.
+        y: The value of the curve at each knot.
     """
 
     x: tuple[Knots, ...]
     y: tuple[Knots, ...]
 
     def __call__(self, correctness: Correctness) -> Correctness:
-        """Each column through its curve."""
+        """Map each column by its curve."""
         result = np.empty_like(correctness)
         for k, (x, y) in enumerate(zip(self.x, self.y, strict=True)):
             result[:, k] = _between(x, y, correctness[:, k].astype(np.float32))
@@ -62,12 +61,12 @@ class Curves:
 
 @dataclass(frozen=True, eq=False)
 class CurveCalibrator(Calibrator):
-    """A calibrator that is one curve for each target.
+    """A calibrator with one curve per target.
 
     Attributes:
-        knots: How many knots each target's curve has.
-        x: The knots of all curves, one after another; those of each rise strictly.
-        y: What the predictions there become; they never fall.
+        knots: The number of knots of each target's curve.
+        x: The knots of all curves, concatenated; strictly increasing within each curve.
+        y: The value at each knot; non-decreasing within each curve.
     """
 
     knots: tuple[PositiveInt, ...]
@@ -78,30 +77,30 @@ class CurveCalibrator(Calibrator):
     def of(
         cls, targets: tuple[str, ...], curves: Sequence[tuple[Column, Column]]
     ) -> "CurveCalibrator":
-        """That of these knots, x and y of each curve."""
+        """The calibrator with these knots, x and y of each curve."""
         x, y = (np.concatenate(side).astype(np.float32) for side in zip(*curves, strict=True))
         return cls(targets, tuple(len(side) for side, _ in curves), x, y)
 
     @cached_property
     def curves(self) -> Curves:
-        """One for each target."""
+        """The curve of each target."""
         ends = np.cumsum(self.knots)[:-1]
         return Curves(tuple(np.split(self.x, ends)), tuple(np.split(self.y, ends)))
 
     def verify(self) -> None:
-        """Check that there is a curve for each target, and that none falls."""
+        """Check that there is a curve for each target, and that all are non-decreasing."""
         if len(self.knots) != len(self.targets) or sum(self.knots) != len(self.x):
-            raise ConfigError("its curves aren't one for each of its targets")
+            raise ConfigError("it doesn't have one curve for each of its targets")
         rising = all((np.diff(x) > 0).all() for x in self.curves.x)
         if not rising or any((np.diff(y) < 0).any() for y in self.curves.y):
-            raise ConfigError("its curves aren't in order, or fall")
+            raise ConfigError("its curves aren't sorted, or they decrease")
 
     def _map(self, correctness: Correctness) -> Correctness:
         return self.curves(correctness)
 
 
 def _between(x: Knots, y: Knots, at: Knots) -> Column:
-    """Straight lines between knots; rounding can't make the result fall, as in `np.interp`."""
+    """Linear interpolation that, unlike `np.interp`, can't decrease by rounding."""
     after = np.searchsorted(x, at, side="right")
     left, right = np.maximum(after - 1, 0), np.minimum(after, len(x) - 1)
     low, high = y[left].astype(np.float64), y[right].astype(np.float64)
@@ -113,7 +112,7 @@ def _between(x: Knots, y: Knots, at: Knots) -> Column:
 @final
 @dataclass(frozen=True, eq=False)
 class Isotonic(CurveCalibrator):
-    """Steps that never fall, joined in their middles."""
+    """A non-decreasing step function, interpolated between the centres of its steps."""
 
     kind: ClassVar[str] = "isotonic"
     label: ClassVar[str] = "isotonic"
@@ -134,7 +133,7 @@ class Isotonic(CurveCalibrator):
 
 
 def _fit(rows: Labelled) -> tuple[tuple[Column, Column], str]:
-    """The knots of a target's curve, and what there is to say of it."""
+    """The knots of a target's curve, and a note on them."""
     note = rows.note()
     if note:
         return _level(rows.rate) if rows.enough else IDENTITY, note
@@ -142,11 +141,14 @@ def _fit(rows: Labelled) -> tuple[tuple[Column, Column], str]:
     if curve[1][0] < curve[1][-1]:
         return curve, ""
     rate = float(curve[1][0])
-    return curve, f"its calibration labels don't rise with its predictions; it is given {rate:.3f}"
+    return curve, (
+        "its calibration labels don't rise with its predictions, so its predictions become "
+        f"{rate:.3f}"
+    )
 
 
 def _steps(rows: Labelled) -> tuple[Column, Column]:
-    """The middle and the height of each step."""
+    """The centre and the height of each step."""
     from scipy.optimize import isotonic_regression
 
     x, place, count = np.unique(rows.scores, return_inverse=True, return_counts=True)
@@ -161,17 +163,17 @@ def _level(height: float) -> tuple[Column, Column]:
     return np.array([0.5]), np.array([height])
 
 
-NOTE = "puts the targets' predictions on one scale; what it gives are no probabilities"
+NOTE = "puts the targets' predictions on one scale; its output isn't a probability"
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Percentile(CurveCalibrator):
-    """The distribution function of each target's calibration predictions.
+    """The empirical distribution function of each target's calibration predictions.
 
-    At a calibration prediction a curve is the share of those below, and half of those that are
-    equal; it is straight in between, and towards 0 and 1 at the ends, so that no two predictions
-    within become one.
+    At a calibration prediction the curve is the share of predictions below it plus half the share
+    of equal ones. It is linear in between, and up to 0 and 1 at the ends, so that different
+    predictions stay different.
     """
 
     kind: ClassVar[str] = "percentile"

@@ -1,13 +1,14 @@
-"""Calibrators of few parameters: none, Platt scaling, z-scores.
+"""Calibrators with few parameters: none, Platt scaling, z-scores.
 
 Platt scaling is a logistic curve of the logit, two parameters for each target: Platt,
 "Probabilistic outputs for support vector machines" (1999), with its smoothed labels: right answers
-count as (R + 1) / (R + 2) and wrong ones as 1 / (W + 2), R and W being how many there are, so that
-the curve stays finite where the labels can be told apart. Soft labels lie between the two.
+count as (R + 1) / (R + 2) and wrong ones as 1 / (W + 2), for R right and W wrong answers, so that
+the curve stays finite where the predictions separate the labels. Soft labels lie between the two.
 
-Z-scores say how many standard deviations a logit lies above the mean of the target's own. The
-number goes through the normal distribution function, so that 0.5 is an ordinary query for that
-target. Like percentiles it puts targets on one scale and is no calibration: labels aren't used.
+A z-score is the number of standard deviations by which a logit is above the mean of its target's
+logits. It goes through the normal distribution function, so that 0.5 is an average query for that
+target. Like percentiles, z-scores put targets on one scale and aren't calibration: labels aren't
+used.
 """
 
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class NoCalibration(Calibrator):
     def fit(
         cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
     ) -> CalibratorFit:
-        """Needs nothing of what it is given."""
+        """Return the calibrator; the data isn't used."""
         del correctness, correct
         return CalibratorFit(cls(targets))
 
@@ -55,7 +56,7 @@ class NoCalibration(Calibrator):
 _STEPS = 100
 _HALVINGS = 40
 _DONE = 1e-10
-"""The gradient per row at which a fit is finished."""
+"""The norm of the gradient per row at which a fit has converged."""
 TargetNumbers = Float32[NDArray[np.float32], " target"]
 Pair = Float64[NDArray[np.float64], "2"]
 
@@ -66,8 +67,8 @@ class Platt(Calibrator):
     """sigmoid(slope * logit + intercept).
 
     Attributes:
-        slope: Never negative; below 1 where the predictions were too sure.
-        intercept: Above 0 where they were too low.
+        slope: Never negative; below 1 where the predictions were overconfident.
+        intercept: Above 0 where the predictions were too low.
     """
 
     kind: ClassVar[str] = "platt"
@@ -83,7 +84,7 @@ class Platt(Calibrator):
     ) -> CalibratorFit:
         """Fit each target's curve to its labels by maximum likelihood.
 
-        A curve that would fall is replaced by the best level one: the share of right answers.
+        A decreasing curve is replaced by the best constant: the share of right answers.
         """
         pairs, notes = [], []
         for name, scores, labels in zip(targets, correctness.T, correct.T, strict=True):
@@ -99,7 +100,7 @@ class Platt(Calibrator):
 
 
 def _fit(rows: Labelled) -> tuple[tuple[float, float], str]:
-    """Slope and intercept, and what there is to say of them."""
+    """Slope and intercept, and a note on them."""
     note = rows.note()
     if note:
         return (0.0, float(logits(np.array(rows.rate)))) if rows.enough else (1.0, 0.0), note
@@ -111,15 +112,17 @@ def _fit(rows: Labelled) -> tuple[tuple[float, float], str]:
         return (slope, intercept), ""
     rate = float(smoothed.mean())
     level = (0.0, float(log_odds(np.array(rate))))
-    fall = "don't rise" if slope == 0 else f"fall, by a slope of {slope:.3g},"
-    return level, f"its calibration labels {fall} with its predictions; it is given {rate:.3f}"
+    fall = "don't rise" if slope == 0 else f"fall, with a slope of {slope:.3g},"
+    return level, (
+        f"its calibration labels {fall} with its predictions, so its predictions become {rate:.3f}"
+    )
 
 
 def _maximum_likelihood(x: Scores, labels: Scores) -> tuple[float, float]:
     """The two parameters of a logistic regression on one variable, by Newton's method."""
     centre, spread = float(x.mean()), float(x.std())
     start = np.array([0.0, float(log_odds(np.array(labels.mean())))])
-    if spread < 1e-9:  # nothing to tell queries apart by
+    if spread < 1e-9:  # all predictions are equal
         return 0.0, float(start[1])
     rows = np.stack([(x - centre) / spread, np.ones_like(x)], axis=1)
     slope, intercept = _newton(rows, labels, start)
@@ -129,7 +132,7 @@ def _maximum_likelihood(x: Scores, labels: Scores) -> tuple[float, float]:
 def _newton(
     rows: Float64[NDArray[np.float64], "query 2"], labels: Scores, start: Pair
 ) -> tuple[float, float]:
-    """Steps are halved until the loss falls: it is convex, so that always leads down."""
+    """Newton's method; steps are halved until the loss falls, which works since it is convex."""
     at, loss = start, cross_entropy(rows @ start, labels).sum()
     for _ in range(_STEPS):
         given = sigmoid(rows @ at)
@@ -144,13 +147,13 @@ def _newton(
             if new < loss:
                 break
         else:
-            break  # as low as rounding lets it be
+            break  # the loss is at its minimum, up to rounding
         at, loss = tried, new
     return float(at[0]), float(at[1])
 
 
 _SAME = 1e-6
-"""Logits that differ by less don't differ."""
+"""Logits that differ by less count as equal."""
 
 
 @final
@@ -159,7 +162,7 @@ class ZScore(Calibrator):
     """The normal distribution function of (logit - mean) / deviation.
 
     Attributes:
-        mean: Of the calibration predictions' logits.
+        mean: The mean of the calibration predictions' logits.
         deviation: Their standard deviation; where it is 0 every prediction becomes 0.5.
     """
 
@@ -174,13 +177,13 @@ class ZScore(Calibrator):
     def fit(
         cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
     ) -> CalibratorFit:
-        """Take mean and deviation over all queries, labelled or not."""
+        """Compute mean and deviation over all queries, labelled or not."""
         del correct
         values = logits(np.sort(correctness, axis=0))
         deviation = values.std(axis=0)
         deviation[deviation < _SAME] = 0
         notes = [
-            f"{targets[k]}: all its calibration predictions are the same; it is given 0.5"
+            f"{targets[k]}: all its calibration predictions are the same; they become 0.5"
             for k in np.flatnonzero(deviation == 0).tolist()
         ]
         arrays = values.mean(axis=0).astype(np.float32), deviation.astype(np.float32)

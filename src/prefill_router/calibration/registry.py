@@ -35,12 +35,12 @@ def fit_calibrator(
 ) -> CalibratorFit:
     """Fit a calibrator on rows that neither the predictor nor a test has seen.
 
-    Each target's map is fitted on its own labels. Where they are too few to fit one, its
-    predictions stay as they are; where all are the same, it is given their share of right answers
-    by the rule of succession. The notes say so. With too few queries nothing is changed at all.
+    Each target's map is fitted on its own labels. Where they are too few, its predictions stay as
+    they are; where all labels are the same, its predictions become the share of right answers by
+    the rule of succession. The notes say so. With too few queries nothing is changed at all.
 
     Args:
-        kind: Which.
+        kind: The kind of calibrator.
         correctness: The predictor's probabilities on the calibration part, [query, target].
         correct: The labels, [query, target], in [0, 1], NaN where missing; soft ones as they are.
         targets: The targets' names.
@@ -61,10 +61,10 @@ def fit_calibrator(
 
 
 def load_calibrator(config: Mapping[str, Any], tensors: Tensors) -> Calibrator:
-    """The calibrator of `Calibrator.to_dict` and `Calibrator.tensors`.
+    """The calibrator that `Calibrator.to_dict` and `Calibrator.tensors` describe.
 
     Raises:
-        CorruptError: The kind is unknown, or the rest contradicts itself.
+        CorruptError: The kind is unknown, or the values contradict each other.
     """
     return _CALIBRATORS.of_saved(config).from_dict(config, tensors)
 

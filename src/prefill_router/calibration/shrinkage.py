@@ -1,16 +1,16 @@
-"""Shrinkage: predictions move towards base rates by as much as they were wrong on other rows.
+"""Shrinkage of predictions towards base rates, by factors learned out of fold.
 
     p'[q, k] = b[k] + choice * (p[q, k] - b[k]) + (difficulty - choice) * mean_j(p[q, j] - b[j])
 
-`b` are base rates. What parts two targets is multiplied by `choice`, since p'[i] - p'[j] is
-(1 - choice) * (b[i] - b[j]) + choice * (p[i] - p[j]); what all targets of a query share, its
-difficulty, by `difficulty`, and chooses nothing under Equation 2. At `choice` 0 every query goes
-where the base rates send it.
+`b` are base rates. The difference between two targets is multiplied by `choice`, since
+p'[i] - p'[j] is (1 - choice) * (b[i] - b[j]) + choice * (p[i] - p[j]). The part that all targets
+share, the difficulty of the query, is multiplied by `difficulty`, which doesn't affect the choice
+under Equation 2. With `choice` 0 the base rates alone decide.
 
-Both factors are slopes: of what happened on what was predicted, by predictors that were fitted on
-other rows, through the means of each fold (a fold's own rates and those of the rest are contrary,
-which else looks like predictions that are worse than none). One standard error, with the labels of
-a query as one observation, is taken off, and the rest is held in [0, 1].
+Both factors are slopes of a regression of labels on predictions by predictors that were fitted on
+other rows, within folds (a fold's base rates and those of the other folds are negatively
+correlated, which would otherwise make predictions look worse than none). One standard error, with
+the labels of a query as one observation, is subtracted, and the result is clipped to [0, 1].
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from prefill_router.short_repr import short_repr
 Table = Float64[NDArray[np.float64], "query target"]
 Share = Annotated[float, Field(ge=0, le=1)]
 _LEAST = 1e-12
-"""Predictions that vary less than this, summed in squares, say nothing."""
+"""Predictions with a smaller sum of squared deviations count as constant."""
 
 
 @short_repr
@@ -41,9 +41,9 @@ class Shrinkage(Part):
 
     Attributes:
         targets: The targets' names, in the order of the columns.
-        base: Their base rates, see `common_rates`.
-        difficulty: The factor of what all targets share, from 0 to 1.
-        choice: The factor of what parts them, from 0 to 1.
+        base: The targets' base rates, see `common_rates`.
+        difficulty: The factor of the part that all targets share, from 0 to 1.
+        choice: The factor of the differences between targets, from 0 to 1.
     """
 
     noun: ClassVar[str] = "shrinkage"
@@ -67,7 +67,7 @@ class Shrinkage(Part):
             correctness: Predictions of train rows by predictors that weren't fitted on them; NaN
                 where there are none.
             correct: Labels in [0, 1], NaN where missing; soft ones as they are.
-            folds: The fold in which each row was left out.
+            folds: The fold in which each row was held out.
             targets: The targets' names.
         """
         base = common_rates(correct)
@@ -85,11 +85,11 @@ class Shrinkage(Part):
     def shrink(self, correctness: Correctness) -> Correctness:
         """The shrunk predictions, in [0, 1].
 
-        The share of the difficulty is bounded for each query so that none leaves [0, 1], which
-        leaves the differences between targets as they are.
+        The shared part is bounded for each query so that no prediction leaves [0, 1], which keeps
+        the differences between targets.
 
         Raises:
-            ConfigError: The number of columns is another one.
+            ConfigError: The number of columns differs.
         """
         if correctness.shape[1] != len(self.targets):
             raise ConfigError(
@@ -101,7 +101,7 @@ class Shrinkage(Part):
         shift = (self.difficulty - self.choice) * away.mean(axis=1, keepdims=True)
         low, high = -mixed.min(axis=1, keepdims=True), 1 - mixed.max(axis=1, keepdims=True)
         bounded = mixed + np.clip(shift, low, high)
-        return np.asarray(np.clip(bounded, 0, 1))  # what rounding leaves outside
+        return np.asarray(np.clip(bounded, 0, 1))  # rounding can leave it slightly outside
 
     @property
     def words(self) -> str:
@@ -110,12 +110,12 @@ class Shrinkage(Part):
 
 
 def common_rates(correct: Table) -> PerTarget:
-    """Each target's share of right answers as if all had been asked the same queries.
+    """Each target's share of right answers, as if all had been measured on the same queries.
 
-    A label is the target's level plus the query's; levels are fitted by least squares, with one
-    more label of each query that is as its targets' levels say. So a target that lacks labels on
-    hard queries gains nothing by it. Without missing labels it is the plain share. The rule of
-    succession is applied; a target without labels is given the share of all labels together.
+    A label is modelled as the target's effect plus the query's, fitted by least squares, with one
+    pseudo-label per query that equals the targets' effects. So a target that lacks labels on hard
+    queries has no advantage. Without missing labels the result is the plain share. The rule of
+    succession is applied; a target without labels gets the share of all labels together.
     """
     known = ~np.isnan(correct)
     weight, counts = known.astype(np.float64), known.sum(axis=0)
@@ -136,7 +136,7 @@ def common_rates(correct: Table) -> PerTarget:
 def _parts(
     away: Table, known: Bool[NDArray[np.bool_], "query target"]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What the targets of each query share, as a column, and what is left of each."""
+    """The part that the targets of each query share, as a column, and each target's remainder."""
     shared = away.sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1, keepdims=True), 1)
     return shared, np.where(known, away - shared, 0)
 
@@ -146,7 +146,7 @@ def _within(
     known: NDArray[np.bool_],
     folds: Int64[NDArray[np.int64], " query"],
 ) -> NDArray[np.float64]:
-    """The same without the mean of each fold and column; 0 where unknown."""
+    """The values minus the mean of their fold and column; 0 where unknown."""
     result = np.zeros_like(values)
     for fold in np.unique(folds):
         rows = folds == fold
@@ -156,7 +156,7 @@ def _within(
 
 
 def _factor(predicted: NDArray[np.float64], happened: NDArray[np.float64]) -> float:
-    """The slope less its standard error, in [0, 1]."""
+    """The regression slope minus its standard error, in [0, 1]."""
     squares = float((predicted**2).sum())
     if squares < _LEAST:
         return 0.0

@@ -200,7 +200,7 @@ def split_command(
     drawn = split(dataset, seed=seed, fractions=WITH_CALIBRATION if calibration else FRACTIONS)
     if to.exists() and not overwrite and not _is_same(drawn, to):
         raise ConfigError(
-            f"{to} is another split, or something else; name another file, or say --overwrite"
+            f"{to} is another split, or something else; name another file, or pass --overwrite"
         )
     save_split(drawn, to)
     sizes = {part: len(ids) for part, ids in drawn.parts.items()}

@@ -79,7 +79,7 @@ def check_origin(folder: Path, origin: "Origin", *, overwrite: bool) -> None:
     if there != origin:
         known = "of an unknown origin" if there is None else str(there)
         raise ConfigError(
-            f"{folder} is a report {known}, which would be lost; name another folder, or say "
+            f"{folder} is a report {known}, which would be lost; name another folder, or pass "
             "--overwrite"
         )
 
@@ -92,7 +92,7 @@ def check_same(place: Path, written: Path, *, overwrite: bool) -> None:
     """
     if not overwrite and place.exists() and not filecmp.cmp(written, place, shallow=False):
         raise ConfigError(
-            f"{place} holds something else, which would be lost; name another file, or say "
+            f"{place} holds something else, which would be lost; name another file, or pass "
             "--overwrite"
         )
 

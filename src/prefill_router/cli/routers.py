@@ -154,7 +154,7 @@ def _check_same(to: Path, folder: Path) -> None:
     check_replaceable(to)
     there, here = (place / "weights.safetensors" for place in (to, folder))
     if is_router(to) and not (there.is_file() and file_digest(there) == file_digest(here)):
-        raise ConfigError(f"{to} isn't this router; name another folder, or say --overwrite")
+        raise ConfigError(f"{to} isn't this router; name another folder, or pass --overwrite")
 
 
 def _prices(target: "Target") -> str:

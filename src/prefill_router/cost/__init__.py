@@ -1,4 +1,4 @@
-"""What an answer will cost: Equation 1 of the paper, and the length that is expected of it."""
+"""The cost of an answer: Equation 1 of the paper, and predictions of its length."""
 
 from prefill_router.lazy_imports import face
 

@@ -1,13 +1,12 @@
-"""What an answer will cost: Equation 1 of the paper, and the scale that Equation 2 needs.
+"""The estimated cost of an answer (Equation 1 of the paper) and the scale for Equation 2.
 
     C[k, q] = n_in[q] / 1e6 * r_in[k] + median_out[k] / 1e6 * r_out[k]        (US dollars)
 
-`median_out` is target k's median number of output tokens on the train rows; what is expected of the
-query itself (`cost.output`) takes its place where it is given. Where a target's own
-count of input tokens isn't known, the encoder's count stands in, times the median ratio of the two
-on the train rows. A target that has recorded costs but no prices or token counts is estimated at
-its median recorded cost. The cost that is reported afterwards is always the observed one,
-`RoutingDataset.observed_cost`.
+`median_out` is target k's median number of output tokens on the train rows; a prediction for the
+query itself (`cost.output`) replaces it where there is one. Where a target's own count of input
+tokens isn't known, the encoder's count is used, times the median ratio of the two on the train
+rows. A target that has recorded costs but no prices or token counts is estimated at its median
+recorded cost. Reported costs are always the observed ones, `RoutingDataset.observed_cost`.
 """
 
 import math
@@ -33,8 +32,8 @@ PerTarget = Float[NDArray[np.float64], " target"]
 class CostScale:
     """Costs on the scale of the train rows (Equation 2): `low` is 0, `high` is 1; not clipped.
 
-    It is Equation 1's range wherever the length of each answer is expected too: the longest of the
-    expected answers would stretch it, and a lam would mean to spend more than the paper's does
+    It is the range of Equation 1 even where the length of each answer is predicted: the longest
+    predicted answers would stretch the scale, and the same lam would spend more than the paper's
     (docs/decisions/0016-predicted-cost.md).
 
     Attributes:
@@ -48,7 +47,7 @@ class CostScale:
     def normalise(
         self, cost: Float[NDArray[np.float64], "..."]
     ) -> Float[NDArray[np.float64], "..."]:
-        """Costs on the scale; all zero where every train cost was the same."""
+        """Normalised costs; all zero where every train cost was the same."""
         if self.high <= self.low:
             return np.zeros_like(cost)
         return (cost - self.low) / (self.high - self.low)
@@ -58,7 +57,7 @@ class CostScale:
 @final
 @dataclass(frozen=True, eq=False)
 class CostEstimator:
-    """Equation 1 with everything fitted on train rows. Prices can be changed without refitting.
+    """Equation 1, fitted on train rows. Prices can be changed without refitting.
 
     Attributes:
         pool: The targets and their prices.
@@ -86,7 +85,7 @@ class CostEstimator:
             raise ConfigError(
                 f"the costs of {lacking} can't be estimated: they need prices and output token "
                 "counts, or recorded costs; add prices to the pool file, counts to the outcomes, "
-                "or state an assumed number of output tokens"
+                "or give an assumed number of output tokens"
             )
 
     @classmethod
@@ -100,12 +99,12 @@ class CostEstimator:
         """Learn medians, ratios and ranges from the train rows.
 
         Args:
-            train: The train part.
-            encoder_tokens: How many tokens the encoder reads of each query, before truncation.
-            assumed_output_tokens: Stands in for targets of which no output count is known.
+            train: The train rows.
+            encoder_tokens: The encoder's token count of each query, before truncation.
+            assumed_output_tokens: Output tokens assumed for targets without any known count.
 
         Raises:
-            ConfigError: Some targets have prices or costs, and others nothing to go by.
+            ConfigError: Some targets have prices or costs, and others have neither.
         """
         counts = np.asarray(encoder_tokens, dtype=np.float64)[:, None]
         ratio = _median(train.input_tokens / np.maximum(counts, 1))
@@ -125,7 +124,7 @@ class CostEstimator:
 
     @cached_property
     def is_free(self) -> bool:
-        """Whether nothing at all is known of costs: they are all zero, and lam changes nothing."""
+        """Whether no cost is known: all are zero then, and lam has no effect."""
         return bool(np.isnan(self.fixed).all()) and not any(t.has_price for t in self.pool)
 
     @property
@@ -148,11 +147,11 @@ class CostEstimator:
         """Estimated cost of every target, in US dollars.
 
         Args:
-            encoder_tokens: How many tokens the encoder reads of each query, before truncation.
+            encoder_tokens: The encoder's token count of each query, before truncation.
             input_tokens: Each target's own count where known, else NaN.
-            most_output: Output tokens that no answer exceeds; more than it counts as it.
-            expected: What each answer is expected to have (`cost.Expected`); Equation 1 where it is
-                not given, or NaN.
+            most_output: The limit on output tokens; longer estimates are clipped to it.
+            expected: The predicted output of each answer (`cost.Expected`); Equation 1's median is
+                used where it is None or NaN.
         """
         counts = np.asarray(encoder_tokens, dtype=np.float64)[:, None] * self.token_ratio
         if input_tokens is not None:
@@ -167,7 +166,7 @@ class CostEstimator:
         return CostScale(float(ends.min()), float(ends.max()))
 
     def with_pool(self, pool: Pool) -> "CostEstimator":
-        """The same counts at the prices of another pool with the same names in the same order.
+        """The same estimator with the prices of a pool with the same names in the same order.
 
         Raises:
             ConfigError: The names differ, or a target's cost can no longer be estimated.
@@ -178,7 +177,7 @@ class CostEstimator:
 
     @property
     def _priced(self) -> list[bool]:
-        """Whether Equation 1 can be computed for each target: free output needs no count."""
+        """Whether Equation 1 can be computed for each target; free output needs no count."""
         return [
             target.has_price and (target.output_price == 0 or not np.isnan(output))
             for target, output in zip(self.pool, self.median_output, strict=True)
@@ -212,6 +211,6 @@ class CostEstimator:
 
 
 def _median(table: Float[NDArray[np.float64], "query target"]) -> PerTarget:
-    """Median of each column over what is known; NaN where nothing is."""
+    """Median of each column over its known values; NaN where there are none."""
     columns = [column[~np.isnan(column)] for column in table.T]
     return np.array([np.median(column) if len(column) else np.nan for column in columns])

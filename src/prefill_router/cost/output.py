@@ -1,17 +1,17 @@
-"""How much each target will write in answer to a query, from what the predictor reads of it.
+"""Prediction of each target's output length for a query, from the predictor's features.
 
     log amount[k, q] = a[k] + f[k] * (w[k] . features[q] + u[k] . (t[q], t[q]^2) - m[k])
     mean[k, q]       = s[k] * exp(log amount[k, q])
 
 The amount is the output tokens of target k, or its recorded cost in US dollars where no train row
 has a count. `t` is the logarithm of the input tokens, standardised, `w` and `u` are a ridge
-regression (`cost.ridge`), and `f` shrinks what it says towards the mean `a`: it is the slope of
-what happened on what was predicted out of fold, less a standard error, so that a target of which
-nothing was learned is expected to write as much as ever. `s` is Duan's smearing (1983, "Smearing
-estimate: a nonparametric retransformation method"), the mean of exp(residual) out of fold, where
-rows of which more is expected weigh more, so that what is expected of the train rows adds up to
-what they had: it is the mean that adds up to what is paid, and the mean of a skewed amount lies
-above what the mean of its logarithm says. Amounts stay within what was seen.
+regression (`cost.ridge`), and `f` shrinks the regression towards the mean `a`: it is the slope of
+observed on out-of-fold predicted values, minus a standard error, so that where nothing was learned
+the mean is predicted. `s` is Duan's smearing factor (1983, "Smearing estimate: a nonparametric
+retransformation method"), the mean of exp(residual) out of fold, weighted by the predicted amount,
+so that predictions for the train rows add up to the observed total: totals are what is paid, and
+the mean of a skewed amount is above the exponential of its mean logarithm. Amounts are clipped to
+the range of the train rows.
 """
 
 import math
@@ -33,13 +33,13 @@ from prefill_router.serialization import Names, Part, StrictModel
 from prefill_router.short_repr import short_repr
 
 HIGH = 0.9
-"""The share of answers that stay within `Expected.high`."""
+"""The quantile that `Expected.high` estimates."""
 WIDEST = 512
-"""Columns that are read: those of most variance, where there are more."""
+"""The most feature columns that are used; where there are more, those with the most variance."""
 _LEAST_ROWS = 20
-"""With fewer amounts known of a target, its mean is all that is learned."""
+"""The fewest known amounts of a target for a regression; with fewer only its mean is learned."""
 _OF_LENGTH = 3
-"""Rows of the weights beside those of the features: of the length, of its square, and of 1."""
+"""Rows of the weights besides the features': for the length, its square, and the constant 1."""
 _NOTHING = 1e-12
 Table = Float64[NDArray[np.float64], "query target"]
 Columns = Float32[NDArray[np.float32], "query column"]
@@ -47,11 +47,11 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Expected(NamedTuple):
-    """What each target is expected to write: output tokens, or US dollars; NaN where unknown.
+    """The predicted output of each target: output tokens, or US dollars; NaN where unknown.
 
     Attributes:
-        mean: On average.
-        high: Nine answers of ten have no more (`HIGH`).
+        mean: The expected value.
+        high: The 0.9 quantile (`HIGH`).
     """
 
     mean: Table
@@ -59,14 +59,14 @@ class Expected(NamedTuple):
 
 
 class OutputOfTarget(StrictModel):
-    """What is learned of one target besides the weights.
+    """The numbers learned for one target besides the weights.
 
     Attributes:
-        level: The mean logarithm that deviations are taken from.
-        low: The least amount that was seen.
-        top: The largest.
-        smearing: From the exponential of the mean logarithm to the mean.
-        high: From there to the quantile `HIGH`.
+        level: The mean logarithm of its amounts.
+        low: The least amount in the train rows.
+        top: The largest amount in the train rows.
+        smearing: The factor from the exponential of the predicted logarithm to the mean.
+        high: The factor from there to the quantile `HIGH`.
         r2: The share of the logarithm's variance that is explained out of fold.
     """
 
@@ -83,13 +83,13 @@ class OutputOfTarget(StrictModel):
 @final
 @dataclass(frozen=True, eq=False)
 class OutputHead(Part):
-    """Expects each target's output tokens, or recorded cost. Frozen: made by `fit_output`.
+    """Predicts each target's output tokens, or recorded cost. Frozen; made by `fit_output`.
 
     Attributes:
         names: The targets' names, in order.
-        targets: What is learned of each; None where no amount is known.
-        length: Of the logarithm of input tokens: its mean, its spread, the least and the most seen.
-        weights: From the features, the length, its square and 1 to logarithms beyond the level.
+        targets: The numbers learned for each target; None where no amount is known.
+        length: Mean, standard deviation, minimum and maximum of the logarithm of input tokens.
+        weights: From the features, the length, its square and 1 to the logarithm minus the level.
     """
 
     noun: ClassVar[str] = "output head"
@@ -103,7 +103,7 @@ class OutputHead(Part):
         if not len(set(self.names)) == len(self.targets) == self.weights.shape[1]:
             raise ConfigError(
                 f"the output head has {len(set(self.names))} names, {len(self.targets)} targets "
-                f"and weights {self.weights.shape}; each target needs one of all"
+                f"and weights {self.weights.shape}; each target needs one of each"
             )
         known = [one for one in self.targets if one is not None]
         if len(self.weights) < _OF_LENGTH:
@@ -116,43 +116,43 @@ class OutputHead(Part):
 
     @property
     def width(self) -> int:
-        """Columns of the features that it reads."""
+        """The number of feature columns that it needs."""
         return len(self.weights) - _OF_LENGTH
 
     @property
     def r2(self) -> Float64[NDArray[np.float64], " target"]:
-        """The share of the variance of the logarithm explained out of fold; NaN where unknown."""
+        """The share of the logarithm's variance explained out of fold; NaN where unknown."""
         return np.array([np.nan if one is None else one.r2 for one in self.targets])
 
     @property
     def words(self) -> str:
-        """How much it knows, for people."""
+        """How well it predicts, for people."""
         known = self.r2[~np.isnan(self.r2)]
         if not known.size:
-            return "Equation 1: no output of any target is known"
+            return "Equation 1, since no target's output is known"
         return (
-            "expected output; of the variance of its logarithm is explained, out of fold, "
-            f"{known.mean():.0%} ({known.min():.0%} to {known.max():.0%} over targets)"
+            f"predicted output, which explains {known.mean():.0%} of the variance of its logarithm "
+            f"out of fold ({known.min():.0%} to {known.max():.0%} over targets)"
         )
 
     def check(self, *, width: int, names: tuple[str, ...]) -> None:
-        """Check that it was fitted on such features and for these targets.
+        """Check that it was fitted for this number of features and these targets.
 
         Raises:
             ConfigError: It wasn't.
         """
         if (self.width, self.names) != (width, names):
             raise ConfigError(
-                f"the output head reads {self.width} features and knows {self.names}; the router "
+                f"the output head has {self.width} features and targets {self.names}; the router "
                 f"has {width} and {names}"
             )
 
     def expect(self, features: Columns, tokens: Real[NDArray[Any], " query"]) -> Expected:
-        """What each target is expected to write.
+        """Predict the output of each target.
 
         Args:
-            features: What the predictor reads.
-            tokens: How many tokens the encoder reads of each query, before truncation.
+            features: The predictor's features.
+            tokens: The encoder's token count of each query, before truncation.
         """
         own, beside = self.weights[: self.width], self.weights[self.width :]
         beyond = features @ own + _length(tokens, self.length) @ beside
@@ -168,11 +168,11 @@ class OutputHead(Part):
 
 
 class OutputFit(NamedTuple):
-    """A head, and what it expects of train rows.
+    """A fitted output head, and its predictions for the train rows.
 
     Attributes:
-        head: It.
-        out_of_fold: What is expected of each train row by weights that were fitted on other folds.
+        head: The fitted head.
+        out_of_fold: Predictions for each train row by weights that were fitted on other folds.
     """
 
     head: OutputHead
@@ -186,14 +186,14 @@ def fit_output(
     folds: Int64[NDArray[np.int64], " query"],
     costs: CostEstimator,
 ) -> OutputFit:
-    """Learn from the train part what each target writes; missing amounts are left out.
+    """Learn the output of each target from the train rows; missing amounts are left out.
 
     Args:
-        features: What the predictor reads of each train row.
-        train: The train part.
-        tokens: How many tokens the encoder reads of each query, before truncation.
+        features: The predictor's features of each train row.
+        train: The train rows.
+        tokens: The encoder's token count of each query, before truncation.
         folds: The fold of each row.
-        costs: Equation 1, of the same rows: it says which amounts are tokens.
+        costs: Equation 1 fitted on the same rows, which says which targets' amounts are tokens.
     """
     logs = np.log(np.maximum(np.asarray(tokens, dtype=np.float64), 1))
     length = (float(logs.mean()), float(logs.std()) or 1.0, float(logs.min()), float(logs.max()))
@@ -214,9 +214,10 @@ def fit_output(
 
 
 class _Learned(NamedTuple):
-    """Of one target: its numbers, from columns to what is beyond the level, and that of each row.
+    """The fit of one target: its numbers, its weights, and its predictions for the train rows.
 
-    `beyond` is out of fold for rows whose amount is known; the others are in no fit.
+    `beyond`, the predicted logarithm minus the level, is out of fold for rows whose amount is
+    known; the other rows aren't used to fit.
     """
 
     target: OutputOfTarget
@@ -242,7 +243,7 @@ def _learned(read: Matrix, amounts: Vector, folds: NDArray[np.int64]) -> _Learne
 
 
 def _target(logs: Vector, level: float, beyond: Vector) -> OutputOfTarget:
-    """The numbers of a target from the logarithms of its amounts and what was said of them."""
+    """The numbers of a target, from the logarithms of its amounts and their predictions."""
     low, top = float(logs.min()), float(logs.max())
     said = np.clip(level + beyond, low, top)
     left = np.sort(logs - said)
@@ -268,7 +269,7 @@ def _expected(target: OutputOfTarget, beyond: Vector) -> tuple[Vector, Vector]:
 
 
 def _factor(predicted: Vector, happened: Vector, folds: NDArray[np.int64]) -> float:
-    """The slope within folds of what happened on what was predicted, less its standard error."""
+    """The slope, within folds, of observed on predicted values, minus its standard error."""
     x, y = predicted.copy(), happened.copy()
     for fold in np.unique(folds):
         rows = folds == fold
@@ -283,7 +284,7 @@ def _factor(predicted: Vector, happened: Vector, folds: NDArray[np.int64]) -> fl
 
 
 def _amounts(train: RoutingDataset, costs: CostEstimator) -> Table:
-    """What each target wrote, in tokens, or in dollars where no count is known; above 0."""
+    """The output of each target, in tokens, or in US dollars where no count is known; above 0."""
     counted = ~np.isnan(costs.median_output)
     amounts = np.where(counted, train.output_tokens, train.recorded_cost)
     some = np.where(amounts > 0, amounts, np.inf).min(axis=0, initial=np.inf)
@@ -291,10 +292,10 @@ def _amounts(train: RoutingDataset, costs: CostEstimator) -> Table:
 
 
 def _scaling(features: Columns) -> tuple[Vector, Vector]:
-    """The mean of each column, and what it is multiplied by: 0 beyond the `WIDEST`.
+    """The mean and the multiplier of each column; the multiplier is 0 for unused columns.
 
-    Columns are divided by the root of their spread, half-way between leaving them as they are and
-    making them equal, and then by one number that makes their variances add up to 1.
+    Columns are divided by the square root of their standard deviation, half-way between no scaling
+    and unit variance, and then by one number that makes their variances add up to 1.
     """
     mean, spread = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
     widest = np.argsort(-spread, kind="stable")[:WIDEST]
@@ -307,7 +308,7 @@ def _scaling(features: Columns) -> tuple[Vector, Vector]:
 def _length(
     tokens: Real[NDArray[Any], " query"], length: tuple[float, float, float, float]
 ) -> Float64[NDArray[np.float64], "query 3"]:
-    """The logarithm of the input tokens, standardised, within what was seen; its square; and 1."""
+    """The clipped and standardised logarithm of the input tokens, its square, and 1."""
     mean, spread, least, most = length
     logs = np.log(np.maximum(np.asarray(tokens, dtype=np.float64), 1))
     standard = (np.clip(logs, least, most) - mean) / spread

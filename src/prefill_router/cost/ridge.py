@@ -1,4 +1,4 @@
-"""Ridge regression of one column, its penalty by leave-one-out, and its predictions out of fold."""
+"""Ridge regression of one column: penalty by leave-one-out, and out-of-fold predictions."""
 
 from typing import NamedTuple
 
@@ -10,16 +10,16 @@ Matrix = Float64[NDArray[np.float64], "row column"]
 Vector = Float64[NDArray[np.float64], " row"]
 PENALTIES = np.geomspace(1e-3, 1e6, 28)
 _LEAST = 1e-9
-"""A row whose own weight in its fit is closer to 1 has nothing that others say of it."""
+"""A row whose leverage is closer to 1 than this isn't predicted by the other rows at all."""
 
 
 class RidgeFit(NamedTuple):
-    """A ridge regression, and what it says of rows that it wasn't fitted on.
+    """A ridge regression, with predictions for rows that it wasn't fitted on.
 
     Attributes:
         weights: One per column.
         intercept: Not penalised.
-        out_of_fold: Predictions of each row by a fit without its fold, at the same penalty.
+        out_of_fold: The prediction for each row by a fit without its fold, at the same penalty.
     """
 
     weights: Float64[NDArray[np.float64], " column"]
@@ -28,11 +28,11 @@ class RidgeFit(NamedTuple):
 
 
 def fit_ridge(columns: Matrix, values: Vector, folds: Int64[NDArray[np.int64], " row"]) -> RidgeFit:
-    """Fit a ridge regression whose penalty has the least squared error, leaving one row out.
+    """Fit a ridge regression whose penalty has the least leave-one-out squared error.
 
     Args:
-        columns: Finite.
-        values: What they are to tell, finite.
+        columns: The inputs, finite.
+        values: The values to predict, finite.
         folds: The fold of each row; at least two differ.
     """
     beside = np.column_stack([np.ones(len(columns)), columns])
@@ -50,9 +50,9 @@ def fit_ridge(columns: Matrix, values: Vector, folds: Int64[NDArray[np.int64], "
 
 
 def left_out_errors(columns: Matrix, values: Vector) -> Float64[NDArray[np.float64], " penalty"]:
-    """The mean squared error, each row predicted by a fit on the others, for each of `PENALTIES`.
+    """The leave-one-out mean squared error for each of `PENALTIES`.
 
-    In closed form (Allen's PRESS): an error of the whole fit, over 1 less the row's own weight.
+    In closed form (Allen's PRESS): each residual of the whole fit, over 1 minus its leverage.
     """
     centred, away = columns - columns.mean(axis=0), values - values.mean()
     strength, directions = np.linalg.eigh(centred.T @ centred)

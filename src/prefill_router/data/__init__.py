@@ -1,4 +1,4 @@
-"""Queries, labels and token counts: the dataset, its regimes, its splits, its folder on disk."""
+"""Queries, labels and token counts: the dataset, consensus regimes, splits, the folder on disk."""
 
 from prefill_router.lazy_imports import face
 

@@ -1,7 +1,7 @@
-"""Queries, labels and token counts: the dataset that a router is learned from and judged on.
+"""Queries, labels and token counts: the dataset that a router is fitted and evaluated on.
 
-A query is what somebody asked, as text or as chat messages. Its labels, one for each target, put it
-into one of three consensus regimes (Table 1 and section 4.2 of the paper).
+A query is a prompt, as text or as chat messages. Its labels, one for each target, put it into one
+of three consensus regimes (Table 1 and section 4.2 of the paper).
 """
 
 import hashlib
@@ -47,9 +47,9 @@ class Query:
     """One query.
 
     Attributes:
-        id: Unique in its dataset; every join is by it.
+        id: Unique in its dataset, and the key of every join.
         prompt: Text or chat messages.
-        benchmark: Where it comes from; empty where unknown.
+        benchmark: The benchmark it comes from; empty where unknown.
         domain: Its subject or category; empty where unknown.
     """
 
@@ -60,15 +60,15 @@ class Query:
 
     def __post_init__(self) -> None:
         if not self.id:
-            raise DataError("a query has an empty id; give each query an id of its own")
+            raise DataError("a query has an empty id; give each query its own id")
         if isinstance(self.prompt, tuple) and not self.prompt:
-            raise DataError(f"query {self.id!r} is a chat without messages; give at least one")
+            raise DataError(f"query {self.id!r} is a chat without messages; add at least one")
 
 
 def prompt_key(prompt: Prompt) -> str:
-    """SHA-256 of a prompt's content, in hexadecimal: equal prompts, and only they, share it.
+    """SHA-256 of a prompt's content, in hexadecimal: the same for equal prompts only.
 
-    A lone surrogate, which has no encoding, is hashed as it stands and doesn't fail here.
+    A lone surrogate, which UTF-8 can't encode, is hashed as it is instead of raising an error.
     """
     plain = prompt if isinstance(prompt, str) else [[m.role, m.content] for m in prompt]
     text = json.dumps(plain, ensure_ascii=False)
@@ -76,35 +76,35 @@ def prompt_key(prompt: Prompt) -> str:
 
 
 def prompt_text(prompt: Prompt) -> str:
-    """The text of a prompt alone: a chat's turns, separated by blank lines."""
+    """A prompt as one text; the turns of a chat are separated by blank lines."""
     return prompt if isinstance(prompt, str) else "\n\n".join(m.content for m in prompt)
 
 
 Table = Float[NDArray[np.float64], "query target"]
 """One number per query and target; NaN where missing."""
 MOST_TOKENS: Final = 1e9
-"""Of a prompt or an answer; more is a mistake."""
+"""The most tokens of a prompt or an answer; a larger number is a mistake."""
 MOST_COST: Final = 1e5
-"""US dollars of an answer; more is a mistake."""
+"""The highest cost of an answer in US dollars; a larger number is a mistake."""
 _MOST = {"input_tokens": MOST_TOKENS, "output_tokens": MOST_TOKENS, "recorded_cost": MOST_COST}
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class RoutingDataset:
-    """Queries, a pool, and how each target did on each query.
+    """Queries, a pool, and the outcome of each target on each query.
 
-    Axis order is query, then target; NaN is *not measured*, never a wrong answer.
+    Axis order is query, then target; NaN means *not measured*, never a wrong answer.
 
     Attributes:
-        queries: With distinct ids.
+        queries: The queries, with distinct ids.
         pool: The targets, in the tables' column order.
         correct: Labels in [0, 1], or NaN.
         input_tokens: Tokens of the prompt as billed, or NaN.
         output_tokens: Tokens of the answer as billed, reasoning included, or NaN.
         recorded_cost: US dollars that the answer cost, or NaN where only tokens are known.
-        runs: Of how many runs the label is the mean, or NaN for one that is of a single run or
-            unknown; None where all are.
+        runs: The number of runs of which the label is the mean, or NaN where it is one or unknown;
+            None where all are.
 
     Raises:
         DataError: Ids repeat, shapes differ, labels leave [0, 1], or counts are negative or absurd.
@@ -141,7 +141,7 @@ class RoutingDataset:
             if (getattr(self, name) > most).any():
                 raise DataError(
                     f"{name} holds {float(np.nanmax(getattr(self, name))):g}; more than "
-                    f"{most:,.0f} is taken for a mistake"
+                    f"{most:,.0f} is treated as a mistake"
                 )
         if len(self._row_of) != len(self.queries):
             raise DataError(f"query ids repeat: {self._repeated_ids()[:5]}; each must be unique")
@@ -158,7 +158,7 @@ class RoutingDataset:
         recorded_cost: Table | None = None,
         runs: Table | None = None,
     ) -> "RoutingDataset":
-        """A dataset in which the tables that aren't given are missing throughout."""
+        """A dataset in which the tables that aren't given are NaN throughout."""
         missing = np.full((len(queries), len(pool)), np.nan)
         tables = [missing if t is None else t for t in (input_tokens, output_tokens, recorded_cost)]
         return cls(tuple(queries), pool, correct, tables[0], tables[1], tables[2], runs)
@@ -188,7 +188,7 @@ class RoutingDataset:
 
     @cached_property
     def observed_cost(self) -> Table:
-        """US dollars of each answer: as recorded, else from observed tokens and list prices."""
+        """US dollars of each answer: as recorded, or from observed tokens and list prices."""
         prices = np.array(
             [(t.input_price, t.output_price) for t in self.pool], dtype=np.float64
         )  # None becomes NaN
@@ -197,7 +197,7 @@ class RoutingDataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of ids, prompts, targets and labels, whatever their order."""
+        """SHA-256 of ids, prompts, targets and labels; their order doesn't matter."""
         names = self.pool.names
         columns = np.argsort(names)
         digest = hashlib.sha256(repr(sorted(names)).encode())
@@ -224,7 +224,7 @@ class RoutingDataset:
     def select(
         self, ids: Iterable[str] | None = None, *, targets: Iterable[str] | None = None
     ) -> "RoutingDataset":
-        """The part with these queries and targets, in the order given."""
+        """The subset with these queries and targets, in the order given."""
         rows = list(range(len(self))) if ids is None else self.rows(ids)
         names = self.pool.names if targets is None else tuple(targets)
         cells = np.ix_(rows, self.pool.indices(names))
@@ -235,7 +235,7 @@ class RoutingDataset:
         )
 
     def with_pool(self, pool: Pool) -> "RoutingDataset":
-        """The same answers, with the pool's prices; the names and their order must be the same.
+        """The same answers with another pool's prices; it must have the same names in order.
 
         Raises:
             DataError: The names differ.
@@ -259,12 +259,12 @@ class RoutingDataset:
 
 
 CUT = 0.5
-"""A soft label counts as correct from here on, where a statistic needs two classes."""
+"""A soft label counts as correct from this value on, where a statistic needs two classes."""
 
 
 @final
 class Regime(StrEnum):
-    """Who answers a query correctly, of the targets that were measured on it."""
+    """Whether all, some or none of the targets measured on a query answered it correctly."""
 
     ALL_CORRECT = "all correct"
     ALL_INCORRECT = "all incorrect"
@@ -278,7 +278,7 @@ def binary(correct: Table) -> Table:
 
 
 def regimes(correct: Table) -> Shaped[NDArray[Any], " query"]:
-    """The regime of each query, over the targets measured on it.
+    """The consensus regime of each query, over the targets measured on it.
 
     Args:
         correct: Labels, NaN where missing.

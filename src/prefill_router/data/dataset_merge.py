@@ -1,6 +1,6 @@
-"""Datasets joined: several as one, or several runs of the same questions as one of mean labels.
+"""Merging of datasets: different ones into one, or runs of the same questions into mean labels.
 
-Queries join by id, targets by name.
+Queries are joined by id, targets by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ _Named = TypeVar("_Named", Target, Provider)
 _Placed: TypeAlias = tuple[tuple[NDArray[np.int64], ...], NDArray[np.float64]]
 _TABLES: Final = ("correct", "runs", "input_tokens", "output_tokens", "recorded_cost")
 _LABEL: Final = 2
-"""So many of them, the first, are of the label; the others are of the answer."""
-_ADVICE: Final = "leave one out, or say which one counts (--prefer first or --prefer last)"
-_RUNS: Final = "; if they are runs of the same questions, --repeats mean takes them all"
+"""The number of leading tables that describe the label; the others describe the answer."""
+_ADVICE: Final = "leave one out, or choose which one counts (--prefer first or --prefer last)"
+_RUNS: Final = "; if they are runs of the same questions, --repeats mean averages them"
 
 
 def merge(
@@ -31,24 +31,24 @@ def merge(
     prefer: Prefer | None = None,
     repeats: Literal["mean"] | None = None,
 ) -> RoutingDataset:
-    """Join datasets; what none of them measured is missing.
+    """Merge datasets; outcomes that none of them measured are missing.
 
-    Queries and targets keep the order in which they first come. Token counts and cost of an answer
-    come from one dataset, the first that has any, since they belong together.
+    Queries and targets keep the order of first appearance. Token counts and cost of an answer come
+    from one dataset, the first that has any, since they belong together.
 
     Args:
-        datasets: By the names that errors call them.
-        prefer: Whose label and answer count where two contradict each other; None refuses that.
+        datasets: The datasets by name; error messages use these names.
+        prefer: Which dataset counts where two contradict each other; None makes that an error.
         repeats: `mean` where they are runs of the same questions: each label, count and cost is the
             mean of the runs that have it.
 
     Raises:
-        ConfigError: There are fewer than two.
-        DataError: A query asks something else in two datasets, or, unless one is preferred, labels
-            or prices contradict each other.
+        ConfigError: There are fewer than two datasets.
+        DataError: A query has different prompts in two datasets, or, without `prefer`, labels or
+            prices contradict each other.
     """
     if len(datasets) < 2:
-        raise ConfigError(f"{len(datasets)} dataset is given; name two or more to merge")
+        raise ConfigError(f"{len(datasets)} dataset given; name two or more to merge")
     queries: dict[str, Query] = {}
     for name, dataset in datasets.items():
         for query in dataset.queries:
@@ -72,7 +72,7 @@ def merge(
 
 
 def _placed(dataset: RoutingDataset, row: Mapping[str, int], pool: Pool) -> _Placed:
-    """A dataset's tables, and where they stand in the whole."""
+    """A dataset's tables, and their positions in the merged one."""
     rows = [row[query_id] for query_id in dataset.query_ids]
     unknown = np.full(dataset.correct.shape, np.nan)
     held = (getattr(dataset, table) for table in _TABLES)
@@ -83,7 +83,7 @@ def _placed(dataset: RoutingDataset, row: Mapping[str, int], pool: Pool) -> _Pla
 def _same_query(known: Query, query: Query, name: str) -> Query:
     if known.prompt != query.prompt:
         raise DataError(
-            f"query {query.id!r} asks something else in {name} than in a dataset before it; give "
+            f"query {query.id!r} has another prompt in {name} than in an earlier dataset; give "
             "the queries of one of them other ids (prefill-router import --query-column)"
         )
     return replace(
@@ -110,7 +110,7 @@ def _pool(datasets: Mapping[str, RoutingDataset], prefer: Prefer | None) -> Pool
 def _take(
     new: _Named, known: dict[str, _Named], what: str, dataset: str, prefer: Prefer | None
 ) -> None:
-    """Keep what is told of a target or provider: the fuller of two, where they agree."""
+    """Keep a target or provider: the more complete of two that agree."""
     old = known.setdefault(new.name, new)
     fields: dict[str, Any] = _set_fields(old)
     others: dict[str, Any] = _set_fields(new)
@@ -120,8 +120,8 @@ def _take(
         if prefer is None:
             differing = sorted(k for k in {*fields, *others} if fields.get(k) != others.get(k))
             raise DataError(
-                f"{what} has another {', '.join(differing)} in {dataset} than in a dataset before "
-                f"it; {_ADVICE}"
+                f"{what} has another {', '.join(differing)} in {dataset} than in an earlier "
+                f"dataset; {_ADVICE}"
             )
         known[new.name] = old if prefer == "first" else new
 
@@ -142,16 +142,16 @@ def _joined(
     contradicted: Bool[NDArray[np.bool_], "query target"],
     prefer: Prefer | None,
 ) -> NDArray[np.float64]:
-    """Two answers to each query of each target as one: labels first, then counts and cost."""
+    """Merge two answers to each query of each target: labels first, then counts and cost."""
     first, second = (found, known) if prefer == "last" else (known, found)
     label = np.where(np.isnan(first[0]), second[:_LABEL], first[:_LABEL])
-    # Of a contradiction the preferred answer counts as a whole.
+    # Where two contradict each other, the preferred answer is taken as a whole.
     has_counts = contradicted | ~np.isnan(first[_LABEL:]).all(axis=0)
     return np.concatenate([label, np.where(has_counts, first[_LABEL:], second[_LABEL:])])
 
 
 def _means(placed: Sequence[_Placed], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Runs as their means: each table over the runs that have it, and how many have a label."""
+    """The mean of each table over the runs that have it; for `runs`, the number with a label."""
     total, weight = np.zeros(shape), np.zeros(shape)
     for cells, found in placed:
         known = ~np.isnan(found)
@@ -159,7 +159,7 @@ def _means(placed: Sequence[_Placed], shape: tuple[int, ...]) -> NDArray[np.floa
         known[1] = known[0]
         total[cells] += np.where(known, np.nan_to_num(found) * runs, 0)
         weight[cells] += known * runs
-    total[1] = weight[1] ** 2  # divided below: the number itself
+    total[1] = weight[1] ** 2  # divided by the weight below, it is the number of runs
     return np.where(weight > 0, total / np.fmax(weight, 1), np.nan)
 
 
@@ -171,7 +171,7 @@ def _conflict(
 ) -> DataError:
     query, target = map(int, np.argwhere(contradicted)[0])
     return DataError(
-        f"{int(contradicted.sum()):,} labels in {name} contradict a dataset before it, the first "
+        f"{int(contradicted.sum()):,} labels in {name} contradict an earlier dataset, the first "
         f"of query {dataset.query_ids[query]!r} and target {dataset.pool.names[target]!r}: "
         f"{dataset.correct[query, target]:g}, where it was {known[query, target]:g}; {_ADVICE}"
         + _RUNS

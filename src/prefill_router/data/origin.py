@@ -1,4 +1,4 @@
-"""What a dataset folder was made of, so that another one isn't replaced by mistake."""
+"""The origin of a dataset folder, recorded so that no other dataset is replaced by mistake."""
 
 import hashlib
 import json
@@ -16,12 +16,12 @@ FILE = "origin.json"
 @final
 @dataclass(frozen=True)
 class Origin:
-    """The command that makes a folder and what it reads.
+    """The command that made a folder, and the sources that it read.
 
     Attributes:
-        command: Its name.
-        sources: What it reads, each by the last part of its name.
-        digest: SHA-256 of the command and of its sources' whole names, which may be private.
+        command: The command's name.
+        sources: The last part of each source's name.
+        digest: SHA-256 of the command and the sources' full names, which may be private.
     """
 
     command: str
@@ -30,14 +30,14 @@ class Origin:
 
     @classmethod
     def of(cls, command: str, *sources: Path | str) -> "Origin":
-        """That of a command; a source that is a path is the same from every folder."""
+        """The origin of a command's output; paths are made absolute."""
         whole = [str(s.resolve()) if isinstance(s, Path) else s for s in sources]
         told = tuple(_text(s.resolve().name) for s in sources if isinstance(s, Path))
         return cls(command, told, hashlib.sha256(repr((command, whole)).encode()).hexdigest())
 
     @classmethod
     def read(cls, folder: Path) -> "Origin | None":
-        """That of a folder; None where it tells none."""
+        """The origin of a folder; None where it isn't recorded."""
         try:
             value = json.loads((folder / FILE).read_bytes())
             return cls(value["command"], tuple(value["sources"]), value["digest"])
@@ -45,13 +45,13 @@ class Origin:
             return None
 
     def write(self, folder: Path) -> None:
-        """Note it in a folder."""
+        """Record the origin in a folder."""
         files.write_json(folder / FILE, {**vars(self), "sources": list(self.sources)})
 
     def __str__(self) -> str:
-        return f"made by {self.command}{' of ' if self.sources else ''}{', '.join(self.sources)}"
+        return f"made by {self.command}{' from ' if self.sources else ''}{', '.join(self.sources)}"
 
 
 def _text(name: str) -> str:
-    """A name as text; one of a file may hold bytes that are none."""
+    """A name as valid text; a file name may contain bytes that aren't UTF-8."""
     return name.encode(errors="backslashreplace").decode()

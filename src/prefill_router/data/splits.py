@@ -1,8 +1,8 @@
 """Train, calibration and test parts, saved by query id.
 
 Stratified on (benchmark or domain) x consensus regime (section 4.2 of the paper). Queries with the
-same prompt go to the same part, since their states are the same and would leak. Which part a query
-falls into depends on the seed and the ids, not on the order of the rows.
+same prompt go to the same part, since their states are the same and would leak. The part of a query
+depends on the seed and the ids, not on the order of the rows.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ class Split:
     Attributes:
         parts: The ids of each part, sorted.
         seed: The seed it was drawn with.
-        merged: Strata that were too small to split alone and were drawn together, with their sizes.
+        merged: The sizes of strata that were too small to split and were merged.
     """
 
     parts: Mapping[Part, tuple[str, ...]]
@@ -63,7 +63,7 @@ def split(
 
     Args:
         dataset: The queries and their labels.
-        seed: Another seed, another split.
+        seed: The seed of the random draw.
         fractions: The share of each part; they add up to one.
 
     Raises:
@@ -109,12 +109,12 @@ def stratified_folds(
     """The fold of each query, for cross-validation, by the rules of `split`.
 
     Args:
-        dataset: The train part.
-        count: How many folds.
-        seed: Another seed, other folds.
+        dataset: The train rows.
+        count: The number of folds.
+        seed: The seed of the random draw.
 
     Returns:
-        A number from 0 to count - 1 per query.
+        The fold of each query, from 0 to count - 1.
 
     Raises:
         DataError: There are fewer distinct prompts than folds.
@@ -153,7 +153,7 @@ def load_split(path: Path) -> Split:
 
 
 def split_from_dict(value: Any, *, source: Path | str) -> Split:
-    """A split from plain values, as `Split.to_dict` gives them."""
+    """A split from plain values, as `Split.to_dict` returns them."""
     try:
         seed, merged, named = value["seed"], value["merged"], value["parts"]
         parts: dict[Part, tuple[str, ...]] = {
@@ -177,7 +177,7 @@ def _ids(value: Any) -> list[str]:
 
 
 def _groups(dataset: RoutingDataset) -> dict[str, list[str]]:
-    """Ids that share a prompt, under the smallest of them."""
+    """Groups of ids that share a prompt, by the smallest id of each."""
     by_prompt: dict[str, list[str]] = defaultdict(list)
     for query_id, key in zip(dataset.query_ids, dataset.prompt_keys, strict=True):
         by_prompt[key].append(query_id)
@@ -187,7 +187,7 @@ def _groups(dataset: RoutingDataset) -> dict[str, list[str]]:
 def _strata(
     dataset: RoutingDataset, groups: Mapping[str, Sequence[str]], *, least: int
 ) -> tuple[dict[str, list[str]], dict[str, int]]:
-    """Groups by stratum; strata under `least` groups are merged with others of their regime."""
+    """Groups by stratum; strata with fewer than `least` are merged with others of their regime."""
     regime = dict(zip(dataset.query_ids, regimes(dataset.correct), strict=True))
     source = {q.id: " / ".join(filter(None, (q.benchmark, q.domain))) for q in dataset.queries}
     strata: dict[str, list[str]] = defaultdict(list)
@@ -212,7 +212,7 @@ def _deal(
     parts: dict[_Key, list[str]],
     groups: Mapping[str, Sequence[str]],
 ) -> None:
-    """Give each group to the part that is furthest behind its share over all strata so far."""
+    """Assign each group to the part that is furthest below its share over all strata so far."""
     for group in order:
         done = sum(len(ids) for ids in parts.values()) + len(groups[group])
         part = max(fractions, key=lambda p: fractions[p] * done - len(parts[p]))
@@ -222,7 +222,7 @@ def _deal(
 def _fill_empty(
     parts: dict[_Key, list[str]], groups: Mapping[str, Sequence[str]], seed: int
 ) -> None:
-    """Give each part that a tiny dataset left empty one group of the part with the most groups."""
+    """Move one group of the largest part to each part that a tiny dataset left empty."""
     for part in parts:
         if not parts[part]:
             owned = {p: [group for group in groups if group in ids] for p, ids in parts.items()}

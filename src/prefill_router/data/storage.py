@@ -6,11 +6,12 @@
 `outcomes.parquet`
     One row per measured (query, target): `query_id`, `target`, `correct` (boolean or a number in
     [0, 1], null where not graded), optional `input_tokens`, `output_tokens`, `cost` (US dollars),
-    `runs` (of how many runs `correct` is the mean; null for one).
+    `runs` (the number of runs of which `correct` is the mean; null for one).
 `pool.yaml`, or `prices.csv`
-    See `prefill_router.targets`. Without either, the pool is the targets seen, without prices.
+    See `prefill_router.targets`. Without either, the pool is the targets in the outcomes, without
+    prices.
 `SHA256SUMS`, `origin.json`
-    Checksums of the files above, and what they were made of; folders without them are read, too.
+    Checksums of the files above, and their origin; folders without them can be read too.
 """
 
 import io
@@ -43,7 +44,7 @@ def read_dataset(folder: Path | str) -> RoutingDataset:
 
     Raises:
         FormatError: A file is missing, malformed or truncated, or lacks a column.
-        CorruptError: A file isn't what was written, where the folder has checksums.
+        CorruptError: The folder has checksums, and a file doesn't match them.
         DataError: Ids repeat, outcomes name unknown queries or targets, or labels leave [0, 1].
     """
     folder = Path(folder)
@@ -62,16 +63,16 @@ def write_dataset(
     also: Callable[[Path], None] | None = None,
     origin: Origin | None = None,
 ) -> None:
-    """Write a dataset folder, whole or not at all; what stood there before is replaced.
+    """Write a dataset folder, whole or not at all; a dataset that was there before is replaced.
 
     Args:
         dataset: The dataset.
-        folder: Where.
-        also: Writes further files into the folder, before it takes its place.
-        origin: What it was made of.
+        folder: The folder to write.
+        also: Writes further files into the folder before it is moved into place.
+        origin: The origin of the dataset.
 
     Raises:
-        DataError: The folder holds something else than a dataset, or a text can't be written.
+        DataError: The folder exists and isn't a dataset, or a text can't be written.
     """
     folder = Path(folder)
     check_replaceable(folder)
@@ -93,13 +94,13 @@ def check_replaceable(
     """Check that a dataset may be written here; worth doing before long work.
 
     Args:
-        folder: Where.
-        origin: Only a dataset that was made of the same may be replaced; None for any.
-        overwrite: Any dataset may be replaced.
+        folder: The folder to write.
+        origin: Only a dataset of the same origin may be replaced; None for any.
+        overwrite: Whether any dataset may be replaced.
 
     Raises:
-        DataError: The folder holds something else than a dataset, or one that may not be replaced.
-        ConfigError: It can't be made.
+        DataError: The folder exists and isn't a dataset, or is one that may not be replaced.
+        ConfigError: The folder can't be created.
     """
     if (
         folder.exists()
@@ -112,7 +113,7 @@ def check_replaceable(
         if there != origin:
             known = "of an unknown origin" if there is None else str(there)
             raise DataError(
-                f"{folder} is a dataset {known}, which would be lost; name another folder, or say "
+                f"{folder} is a dataset {known}, which would be lost; name another folder, or pass "
                 "--overwrite"
             )
     files.check_place(folder)
@@ -124,10 +125,10 @@ def is_dataset(folder: Path) -> bool:
 
 
 def _verify(folder: Path) -> None:
-    """Check a folder against its checksums; one that has none was written by other tools.
+    """Check a folder against its checksums; folders of other tools have none.
 
     Raises:
-        CorruptError: Something isn't what was written.
+        CorruptError: A file isn't what was written.
     """
     if not (folder / files.CHECKSUMS).is_file():
         return
@@ -137,14 +138,14 @@ def _verify(folder: Path) -> None:
         files.verify_checksums(
             folder,
             [pool],
-            mend=f"copy the folder again or, where you changed {pool} yourself, take its line out "
-            f"of {files.CHECKSUMS}",
+            mend=f"copy the folder again or, if you changed {pool} yourself, remove its line from "
+            f"{files.CHECKSUMS}",
         )
 
 
 def _read_parquet(path: Path, *, needs: tuple[str, ...]) -> pl.DataFrame:
     try:
-        with path.open("rb") as file:  # a name would be read as a pattern
+        with path.open("rb") as file:  # Polars would read a path as a glob pattern
             frame = pl.read_parquet(file)
     except FileNotFoundError:
         raise FormatError(
@@ -253,7 +254,7 @@ def _known(values: list[str], place: dict[str, int], column: str, path: Path) ->
     unknown = sorted(set(values) - place.keys())
     if unknown:
         raise FormatError(
-            f"{column} names {len(unknown)} that are unknown, the first is {unknown[0]!r}; "
+            f"unknown values in {column}: {len(unknown)}, the first is {unknown[0]!r}; "
             f"they must be in {QUERIES if column == 'query_id' else 'the pool file'}",
             file=path,
             line=values.index(unknown[0]) + 1,
@@ -298,14 +299,14 @@ def _refuse_unwritable(dataset: RoutingDataset) -> None:
             "".join([*texts, *(turn.role for turn in turns)]).encode()
         except UnicodeEncodeError:
             raise PromptError(
-                "holds a lone surrogate, which no encoding has; replace it", query_id=query.id
+                "holds a lone surrogate, which can't be encoded; replace it", query_id=query.id
             ) from None
 
 
 def _write_parquet(frame: pl.DataFrame, path: Path) -> None:
     content = io.BytesIO()
     frame.write_parquet(content)
-    path.write_bytes(content.getbuffer())  # by Python, so that a full disk is an OSError
+    path.write_bytes(content.getbuffer())  # written by Python, so that a full disk is an OSError
 
 
 def _queries_frame(dataset: RoutingDataset) -> pl.DataFrame:

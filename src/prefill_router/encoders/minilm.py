@@ -1,8 +1,8 @@
-"""all-MiniLM-L6-v2 in torch alone, bit for bit as `transformers` computes it.
+"""all-MiniLM-L6-v2 in torch alone, with the same results as `transformers`, bit for bit.
 
-Importing a BERT of `transformers` takes longer than everything else that a decision needs; the
-network is six blocks of a known kind, whose weights come with a package, so it is written out here.
-Its modules bear the names of the weights.
+Importing BERT from `transformers` takes longer than the rest of a decision; the network is six
+standard blocks, whose weights come with a package, so it is implemented here. Its modules are named
+after the weights.
 
 Source: Devlin et al., BERT (2019); Wang et al., MiniLM (2020).
 """
@@ -35,10 +35,10 @@ from prefill_router.encoders.provenance import (
 
 @final
 class WordPieces:
-    """The tokenizer of a folder's `tokenizer.json`, called as those of `transformers` are.
+    """The tokenizer in a folder's `tokenizer.json`, with the interface of `transformers`.
 
     Args:
-        folder: Where the file is, beside `tokenizer_config.json`.
+        folder: The folder with this file and `tokenizer_config.json`.
     """
 
     chat_template = None
@@ -54,13 +54,13 @@ class WordPieces:
     def __call__(
         self, texts: Sequence[str], *, add_special_tokens: bool
     ) -> dict[str, list[list[int]]]:
-        """The token ids of each text, whole."""
+        """The token ids of each text, not truncated."""
         rows = self._pieces.encode_batch(texts, add_special_tokens=add_special_tokens)
         return {"input_ids": [row.ids for row in rows]}
 
 
 class _Normed(nn.Module):
-    """A projection, added to what came before it and normalised."""
+    """A projection with a residual connection and layer normalisation."""
 
     def __init__(self, inputs: int, config: Any) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class _Normed(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Every token's look at all others."""
+    """Multi-head self-attention."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class _Attention(nn.Module):
 
 
 class _MiniLMBlock(nn.Module):
-    """Attention, and then two projections of each token by itself."""
+    """Self-attention, followed by a feed-forward network."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -119,12 +119,12 @@ class _MiniLMBlock(nn.Module):
 
 
 def _embedding(rows: int, size: int) -> nn.Embedding:
-    """Vectors that are still to be filled in: drawing them has torch import its compiler."""
+    """An uninitialised embedding: random initialisation makes torch import its compiler."""
     return nn.Embedding(rows, size, _weight=torch.empty(rows, size))
 
 
 class _Embeddings(nn.Module):
-    """What each token is, and where it stands."""
+    """The sum of token, position and token-type embeddings."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class MiniLM(nn.Module):
     """The network, without the pooler.
 
     Args:
-        config: What `config.json` says, with as many blocks as are wanted.
+        config: The fields of `config.json`, with the number of blocks to build.
     """
 
     def __init__(self, config: Any) -> None:
@@ -167,7 +167,7 @@ class MiniLM(nn.Module):
 
     @property
     def blocks(self) -> nn.ModuleList:
-        """Its blocks, in order."""
+        """The network's blocks, in order."""
         return cast(nn.ModuleList, self.encoder["layer"])
 
 
@@ -175,8 +175,8 @@ def load_minilm(request: EncoderRequest) -> HubEncoder:
     """Load the packaged encoder.
 
     Raises:
-        ConfigError: Its files can't be read, or an option doesn't fit.
-        ProvenanceError: It isn't the encoder that is expected.
+        ConfigError: Its files can't be read, or an option is invalid.
+        ProvenanceError: It isn't the expected encoder.
     """
     check_files(request)
     folder = Path(request.source)
@@ -184,7 +184,7 @@ def load_minilm(request: EncoderRequest) -> HubEncoder:
     dtype = dtype_of(request.dtype, device)
     with loading_errors(request):
         whole = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        config = SimpleNamespace(**whole | {"use_cache": None})  # it keeps nothing
+        config = SimpleNamespace(**whole | {"use_cache": None})  # it has no cache
         tokenizer = WordPieces(folder)
         files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
         made_by = provenance_of(request, config, tokenizer, files, None, dtype)
@@ -198,8 +198,8 @@ def load_minilm(request: EncoderRequest) -> HubEncoder:
 
 
 def _network(config: Any, weights: Path, dtype: torch.dtype) -> MiniLM:
-    """The network with those of the weights that it needs."""
-    with torch.device("meta"):  # nothing is drawn only to be replaced
+    """The network with the weights that it needs."""
+    with torch.device("meta"):  # no random initialisation that is only replaced
         network = MiniLM(config)
     with safe_open(weights, framework="pt") as stored:
         found = {name: stored.get_tensor(name).to(dtype) for name in network.state_dict()}

@@ -1,10 +1,10 @@
-"""Names of encoders, and what the functions that load encoders are asked for.
+"""Names of encoders, and the options of the functions that load them.
 
     NAME                       hidden states of a network: its layers, `last` and `mean`
     sentence:NAME              the embedding of a sentence-transformers model
-    sentence:NAME#PROMPT       the same, each text behind the model's own prompt of that name
+    sentence:NAME#PROMPT       the same, with the model's own prompt of that name before each text
     endpoint:MODEL@BASE_URL    the embedding of an OpenAI-compatible endpoint
-    signals:NAME               perplexity and the like, of a causal language model
+    signals:NAME               perplexity and related numbers of a causal language model
 
 The last three have one site, `own.1`. An `Address` is the `MODEL@BASE_URL` of an endpoint.
 """
@@ -22,17 +22,17 @@ from prefill_router.errors import ConfigError
 Scheme = Literal["sentence", "endpoint", "signals"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 OWN = Site(1, "own")
-"""The site of an encoder that gives one vector of its own."""
+"""The site of an encoder that outputs one vector per prompt."""
 _NAME = re.compile(rf"({'|'.join(SCHEMES)}):(.*)", re.DOTALL)
 
 
 @final
 @dataclass(frozen=True)
 class EncoderName:
-    """A name, taken apart.
+    """The parsed name of an encoder.
 
     Attributes:
-        scheme: None for an encoder whose hidden states are read.
+        scheme: The prefix; None for an encoder whose hidden states are read.
         place: A hub id, a folder, the name of a packaged encoder, or MODEL@BASE_URL.
         prompt: The name of the model's own prompt; empty for its default.
     """
@@ -43,7 +43,7 @@ class EncoderName:
 
     @classmethod
     def parse(cls, name: str) -> "EncoderName":
-        """Take a name apart; any text is one."""
+        """Parse a name; any text is valid."""
         found = _NAME.fullmatch(name)
         if found is None:
             return cls(None, name)
@@ -59,15 +59,15 @@ class EncoderName:
 
 
 def gives_own_vectors(name: str) -> bool:
-    """Whether an encoder of this name gives one vector of its own, and has no layers to choose."""
+    """Whether an encoder of this name outputs one vector, without layers to choose from."""
     return EncoderName.parse(name).scheme is not None
 
 
 def default_sites(provenance: Provenance) -> tuple[Site, ...]:
-    """What is read of an encoder where nothing else is said.
+    """The sites of an encoder that are read by default.
 
-    The vector itself of one that gives one; of others the candidates of layer selection: the layers
-    from ceil(L/2) to L with both poolings.
+    For an encoder that outputs one vector, that vector; for others the candidates of layer
+    selection: the layers from ceil(L/2) to L with both poolings.
     """
     if gives_own_vectors(provenance.encoder):
         return (OWN,)
@@ -76,7 +76,7 @@ def default_sites(provenance: Provenance) -> tuple[Site, ...]:
 
 
 URL = "PREFILL_ROUTER_EMBEDDINGS_URL"
-"""The variable that names the endpoints which a router or a store of somebody else may ask."""
+"""The environment variable that lists the endpoints which saved routers and stores may use."""
 _PLACE = re.compile(r"(\S+)@(https?://\S+)")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -84,12 +84,12 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 @final
 @dataclass(frozen=True)
 class Address:
-    """A model and where it is served.
+    """A model and its endpoint.
 
     Attributes:
-        model: Its name at the endpoint.
-        base_url: The endpoint, without anything secret: as it stands in the provenance.
-        query: What is put behind every URL, such as an `api-version`; never recorded.
+        model: The model's name at the endpoint.
+        base_url: The endpoint's URL without secrets, as it is recorded in the provenance.
+        query: The query string of every URL, such as an `api-version`; never recorded.
     """
 
     model: str
@@ -98,10 +98,10 @@ class Address:
 
     @classmethod
     def parse(cls, place: str) -> "Address":
-        """Take `MODEL@BASE_URL` apart.
+        """Parse `MODEL@BASE_URL`.
 
         Raises:
-            ConfigError: It is something else, or holds a password. It isn't quoted.
+            ConfigError: The text has another form, or contains a password. It isn't quoted.
         """
         found = _PLACE.fullmatch(place)
         parts = None if found is None else _parts(found[2])
@@ -124,26 +124,26 @@ class Address:
 
     @property
     def name(self) -> str:
-        """What the provenance of its embeddings calls it."""
+        """The name in the provenance of its embeddings."""
         return f"endpoint:{self.model}@{self.base_url}"
 
     @property
     def is_openai(self) -> bool:
-        """Whether it is OpenAI's own, reached in a way that keeps a key secret."""
+        """Whether it is OpenAI's own endpoint, over https."""
         parts = urlsplit(self.base_url)
         host = parts.hostname or ""
         return parts.scheme == "https" and (host == "openai.com" or host.endswith(".openai.com"))
 
 
 def trusted(place: str, environment: Mapping[str, str]) -> str:
-    """An endpoint that was read somewhere, as the environment names it, its query included.
+    """An endpoint from a saved file, if the environment lists it, with the query listed there.
 
     Args:
-        place: `MODEL@BASE_URL`.
-        environment: Where `URL` names endpoints, between spaces.
+        place: The endpoint as `MODEL@BASE_URL`.
+        environment: The variables, of which `URL` lists endpoints, separated by spaces.
 
     Raises:
-        ConfigError: The environment doesn't name it: nobody here has said that it may be asked.
+        ConfigError: The environment doesn't list it, so the user hasn't allowed it.
     """
     address = Address.parse(place)
     for url in environment.get(URL, "").split():
@@ -151,7 +151,7 @@ def trusted(place: str, environment: Mapping[str, str]) -> str:
         if Address.parse(named).base_url == address.base_url:
             return named
     raise ConfigError(
-        f"{address.name} is asked only where you name its address yourself, since it gets every "
+        f"{address.name} is used only if you name its address yourself, since it gets every "
         f"prompt and the key of embeddings; if you trust it, set {URL}={address.base_url}"
     )
 
@@ -168,7 +168,7 @@ def _parts(url: str) -> SplitResult | None:
 @final
 @dataclass(frozen=True, kw_only=True)
 class EncoderRequest:
-    """What `load_encoder` was asked for, where it is, and what its provenance must be."""
+    """The arguments of `load_encoder`, the encoder's location, and its expected provenance."""
 
     name: str = ""
     source: str = ""

@@ -1,7 +1,7 @@
-"""What a network computed of prompts' beginnings, kept in blocks of tokens, and reading on from it.
+"""A prefix cache: keys and values of prompts' prefixes in blocks of tokens, and their reuse.
 
-The store is bounded by its size. A block is found by its tokens and the very block before it, never
-by a hash of them alone, so a prompt that differs anywhere before it can't find it.
+The cache is bounded by its size. A block is looked up by its tokens and the block before it, never
+by a hash alone, so a prompt that differs anywhere before the block can't match it.
 """
 
 from collections import OrderedDict
@@ -22,7 +22,7 @@ from prefill_router.encoders.hub import HubEncoder, layer_hooks
 from prefill_router.errors import ConfigError
 
 BLOCK = 64
-"""Tokens of a block."""
+"""The number of tokens of a block."""
 Ids = Int32[NDArray[np.int32], " token"]
 _Key = tuple[int, bytes]
 _BEFORE_ALL = 0
@@ -31,12 +31,12 @@ _BEFORE_ALL = 0
 @final
 @dataclass(frozen=True, eq=False)
 class PrefixBlock:
-    """What was computed of `BLOCK` tokens after a certain beginning.
+    """What the network computed for `BLOCK` tokens after a given prefix.
 
     Attributes:
-        keys: Of each block of the network that was run, [1, head, token, width].
-        values: The same of the values.
-        sums: Of the states over all tokens to the end of this block, [layer, hidden].
+        keys: Attention keys of each block of the network that was run, [1, head, token, width].
+        values: Attention values of the same blocks and shape.
+        sums: Sums of the states over all tokens up to the end of this block, [layer, hidden].
     """
 
     keys: tuple[Tensor, ...]
@@ -45,19 +45,16 @@ class PrefixBlock:
 
     @property
     def nbytes(self) -> int:
-        """How much memory it takes."""
+        """Its memory in bytes."""
         return sum(tensor.nbytes for tensor in (*self.keys, *self.values, self.sums))
 
 
 @final
 class PrefixStore:
-    """Blocks of recent prompts; those that weren't used for longest are dropped first.
-
-    Not for use by several threads at once.
-    """
+    """An LRU cache of the blocks of recent prompts. Not thread-safe."""
 
     def __init__(self, *, most_bytes: int) -> None:
-        """Hold at most so many bytes."""
+        """Hold at most `most_bytes` bytes."""
         self._most_bytes = most_bytes
         self._bytes = 0
         self._held: OrderedDict[_Key, tuple[int, PrefixBlock]] = OrderedDict()
@@ -68,11 +65,11 @@ class PrefixStore:
 
     @property
     def nbytes(self) -> int:
-        """How much memory the blocks take."""
+        """The memory of all blocks in bytes."""
         return self._bytes
 
     def longest(self, ids: Ids) -> list[PrefixBlock]:
-        """The blocks of the longest beginning that is held; at least one token is left over."""
+        """The blocks of the longest cached prefix; at least one token is left over."""
         found = []
         number = _BEFORE_ALL
         for tokens in _whole_blocks(ids, leaving=1):
@@ -84,11 +81,11 @@ class PrefixStore:
         return found
 
     def keep(self, ids: Ids, blocks: Sequence[PrefixBlock]) -> None:
-        """Hold the blocks of a prompt's beginning, as far as there is room.
+        """Cache the blocks of a prompt's prefix, within the size limit.
 
         Args:
             ids: The prompt's tokens.
-            blocks: Of its first whole blocks, from the first one on.
+            blocks: The blocks of its prefix, from the first one on.
         """
         used: list[_Key] = []
         number = _BEFORE_ALL
@@ -99,7 +96,9 @@ class PrefixStore:
                 self._bytes += block.nbytes
             number = self._held[key][0]
             used.append(key)
-        for key in reversed(used):  # the first block last: none outlives the one before it
+        for key in reversed(
+            used
+        ):  # the first block last, so that no block outlives its predecessor
             self._held.move_to_end(key)
         while self._bytes > self._most_bytes:
             _, (_, dropped) = self._held.popitem(last=False)
@@ -114,19 +113,19 @@ def _whole_blocks(ids: Ids, *, leaving: int = 0) -> list[bytes]:
 def read_on(
     encoder: HubEncoder, ids: Ids, before: Sequence[PrefixBlock], sites: tuple[Site, ...]
 ) -> tuple[Tensor, list[PrefixBlock]]:
-    """The states of one prompt, and what was computed of each whole block of its tokens.
+    """The states of one prompt, computed from its cached prefix, and the blocks of its tokens.
 
     Args:
-        encoder: Reads it; its network must be causal.
+        encoder: The encoder, whose network must be causal.
         ids: All tokens of the prompt.
-        before: What was computed of its first tokens, fewer than all.
-        sites: What to read, always the same for one chain of blocks.
+        before: The cached blocks of its first tokens, fewer than all.
+        sites: The sites to read, always the same for one chain of blocks.
 
     Returns:
         The states in float32, [site, hidden], and the blocks, those of `before` first.
 
     Raises:
-        ConfigError: The network isn't of the kind that this works for.
+        ConfigError: The network doesn't support this.
     """
     seen: dict[int, Tensor] = {}
     layers = sorted({site.layer for site in sites})
@@ -140,7 +139,7 @@ def read_on(
                 input_ids=rest, attention_mask=mask, past_key_values=cache, use_cache=True
             )
         if any(layer not in seen or seen[layer].shape[:2] != rest.shape for layer in layers):
-            raise ConfigError(f"{type(encoder.network).__name__} doesn't tell of each token")
+            raise ConfigError(f"{type(encoder.network).__name__} doesn't output a state per token")
         sums = torch.stack([_sums(seen[layer][0], total - start) for layer in layers])
         if before:
             sums += before[-1].sums[:, None]
@@ -173,10 +172,10 @@ def _sums(states: Tensor, count: int) -> Tensor:
 def _new_blocks(
     cache: DynamicCache, sums: Tensor, start: int, total: int, depth: int
 ) -> list[PrefixBlock]:
-    """Copies of what the cache holds of each new whole block: a view would hold all of it.
+    """Copies of the keys and values of each new block; a view would keep all of them in memory.
 
     Raises:
-        ConfigError: It doesn't hold every token at every block of the network that was run.
+        ConfigError: The cache lacks tokens at a block of the network that was run.
     """
     layers: list[Any] = cache.layers
     held = [layer for layer in layers if layer.is_initialized]

@@ -1,13 +1,13 @@
-"""An encoder that reads the beginnings that prompts share only once.
+"""An encoder with a prefix cache, which computes shared prefixes of prompts only once.
 
-Conversations grow at their end, and system prompts repeat. A causal network's states of a token
-depend on the tokens up to it alone, so what it computed of a beginning is kept and used again. The
-states are those of a whole reading, but for rounding.
+Conversations grow at their end, and system prompts repeat. In a causal network the states of a
+token depend only on the tokens up to it, so what was computed for a prefix is cached and used
+again. The states equal those of a full forward pass, except for rounding.
 
-What was computed of a beginning holds for any prompt that begins so where each token sees only
-those before it, and what it sees doesn't depend on how many follow. The first is tried out, as far
-as a short prompt can tell; for the rest the network must say what it is, and what isn't understood
-is refused.
+A cached prefix is valid for every prompt with that prefix if each token attends only to earlier
+tokens, and if nothing depends on the length of the prompt. The first condition is tested with a
+short prompt; for the second the network's configuration is checked, and unknown kinds of networks
+are refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,29 +31,29 @@ MOST_BYTES = 512 << 20
 
 @final
 class PrefixCachingEncoder(Encoder):
-    """An encoder around another one; not for use by several threads at once.
+    """Wraps an encoder with a prefix cache. Not thread-safe.
 
-    Prompts that lose their middle, and those of less than a block of tokens, are read as ever.
+    Truncated prompts, and those shorter than a block, are read without the cache.
 
     Attributes:
-        reused_tokens: How many tokens weren't read again so far.
-        read_tokens: How many were read.
+        reused_tokens: The number of tokens taken from the cache so far.
+        read_tokens: The number of tokens computed so far.
     """
 
     def __init__(self, encoder: Encoder, *, most_bytes: int = MOST_BYTES) -> None:
-        """Put a causal encoder inside.
+        """Wrap a causal encoder.
 
         Args:
-            encoder: What reads.
-            most_bytes: Of what is kept, on the encoder's device.
+            encoder: The encoder to wrap.
+            most_bytes: The limit of the cache in bytes, on the encoder's device.
 
         Raises:
-            ConfigError: It isn't known that this encoder can go on from a beginning.
+            ConfigError: The encoder isn't known to support a prefix cache.
         """
         if not isinstance(encoder, HubEncoder):
             raise ConfigError(
-                f"{encoder.provenance.encoder} isn't read at a network's blocks, so nothing of it "
-                "can be used again; use it as it is"
+                f"{encoder.provenance.encoder} isn't read at a network's blocks, so prefixes "
+                "can't be cached; use it as it is"
             )
         reason = reason_against_prefix_cache(encoder)
         if reason is not None:
@@ -66,7 +66,7 @@ class PrefixCachingEncoder(Encoder):
 
     @property
     def provenance(self) -> Provenance:
-        """What makes the states: that of the encoder inside."""
+        """The provenance of the wrapped encoder."""
         return self._encoder.provenance
 
     @property
@@ -76,11 +76,11 @@ class PrefixCachingEncoder(Encoder):
 
     @property
     def kept_bytes(self) -> int:
-        """How much memory the beginnings take that are kept."""
+        """The memory of the cached prefixes in bytes."""
         return self._store.nbytes
 
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
-        """The tokens of each query's prompt, in order, cut to the encoder's limit."""
+        """The tokens of each query's prompt, in order, truncated to the encoder's limit."""
         return self._encoder.tokenize(queries)
 
     def states(
@@ -92,7 +92,7 @@ class PrefixCachingEncoder(Encoder):
     ) -> dict[Site, States]:
         """The states of each prompt at each site, in order.
 
-        What is kept is of one choice of sites; another choice begins anew.
+        The cache is for one choice of sites; another choice empties it.
 
         Raises:
             ConfigError: A site's layer isn't loaded.
@@ -137,7 +137,7 @@ class PrefixCachingEncoder(Encoder):
 
 
 def with_prefix_reuse(encoder: Encoder, *, most_bytes: int = MOST_BYTES) -> Encoder:
-    """The encoder, reading shared beginnings once where it is known how; else as it is."""
+    """The encoder with a prefix cache if it supports one, or else as it is."""
     try:
         return PrefixCachingEncoder(encoder, most_bytes=most_bytes)
     except ConfigError:
@@ -145,20 +145,20 @@ def with_prefix_reuse(encoder: Encoder, *, most_bytes: int = MOST_BYTES) -> Enco
 
 
 _SAME_AT_ANY_LENGTH = frozenset({"default", "linear", "llama3", "yarn"})
-"""Kinds of rotary positions that don't look at how long the prompt is."""
+"""Kinds of rotary position embeddings that don't depend on the prompt's length."""
 _WINDOWED = frozenset({"gemma3_text", "gpt_oss", "mistral"})
-"""Families (`config.model_type`) with sliding windows for which tests hold them to a whole reading
-beyond their window; all keys and values are kept, and their masks hide what is out of it."""
+"""Families (`config.model_type`) with sliding windows that tests compare with full forward passes
+beyond the window; all keys and values are cached, and masks hide those outside the window."""
 _ODD = (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError)
-"""What networks raise that can't go on from a beginning."""
+"""Exceptions of networks that can't continue from a cached prefix."""
 _TOLERANCE = {"float32": 1e-4}
-_COARSE = 0.02  # of types with 8 to 11 bits
+_COARSE = 0.02  # for types with 8 to 11 significant bits
 
 
 def reason_against_prefix_cache(encoder: HubEncoder) -> str | None:
-    """Why this encoder can't read on from a beginning; None where it can.
+    """Why this encoder can't use a prefix cache; None where it can.
 
-    Takes a few passes over a made-up prompt of some 150 tokens.
+    It takes a few forward passes over a made-up prompt of about 150 tokens.
     """
     reason = _unknown(encoder) or _unlike_the_rest(encoder.network)
     if reason is not None:
@@ -167,46 +167,46 @@ def reason_against_prefix_cache(encoder: HubEncoder) -> str | None:
     try:
         worst = _worst_error(encoder)
     except (ConfigError, *_ODD) as error:
-        return f"{name} can't go on from a beginning: {type(error).__name__}"
+        return f"{name} can't continue from a cached prefix: {type(error).__name__}"
     if not worst < _TOLERANCE.get(encoder.made_by.dtype, _COARSE):  # NaN isn't below it either
-        return f"{name} gives other states when it goes on from a beginning: off by {worst:.1g}"
+        return f"{name} has other states with a cached prefix: off by {worst:.1g}"
     return None
 
 
 def _unknown(encoder: HubEncoder) -> str | None:
     name = type(encoder.network).__name__
     if not type(encoder.network).__module__.startswith("transformers."):
-        return f"{name} isn't part of transformers, and what it does at other lengths is unknown"
+        return f"{name} isn't part of transformers, so its behaviour at other lengths is unknown"
     if encoder.made_by.max_tokens <= 2 * BLOCK or encoder.last_layer < 1:
-        return f"{encoder.made_by.encoder} reads too little for it to be worth while"
+        return f"{encoder.made_by.encoder} has too small a limit of tokens for it to help"
     return None
 
 
 def _unlike_the_rest(network: nn.Module) -> str | None:
-    """In what a network differs from those that keep each token's keys and values and no more."""
+    """How a network differs from those whose only cache is each token's keys and values."""
     config: Any = network.config
     name = type(network).__name__
     causal = {module.is_causal for module in network.modules() if hasattr(module, "is_causal")}
     if causal != {True}:
-        return f"{name} doesn't say that its tokens see only those before them"
+        return f"{name} isn't declared to be causal"
     odd = set(_rotary_kinds(getattr(config, "rope_parameters", None))) - _SAME_AT_ANY_LENGTH
     if odd:
         return f"the positions of {name} may depend on the prompt's length: {sorted(odd)}"
     try:
         kinds = {type(layer) for layer in DynamicCache(config=config).layers}
     except _ODD as error:
-        return f"what {name} keeps of each token is unknown: {type(error).__name__}"
+        return f"the cache of {name} is of an unknown kind: {type(error).__name__}"
     known: set[type[DynamicLayer]] = {DynamicLayer}
     if config.model_type in _WINDOWED:
         known.add(DynamicSlidingWindowLayer)
     if not kinds <= known:
         names = sorted(kind.__name__ for kind in kinds)
-        return f"{name} may not keep the keys and values of every token: {names}"
+        return f"the cache of {name} may lack the keys and values of some tokens: {names}"
     return None
 
 
 def _rotary_kinds(parameters: Any) -> Iterator[str]:
-    """The kinds that a configuration names, of all layers or of each kind of layer."""
+    """The kinds that a configuration names, for all layers or for each kind of layer."""
     if isinstance(parameters, Mapping):
         for name, value in parameters.items():
             if name in ("rope_type", "type"):
@@ -215,7 +215,7 @@ def _rotary_kinds(parameters: Any) -> Iterator[str]:
 
 
 def _worst_error(encoder: HubEncoder) -> float:
-    """How far states of a prompt are off that begins as another one, as a share of their size."""
+    """The relative error of the states of a prompt computed from another prompt's prefix."""
     config: Any = encoder.network.config
     size = int(config.vocab_size)
     ids = np.random.default_rng(0).integers(0, size, 2 * BLOCK + 17).astype(np.int32)

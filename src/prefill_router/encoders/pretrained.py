@@ -1,10 +1,10 @@
-"""Networks of `transformers`: configuration, tokenizer, commit, first blocks, and the `HubEncoder`.
+"""Loading of `transformers` networks: configuration, tokenizer, commit and the first blocks.
 
-A network is cut to its first blocks. Most families build only the first K blocks when their
-configuration says so, and load only those weights. That is done for the families for which tests
-compare it with the whole network; any other family is loaded whole and its later blocks are
+Only the first blocks of a network are used. Most families can build only the first K blocks, by
+their configuration, and load only those weights. That is done for the families for which tests
+compare it with the whole network. Any other family is loaded whole and its later blocks are
 dropped, since some (such as those whose last blocks share keys and values) compute something else
-when the configuration is cut.
+when the configuration has fewer blocks.
 """
 
 import copy
@@ -34,15 +34,15 @@ from prefill_router.errors import ConfigError
 
 
 def hub_errors(request: EncoderRequest) -> AbstractContextManager[None]:
-    """Within it, what the loaders raise becomes a `ConfigError` in our own words."""
+    """A context that turns exceptions of the loaders into a `ConfigError` of our own."""
     return provenance.loading_errors(request, StrictDataclassError)
 
 
 def prepare(request: EncoderRequest) -> None:
-    """Check what can be checked before anything is loaded, and have the loaders be quiet.
+    """Check the options before anything is loaded, and silence the loaders.
 
     Raises:
-        ConfigError: A folder has a revision, or a batch no token.
+        ConfigError: A revision is given for a folder, or `batch_tokens` is below 1.
     """
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -55,7 +55,7 @@ def config_and_tokenizer(request: EncoderRequest) -> tuple[Any, Any]:
     config = AutoConfig.from_pretrained(request.source, **options)
     tokenizer = AutoTokenizer.from_pretrained(request.source, **options)
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
-        # Without its files a tokenizer is built all the same, and every text is unknown to it.
+        # Without its files a tokenizer is built without error, and every token is unknown.
         raise ConfigError(
             f"the tokenizer of {request.source} has no vocabulary; add its files, such as "
             "tokenizer.json"
@@ -65,14 +65,14 @@ def config_and_tokenizer(request: EncoderRequest) -> tuple[Any, Any]:
 
 
 def commit_of(request: EncoderRequest, *names: str) -> str | None:
-    """The hub's commit of what is asked for; None for a folder.
+    """The hub's commit of the requested encoder; None for a folder.
 
     Args:
-        request: What is asked for.
-        names: Files to tell it by, the first of them that is there.
+        request: The requested encoder.
+        names: Files that can identify the commit; the first that exists is used.
 
     Raises:
-        OSError: None of them is, or the hub can't be reached.
+        OSError: None of the files exists, or the hub can't be reached.
     """
     if request.is_local:
         return None
@@ -89,7 +89,7 @@ def commit_of(request: EncoderRequest, *names: str) -> str | None:
 
 
 def tokenizer_files(source: str, commit: str | None) -> list[Path]:
-    """The files of a tokenizer that are there, in the order of `TOKENIZER_FILES`."""
+    """The existing files of a tokenizer, in the order of `TOKENIZER_FILES`."""
     found = [
         cached_file(
             source,
@@ -122,7 +122,7 @@ CUT_BY_CONFIG = frozenset(
         "roberta",
     }
 )
-"""Families (`config.model_type`) that are loaded with fewer blocks from the start."""
+"""Families (`config.model_type`) that can be built with fewer blocks."""
 
 _TYPES_OF_BLOCKS = ("layers_block_type", "layer_types")
 _TEXT_PART = {r"^(?:model\.)?language_model\.(?:model\.)?": ""}
@@ -130,7 +130,7 @@ _MAY_BE_MISSING = ("pooler.",)
 
 
 def text_config(config: Any) -> Any:
-    """The configuration of the text network, where others (vision, audio) stand beside it.
+    """The configuration of the text network, also where there are others (vision, audio).
 
     Raises:
         ConfigError: The network can't be read at prefill.
@@ -141,12 +141,15 @@ def text_config(config: Any) -> Any:
         )
     text = config.get_text_config(decoder=True)
     if not isinstance(getattr(text, "num_hidden_layers", None), int):
-        raise ConfigError(f"{config.model_type} doesn't say how many blocks it has")
+        raise ConfigError(
+            f"the configuration of {config.model_type} has no number of blocks; choose another "
+            "encoder"
+        )
     return text
 
 
 def cut_config(config: Any, blocks: int) -> Any:
-    """The configuration of the first blocks alone, where the family allows it; else as it is."""
+    """The configuration with fewer blocks where the family allows it, or else unchanged."""
     config = copy.deepcopy(config)
     if config.model_type not in CUT_BY_CONFIG or blocks >= config.num_hidden_layers:
         return config
@@ -171,14 +174,14 @@ def load_network(
 
     Args:
         source: Folder or hub id.
-        config: Of the text network, cut.
+        config: Configuration of the text network, from `cut_config`.
         revision: Commit of a hub id.
-        dtype: What to compute in.
-        is_part: Whether the text network is a part of what is stored, beside vision, say.
+        dtype: The type of computation.
+        is_part: Whether the checkpoint has other networks too, such as vision.
         trust_remote_code: Whether code that comes with the weights may run.
 
     Raises:
-        ConfigError: Weights that it needs aren't there.
+        ConfigError: Weights that it needs are missing.
     """
     network, report = AutoModel.from_pretrained(
         source,
@@ -194,7 +197,7 @@ def load_network(
         raise ConfigError(
             f"the weights of {source} don't fit its configuration: {len(missing)} tensors are "
             f"missing ({', '.join(sorted(missing)[:3])}), {len(report['mismatched_keys'])} are of "
-            "another shape; is it a whole checkpoint?"
+            "another shape; use a complete checkpoint"
         )
     evaluated: nn.Module = network.eval().requires_grad_(False)
     return evaluated
@@ -204,7 +207,7 @@ def find_blocks(network: nn.Module, count: int) -> nn.ModuleList:
     """The list of the network's blocks: the outermost list of that many modules.
 
     Raises:
-        ConfigError: There is none, as where blocks share their weights.
+        ConfigError: There is no such list, for example where blocks share their weights.
     """
     lists = [
         (name.count("."), name, module)
@@ -213,7 +216,8 @@ def find_blocks(network: nn.Module, count: int) -> nn.ModuleList:
     ]
     if not lists:
         raise ConfigError(
-            f"{type(network).__name__} has no list of its {count} blocks; its layers can't be read"
+            f"{type(network).__name__} has no list of its {count} blocks, so its layers can't be "
+            "read; choose another encoder"
         )
     return min(lists, key=lambda found: found[:2])[2]
 
@@ -225,11 +229,11 @@ def keep_blocks(blocks: nn.ModuleList, count: int) -> None:
 
 
 def load_hub_encoder(request: EncoderRequest) -> HubEncoder:
-    """Load everything.
+    """Load a `transformers` network with its tokenizer as an encoder.
 
     Raises:
-        ConfigError: It can't be found or reached, or an option doesn't fit.
-        ProvenanceError: It isn't the encoder that is expected.
+        ConfigError: It can't be found or reached, or an option is invalid.
+        ProvenanceError: It isn't the expected encoder.
     """
     prepare(request)
     device = device_of(request.device)

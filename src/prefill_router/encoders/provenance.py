@@ -1,13 +1,13 @@
-"""What identifies an encoder, and what it is run with; nothing here needs transformers.
+"""The identity of an encoder and the settings it runs with; nothing here needs transformers.
 
-What identifies its files is their content, not the name. A local folder's revision is the SHA-256
-of its configuration, tokenizer, code and weights. Weights of more than a gibibyte would take
-seconds each time, so of those the size, the first mebibyte (which holds the names and shapes of
-safetensors) and 64 mebibytes spread evenly are taken, and the revision says `sampled`: it tells
-fine-tunings apart, but is no proof against somebody who changes single weights on purpose.
+Files are identified by their content, not their name. A local folder's revision is the SHA-256 of
+its configuration, tokenizer, code and weights. Weights of more than a gibibyte would take seconds
+each time, so for those only the size, the first mebibyte (which holds the names and shapes of
+safetensors) and 64 mebibytes spread evenly are hashed, and the revision begins with `sampled`: it
+tells fine-tuned versions apart, but doesn't protect against deliberate changes of single weights.
 
-It is run on a device, in a type, with a limit of tokens and in batches of so many of them: what was
-asked for, or the defaults of the hardware and the network.
+An encoder runs on a device, in a type, with a limit of tokens per prompt and per batch: those that
+were requested, or the defaults of the hardware and the network.
 """
 
 import hashlib
@@ -47,15 +47,15 @@ TOKENIZER_FILES = (
 
 
 def folder_revision(folder: Path) -> str:
-    """Digest of a local encoder: `sha256:...`, or `sampled:...` for big ones."""
+    """Digest of a local encoder: `sha256:...`, or `sampled:...` for large ones."""
     weights = [path for pattern in _WEIGHTS for path in sorted(folder.glob(pattern))]
-    code = sorted(folder.glob("*.py"))  # may run where the caller trusts it
+    code = sorted(folder.glob("*.py"))  # runs if the caller trusts it
     small = [*(folder / name for name in ("config.json", *TOKENIZER_FILES)), *code]
     return _revision(folder, [path for path in small if path.is_file()], weights)
 
 
 def tree_revision(folder: Path) -> str:
-    """Digest of a local encoder whose parts lie in folders below, such as `1_Pooling`."""
+    """Digest of a local encoder with parts in subfolders, such as `1_Pooling`."""
     found = [path for path in sorted(folder.rglob("*")) if path.is_file() and _counts(path, folder)]
     weights = [path for path in found if path.suffix in _WEIGHT_TYPES]
     return _revision(folder, [path for path in found if path not in weights], weights)
@@ -76,7 +76,7 @@ def _revision(folder: Path, small: list[Path], weights: list[Path]) -> str:
 
 
 def template_digest(template: str, chat_template: object, files: list[Path], tokenizer: Any) -> str:
-    """Digest of how a prompt becomes tokens: the template that is used and the tokenizer."""
+    """Digest of the chat template in use and the tokenizer, which determine the tokens."""
     digest = hashlib.sha256(template.encode())
     if template == "chat":
         digest.update(str(chat_template).encode())
@@ -117,7 +117,7 @@ _MALFORMED = (
     EOFError,
     UnpicklingError,
 )
-"""What the loaders raise over a configuration, tokenizer or weights that make no sense."""
+"""Exceptions of the loaders for an invalid configuration, tokenizer or weights."""
 _COUNTED_FROM_PADDING = frozenset(
     {"camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"}
 )
@@ -126,11 +126,11 @@ _COUNTED_FROM_PADDING = frozenset(
 
 @contextmanager
 def loading_errors(request: EncoderRequest, *others: type[Exception]) -> Iterator[None]:
-    """Within it, what the loaders raise becomes a `ConfigError` in our own words.
+    """A context that turns exceptions of the loaders into a `ConfigError` of our own.
 
     Args:
-        request: What is loaded.
-        others: What else a loader raises over files that make no sense.
+        request: The requested encoder.
+        others: Further exceptions that a loader raises for invalid files.
     """
     try:
         yield
@@ -141,10 +141,10 @@ def loading_errors(request: EncoderRequest, *others: type[Exception]) -> Iterato
 
 
 def check_files(request: EncoderRequest) -> None:
-    """Check what can be checked before anything is loaded.
+    """Check the options before anything is loaded.
 
     Raises:
-        ConfigError: A folder has a revision, or a batch no token.
+        ConfigError: A revision is given for a folder, or `batch_tokens` is below 1.
     """
     if request.is_local and request.revision is not None:
         raise ConfigError(f"{request.source} is a local folder; leave the revision out")
@@ -160,19 +160,19 @@ def provenance_of(
     commit: str | None,
     dtype: torch.dtype,
 ) -> Provenance:
-    """What makes the states of a network, read at its blocks; lifts the tokenizer's limit.
+    """The provenance of a network's states; it also removes the tokenizer's own limit.
 
     Args:
-        request: What was asked for.
-        text: The network's configuration.
-        tokenizer: Its tokenizer.
+        request: The requested encoder.
+        text: The configuration of the text network.
+        tokenizer: The network's tokenizer.
         files: The tokenizer's files, in the order of `TOKENIZER_FILES`.
-        commit: The hub's; None for a folder.
-        dtype: What is computed in.
+        commit: The hub's commit; None for a folder.
+        dtype: The type of computation.
     """
     template = _template(request.template, tokenizer, request.source)
-    max_tokens = _max_tokens(request, text, tokenizer)  # before the limit is lifted
-    tokenizer.model_max_length = NO_LIMIT  # it would warn; the cut is ours
+    max_tokens = _max_tokens(request, text, tokenizer)  # before the limit is removed
+    tokenizer.model_max_length = NO_LIMIT  # it would warn; truncation is done here
     return Provenance(
         encoder=request.name,
         revision=commit or folder_revision(Path(request.source)),
@@ -186,25 +186,25 @@ def provenance_of(
 
 
 def device_of(asked: str | None) -> torch.device:
-    """The device that is asked for, by default a GPU where there is one.
+    """The requested device, by default a GPU where there is one.
 
     Raises:
-        ConfigError: It is unknown, or isn't there.
+        ConfigError: The device is unknown or not available.
     """
     try:
         device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
         raise ConfigError(f"the device {asked!r} is unknown; try cpu, cuda or cuda:1") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"the device {asked!r} isn't there; leave it out, or say cpu")
+        raise ConfigError(f"the device {asked!r} isn't available; leave it out, or use cpu")
     return device
 
 
 def last_layer(wanted: tuple[int, ...] | None, count: int) -> int:
-    """The last of the layers that are wanted; all of them, up to `count`, by default.
+    """The last of the requested layers; `count` by default.
 
     Raises:
-        ConfigError: There is none, or one that isn't there.
+        ConfigError: There are no layers, or one doesn't exist.
     """
     layers = range(count + 1) if wanted is None else wanted
     if not layers or min(layers) < 0 or max(layers) > count:
@@ -213,15 +213,15 @@ def last_layer(wanted: tuple[int, ...] | None, count: int) -> int:
 
 
 def batch_tokens_on(device: torch.device) -> int:
-    """Tokens of a batch, padding included, where nothing else is said."""
+    """The default limit on tokens per batch, padding included."""
     return GPU_BATCH_TOKENS if device.type == "cuda" else CPU_BATCH_TOKENS
 
 
 def dtype_of(asked: str | None, device: torch.device) -> torch.dtype:
-    """The type to compute in; by default the fastest that the processor has instructions for.
+    """The type of computation; by default the fastest that the processor supports.
 
     Raises:
-        ConfigError: There is none of that name.
+        ConfigError: There is no type of that name.
     """
     if asked is not None and asked not in _DTYPES:
         raise ConfigError(f"dtype is {asked!r}; it must be one of {list(_DTYPES)}")
@@ -249,14 +249,14 @@ def _max_tokens(request: EncoderRequest, text: Any, tokenizer: Any) -> int:
     if asked is None:
         return int(min(MOST_TOKENS, limit))
     if request.expected is not None:
-        return int(min(asked, limit))  # a difference is told with the others
+        return int(min(asked, limit))  # a difference is reported with the others
     if not 1 <= asked <= limit:
-        raise ConfigError(f"max_tokens is {asked}; this encoder reads from 1 to {limit} tokens")
+        raise ConfigError(f"max_tokens is {asked}; this encoder supports 1 to {limit} tokens")
     return asked
 
 
 def token_limit(text: Any, tokenizer: Any) -> int:
-    """How many tokens the network reads at most."""
+    """The most tokens that the network can read."""
     positions = getattr(text, "max_position_embeddings", None)
     limit = positions if isinstance(positions, int) and positions > 0 else NO_LIMIT
     if text.model_type in _COUNTED_FROM_PADDING:

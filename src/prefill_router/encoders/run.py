@@ -1,9 +1,8 @@
-"""Encoding a whole dataset into a store: planned, shared, interrupted, resumed.
+"""Encoding of a whole dataset into a store, resumable and shared between processes.
 
-The distinct prompts, sorted by length and key, are cut into chunks; each chunk is one shard of the
-store, written whole. The plan follows from the prompts alone, so every process that takes part
-makes the same one, and process i of n takes every n-th chunk. What is in the store already isn't
-encoded again.
+The distinct prompts, sorted by length and key, are divided into chunks; each chunk is one shard of
+the store, written whole. The plan depends only on the prompts, so every process makes the same one,
+and process i of n takes every n-th chunk. Prompts that are in the store aren't encoded again.
 """
 
 import shutil
@@ -44,16 +43,16 @@ Chunk = tuple[TokenizedPrompt, ...]
 @final
 @dataclass(frozen=True, eq=False)
 class EncodingPlan:
-    """What `encode_dataset` will do.
+    """The work that `encode_dataset` will do.
 
     Attributes:
         out: The store.
-        layout: Its sites, width and type.
-        chunks: What is left for this process.
-        prompts: Distinct prompts of the queries.
-        done: How many of them the store holds already.
-        truncated: How many of them lose their middle.
-        total_tokens: Tokens of all of them, after truncation.
+        layout: The store's sites, width and type.
+        chunks: The chunks that are left for this process.
+        prompts: The number of distinct prompts.
+        done: The number of them that are in the store already.
+        truncated: The number of them that are truncated.
+        total_tokens: The tokens of all of them, after truncation.
     """
 
     out: Path
@@ -66,25 +65,25 @@ class EncodingPlan:
 
     @property
     def left(self) -> int:
-        """Prompts that this process will encode."""
+        """The number of prompts that this process will encode."""
         return sum(map(len, self.chunks))
 
     @property
     def tokens_left(self) -> int:
-        """Tokens that this process will read."""
+        """The number of tokens that this process will encode."""
         return sum(len(prompt.ids) for chunk in self.chunks for prompt in chunk)
 
     @property
     def bytes_left(self) -> int:
-        """Disk that this process will take, in bytes."""
+        """The disk space that this process will use, in bytes."""
         row = self.layout.tensor_bytes(1) * len(self.layout.sites) + _KEY_BYTES
         return self.left * row
 
     def check_space(self) -> None:
-        """Check that the disk has room.
+        """Check that there is enough disk space.
 
         Raises:
-            StoreError: It hasn't.
+            StoreError: There isn't.
         """
         folder = next(p for p in [self.out.absolute(), *self.out.absolute().parents] if p.exists())
         free = shutil.disk_usage(folder).free
@@ -98,12 +97,12 @@ class EncodingPlan:
 @final
 @dataclass(frozen=True)
 class EncodingReport:
-    """What was done.
+    """The result of an encoding run.
 
     Attributes:
-        prompts: Prompts that were encoded.
+        prompts: The number of prompts that were encoded.
         tokens: Their tokens, after truncation.
-        seconds: How long it took.
+        seconds: The duration.
     """
 
     prompts: int
@@ -126,25 +125,25 @@ def plan_encoding(
     rounding: Rounding = "bfloat16",
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> EncodingPlan:
-    """Tokenise the queries, see what the store holds, and say what is left; writes nothing.
+    """Tokenise the queries, check what is in the store, and plan the rest; writes nothing.
 
     Args:
-        queries: What to encode.
-        encoder: With what.
+        queries: The queries to encode.
+        encoder: The encoder.
         out: The store, which need not exist.
-        sites: What to read.
+        sites: The sites to read.
         shard: `(i, n)`: the i-th of n processes, from 0.
-        rounding: The type that states are kept in.
-        chunk_tokens: Tokens per shard of the store; an interruption loses at most one.
+        rounding: The type that states are stored in.
+        chunk_tokens: Tokens per shard of the store; an interruption loses at most one shard.
 
     Raises:
         PromptError: A prompt can't be encoded.
-        ConfigError: A site can't be read, or the shard isn't one.
-        StoreError: The store is there and isn't a store.
+        ConfigError: A site can't be read, or `shard` is invalid.
+        StoreError: The folder exists and isn't a store.
     """
     index, count = shard
     if not 0 <= index < count:
-        raise ConfigError(f"the shard is {index}/{count}; of n processes they are 0/n to n-1/n")
+        raise ConfigError(f"the shard is {index}/{count}; for n processes it must be 0/n to n-1/n")
     encoder.check_sites(sites)
     given = queries.queries if isinstance(queries, RoutingDataset) else queries
     prompts = distinct(encoder.tokenize(given))
@@ -165,11 +164,11 @@ def plan_encoding(
 def run_encoding(
     plan: EncodingPlan, encoder: Encoder, *, progress: Progress | None = None
 ) -> EncodingReport:
-    """Encode what a plan says is left. It may be interrupted, even killed, at any moment.
+    """Encode what a plan leaves to do. It can be interrupted, even killed, at any moment.
 
     Raises:
         ProvenanceError: The store holds states of another encoder, other sites or another type.
-        StoreError: The folder holds something else, the disk is full, or a state isn't finite.
+        StoreError: The folder isn't a store, the disk is full, or a state isn't finite.
     """
     prepare_store(plan.out, encoder.provenance, plan.layout)
     plan.check_space()
@@ -178,7 +177,7 @@ def run_encoding(
     start = time.perf_counter()
     with (progress or SilentProgress()).task("tokens", total=float(plan.tokens_left)) as advance:
         busy = list(plan.chunks)
-        for wait in (False, True):  # what another process is at is left to it, and seen to later
+        for wait in (False, True):  # chunks of other processes are skipped first, then waited for
             chunks, busy = busy, []
             for chunk in chunks:
                 if not _encode_chunk(plan, encoder, chunk, wait=wait):
@@ -199,7 +198,7 @@ def encode_dataset(
     chunk_tokens: int = CHUNK_TOKENS,
     progress: Progress | None = None,
 ) -> ActivationStore:
-    """Plan, encode what is left, and open the store. The arguments are those of `plan_encoding`."""
+    """Plan, encode, and open the store. The arguments are those of `plan_encoding`."""
     plan = plan_encoding(
         queries,
         encoder,
@@ -214,7 +213,7 @@ def encode_dataset(
 
 
 def _encode_chunk(plan: EncodingPlan, encoder: Encoder, chunk: Chunk, *, wait: bool) -> bool:
-    """Encode and write a chunk, unless it is there; False if another process is at it."""
+    """Encode and write a chunk, unless it exists; False if another process is writing it."""
     folder, keys = plan.out / SHARDS, [prompt.key for prompt in chunk]
     with writer_lock(folder, shard_name(keys), wait=wait) as is_mine:
         if is_mine and not (folder / f"{shard_name(keys)}.json").is_file():

@@ -1,4 +1,4 @@
-"""Embeddings of sentence-transformers models, as `SentenceTransformer.encode` gives them."""
+"""Embeddings of sentence-transformers models, as `SentenceTransformer.encode` returns them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from prefill_router.lazy_imports import optional_imports
 from prefill_router.short_repr import short_repr
 
 _NO_LIMIT = 1 << 20
-"""Tokens, where a model says no limit."""
+"""The limit in tokens where a model has none."""
 
 
 @short_repr
@@ -36,8 +36,8 @@ class SentenceEncoder(VectorEncoder):
     Attributes:
         made_by: The provenance of its embeddings.
         model: The `SentenceTransformer`.
-        prompt: What is put before each text.
-        most_tokens: At most so many tokens, padding included, in one batch.
+        prompt: The text that is put before each prompt.
+        most_tokens: The most tokens, padding included, in one batch.
     """
 
     made_by: Provenance
@@ -47,16 +47,16 @@ class SentenceEncoder(VectorEncoder):
 
     @property
     def provenance(self) -> Provenance:
-        """What makes the embeddings."""
+        """How the embeddings are made."""
         return self.made_by
 
     @property
     def batch_tokens(self) -> int:
-        """At most so many tokens, padding included, in one batch."""
+        """The most tokens, padding included, in one batch."""
         return self.most_tokens
 
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
-        """The tokens of each query's prompt, in order; the model cuts off the end of long ones.
+        """The tokens of each query's prompt, in order; the model truncates long ones at the end.
 
         Raises:
             PromptError: A prompt can't be encoded, or has no token.
@@ -88,13 +88,13 @@ def load_sentence_encoder(request: EncoderRequest, *, prompt: str) -> SentenceEn
     """Load a sentence-transformers model.
 
     Args:
-        request: Which, where and how.
+        request: The requested model and its options.
         prompt: The name of one of the model's own prompts; empty for its default.
 
     Raises:
-        ConfigError: It can't be found or reached, or an option doesn't fit.
+        ConfigError: It can't be found or reached, or an option is invalid.
         MissingExtraError: sentence-transformers isn't installed.
-        ProvenanceError: It isn't the encoder that is expected.
+        ProvenanceError: It isn't the expected encoder.
     """
     transformer = _library(request.name)
     from prefill_router.encoders.pretrained import commit_of, hub_errors, prepare
@@ -130,7 +130,7 @@ def _dtype(request: EncoderRequest) -> dict[str, Any] | None:
     from prefill_router.encoders.provenance import device_of, dtype_of
 
     if request.dtype is None:
-        return None  # what the model is kept in
+        return None  # the type of the saved model
     return {"dtype": dtype_of(request.dtype, device_of(request.device))}
 
 
@@ -139,7 +139,7 @@ def _prompt(model: Any, name: str, encoder: str) -> str:
     known: dict[str, str] = model.prompts or {}
     if name and name not in known:
         raise ConfigError(
-            f"{encoder} asks for the prompt {name!r}; the model has {sorted(known) or 'none'}"
+            f"{encoder} names the prompt {name!r}; the model has {sorted(known) or 'none'}"
         )
     return known.get(name or model.default_prompt_name or "") or ""
 
@@ -159,22 +159,22 @@ def _provenance(request: EncoderRequest, model: Any, prompt: str, commit: str | 
 
 
 def _max_tokens(request: EncoderRequest, model: Any) -> int:
-    """The limit of tokens, which the model is told if it isn't its own."""
+    """The limit of tokens, which is set in the model if it differs from its own."""
     found = model.max_seq_length
     limit = int(found) if isinstance(found, int | float) and 0 < found < _NO_LIMIT else _NO_LIMIT
     asked = request.max_tokens
     if asked is None or asked == limit:
         return limit
     if request.expected is not None and asked > limit:
-        return limit  # a difference is told with the others
+        return limit  # a difference is reported with the others
     if not 1 <= asked <= limit or not hasattr(model[0], "max_seq_length"):
-        raise ConfigError(f"max_tokens is {asked}; this encoder reads from 1 to {limit} tokens")
+        raise ConfigError(f"max_tokens is {asked}; this encoder supports 1 to {limit} tokens")
     model.max_seq_length = asked
     return asked
 
 
 def _token_ids(tokenizer: Any, texts: list[str]) -> list[Sequence[int]]:
-    """The tokens of whole texts; only their number where the model isn't a transformer's."""
+    """The tokens of whole texts; only their number is right if the model isn't a transformer."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 

@@ -1,13 +1,13 @@
-"""How a causal language model finds a text: three numbers for each prompt.
+"""Language-model signals: three numbers that a causal language model assigns to a prompt.
 
     mean log-probability    of each token given those before it, in nats
-    perplexity              e to the power of minus that
-    mean token entropy      of the distributions that those tokens were drawn from, in nats
+    perplexity              exp(-mean log-probability)
+    mean token entropy      of the predicted distributions of these tokens, in nats
 
-Every token of the text counts, the first one given the token that begins documents: the
+Every token of the text counts; the first one is predicted from the token that begins documents: the
 tokenizer's BOS, or else its EOS, as GPT-2 and Qwen were trained. Where there is neither, the first
-token has nothing before it and doesn't count, and a prompt of one token is scored as by a network
-that knows nothing: all tokens equally likely.
+token can't be predicted and doesn't count, and a prompt of one token is scored as by a uniform
+distribution over the vocabulary.
 """
 
 from collections.abc import Sequence
@@ -47,9 +47,9 @@ from prefill_router.short_repr import short_repr
 
 SIGNALS = ("mean log-probability", "perplexity", "mean token entropy")
 _CHUNK_NUMBERS = 1 << 24
-"""Logits that are held at once, 64 MiB of them."""
+"""The most logits in memory at a time (64 MiB)."""
 _LEAST = -80.0
-"""A mean log-probability below it, of which the perplexity would overflow, counts as it."""
+"""Lower mean log-probabilities are clipped to this, since their perplexity would overflow."""
 _TOLERANCE = 1e-2
 
 
@@ -61,10 +61,10 @@ class SignalsEncoder(VectorEncoder):
 
     Attributes:
         made_by: The provenance of its signals.
-        tokenizer: That of the model.
+        tokenizer: The model's tokenizer.
         model: The model with its vocabulary head.
         start: The token that begins documents, if there is one.
-        most_tokens: At most so many tokens, padding included, in one batch.
+        most_tokens: The most tokens, padding included, in one batch.
     """
 
     made_by: Provenance
@@ -75,21 +75,21 @@ class SignalsEncoder(VectorEncoder):
 
     @property
     def provenance(self) -> Provenance:
-        """What makes the signals."""
+        """How the signals are made."""
         return self.made_by
 
     @property
     def batch_tokens(self) -> int:
-        """At most so many tokens, padding included, in one batch."""
+        """The most tokens, padding included, in one batch."""
         return self.most_tokens
 
     @cached_property
     def device(self) -> torch.device:
-        """Where the model runs."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
-        """The tokens of each query's prompt, in order, cut to the encoder's limit.
+        """The tokens of each query's prompt, in order, truncated to the encoder's limit.
 
         Raises:
             PromptError: A prompt can't be encoded, or has no token.
@@ -108,7 +108,7 @@ class SignalsEncoder(VectorEncoder):
         start = [] if self.start is None else [self.start]
         batch = pad(
             [np.concatenate([start, prompt.ids]).astype(np.int64) for prompt in prompts],
-            0,  # masked, and after everything that counts
+            0,  # masked padding at the end
             self.device,
         )
         with torch.inference_mode():
@@ -120,9 +120,9 @@ def load_signals_encoder(request: EncoderRequest) -> SignalsEncoder:
     """Load a causal language model with its vocabulary head.
 
     Raises:
-        ConfigError: It can't be found or reached, isn't a causal language model, or an option
-            doesn't fit.
-        ProvenanceError: It isn't the encoder that is expected.
+        ConfigError: It can't be found or reached, isn't a causal language model, or an option is
+            invalid.
+        ProvenanceError: It isn't the expected encoder.
     """
     check_options(request)
     prepare(request)
@@ -146,7 +146,7 @@ def load_signals_encoder(request: EncoderRequest) -> SignalsEncoder:
         )
     if report["missing_keys"] or report["mismatched_keys"]:
         raise ConfigError(
-            f"the weights of {request.source} aren't those of a whole causal language model: "
+            f"the weights of {request.source} aren't a complete causal language model: "
             f"{len(report['missing_keys'])} tensors are missing, "
             f"{len(report['mismatched_keys'])} are of another shape"
         )
@@ -215,10 +215,10 @@ def _vocabulary(model: Any) -> int:
 
 
 def _check_head(model: Any, source: str) -> None:
-    """Check that head after network is all there is between a token and its prediction.
+    """Check that the model's predictions are its head applied to the network's output.
 
     Raises:
-        ConfigError: The family does something more.
+        ConfigError: The model's family computes something more.
     """
     batch = pad([np.arange(min(8, _vocabulary(model)))], 0, next(model.parameters()).device)
     with torch.inference_mode():
@@ -228,13 +228,13 @@ def _check_head(model: Any, source: str) -> None:
         whole.float(), mine.float(), rtol=_TOLERANCE, atol=_TOLERANCE
     ):
         raise ConfigError(
-            f"{source} is a {type(model).__name__}, whose predictions can't be read piece by "
-            "piece; choose another causal language model, such as gpt2"
+            f"{source} is a {type(model).__name__}, whose predictions can't be computed in "
+            "chunks; choose another causal language model, such as gpt2"
         )
 
 
 def _signals(scores: Tensor, batch: TokenBatch, *, vocabulary: int) -> States:
-    """The three numbers of each prompt, of the scores of its tokens."""
+    """The three numbers of each prompt, from the scores of its tokens."""
     counts = (batch.lengths.cpu().numpy() - 1)[:, None]
     sums = scores.double().sum(dim=1).cpu().numpy()
     means = sums / np.maximum(counts, 1)

@@ -1,4 +1,4 @@
-"""Encoders that give one vector per prompt."""
+"""Encoders that output one vector per prompt."""
 
 import math
 from abc import abstractmethod
@@ -17,22 +17,22 @@ _BYTES_PER_TOKEN = 4
 
 
 class VectorEncoder(Encoder):
-    """An encoder with the one site `own.1`; batches prompts of similar length."""
+    """An encoder with the single site `own.1`; it batches prompts of similar length."""
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """One, by convention."""
+        """The single layer, 1 by convention."""
         return (OWN.layer,)
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """Its own vector."""
+        """The single site, `own.1`."""
         return (OWN,)
 
     @property
     @abstractmethod
     def batch_tokens(self) -> int:
-        """At most so many tokens, padding included, in one batch."""
+        """The most tokens, padding included, in one batch."""
 
     @abstractmethod
     def vectors(self, prompts: Sequence[TokenizedPrompt]) -> States:
@@ -45,10 +45,10 @@ class VectorEncoder(Encoder):
         *,
         progress: Progress | None = None,
     ) -> dict[Site, States]:
-        """The vector of each prompt, in order, at the one site there is.
+        """The vector of each prompt, in order, at the single site.
 
         Raises:
-            ConfigError: Another site is asked for.
+            ConfigError: Another site is requested.
             StoreError: A vector isn't finite.
         """
         self.check_sites(sites)
@@ -66,17 +66,17 @@ class VectorEncoder(Encoder):
 def vector_prompt(
     query: Query, text: str, ids: Sequence[int], count: int, encoder: str
 ) -> TokenizedPrompt:
-    """A prompt for an encoder that is given its text.
+    """A prompt for an encoder that reads text.
 
     Args:
-        query: Whose prompt it is.
-        text: What the encoder is given.
-        ids: Its tokens, after truncation.
-        count: How many there are before it.
-        encoder: Named in errors.
+        query: The query.
+        text: The text for the encoder.
+        ids: The text's tokens, after truncation.
+        count: The number of tokens before truncation.
+        encoder: The encoder's name, for error messages.
 
     Raises:
-        PromptError: It has no token.
+        PromptError: The prompt has no token.
     """
     if not count:
         raise PromptError(
@@ -87,19 +87,20 @@ def vector_prompt(
 
 
 def estimated_tokens(text: str) -> int:
-    """About how many tokens a text has: one for four bytes of UTF-8, rounded up."""
+    """The estimated number of tokens of a text: one per four bytes of UTF-8, rounded up."""
     return math.ceil(len(text.encode()) / _BYTES_PER_TOKEN)
 
 
 def check_options(request: EncoderRequest) -> None:
-    """Check the options that make no sense where there is nothing to choose.
+    """Refuse options that don't apply to these encoders.
 
     Raises:
-        ConfigError: Layers or a chat template are asked for.
+        ConfigError: Layers or a chat template are requested.
     """
     if request.layers is not None and set(request.layers) != {OWN.layer}:
         raise ConfigError(
-            f"{request.name} gives one vector and has no layers to choose from; leave --layers out"
+            f"{request.name} outputs one vector and has no layers to choose from; leave --layers "
+            "out"
         )
     if request.template == "chat":
         raise ConfigError(

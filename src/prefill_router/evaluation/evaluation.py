@@ -237,7 +237,7 @@ def evaluate(
             step=step,
             axis=axis,
             max_cost=max_cost,
-            policy=trial.policy.told(),
+            policy=trial.policy.summary(),
             check="" if check is None else check.description,
         ),
     )

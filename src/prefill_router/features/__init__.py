@@ -1,4 +1,4 @@
-"""Equation 3: what the predictor reads of a query, of prefill states and of the text itself."""
+"""The predictor's input (Equation 3): features of prefill states and of the text itself."""
 
 from prefill_router.lazy_imports import face
 

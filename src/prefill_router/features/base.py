@@ -1,7 +1,6 @@
-"""What every family of features is: a frozen map from what was read of a query to columns.
+"""The interface of feature families: frozen maps from prompts and their states to columns.
 
-`ColumnScaler` brings columns of statistics to one scale: standardised by the train rows, and
-bounded.
+`ColumnScaler` standardises columns of statistics by the train rows, and clips them.
 """
 
 from abc import ABC, abstractmethod
@@ -30,11 +29,11 @@ Columns = Float32[NDArray[np.float32], "query column"]
 @final
 @dataclass(frozen=True)
 class EncoderStates:
-    """A kind of states: what made them, and what they were rounded to.
+    """A kind of states: their provenance and rounding.
 
     Attributes:
-        provenance: What made the states.
-        rounding: The type that the train rows' states were kept in.
+        provenance: How the states were made.
+        rounding: The type that the train rows' states were stored in.
     """
 
     provenance: Provenance
@@ -42,7 +41,7 @@ class EncoderStates:
 
     @classmethod
     def of(cls, activations: Activations) -> "EncoderStates":
-        """That of a store or a batch."""
+        """The kind of states in a store or a batch."""
         return cls(activations.provenance, activations.rounding)
 
 
@@ -50,12 +49,12 @@ class EncoderStates:
 @final
 @dataclass(frozen=True, eq=False)
 class PromptStates:
-    """Prompts, and the states that encoders made of them.
+    """Prompts, with their hidden states from one or more encoders.
 
     Attributes:
         prompts: One per query.
         keys: Their content keys (`data.prompt_key`).
-        states: Of every encoder that a family reads; others are ignored.
+        states: The states of every encoder that a family reads; others are ignored.
     """
 
     prompts: tuple[Prompt, ...]
@@ -64,12 +63,12 @@ class PromptStates:
 
     @classmethod
     def of(cls, prompts: Sequence[Prompt], states: Sequence[Activations]) -> "PromptStates":
-        """The reading of some prompts."""
+        """Prompts with these states."""
         return cls(tuple(prompts), tuple(map(prompt_key, prompts)), tuple(states))
 
     @classmethod
     def of_dataset(cls, dataset: RoutingDataset, states: Sequence[Activations]) -> "PromptStates":
-        """The reading of a dataset's queries, in its order."""
+        """The prompts of a dataset, in its order, with these states."""
         prompts = tuple(query.prompt for query in dataset.queries)
         return cls(prompts, dataset.prompt_keys, tuple(states))
 
@@ -79,9 +78,9 @@ class PromptStates:
 
 @dataclass(frozen=True, eq=False)
 class Family(Part, ABC):
-    """Some columns of the features, fitted on train rows and frozen.
+    """A group of feature columns, fitted on train rows and frozen.
 
-    A row of the result depends on that query alone: not on the others, nor on their order.
+    A row of the result depends on its query alone, not on the others or their order.
     """
 
     noun: ClassVar[str] = "feature family"
@@ -89,7 +88,7 @@ class Family(Part, ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """How many columns it has."""
+        """The number of columns."""
 
     @property
     def sources(self) -> tuple[EncoderStates, ...]:
@@ -97,20 +96,20 @@ class Family(Part, ABC):
         return ()
 
     def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
-        """What it reads of one encoder, sorted; nothing where it isn't among `sources`."""
+        """The sites of one encoder that it reads, sorted; empty if the encoder isn't a source."""
         del provenance
         return ()
 
     def check_targets(self, names: tuple[str, ...]) -> None:
-        """Check that it was fitted for these targets; one that knows no targets suits all.
+        """Check that it was fitted for these targets; some families don't depend on targets.
 
         Raises:
-            ConfigError: It was fitted for others, or in another order.
+            ConfigError: It was fitted for other targets, or in another order.
         """
         del names
 
     def located(self, folders: Mapping[str, Path | str]) -> "Family":
-        """The same, where a network of its own is found in one of these folders, by its name."""
+        """The same family, with its own network loaded from one of these folders, by name."""
         del folders
         return self
 
@@ -119,7 +118,7 @@ class Family(Part, ABC):
         """The columns of these queries, finite, one row per query.
 
         Raises:
-            ProvenanceError: An encoder's states are missing, or were made in another way.
+            ProvenanceError: An encoder's states are missing, or were made differently.
             StoreError: States of some prompts are missing.
         """
 
@@ -127,11 +126,11 @@ class Family(Part, ABC):
 @final
 @dataclass(frozen=True)
 class Need:
-    """States that a family must have before it can be fitted.
+    """States that a family needs before it can be fitted.
 
     Attributes:
-        encoder: The encoder's name, as `encoders.load_encoder` takes it.
-        sites: What must be read of it; None for the candidates that `fit` has by default.
+        encoder: The encoder's name, as for `encoders.load_encoder`.
+        sites: The sites that it needs; None for the default candidates of `fit`.
     """
 
     encoder: str
@@ -139,11 +138,11 @@ class Need:
 
 
 class FamilyConfig(ABC):
-    """Options of a family; a frozen dataclass whose fields are what a recipe may say of it."""
+    """Options of a family; a frozen dataclass whose fields can be set in a recipe."""
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The states that `fit` must be given, of all train queries."""
+        """The states of all train queries that `fit` needs."""
         return ()
 
     @abstractmethod
@@ -155,13 +154,13 @@ class FamilyConfig(ABC):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Family:
-        """Fit on the train part; nothing else is seen.
+        """Fit on the train rows.
 
         Args:
-            train: The train part.
-            states: Of every encoder in `needs`; others are ignored.
-            seed: Of whatever is drawn.
-            progress: Shows how far it is.
+            train: The train rows.
+            states: The states of every encoder in `needs`; others are ignored.
+            seed: The seed of all random numbers.
+            progress: Shows the progress.
 
         Raises:
             ConfigError: The options contradict each other or the data.
@@ -171,11 +170,11 @@ class FamilyConfig(ABC):
 
 
 def find_store(stores: Sequence[Activations], provenance: Provenance) -> Activations:
-    """The states that an encoder made.
+    """The store with states of this provenance.
 
     Raises:
-        ProvenanceError: None of these were; where one comes from the same encoder, the message says
-            in what it differs.
+        ProvenanceError: There is none; the message lists the differences to a store of the same
+            encoder, if there is one.
     """
     for store in stores:
         if store.provenance == provenance:
@@ -193,19 +192,18 @@ def find_store(stores: Sequence[Activations], provenance: Provenance) -> Activat
 Statistics = Float64[NDArray[np.float64], "query column"]
 
 FARTHEST = 10.0
-"""Standard deviations; one odd query must not outweigh all others in a linear predictor."""
-_CONSTANT = 1e-9  # a spread below this share of the mean is rounding
+"""The clipping limit in standard deviations, so that no outlier dominates a linear predictor."""
+_CONSTANT = 1e-9  # a standard deviation below this share of the mean is rounding error
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class ColumnScaler(Part):
-    """A frozen scaler.
+    """A frozen scaler of columns.
 
     Attributes:
         mean: The train rows' mean.
-        scale: Their standard deviation; 1 for columns that are constant, which so become zero
-            there.
+        scale: Their standard deviation; 1 for constant columns, which become zero.
     """
 
     noun: ClassVar[str] = "scaler"
@@ -220,14 +218,14 @@ class ColumnScaler(Part):
         return cls(mean.astype(np.float32), scale.astype(np.float32))
 
     def apply(self, statistics: Statistics) -> Columns:
-        """The columns in standard deviations from the train mean, at most 10 either way.
+        """The columns in standard deviations from the train mean, clipped to 10 either way.
 
         Raises:
-            ConfigError: There are more or fewer columns.
+            ConfigError: The number of columns differs.
         """
         if statistics.shape[1] != len(self.mean):
             raise ConfigError(
-                f"{statistics.shape[1]} statistics for a scaler that was fitted on {len(self.mean)}"
+                f"{statistics.shape[1]} columns for a scaler that was fitted on {len(self.mean)}"
             )
         scores = (statistics - self.mean) / self.scale
         return np.clip(scores, -FARTHEST, FARTHEST).astype(np.float32)

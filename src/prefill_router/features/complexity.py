@@ -31,8 +31,8 @@ COLUMNS = (
     *("negations", "mathematics", "code", "bracket_depth", "number_density"),
     *("character_entropy", "zlib_ratio", "characters", "words"),
 )
-"""What each column measures."""
-_TAIL = 0.005  # of the train rows at either end, beyond which a value counts as the value there
+"""The names of the measures, one per column."""
+_TAIL = 0.005  # the quantiles of the train rows to which values are clipped
 
 Bound = Float32[NDArray[np.float32], " column"]
 
@@ -40,7 +40,7 @@ Bound = Float32[NDArray[np.float32], " column"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class ComplexityConfig(FamilyConfig):
-    """The complexity of the text has no options: every measure is a column."""
+    """The options of text complexity: none, every measure is a column."""
 
     def fit(
         self,
@@ -50,7 +50,7 @@ class ComplexityConfig(FamilyConfig):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> "Complexity":
-        """Measure the train texts, and bound and standardise by them; nothing is drawn.
+        """Measure the train texts, which give the clipping bounds and the scale; not random.
 
         Raises:
             FitError: There is no query.
@@ -61,7 +61,7 @@ class ComplexityConfig(FamilyConfig):
             raise FitError("there is no query to measure; give train rows")
         raw = measure([query.prompt for query in train.queries])
         low, high = np.quantile(raw, [_TAIL, 1 - _TAIL], axis=0, method="closest_observation")
-        rare = low == high  # such as code in few texts
+        rare = low == high  # for example code, where few texts have any
         low, high = np.where(rare, raw.min(axis=0), low), np.where(rare, raw.max(axis=0), high)
         bounded = np.clip(raw, low, high)
         return Complexity(
@@ -72,13 +72,13 @@ class ComplexityConfig(FamilyConfig):
 @final
 @dataclass(frozen=True, eq=False)
 class Complexity(Family):
-    """Frozen measures of a text: made by `ComplexityConfig.fit` or `from_dict`.
+    """Fitted measures of a text. Frozen; made by `ComplexityConfig.fit` or `from_dict`.
 
     Attributes:
-        low: The least value that counts, of each of `COLUMNS`; the train rows' 0.5 % quantile.
-        high: The greatest, their 99.5 % quantile.
-        standard: The scale of each column.
-        columns: What they are called.
+        low: The lower clipping bound of each of `COLUMNS`: the train rows' 0.5 % quantile.
+        high: The upper clipping bound: their 99.5 % quantile.
+        standard: The scaler of the columns.
+        columns: The names of the columns.
     """
 
     kind: ClassVar[str] = "complexity"
@@ -91,19 +91,19 @@ class Complexity(Family):
 
     @property
     def width(self) -> int:
-        """How many columns it has."""
+        """The number of columns."""
         return len(COLUMNS)
 
     def read(self, reading: PromptStates) -> Columns:
-        """The columns of these queries; no states are read."""
+        """The columns of these queries, from their text alone."""
         return self.standard.apply(np.clip(measure(reading.prompts), self.low, self.high))
 
     def verify(self) -> None:
-        """Check the columns' names, which say what a saved scale belongs to, and the bounds."""
+        """Check the columns' names, to which the saved scale belongs, and the bounds."""
         if self.columns != COLUMNS:
             raise ConfigError(f"its columns are {list(self.columns)}; they must be {list(COLUMNS)}")
         if (self.low > self.high).any():
-            raise ConfigError("its bounds are crossed")
+            raise ConfigError("a lower bound is above its upper bound")
 
 
 def measure(prompts: Sequence[Prompt]) -> Float64[NDArray[np.float64], "query column"]:

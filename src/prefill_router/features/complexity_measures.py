@@ -1,18 +1,17 @@
 """Measures of a text's complexity: readability, lexical diversity, structure and information.
 
-A text is taken apart once for all of them, into characters, words and sentences (`Words`).
+A text is split once for all of them, into characters, words and sentences (`Words`).
 
-Readability is the school grade, in the United States, that a text asks of its reader. Each formula
-takes counts. A text without words has grade 0 by each of them; grades of odd texts may be negative
-or have no limit. A word has as many syllables as places where it can be hyphenated and one more,
-but no fewer than its groups of vowels say.
+Readability is the US school grade that a reader needs. Each formula takes counts. A text without
+words has grade 0; grades of unusual texts may be negative or very large. The number of syllables of
+a word is estimated from its hyphenation points and its groups of vowels.
 
-Lexical diversity is how much a text repeats its words; case is ignored.
+Lexical diversity is how little a text repeats its words; case is ignored.
 
-Structure counts negations, mathematics, code, nested brackets and numbers. What counts as
-mathematics or code is settled here: marks that prose seldom has. A presence is 1 or 0.
+Structure measures negations, mathematics, code, nested brackets and numbers. Mathematics and code
+are recognised by marks that are rare in prose, as 1 or 0.
 
-Information is how predictable the characters are, how far they can be packed, and how many.
+Information measures the characters' entropy, their compressibility, and the text's length.
 """
 
 import math
@@ -27,8 +26,8 @@ from typing import Any, final
 
 from prefill_router.lazy_imports import optional_imports
 
-# Every quantifier that another could take characters from is possessive, and no pattern can start
-# inside a run that it has rejected: the time is linear in the text, whatever it holds.
+# Quantifiers that could backtrack are possessive, and no pattern can start inside a run that it has
+# rejected: the time is linear in the length of any text.
 _WORD = re.compile(r"\w+(?:[-'\u2019]\w+|(?<=\d)[.,](?=\d)\w+)*+")
 _END_OF_SENTENCE = re.compile(
     r"(?<![.!?…])[.!?…]++[\"'\u201d\u2019)\]]*+(?=\s|$)"  # not within a number or a name
@@ -41,17 +40,17 @@ _HAS_WORD = re.compile(r"\w")
 @final
 @dataclass(frozen=True, eq=False)
 class Words:
-    """What the formulas count.
+    """The counts that the formulas use.
 
     Attributes:
         text: The text itself.
-        characters: How often each occurs.
-        words: How often each occurs, in lower case. One is made of letters, digits and
-            underscores, and what hyphens, apostrophes and a number's points and commas join, so
+        characters: The count of each character.
+        words: The count of each word in lower case. A word consists of letters, digits and
+            underscores, which hyphens, apostrophes and a number's points and commas can join, so
             that numbers, compounds and contractions are one word each, as Kincaid et al. (1975)
             count them.
-        sentences: Stretches with a word in them, between marks that end a sentence or blank lines;
-            at least 1 where there is a word.
+        sentences: The number of stretches with a word, between marks that end a sentence or blank
+            lines; at least 1 where there is a word.
     """
 
     text: str
@@ -61,7 +60,7 @@ class Words:
 
     @classmethod
     def of(cls, text: str) -> "Words":
-        """Take a text apart."""
+        """Count the parts of a text."""
         words = Counter(_WORD.findall(text.lower()))
         stretches = _END_OF_SENTENCE.split(text)
         sentences = sum(1 for stretch in stretches if _HAS_WORD.search(stretch))
@@ -69,17 +68,17 @@ class Words:
 
     @cached_property
     def count(self) -> int:
-        """How many words there are."""
+        """The number of words."""
         return self.words.total()
 
     @property
     def letters(self) -> int:
-        """How many characters are letters of any script."""
+        """The number of letters of any script."""
         return sum(count for c, count in self.characters.items() if c.isalpha())
 
     @property
     def digits(self) -> int:
-        """How many characters are digits."""
+        """The number of digits."""
         return sum(count for c, count in self.characters.items() if c.isdigit())
 
 
@@ -87,18 +86,18 @@ _JOINTS = re.compile(r"[-'\u2019_]")
 _VOWELS = re.compile(r"[aeiouy]+")
 _SILENT = re.compile(r"(?:[^aeiouyl]e|[^aeiouytd]ed|[^aeiouysxzcgh]es)$")
 _LONGEST = 40
-"""Letters; no word is longer, and what is has only its groups of vowels counted."""
+"""The most letters of a word; for longer strings only groups of vowels are counted."""
 
 
 def syllables(word: str) -> int:
-    """How many syllables a word in lower case has, at least 1.
+    """The estimated number of syllables of a word in lower case, at least 1.
 
-    English is assumed. A word's parts, joined by hyphens or apostrophes, are counted alone. A part
-    has one more than the points at which it can be hyphenated (Liang's patterns, by pyphen), or as
-    many as groups of vowels without a silent -e, -es or -ed, whichever is more: no point splits a
-    syllable, but some are passed over, and two vowels together may be two. What has no Latin vowel
-    counts as one. 96.5 % of the words of MMLU-Pro's questions have as many as the CMU pronouncing
-    dictionary says; 91.4 % by hyphenation alone, 94.9 % by vowels alone.
+    English is assumed. Parts joined by hyphens or apostrophes are counted separately. A part has
+    one syllable more than its hyphenation points (Liang's patterns, by Pyphen), or as many as its
+    groups of vowels without a silent -e, -es or -ed, whichever is more: hyphenation never splits a
+    syllable but misses some boundaries, and a group of vowels may be two syllables. A part without
+    Latin vowels counts as one. The estimate agrees with the CMU pronouncing dictionary for 96.5 %
+    of the words of MMLU-Pro's questions; hyphenation alone for 91.4 %, vowels alone for 94.9 %.
 
     Raises:
         MissingExtraError: Pyphen isn't installed.
@@ -121,7 +120,7 @@ def _of_part(part: str) -> int:
 def _points(part: str) -> int:
     patterns = _patterns()
     count = len(patterns.positions(part))
-    patterns.hd.cache.clear()  # it has no limit of its own; the answer is kept above
+    patterns.hd.cache.clear()  # it is unbounded; the result is cached above
     return count
 
 
@@ -168,10 +167,10 @@ def automated_readability(*, words: int, sentences: int, characters: int) -> flo
 
 
 def smog(*, sentences: int, polysyllables: int) -> float:
-    """1.043 sqrt(30 polysyllables / sentences) + 3.1291; those are words of 3 syllables or more.
+    """1.043 sqrt(30 polysyllables / sentences) + 3.1291; polysyllables have 3 syllables or more.
 
-    McLaughlin (1969), SMOG grading: a new readability formula, Journal of Reading 12(8); meant for
-    thirty sentences and more, and applied to any number here.
+    McLaughlin (1969), SMOG grading: a new readability formula, Journal of Reading 12(8); designed
+    for thirty sentences or more, and applied to any number here.
     """
     return 1.043 * math.sqrt(30 * polysyllables / sentences) + 3.1291 if sentences else 0.0
 
@@ -197,7 +196,7 @@ def type_token_ratio(counts: Counter[str]) -> float:
     """Distinct words / words; 0 without words (Templin 1957, Certain language skills in children).
 
     Args:
-        counts: How often each word occurs.
+        counts: The count of each word.
     """
     words = counts.total()
     return len(counts) / words if words else 0.0
@@ -212,8 +211,8 @@ def hapax_ratio(counts: Counter[str]) -> float:
 def yule_k(counts: Counter[str]) -> float:
     """10^4 (sum of m^2 - N) / N^2, with m the count of each word and N the words; 0 without words.
 
-    Ten thousand times the chance that two words drawn with replacement are the same, less what
-    each word's meeting itself adds: it depends little on the length. Yule (1944), The statistical
+    Ten thousand times the probability that two words drawn with replacement are the same, without
+    the draws of one occurrence twice; it depends little on the length. Yule (1944), The statistical
     study of literary vocabulary, chapter 3.
     """
     words = counts.total()
@@ -252,12 +251,12 @@ _NUMBER = re.compile(r"\d++(?:[.,]\d++)*+")
 
 
 def negations(words: Counter[str]) -> int:
-    """How many words deny, such as not, never, without and don't."""
+    """The number of negating words, such as not, never, without and don't."""
     return sum(n for w, n in words.items() if w in _NEGATIONS or w.endswith(_CONTRACTED))
 
 
 def has_mathematics(text: Words) -> bool:
-    """Whether there is a command or a formula of LaTeX, a mathematical sign, or a relation."""
+    """Whether there is a LaTeX command or formula, a mathematical sign, or a relation."""
     held, content = text.characters.keys(), text.text
     return (
         not held.isdisjoint(_SIGNS)
@@ -268,7 +267,7 @@ def has_mathematics(text: Words) -> bool:
 
 
 def has_code(text: Words) -> bool:
-    """Whether there is a fence, a definition, a call or an operator of a programming language."""
+    """Whether there is a code fence, or a definition, call or operator of a program."""
     held, content = text.characters.keys(), text.text
     return (
         any(mark in content for mark in _MARKS)
@@ -278,7 +277,7 @@ def has_code(text: Words) -> bool:
 
 
 def bracket_depth(text: str) -> int:
-    """How deep round, square and curly brackets are nested at most, whatever closes them."""
+    """The maximum nesting depth of brackets; any closing bracket closes any opening one."""
     depth = deepest = 0
     for bracket in _BRACKETS.findall(text):
         depth = depth + 1 if bracket in "([{" else max(0, depth - 1)
@@ -306,13 +305,13 @@ _LEVEL = 6
 
 
 def character_entropy(characters: Mapping[str, int]) -> float:
-    """Bits per character, from each one's frequency alone; 0 for an empty text.
+    """Bits per character, from character frequencies; 0 for an empty text.
 
     Shannon (1951), Prediction and entropy of printed English, Bell System Technical Journal 30(1):
     the first approximation, F_1.
 
     Args:
-        characters: How often each occurs.
+        characters: The count of each character.
     """
     total = sum(characters.values())
     logs = sum(count * math.log2(count) for count in characters.values())
@@ -320,7 +319,7 @@ def character_entropy(characters: Mapping[str, int]) -> float:
 
 
 def zlib_ratio(text: str) -> float:
-    """Bytes packed by zlib / bytes in UTF-8; 1 for an empty text, and above 1 for short ones."""
+    """Bytes compressed by zlib / bytes of UTF-8; 1 for an empty text, above 1 for short ones."""
     content = text.encode("utf-8", "surrogatepass")
     return len(zlib.compress(content, _LEVEL)) / len(content) if content else 1.0
 

@@ -1,4 +1,4 @@
-"""Dense embeddings of the question: one vector per prompt, whole or its leading components."""
+"""Dense embeddings of the prompt: the whole vector, or its leading principal components."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ PerDimension = Float32[NDArray[np.float32], " hidden"]
 @final
 @dataclass(frozen=True, eq=False)
 class Embedding(SingleSiteFamily):
-    """Embeddings, brought to one spread and perhaps rotated. Made by `EmbeddingConfig.fit`.
+    """Embeddings, standardised and perhaps reduced by PCA. Made by `EmbeddingConfig.fit`.
 
     Attributes:
-        where: Which states are the embeddings.
-        normalise: Whether each is brought to length 1 first.
-        mean: Of the train rows; 0 where they aren't centred.
+        where: The site whose states are the embeddings.
+        normalise: Whether each is scaled to unit length first.
+        mean: The train rows' mean; 0 where they aren't centred.
         scale: Their standard deviation; 1 where they aren't standardised.
         components: Leading principal components, orthonormal rows; None keeps every dimension.
     """
@@ -50,7 +50,7 @@ class Embedding(SingleSiteFamily):
 
     @property
     def width(self) -> int:
-        """How many columns it has."""
+        """The number of columns."""
         return len(self.mean if self.components is None else self.components)
 
     def read(self, reading: PromptStates) -> Columns:
@@ -68,9 +68,10 @@ class EmbeddingConfig(VectorsConfig):
     """Options of the embeddings.
 
     Attributes:
-        dim: Principal components to keep, such as 128 or 256 (section 3.3); None for the whole.
-        standardise: Whether every dimension is brought to mean 0 and spread 1 over the train rows,
-            before components are taken.
+        dim: Principal components to keep, such as 128 or 256 (section 3.3); None for the whole
+            vector.
+        standardise: Whether every dimension is standardised to mean 0 and standard deviation 1 over
+            the train rows, before PCA.
     """
 
     dim: int | None = None
@@ -89,7 +90,7 @@ class EmbeddingConfig(VectorsConfig):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Embedding:
-        """Take the moments of the train rows; labels aren't looked at."""
+        """Compute the moments of the train rows; labels aren't used."""
         del seed, progress
         store, where = self.where_of(states)
         moments = where.moments(store, train.prompt_keys, lambda s: _vectors(s, self.normalise))

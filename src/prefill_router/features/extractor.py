@@ -1,7 +1,7 @@
-"""Equation 3: one block of features per target, concatenated; equal blocks enter once.
+"""Equation 3: one block of features per target, concatenated; equal blocks are used once.
 
 A block is the reduced states of one site of one encoder. An extractor is saved as plain values and
-arrays, and everything is checked when it is read back.
+arrays, which are checked when they are read back.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,12 +45,12 @@ from prefill_router.short_repr import short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Columns of the features.
+    """The feature columns of one site.
 
     Attributes:
-        source: Which states.
-        site: At which layer, with which pooling.
-        reducer: Fitted on the train rows.
+        source: The kind of states.
+        site: The layer and pooling.
+        reducer: The reducer, fitted on the train rows.
     """
 
     source: EncoderStates
@@ -59,12 +59,12 @@ class Block:
 
     @property
     def provenance(self) -> Provenance:
-        """What makes its states."""
+        """How its states are made."""
         return self.source.provenance
 
     @property
     def dim(self) -> int:
-        """How many columns it has."""
+        """The number of columns."""
         return self.reducer.dim
 
     def transform(
@@ -72,11 +72,11 @@ class Block:
     ) -> Float32[NDArray[np.float32], "query dim"]:
         """The columns of these prompts.
 
-        Float32 states are rounded here as the train rows' were; others must be rounded already.
+        Float32 states are rounded here like the train rows'; others must be rounded already.
 
         Raises:
             ProvenanceError: The states are of another encoder, site or type.
-            StoreError: Some aren't held.
+            StoreError: Some states are missing.
         """
         result = np.empty((len(keys), self.dim), dtype=np.float32)
         for rows, states in states_like(self.source, self.site, activations, keys):
@@ -87,11 +87,11 @@ class Block:
 def states_like(
     source: EncoderStates, site: Site, activations: Activations, keys: Sequence[str]
 ) -> Iterator[tuple[slice, Float32[NDArray[np.float32], "query hidden"]]]:
-    """Rows (a slice into the keys) and their states, rounded as those that were fitted on.
+    """Rows (a slice of the keys) and their states, rounded like those of the train rows.
 
     Raises:
         ProvenanceError: The states are of another encoder, site or type.
-        StoreError: Some aren't held.
+        StoreError: Some states are missing.
     """
     source.provenance.require(activations.provenance, what=activations.name)
     if activations.rounding not in ("float32", source.rounding):
@@ -108,13 +108,13 @@ def states_like(
 @final
 @dataclass(frozen=True, eq=False)
 class FeatureExtractor(Family):
-    """Turns states into the predictor's input. Frozen: made by `fit` or `from_dict`.
+    """Turns states into the predictor's input. Frozen; made by `fit` or `from_dict`.
 
     Attributes:
         targets: The targets' names.
         blocks: The distinct blocks, in the order of the targets that first need them.
-        block_of: The block of each target, a position in `blocks`.
-        selection: How each target came to its block, as plain values for the card.
+        block_of: The block of each target, as a position in `blocks`.
+        selection: How each target's block was selected, as plain values for the card.
     """
 
     kind: ClassVar[str] = "prefill"
@@ -156,19 +156,19 @@ class FeatureExtractor(Family):
         """Select sites and fit their reducers on the train rows.
 
         Args:
-            stores: The states of all train queries, one per encoder.
-            train: The train part; nothing else is seen.
+            stores: The states of all train queries, one store per encoder.
+            train: The train rows.
             mode: `single` reads one encoder for all targets, the best for the pool where several
                 are given; `per_model` the assigned one for each; `auto` the best for each.
             method: How sites are chosen within an encoder; see `layers.select`.
-            scope: Whether each target has a site of its own, or the pool has one for all.
+            scope: Whether each target has its own site, or the pool has one for all.
             dim: Components of each block, unless the grid search chooses.
-            poolings: Candidates.
+            poolings: The candidate poolings.
             all_layers: Whether layers below ceil(L/2) are candidates too.
-            pinned: The site, or that of each target, for the method `pinned`.
+            pinned: The site, or the site of each target, for the method `pinned`.
             assignments: For `per_model`: the store of each target, among `stores`.
-            seed: Of the folds, where cross-validation is used.
-            progress: Shows how far it is.
+            seed: The seed of the folds, where cross-validation is used.
+            progress: Shows the progress.
 
         Raises:
             ConfigError: The options contradict each other.
@@ -193,7 +193,7 @@ class FeatureExtractor(Family):
 
     @property
     def width(self) -> int:
-        """How many features a query has."""
+        """The number of features of a query."""
         return sum(block.dim for block in self.blocks)
 
     @property
@@ -202,7 +202,7 @@ class FeatureExtractor(Family):
         return tuple(dict.fromkeys(block.source for block in self.blocks))
 
     def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
-        """What must be read of one encoder, sorted."""
+        """The sites of one encoder that must be read, sorted."""
         return tuple(sorted({b.site for b in self.blocks if b.provenance == provenance}))
 
     def block_of_target(self) -> tuple[Block, ...]:
@@ -224,8 +224,8 @@ class FeatureExtractor(Family):
         """The features of these prompts, one row per key.
 
         Args:
-            stores: States of every encoder in `sources`; others are ignored.
-            keys: Content keys of prompts (`data.prompt_key`).
+            stores: The states of every encoder in `sources`; others are ignored.
+            keys: The content keys of the prompts (`data.prompt_key`).
 
         Raises:
             ProvenanceError: An encoder's states are missing, or were made in another way.
@@ -237,7 +237,7 @@ class FeatureExtractor(Family):
         return np.concatenate(parts, axis=1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; together with `tensors` they are all of it."""
+        """Plain values for JSON; the rest of the extractor is in `tensors`."""
         sources = self.sources
         return {
             "kind": self.kind,
@@ -252,7 +252,7 @@ class FeatureExtractor(Family):
         }
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, by names such as `block0.mean`."""
+        """The arrays, by names such as `block0.mean`."""
         return {
             f"block{number}.{name}": array
             for number, block in enumerate(self.blocks)
@@ -261,7 +261,7 @@ class FeatureExtractor(Family):
 
     @classmethod
     def parse(cls, config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> "FeatureExtractor":
-        """As `Part.parse`: blocks share encoders."""
+        """Like `Part.parse`, for blocks that share encoders."""
         saved = validated(_SavedExtractor, config, what=cls.called())
         sources = [encoder.source() for encoder in saved.encoders]
         blocks = tuple(
@@ -276,7 +276,7 @@ class FeatureExtractor(Family):
 def _distinct_blocks(
     found: Assignment, train: RoutingDataset
 ) -> tuple[tuple[Block, ...], tuple[int, ...]]:
-    """The blocks, each once, and which one each target has."""
+    """The distinct blocks, and the position of each target's block."""
     wanted = list(zip(found.stores, found.choices, strict=True))
     fitted = {}
     for store, choice in wanted:
@@ -285,7 +285,7 @@ def _distinct_blocks(
             reducer = fit_reducer(store, train, site=choice.site, dim=choice.dim)
             fitted[key] = Block(EncoderStates.of(store), choice.site, reducer)
     blocks: dict[tuple[Provenance, Site, int], Block] = {}
-    for block in fitted.values():  # dimensions beyond the rank come out the same
+    for block in fitted.values():  # different `dim` beyond the rank give equal blocks
         blocks.setdefault((block.provenance, block.site, block.dim), block)
     order = list(blocks)
     mine = [fitted[store.provenance, choice.site, choice.dim] for store, choice in wanted]
@@ -293,7 +293,7 @@ def _distinct_blocks(
 
 
 class SavedProvenance(StrictModel):
-    """What makes states, as it is saved."""
+    """The provenance of states, as it is saved."""
 
     encoder: str
     revision: str
@@ -305,7 +305,7 @@ class SavedProvenance(StrictModel):
     hidden_size: PositiveInt
 
     def provenance(self) -> Provenance:
-        """What was saved."""
+        """The provenance that was saved."""
         return Provenance(**self.model_dump(include=set(SavedProvenance.model_fields)))
 
 
@@ -316,7 +316,7 @@ class SavedStates(SavedProvenance):
 
     @classmethod
     def of(cls, source: EncoderStates) -> dict[str, Any]:
-        """Its plain values."""
+        """The plain values of a kind of states."""
         return {**source.provenance.to_dict(), "rounding": source.rounding}
 
     def source(self) -> EncoderStates:

@@ -1,4 +1,4 @@
-"""All that a predictor reads of a query: families of features side by side."""
+"""All features of a predictor: families of features, concatenated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class _SavedFeatures(StrictModel):
 @final
 @dataclass(frozen=True, eq=False)
 class FeatureSet:
-    """Families of features, side by side.
+    """Families of features, concatenated.
 
     Attributes:
         families: At least one, in the order of their columns.
@@ -37,7 +37,7 @@ class FeatureSet:
 
     @property
     def width(self) -> int:
-        """How many features a query has."""
+        """The number of features of a query."""
         return sum(family.width for family in self.families)
 
     @property
@@ -47,18 +47,18 @@ class FeatureSet:
 
     @property
     def provenances(self) -> tuple[Provenance, ...]:
-        """What must encode a request, in the order of `sources`."""
+        """The provenances of the encoders that a request needs, in the order of `sources`."""
         return tuple(source.provenance for source in self.sources)
 
     def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
-        """What must be read of one encoder, sorted."""
+        """The sites of one encoder that must be read, sorted."""
         return tuple(sorted({s for family in self.families for s in family.sites_of(provenance)}))
 
     def source_of(self, provenance: Provenance) -> EncoderStates:
         """The kind of states of one encoder, with the type that they must be rounded to.
 
         Raises:
-            ProvenanceError: It isn't read.
+            ProvenanceError: No family reads this encoder.
         """
         for source in self.sources:
             if source.provenance == provenance:
@@ -78,11 +78,11 @@ class FeatureSet:
         return np.concatenate([family.read(reading) for family in self.families], axis=1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; together with `tensors` they are all of it."""
+        """Plain values for JSON; the rest of the features is in `tensors`."""
         return {"families": [family.to_dict() for family in self.families]}
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, by names such as `0.block0.mean`."""
+        """The arrays, by names such as `0.block0.mean`."""
         return {
             f"{number}.{name}": array
             for number, family in enumerate(self.families)
@@ -91,10 +91,10 @@ class FeatureSet:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "FeatureSet":
-        """The features of `to_dict` and `tensors`.
+        """The features that `to_dict` and `tensors` describe.
 
         Raises:
-            CorruptError: They are incomplete or contradict each other.
+            CorruptError: The values are incomplete or contradict each other.
         """
         saved = validated(_SavedFeatures, config, what="the router's features").families
         families = tuple(load_family(one, under(tensors, f"{i}.")) for i, one in enumerate(saved))

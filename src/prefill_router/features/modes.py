@@ -30,12 +30,12 @@ Mode = Literal["single", "per_model", "auto"]
 @final
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """The store and the choice of each target.
+    """The store and the site of each target.
 
     Attributes:
-        stores: One per target.
-        choices: One per target.
-        report: How it came about, as plain values.
+        stores: One store per target.
+        choices: One choice of a site per target.
+        report: How they were chosen, as plain values.
     """
 
     stores: tuple[Activations, ...]
@@ -58,7 +58,7 @@ def assign(
     seed: int,
     progress: Progress | None,
 ) -> Assignment:
-    """Select within each store, then between them; the arguments are `FeatureExtractor.fit`'s."""
+    """Select sites within each store, then stores; the arguments are `FeatureExtractor.fit`'s."""
     _check_stores(stores)
     _check_assignments(mode, assignments, train.pool.names, stores)
     selections = [
@@ -95,11 +95,11 @@ def assign(
 def _best_encoders(
     auc: Float64[NDArray[np.float64], "encoder target"], train: RoutingDataset, mode: Mode
 ) -> list[int]:
-    """The encoder of each target: the best for the pool, or for each that can be judged."""
+    """The encoder of each target: the best for the pool, or for each target with enough labels."""
     usable = ~np.isnan(auc).any(axis=0)
     if not usable.any():
         raise FitError(
-            "no target has right and wrong answers enough to compare encoders by; add labelled "
+            "no target has enough right and wrong answers to compare encoders; add labelled "
             "queries, or give one store"
         )
     pool = int(auc[:, usable].mean(axis=1).argmax())
@@ -113,7 +113,7 @@ def _check_stores(stores: Sequence[Activations]) -> None:
     distinct = {store.provenance for store in stores}
     if len(distinct) < len(stores):
         names = ", ".join(store.name for store in stores)
-        raise ConfigError(f"two stores are of one encoder, made in one way: {names}; give one")
+        raise ConfigError(f"two stores have the same encoder and settings: {names}; give one")
 
 
 def _check_assignments(

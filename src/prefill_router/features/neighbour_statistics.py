@@ -1,7 +1,7 @@
-"""What the labels and distances of the K nearest rows say (section 3.2 of the paper).
+"""Statistics of the labels and distances of the K nearest rows (section 3.2 of the paper).
 
 The paper names the neighbour-correct ratio, distance-weighted correctness and class-conditional
-distance means; the rest is settled here.
+distance means; the details are defined here.
 """
 
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ PerQueryAndTarget = Float64[NDArray[np.float64], "query target"]
 Among = Float64[NDArray[np.float64], "query k"]
 
 STATISTICS = ("share", "weighted share", "distance where right", "distance where wrong")
-"""What is computed for each K and each target, in the order of the columns."""
+"""The statistics of each K and each target, in the order of the columns."""
 
 _QUERIES_AT_ONCE = 512
-_NEAREST = 1e-3  # of the distance to the K-th; by `inverse`, what is nearer counts no more
+_NEAREST = 1e-3  # times the distance to the K-th: the least distance for the weights of `inverse`
 
 
 def check_options(ks: Sequence[int], kernel: str) -> None:
     """Check options before anything is read.
 
     Raises:
-        ConfigError: `ks` aren't rising positive numbers, or the kernel is unknown.
+        ConfigError: `ks` aren't increasing positive numbers, or the kernel is unknown.
     """
     if not ks or min(ks) < 1 or list(ks) != sorted(set(ks)):
-        raise ConfigError(f"ks is {list(ks)}; give numbers of neighbours, from 1 on, rising")
+        raise ConfigError(f"ks is {list(ks)}; give increasing numbers of neighbours, 1 or more")
     if kernel not in KERNELS:
         raise ConfigError(f"kernel is {kernel!r}; known are {list(KERNELS)}")
 
@@ -48,23 +48,23 @@ def statistics(
     ks: tuple[int, ...],
     kernel: Kernel,
 ) -> Float64[NDArray[np.float64], "query column"]:
-    """The statistics of some queries, finite; a query that is a row of the index leaves it out.
+    """The statistics of some queries, finite; a query doesn't count as its own neighbour.
 
-    With y the labels of the measured ones among the K nearest, d their distances, w their weights
-    and h the distance to the K-th, for each target:
+    With y the known labels among the K nearest neighbours, d their distances, w their weights and h
+    the distance to the K-th, for each target:
 
-    - share: the mean of y; without a measured one, that of all rows;
-    - weighted share: sum(w y) / sum(w), likewise;
-    - distance where right: sum(y d) / sum(y); without a right one h, since none is nearer;
+    - share: the mean of y; without a known label, the mean over all rows;
+    - weighted share: sum(w y) / sum(w), or again the mean over all rows;
+    - distance where right: sum(y d) / sum(y); h where no neighbour is right;
     - distance where wrong: the same with 1 - y.
 
     Args:
-        index: The train rows, of two different keys at least.
+        index: The train rows, with at least two different keys.
         correct: Their labels in [0, 1], NaN where missing.
         vectors: The queries.
-        keys: Their content keys.
-        ks: Numbers of neighbours, rising. Where there are fewer rows, all of them count.
-        kernel: How distances weigh.
+        keys: The queries' content keys.
+        ks: Numbers of neighbours, increasing. Where there are fewer rows, all of them count.
+        kernel: The weight as a function of the distance.
     """
     prior = _base_rates(correct)
     present = ~np.isnan(correct)
@@ -85,7 +85,7 @@ def _of(
     prior: Float64[NDArray[np.float64], " target"],
     kernel: Kernel,
 ) -> Float64[NDArray[np.float64], "query column"]:
-    """One K; `labels` are y and whether it was measured, zeros where there is no neighbour."""
+    """The statistics for one K; `labels` are y and whether it is known, 0 without a neighbour."""
     known = np.where(np.isinf(distances), 0, distances)
     farthest = known.max(axis=1, keepdims=True)
     by = np.stack([np.ones_like(known), weights(known, farthest, kernel), known], axis=1)
@@ -106,7 +106,7 @@ def _of(
 def weights(
     distances: Among, farthest: Float64[NDArray[np.float64], "query 1"], kernel: Kernel
 ) -> Among:
-    """The weight of each neighbour, positive; equal ones where all are at no distance."""
+    """The weight of each neighbour, positive; equal where all distances are 0."""
     relative = distances / np.where(farthest > 0, farthest, 1)
     if kernel == "gaussian":
         return np.asarray(np.exp(-(relative**2) / 2))
@@ -121,7 +121,7 @@ def _ratio(
 
 
 def _base_rates(correct: Labels) -> Float64[NDArray[np.float64], " target"]:
-    """The mean label of each target; of a target without labels, that of all."""
+    """The mean label of each target; for a target without labels, the mean of all."""
     count = (~np.isnan(correct)).sum(axis=0)
     total = np.nansum(correct, axis=0, dtype=np.float64)
     overall = total.sum() / max(1, count.sum())

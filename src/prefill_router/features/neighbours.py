@@ -1,7 +1,6 @@
 """Statistics of the nearest train queries: how often, and how close, each target was right.
 
-A family of features, its options, and what is saved of it; `neighbour_statistics` computes the
-statistics.
+The family of features with its options; `neighbour_statistics` computes the statistics.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,8 +40,8 @@ class NeighboursConfig(VectorsConfig):
     """Options of the neighbour statistics.
 
     Attributes:
-        ks: Over how many neighbours; each gives four columns per target.
-        kernel: How a distance d weighs in the weighted share, with h the distance to the K-th
+        ks: The numbers of neighbours; each gives four columns per target.
+        kernel: The weight of a distance d in the weighted share, with h the distance to the K-th
             neighbour: `inverse` is 1 / d, `gaussian` exp(-(d / h)^2 / 2).
     """
 
@@ -61,10 +60,9 @@ class NeighboursConfig(VectorsConfig):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> "Neighbours":
-        """Keep the train rows, and standardise by what they are to each other.
+        """Store the train rows, and fit the scaler to their own statistics.
 
-        Nothing is drawn. Every train row's statistics leave itself out, and all rows of the same
-        prompt.
+        Not random. A train row's statistics leave out itself and all rows with the same prompt.
 
         Raises:
             FitError: There are fewer than two different prompts, or no label.
@@ -73,7 +71,8 @@ class NeighboursConfig(VectorsConfig):
         if len(set(train.prompt_keys)) < 2 or np.isnan(train.correct).all():
             raise FitError(
                 f"neighbours of {len(set(train.prompt_keys))} different prompts with "
-                f"{int((~np.isnan(train.correct)).sum())} labels say nothing; give two at least"
+                f"{int((~np.isnan(train.correct)).sum())} labels aren't enough; give at least two "
+                "prompts with a label"
             )
         store, where = self.where_of(states)
         reading = PromptStates.of_dataset(train, [store])
@@ -105,17 +104,17 @@ _QUERIES_AT_ONCE = 4096
 @final
 @dataclass(frozen=True, eq=False)
 class Neighbours(SingleSiteFamily):
-    """Frozen neighbour statistics: made by `NeighboursConfig.fit` or `from_dict`.
+    """Neighbour statistics. Frozen; made by `NeighboursConfig.fit` or `from_dict`.
 
     Attributes:
-        where: Which states are the vectors.
-        normalise: Whether each is brought to length 1 first.
-        ks: Over how many neighbours, rising.
-        kernel: How distances weigh.
-        vectors: Of the train rows.
-        labels: Theirs, in [0, 1], `MISSING` where not measured.
+        where: The site whose states are the vectors.
+        normalise: Whether each is scaled to unit length first.
+        ks: The numbers of neighbours, increasing.
+        kernel: The weight as a function of the distance.
+        vectors: The vectors of the train rows.
+        labels: The labels of the train rows in [0, 1], `MISSING` where not measured.
         keys: The content key of each row, a SHA-256.
-        standard: The scale of each column. Columns go by K, then by `STATISTICS`, then by target.
+        standard: The scaler of the columns, which are ordered by K, `STATISTICS` and target.
     """
 
     kind: ClassVar[str] = "neighbours"
@@ -130,12 +129,12 @@ class Neighbours(SingleSiteFamily):
 
     @cached_property
     def index(self) -> NeighbourIndex:
-        """The train rows, to search among."""
+        """The search index of the train rows."""
         return NeighbourIndex.of(self.vectors, [row.tobytes().hex() for row in self.keys])
 
     @cached_property
     def correct(self) -> Labels:
-        """Their labels, NaN where missing."""
+        """The labels of the train rows, NaN where missing."""
         return np.where(self.labels == MISSING, np.float32(np.nan), self.labels)
 
     def verify(self) -> None:
@@ -151,11 +150,11 @@ class Neighbours(SingleSiteFamily):
 
     @property
     def width(self) -> int:
-        """How many columns it has."""
+        """The number of columns."""
         return len(self.standard.mean)
 
     def read(self, reading: PromptStates) -> Columns:
-        """The columns of these queries; a train row's leave itself out."""
+        """The columns of these queries; a train row isn't its own neighbour."""
         result = np.empty((len(reading), self.width), dtype=np.float32)
         for rows, vectors in vectors_of(self.where, reading, normalise=self.normalise):
             raw = statistics(
@@ -173,11 +172,11 @@ class Neighbours(SingleSiteFamily):
 def vectors_of(
     where: SingleSite, reading: PromptStates, *, normalise: bool
 ) -> Iterator[tuple[slice, Vectors]]:
-    """Rows (a slice into the queries) and their vectors, some at a time.
+    """Rows (a slice of the queries) and their vectors, in chunks.
 
     Raises:
         ProvenanceError: The states are of another encoder, site or type.
-        StoreError: Some aren't held.
+        StoreError: Some states are missing.
     """
     for rows, states in where.read(reading):
         for start in range(0, len(states), _QUERIES_AT_ONCE):
@@ -187,7 +186,7 @@ def vectors_of(
 
 
 def _unit(vectors: Vectors) -> Vectors:
-    """Of length 1; what is zero stays so."""
+    """Vectors scaled to unit length; zero vectors stay zero."""
     wide = vectors.astype(np.float64)
     length = np.linalg.norm(wide, axis=1, keepdims=True)
     return np.asarray(wide / np.where(length > 0, length, 1), dtype=np.float32)

@@ -23,13 +23,13 @@ class PrefillConfig(FamilyConfig):
     """Options of the prefill features.
 
     Attributes:
-        encoders: Which encoders are read; every one whose states are given, if none is named.
-        mode: `single`, `per_model` or `auto`: which encoder serves which target.
+        encoders: The encoders to read; if empty, every one whose states are given.
+        mode: `single`, `per_model` or `auto`: which encoder is read for which target.
         select: How a site is chosen: `fisher`, `grid`, one site such as `mean.5` for all targets,
             or the site of each target by its name.
-        scope: Whether each target has a site of its own, or the pool has one for all.
+        scope: Whether each target has its own site, or the pool has one for all.
         dim: Components of each block, unless the grid search chooses.
-        poolings: Candidates.
+        poolings: The candidate poolings.
         all_layers: Whether layers below ceil(L/2) are candidates too.
         assignments: For `per_model`: the name of each target's encoder.
     """
@@ -44,11 +44,11 @@ class PrefillConfig(FamilyConfig):
     assignments: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _ = self._pinned  # a site that is none is refused at once
+        _ = self._pinned  # an invalid site is refused at once
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The states of the encoders that are named."""
+        """The states of the named encoders."""
         return tuple(Need(name) for name in self.encoders)
 
     def fit(
@@ -84,7 +84,7 @@ class PrefillConfig(FamilyConfig):
         return {target: Site.parse(site) for target, site in self.select.items()}
 
     def _used(self, states: Sequence[Activations]) -> list[Activations]:
-        """The states that are read: of the encoders named, or all that have candidates."""
+        """The states that are read: those of the named encoders, or all that have candidates."""
         if self.encoders:
             named = [store for store in states if store.provenance.encoder in self.encoders]
             lacking = set(self.encoders) - {store.provenance.encoder for store in named}
@@ -105,15 +105,13 @@ def _assigned(
     shared = sorted({n for n in assignments.values() if names.count(n) > 1})
     if shared:
         raise ConfigError(
-            f"several stores are of the encoders {shared}, so a name doesn't say which is meant; "
-            "give one store of each"
+            f"several stores have the encoders {shared}, so these names are ambiguous; give one "
+            "store of each"
         )
     by_name = dict(zip(names, stores, strict=True))
     unknown = sorted(set(assignments.values()) - by_name.keys())
     if unknown:
-        raise ConfigError(
-            f"no store is of the encoders {unknown}; the stores are of {list(by_name)}"
-        )
+        raise ConfigError(f"no store has the encoders {unknown}; the stores have {list(by_name)}")
     return {target: by_name[name] for target, name in assignments.items()}
 
 

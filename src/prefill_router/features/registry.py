@@ -1,4 +1,4 @@
-"""The families of features by kind; each is imported when it is first asked for."""
+"""The feature families by kind; each is imported when it is first looked up."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from prefill_router.serialization import Kinds, Tensors
 @final
 @dataclass(frozen=True)
 class FamilyEntry:
-    """One kind.
+    """One kind of feature family.
 
     Attributes:
-        config: Its options, and how it is fitted.
-        family: What is fitted.
+        config: The class of its options, which fit it.
+        family: The class of the fitted family.
     """
 
     config: type[FamilyConfig]
@@ -37,9 +37,9 @@ FAMILIES = Kinds[FamilyEntry](
 
 
 def load_family(config: Mapping[str, Any], tensors: Tensors) -> Family:
-    """The family of `Family.to_dict` and `Family.tensors`.
+    """The family that `Family.to_dict` and `Family.tensors` describe.
 
     Raises:
-        CorruptError: The kind is unknown, or the rest contradicts itself.
+        CorruptError: The kind is unknown, or the values contradict each other.
     """
     return FAMILIES.of_saved(config).family.from_dict(config, tensors)

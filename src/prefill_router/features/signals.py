@@ -1,7 +1,7 @@
-"""How a causal language model finds the question: its log-probability, perplexity and entropy.
+"""Language-model signals of the prompt: its log-probability, perplexity and entropy.
 
-The perplexity enters as its logarithm, since a single odd prompt has one that dwarfs all others.
-The logarithm is minus the mean log-probability, so two of the three columns say the same.
+The perplexity is used as its logarithm, since a single outlier would dominate otherwise. This
+logarithm is minus the mean log-probability, so two of the three columns carry the same information.
 """
 
 from collections.abc import Sequence
@@ -45,9 +45,9 @@ class Signals(SingleSiteFamily):
     """The signals of a language model, standardised. Made by `SignalsConfig.fit`.
 
     Attributes:
-        where: Which states are the signals.
-        mean: Of the train rows.
-        scale: Their standard deviation; 1 for a column that is constant.
+        where: The site whose states are the signals.
+        mean: The train rows' mean.
+        scale: Their standard deviation; 1 for a constant column.
     """
 
     kind: ClassVar[str] = "signals"
@@ -57,7 +57,7 @@ class Signals(SingleSiteFamily):
 
     @property
     def width(self) -> int:
-        """How many columns it has."""
+        """The number of columns."""
         return _COLUMNS
 
     def read(self, reading: PromptStates) -> Columns:
@@ -78,7 +78,7 @@ class SignalsConfig(FamilyConfig):
     """Options of the signals.
 
     Attributes:
-        encoder: `signals:` and a causal language model: a hub id, or a folder.
+        encoder: `signals:` and a causal language model, as a hub id or a folder.
     """
 
     encoder: str = "signals:gpt2"
@@ -86,8 +86,8 @@ class SignalsConfig(FamilyConfig):
     def __post_init__(self) -> None:
         if EncoderName.parse(self.encoder).scheme != "signals":
             raise ConfigError(
-                f"signals are read by {self.encoder!r}; name a causal language model, such as "
-                "signals:gpt2"
+                f"the encoder of signals is {self.encoder!r}; name a causal language model, such "
+                "as signals:gpt2"
             )
 
     @property
@@ -103,7 +103,7 @@ class SignalsConfig(FamilyConfig):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Signals:
-        """Take the moments of the train rows; labels aren't looked at."""
+        """Compute the moments of the train rows; labels aren't used."""
         del seed, progress
         store = store_of(states, self.encoder, OWN)
         _check(store.provenance)
@@ -117,13 +117,15 @@ def _check(provenance: Provenance) -> None:
     if provenance.hidden_size != _COLUMNS:
         raise ConfigError(
             f"the states of {provenance.encoder!r} are {provenance.hidden_size} wide; signals are "
-            f"{_COLUMNS}"
+            f"{_COLUMNS} wide"
         )
 
 
 def _vectors(states: States) -> Vectors:
     vectors = states.astype(np.float64)
-    vectors[:, _PERPLEXITY] = np.log(np.maximum(vectors[:, _PERPLEXITY], 1.0))  # none is below 1
+    vectors[:, _PERPLEXITY] = np.log(
+        np.maximum(vectors[:, _PERPLEXITY], 1.0)
+    )  # a perplexity is at least 1
     return vectors
 
 

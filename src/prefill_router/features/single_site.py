@@ -1,4 +1,4 @@
-"""What families that read one site of one encoder have in common."""
+"""The common part of families that read one site of one encoder."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,11 +38,11 @@ SavedName = Saved(form=Annotated[str, AfterValidator(Site.parse)], write=attrget
 @final
 @dataclass(frozen=True)
 class SingleSite(Part):
-    """Which states are read.
+    """One site of one encoder.
 
     Attributes:
-        source: What made them, and what they are rounded to.
-        site: At which layer, with which pooling.
+        source: The provenance and rounding of the states.
+        site: The layer and pooling.
     """
 
     axes: ClassVar[Mapping[str, str]] = {"hidden": "states.provenance.hidden_size"}
@@ -50,15 +50,15 @@ class SingleSite(Part):
     site: Annotated[Site, SavedName]
 
     def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
-        """The site, of its own encoder."""
+        """The site, if this is its encoder; otherwise none."""
         return (self.site,) if provenance == self.source.provenance else ()
 
     def read(self, reading: PromptStates) -> Iterator[tuple[slice, States]]:
-        """Rows (a slice into the queries) and their states.
+        """Rows (a slice of the queries) and their states.
 
         Raises:
             ProvenanceError: The states are of another encoder, site or type.
-            StoreError: Some aren't held.
+            StoreError: Some states are missing.
         """
         store = find_store(reading.states, self.source.provenance)
         return states_like(self.source, self.site, store, reading.keys)
@@ -66,7 +66,7 @@ class SingleSite(Part):
     def moments(
         self, store: Activations, keys: Sequence[str], vectors: Callable[[States], Vectors]
     ) -> Moments:
-        """The moments of what `vectors` makes of the states of some prompts."""
+        """The moments of the vectors that `vectors` computes from the states of some prompts."""
         parts = (Moments.of(vectors(states)) for _, states in SiteStates(store, self.site, keys))
         return Moments.total(parts, hidden=self.source.provenance.hidden_size)
 
@@ -74,7 +74,7 @@ class SingleSite(Part):
         """Check that the encoder has such a layer."""
         layers = self.source.provenance.num_layers
         if self.site.layer > layers:
-            raise ConfigError(f"{self.site.name} is read; the encoder has {layers} layers")
+            raise ConfigError(f"the site is {self.site.name}; the encoder has {layers} layers")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class SingleSiteFamily(Family):
     """A family that reads one site of one encoder.
 
     Attributes:
-        where: Which states it reads.
+        where: The site that it reads.
     """
 
     where: SingleSite
@@ -93,7 +93,7 @@ class SingleSiteFamily(Family):
         return (self.where.source,)
 
     def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
-        """What it reads of one encoder."""
+        """The sites of one encoder that it reads."""
         return self.where.sites_of(provenance)
 
 
@@ -102,10 +102,10 @@ class VectorsConfig(FamilyConfig):
     """Options of a family that reads one vector of each query.
 
     Attributes:
-        encoder: What makes it, as `encoders.load_encoder` takes it.
-        site: Such as `mean.6`; by default an encoder's own vector where it gives one, else the mean
-            over the tokens at the last layer, which for MiniLM is its sentence embedding.
-        normalise: Whether vectors are brought to length 1 first, so that directions are compared.
+        encoder: The encoder's name, as for `encoders.load_encoder`.
+        site: A site such as `mean.6`; by default an encoder's own vector if it outputs one, else
+            the mean over the tokens at the last layer, which for MiniLM is its sentence embedding.
+        normalise: Whether vectors are scaled to unit length first, so that directions are compared.
     """
 
     encoder: str = MINILM
@@ -113,11 +113,11 @@ class VectorsConfig(FamilyConfig):
     normalise: bool = True
 
     def __post_init__(self) -> None:
-        _ = self._site  # one that is none is refused at once
+        _ = self._site  # an invalid site is refused at once
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The states of the encoder, at the site where that is known before it is loaded."""
+        """The states of the encoder, at the site if that is known before the encoder is loaded."""
         return (Need(self.encoder, None if self._site is None else (self._site,)),)
 
     @property
@@ -127,10 +127,10 @@ class VectorsConfig(FamilyConfig):
         return OWN if gives_own_vectors(self.encoder) else None
 
     def where_of(self, states: Sequence[Activations]) -> tuple[Activations, SingleSite]:
-        """The states that are read, and which of them.
+        """The store and the site that are read.
 
         Raises:
-            ConfigError: None are given of the encoder.
+            ConfigError: No states of the encoder are given.
         """
         store = store_of(states, self.encoder, self._site)
         site = self._site or Site(store.provenance.num_layers, "mean")
@@ -138,10 +138,10 @@ class VectorsConfig(FamilyConfig):
 
 
 def store_of(states: Sequence[Activations], encoder: str, site: Site | None) -> Activations:
-    """The states that an encoder of this name made, at best such as hold the site.
+    """The store of an encoder of this name, preferably one with the site.
 
     Raises:
-        ConfigError: None are given.
+        ConfigError: No states of the encoder are given.
     """
     name = recorded_name(encoder)
     named = [store for store in states if store.provenance.encoder == name]

@@ -1,7 +1,7 @@
-"""The logits of networks tuned on the text itself, one column per target.
+"""The logits of networks fine-tuned on the text itself, one column per target.
 
-The base network isn't kept: it is loaded again, from the hub or a folder, when it is first needed,
-and must be the one that was tuned. Importing this loads neither torch nor peft.
+The base network isn't saved: it is loaded again, from the hub or a folder, when it is first needed,
+and must be the one that was fine-tuned. Importing this loads neither torch nor peft.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,26 +43,26 @@ Pool = Literal["first", "mean", "last"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class TextNetworkConfig(FamilyConfig):
-    """Options of a pretrained network that is tuned, by LoRA, to predict the labels from the text.
+    """Options of a pretrained network that is fine-tuned, by LoRA, to predict labels from the text.
 
     Attributes:
         network: A hub id, a local folder, or a packaged encoder such as `minilm`.
         revision: Branch, tag or commit of a hub id.
-        mode: `shared` tunes one network with an output for each target, `per_target` one network
-            for each.
-        pool: Which state the outputs are read from: of the `first` token, the `mean` over the
-            tokens, or of the `last`.
-        modules: Names of the linear layers that are adapted; by default those that make an
-            attention's queries and values (DeBERTa: `query_proj` and `value_proj`).
-        rank: Of each adaption.
-        alpha: An adaption is scaled by alpha / rank.
-        dropout: The share of an adaption's inputs, and of the outputs' inputs, that is dropped.
-        epochs: Passes over the fitting rows, at most.
-        batch_size: Queries a step.
-        learning_rate: AdamW's at its highest, after the warm-up; it falls to 0 from there.
-        weight_decay: AdamW's.
+        mode: `shared` fine-tunes one network with an output for each target, `per_target` one
+            network for each.
+        pool: The state that the outputs are computed from: of the `first` token, of the `last`, or
+            the `mean` over the tokens.
+        modules: Names of the linear layers with adapters; by default the query and value
+            projections of the attention (DeBERTa: `query_proj` and `value_proj`).
+        rank: The rank of each adapter.
+        alpha: An adapter is scaled by alpha / rank.
+        dropout: The dropout rate of the adapters' inputs and of the outputs' inputs.
+        epochs: The greatest number of epochs.
+        batch_size: Queries per step.
+        learning_rate: AdamW's peak learning rate, after the warm-up; it then decays to 0.
+        weight_decay: AdamW's weight decay.
         warmup: The share of the steps in which the learning rate rises.
-        max_tokens: Longer prompts lose their middle.
+        max_tokens: The limit to which longer prompts are truncated, in the middle.
         validation: The share of the rows that is held out for the validation loss.
         patience: Epochs without a better validation loss after which training stops.
     """
@@ -97,10 +97,10 @@ class TextNetworkConfig(FamilyConfig):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Family:
-        """Tune the network on the train part.
+        """Fine-tune the network on the train rows.
 
         Raises:
-            ConfigError: The network can't be loaded, or an option doesn't suit it.
+            ConfigError: The network can't be loaded, or an option doesn't fit it.
             FitError: There is nothing to learn from, or the losses aren't finite.
             MissingExtraError: peft isn't installed.
         """
@@ -134,12 +134,12 @@ def _plain_layers(layers: tuple[tuple[str, int, int], ...]) -> list[dict[str, An
 @final
 @dataclass(frozen=True)
 class Adaption(Part):
-    """How a network is adapted.
+    """The shape of a network's LoRA adapters.
 
     Attributes:
-        rank: Of each adaption.
-        alpha: An adaption is scaled by alpha / rank.
-        layers: The full name, inputs and outputs of each adapted layer.
+        rank: The rank of each adapter.
+        alpha: An adapter is scaled by alpha / rank.
+        layers: The full name, number of inputs and number of outputs of each adapted layer.
     """
 
     rank: PositiveInt
@@ -151,7 +151,7 @@ class Adaption(Part):
 
     @classmethod
     def of(cls, network: "AdaptedNetwork", *, rank: int, alpha: int) -> "Adaption":
-        """That of a network."""
+        """The shape of the adapters of a network."""
         arrays = network.arrays()
         layers = [
             (name, int(arrays[f"lora_a.{i}"].shape[1]), int(arrays[f"lora_b.{i}"].shape[0]))
@@ -163,18 +163,18 @@ class Adaption(Part):
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextNetwork(Family):
-    """Tuned networks: one for all targets, or one for each.
+    """Fine-tuned networks: one for all targets, or one for each.
 
     Attributes:
         targets: The targets' names.
-        made_by: What identifies the base network, its tokenizer and how prompts become tokens.
+        made_by: The provenance of the base network and its tokenizer.
         mode: Whether one network serves all targets.
-        pool: Which state the outputs are read from.
-        adaption: Which layers are adapted, and how.
-        arrays: Those of `AdaptedNetwork.arrays`, each with a first axis of networks.
+        pool: The state that the outputs are computed from.
+        adaption: The shape of the adapters.
+        arrays: The arrays of `AdaptedNetwork.arrays`, with the networks as a first axis.
         report: The losses, and which targets couldn't be learned.
-        source: Where the base network is; None for the hub, or for a folder of its name here. It
-            isn't saved: it holds for this machine alone.
+        source: The path of the base network; None for the hub, or for a folder of its name in the
+            working folder. It isn't saved, since it is valid on this machine only.
     """
 
     kind: ClassVar[str] = "text_network"
@@ -196,15 +196,15 @@ class TextNetwork(Family):
 
     @property
     def width(self) -> int:
-        """How many columns it has: the targets'."""
+        """The number of columns: one per target."""
         return len(self.targets)
 
     def at(self, source: Path | str) -> "TextNetwork":
-        """The same, where the base network lies at another place; what lies there is checked."""
+        """The same family with the base network at another path, which is checked."""
         return replace(self, source=str(source))
 
     def located(self, folders: Mapping[str, Path | str]) -> "TextNetwork":
-        """The same, where its base network lies in one of these folders."""
+        """The same family, with the base network loaded from one of these folders, by name."""
         place = folders.get(self.made_by.encoder)
         return self if place is None else self.at(place)
 
@@ -212,8 +212,8 @@ class TextNetwork(Family):
         """The logits of these queries.
 
         Raises:
-            ConfigError: The base network isn't found, or is too small for the adaptions.
-            ProvenanceError: It is another one than was tuned.
+            ConfigError: The base network isn't found, or doesn't fit the adapters.
+            ProvenanceError: It isn't the network that was fine-tuned.
             PromptError: A prompt can't be encoded; the message names its content key.
             MissingExtraError: peft isn't installed.
         """
@@ -256,7 +256,7 @@ class TextNetwork(Family):
 
     @classmethod
     def array_shapes(cls, plain: Mapping[str, Any]) -> dict[str, Shape]:
-        """See `AdaptedNetwork.arrays`; the first axis is the networks'."""
+        """The shapes of `arrays`; see `AdaptedNetwork.arrays`."""
         targets = len(plain["targets"])
         networks, outputs = (1, targets) if plain["mode"] == "shared" else (targets, 1)
         shapes: dict[str, Shape] = {

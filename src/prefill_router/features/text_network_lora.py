@@ -1,6 +1,6 @@
-"""A pretrained network with adaptions (LoRA, Hu et al. 2021) and outputs of its own.
+"""A pretrained network with LoRA adapters (Hu et al. 2021) and its own outputs.
 
-The linear layers that are adapted are named, or are those of queries and values.
+The adapted linear layers are given by name, or are the query and value projections.
 """
 
 import math
@@ -27,10 +27,10 @@ _NAME = "router"
 
 @final
 class AdaptedNetwork:
-    """The network; its own weights never change.
+    """A network with adapters; its own weights are frozen.
 
     Attributes:
-        encoder: Whose network is adapted, with its tokenizer.
+        encoder: The encoder with the base network and its tokenizer.
         modules: The full names of the adapted layers.
     """
 
@@ -65,36 +65,36 @@ class AdaptedNetwork:
 
     @property
     def parameters(self) -> list[Tensor]:
-        """What is trained."""
+        """The trainable parameters."""
         return list(self._weights.values())
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
-        """Copies of what is trained, by name.
+        """Copies of the trainable parameters, by name.
 
-        `lora_a.I` [rank, input] and `lora_b.I` [output, rank] are of the adapted layer I,
-        `head.weight` [output, hidden] and `head.bias` [output] of the outputs.
+        `lora_a.I` [rank, input] and `lora_b.I` [output, rank] belong to the adapted layer I,
+        `head.weight` [output, hidden] and `head.bias` [output] to the outputs.
         """
         return {name: w.detach().cpu().numpy().copy() for name, w in self._weights.items()}
 
     @torch.no_grad()
     def load(self, arrays: Arrays) -> None:
-        """Take such arrays.
+        """Load arrays of `arrays`.
 
         Raises:
-            ConfigError: They are of another network.
+            ConfigError: They belong to another network.
         """
         if {k: v.shape for k, v in arrays.items()} != {
             name: tuple(weight.shape) for name, weight in self._weights.items()
         }:
             raise ConfigError(
-                f"the adaptions are of another network than {self.encoder.provenance.encoder}"
+                f"the adapters belong to another network than {self.encoder.provenance.encoder}"
             )
         for name, weight in self._weights.items():
             weight.copy_(torch.from_numpy(arrays[name]))
 
     @torch.no_grad()
     def begin(self, biases: Float32[NDArray[np.float32], " output"], seed: int) -> None:
-        """Draw what training starts from: the network as it is, and outputs of these logits."""
+        """Initialise the parameters: the network unchanged, and outputs with these biases."""
         random = torch.Generator().manual_seed(seed)
         for name, weight in self._weights.items():
             if name.startswith("lora_a."):
@@ -106,7 +106,7 @@ class AdaptedNetwork:
 
     @contextmanager
     def training(self, seed: int) -> Iterator[None]:
-        """Within it units are dropped, drawn from this seed."""
+        """A context with dropout, whose random numbers start from this seed."""
         self._network.train()
         try:
             with _own_draws(self.encoder.device, seed):
@@ -116,7 +116,7 @@ class AdaptedNetwork:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Within it, during training, nothing is dropped."""
+        """A context without dropout, for evaluation during training."""
         self._network.eval()
         try:
             yield
@@ -140,14 +140,14 @@ class AdaptedNetwork:
     def read(
         self, prompts: Sequence[TokenizedPrompt], networks: Sequence[Arrays]
     ) -> Float32[NDArray[np.float32], "network query output"]:
-        """The outputs for prompts of several networks, each with adaptions of its own.
+        """The outputs of several networks, each with its own adapters, for these prompts.
 
         Raises:
-            ConfigError: The adaptions are of another network.
+            ConfigError: The adapters belong to another network.
         """
         result = np.empty((len(networks), len(prompts), len(self._head.bias)), dtype=np.float32)
         lengths = [len(prompt.ids) for prompt in prompts]
-        with self._lock, torch.inference_mode():  # others would change the adaptions meanwhile
+        with self._lock, torch.inference_mode():  # other threads would load other adapters
             for number, arrays in enumerate(networks):
                 self.load(arrays)
                 for rows in batches(lengths, self.encoder.batch_tokens):
@@ -158,9 +158,9 @@ class AdaptedNetwork:
 
 @contextmanager
 def _own_draws(device: torch.device, seed: int = 0) -> Iterator[None]:
-    """Within it torch's own generators start from a seed; afterwards they are as they were.
+    """A context in which torch's global generators start from a seed; they are restored after it.
 
-    The layers that drop units draw from these generators and from no others.
+    Dropout layers can only use these global generators.
     """
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -202,10 +202,10 @@ def adapted_modules(network: nn.Module, names: Iterable[str] | None) -> tuple[st
 
     Args:
         network: The base network.
-        names: Last parts of their names; those of an attention's queries and values if not given.
+        names: The last parts of their names; by default the query and value projections.
 
     Raises:
-        ConfigError: There are none, or one of the names is nowhere.
+        ConfigError: There are no such layers, or a name matches none.
     """
     linear = [name for name, module in network.named_modules() if _is_linear(module)]
     last = {name.rpartition(".")[2] for name in linear}

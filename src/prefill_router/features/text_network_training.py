@@ -1,6 +1,6 @@
-"""Fits networks on the text: labels, rows held out, and the tuning on tokenised prompts.
+"""Fine-tuning of networks on the text: labels, held-out rows, and the training loop.
 
-One network learns all targets, or each target has one of its own.
+One network learns all targets, or each target has its own.
 """
 
 import math
@@ -27,20 +27,20 @@ from prefill_router.training import Trainer, TrainingRun, train_epochs
 
 Rows = Int[NDArray[np.int64], " _"]
 _BATCHES_SORTED = 16
-"""So many batches are sorted by length together: less padding, and still a random order."""
+"""The number of batches that are sorted by length together: less padding, still a random order."""
 _LONGEST_GRADIENT = 1.0
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Train rows.
+    """The train rows.
 
     Attributes:
-        prompts: As the network reads them.
+        prompts: The tokenised prompts.
         correct: Labels in [0, 1], NaN where missing.
         fit: The rows that are fitted on.
-        held: The rows whose loss tells when to stop.
+        held: The held-out rows for the validation loss.
     """
 
     prompts: Sequence[TokenizedPrompt]
@@ -50,11 +50,11 @@ class Texts:
 
     @property
     def present(self) -> Bool[NDArray[np.bool_], "query target"]:
-        """Which labels are there."""
+        """Which labels are known."""
         return ~np.isnan(self.correct)
 
     def only(self, target: int) -> "Texts":
-        """The rows with labels of one target; both parts have all of them if one had none."""
+        """The rows with labels of one target; if one part would be empty, both have all rows."""
         labelled = self.present[:, target]
         fit, held = self.fit[labelled[self.fit]], self.held[labelled[self.held]]
         if not len(fit) or not len(held):
@@ -71,7 +71,7 @@ class TuningRun(TrainingRun):
 
 
 def steps_of(texts: Texts, config: TextNetworkConfig) -> int:
-    """How many steps an epoch has."""
+    """The number of steps per epoch."""
     return math.ceil(len(texts.fit) / config.batch_size)
 
 
@@ -83,7 +83,7 @@ def tune(
     seed: int,
     advance: Advance,
 ) -> TuningRun:
-    """Train from where the network stands.
+    """Train the network from its present parameters.
 
     Raises:
         FitError: The losses aren't finite.
@@ -97,7 +97,7 @@ def tune(
 
 @final
 class _TextTrainer(Trainer):
-    """One network in training; it tells of every step, since an epoch is long."""
+    """One network in training; it reports every step, since an epoch is long."""
 
     def __init__(
         self,
@@ -118,11 +118,11 @@ class _TextTrainer(Trainer):
 
     @property
     def active(self) -> int:
-        """One until the network has stopped."""
+        """1 until the network has stopped, then 0."""
         return int(self.run.waited < self._config.patience)
 
     def epoch(self) -> None:
-        """One pass over the fitting rows."""
+        """Train on the fitting rows once."""
         losses = []
         for rows in _orders(self._texts, self._config.batch_size, self._random):
             losses.append(self._step(rows))
@@ -144,7 +144,7 @@ class _TextTrainer(Trainer):
 
 
 def _rate(total: int, warmup: float) -> Callable[[int], float]:
-    """The learning rate as a share of its highest: up during the warm-up, then down to 0."""
+    """The learning rate as a share of its peak: rising during the warm-up, then falling to 0."""
     rising = max(1, round(total * warmup))
 
     def rate(step: int) -> float:
@@ -154,7 +154,7 @@ def _rate(total: int, warmup: float) -> Callable[[int], float]:
 
 
 def _orders(texts: Texts, batch_size: int, random: np.random.Generator) -> Iterator[Sequence[int]]:
-    """The fitting rows in batches, those of a batch of similar length, in random order."""
+    """The fitting rows in batches of similar length, in random order."""
     order = random.permutation(texts.fit)
     lengths = np.array([len(prompt.ids) for prompt in texts.prompts])
     parts: list[list[int]] = []
@@ -167,7 +167,7 @@ def _orders(texts: Texts, batch_size: int, random: np.random.Generator) -> Itera
 
 
 def _loss(network: AdaptedNetwork, texts: Texts, rows: Sequence[int]) -> tuple[Tensor, int]:
-    """The cross-entropy in nats summed over the labels of these rows, and how many there are."""
+    """The cross-entropy in nats summed over the labels of these rows, and the number of labels."""
     logits = network.logits([texts.prompts[row] for row in rows])
     present = texts.present[rows]
     labels = torch.from_numpy(np.nan_to_num(texts.correct[rows])).to(logits)
@@ -195,12 +195,12 @@ PerTarget = Float64[NDArray[np.float64], " target"]
 @final
 @dataclass(frozen=True, eq=False)
 class _Labels:
-    """The labels of the train part.
+    """The labels of the train rows.
 
     Attributes:
         correct: NaN where missing, and in the columns of targets that can't be learned.
         learned: Which targets have two different labels.
-        logits: Of each target's share of right answers, by the rule of succession.
+        logits: The logit of each target's share of right answers, by the rule of succession.
         notes: Which targets can't be learned.
     """
 
@@ -213,13 +213,13 @@ class _Labels:
 def fit_text_network(
     train: RoutingDataset, config: TextNetworkConfig, *, seed: int, progress: Progress
 ) -> TextNetwork:
-    """Tune a network on the train part.
+    """Fine-tune a network on the train rows.
 
     Queries without a usable label are left out. A target whose labels are all the same, or all
     missing, gets the logit of its share of right answers.
 
     Raises:
-        ConfigError: The network can't be loaded, or an option doesn't suit it.
+        ConfigError: The network can't be loaded, or an option doesn't fit it.
         FitError: There is nothing to learn from, or the losses aren't finite.
         MissingExtraError: peft isn't installed.
     """
@@ -228,7 +228,9 @@ def fit_text_network(
         config.network, revision=config.revision, max_tokens=config.max_tokens, dtype="float32"
     )
     if not isinstance(encoder, HubEncoder):
-        raise ConfigError(f"the network {config.network!r} can't be tuned; name a hub id or folder")
+        raise ConfigError(
+            f"the network {config.network!r} can't be fine-tuned; name a hub id or folder"
+        )
     shared = config.mode == "shared"
     network = AdaptedNetwork(
         encoder,
@@ -263,7 +265,7 @@ def _labels(train: RoutingDataset) -> _Labels:
         )
     notes = [
         f"{train.pool.names[i]} can't be learned: it lacks two different labels; "
-        f"it is given {rates[i]:.3f}"
+        f"its predictions are {rates[i]:.3f}"
         for i in np.flatnonzero(~learned).tolist()
     ]
     kept = np.where(learned, correct, np.nan)
@@ -277,7 +279,7 @@ def _texts(
     config: TextNetworkConfig,
     seed: int,
 ) -> Texts:
-    """The rows with a label, in an order that the dataset's doesn't change."""
+    """The rows with a label, in an order that doesn't depend on the dataset's."""
     keys = train.prompt_keys
     rows = np.flatnonzero(~np.isnan(labels.correct).all(axis=1)).tolist()
 
@@ -291,7 +293,7 @@ def _texts(
 
 
 def _hold_out(keys: list[str], share: float, seed: int) -> tuple[Rows, Rows]:
-    """The rows to fit on and to hold out; equal prompts stay together, a single one does both."""
+    """The rows to fit on and to hold out; equal prompts stay together, a single one is in both."""
     distinct = sorted(set(keys))
     everything = np.arange(len(keys))
     if len(distinct) == 1:

@@ -1,4 +1,4 @@
-"""Fits routers, by recipes."""
+"""Fitting of routers from recipes."""
 
 from prefill_router.lazy_imports import face
 

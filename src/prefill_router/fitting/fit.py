@@ -1,8 +1,7 @@
-"""Fits a router: from a dataset and states to something that routes.
+"""Fitting of a router from a dataset and hidden states.
 
-Everything fitted comes from the train part: the sites, the reducers, the predictor, its shrinkage,
-the costs; and the calibrator from the calibration part. The test part is opened once, at the end,
-for the numbers on the card.
+Sites, reducers, predictor, shrinkage and costs are fitted on the train part, and the calibrator on
+the calibration part. The test part is used once, at the end, for the numbers on the card.
 """
 
 from collections import Counter
@@ -57,11 +56,11 @@ from prefill_router.short_repr import short_repr
 @final
 @dataclass(frozen=True)
 class RouterFit:
-    """A fitted router and what was seen on the way.
+    """A fitted router and its evaluation.
 
     Attributes:
-        router: It.
-        evaluation: On the test part.
+        router: The fitted router.
+        evaluation: The evaluation on the test part.
     """
 
     router: Router
@@ -78,16 +77,16 @@ def fit_router(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> RouterFit:
-    """Fit a router on the train part and judge it on the test part.
+    """Fit a router on the train part and evaluate it on the test part.
 
     Args:
-        dataset: Scored answers.
-        stores: The states of its queries, one store per encoder; what is lacking is encoded now.
+        dataset: The scored answers.
+        stores: The states of its queries, one store per encoder; missing states are encoded now.
         config: The options; the paper's defaults if not given.
         drawn: The split; drawn with `config.seed` if not given.
-        sources: Where encoders are found.
-        cache: Keeps what is encoded now; the user's cache if not given.
-        progress: Shows how far it is.
+        sources: The paths of encoders, by name.
+        cache: The folder for states that are encoded now; the user's cache if not given.
+        progress: Shows the progress.
 
     Raises:
         DataError: The split names queries that the dataset lacks, or the dataset is too small.
@@ -117,7 +116,7 @@ def fit_router(
 
 
 def draw(dataset: RoutingDataset, config: FitConfig) -> Split:
-    """The split that a fit draws where none is given: with a calibration part where one is used."""
+    """The default split of a fit, with a calibration part if the recipe needs one."""
     calibrated = config.recipe.calibration != "none"
     return split(dataset, seed=config.seed, fractions=WITH_CALIBRATION if calibrated else FRACTIONS)
 
@@ -130,14 +129,14 @@ def learn(
     config: FitConfig,
     progress: Progress | None = None,
 ) -> Router:
-    """Fit a router; the test part of the split isn't looked at.
+    """Fit a router; the test part of the split isn't used.
 
     Args:
-        dataset: Scored answers.
-        states: What the recipe's features read, see `fitting.states.gather`.
+        dataset: The scored answers.
+        states: The states that the recipe's features read, see `fitting.inputs.gather`.
         drawn: The split.
         config: The options.
-        progress: Shows how far it is.
+        progress: Shows the progress.
 
     Raises:
         DataError: The split names queries that the dataset lacks.
@@ -182,7 +181,7 @@ def learn(
 
 
 def _examples(recipe: Recipe, columns: NDArray[np.float32], train: RoutingDataset) -> Examples:
-    """What the predictor learns from."""
+    """The training data of the predictor."""
     groups, reader = domains_of(train), recipe.predictor.describes_with
     return Examples(
         columns,
@@ -200,7 +199,7 @@ def _costs(
     tokens: NDArray[np.int64],
     config: FitConfig,
 ) -> tuple[CostEstimator, OutputFit | None]:
-    """Equation 1, and the output that is expected of each query where the recipe asks for it."""
+    """Equation 1, and the predicted output of each query if the recipe asks for it."""
     costs = CostEstimator.fit(train, tokens, assumed_output_tokens=config.assumed_output_tokens)
     if config.recipe.cost == "median":
         return costs, None
@@ -210,7 +209,7 @@ def _costs(
 def _shrunk(
     recipe: Recipe, examples: Examples, train: RoutingDataset, seed: int, progress: Progress
 ) -> tuple[OutOfFold | None, Shrinkage | None]:
-    """Predictions of train rows out of fold, where something learns from them; and what does."""
+    """Out-of-fold predictions for train rows, if they are needed, and the shrinkage if any."""
     cascade = isinstance(recipe.policy, FrugalCascade)
     if not (recipe.shrinkage or recipe.operating_points or cascade):
         return None, None
@@ -230,7 +229,7 @@ def _costs_out_of_fold(
     train: RoutingDataset,
     tokens: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """Estimated costs of train rows, whose own output wasn't learned from."""
+    """Estimated costs of train rows, with outputs predicted out of fold."""
     expected = None if output is None else output.out_of_fold.mean
     return costs.estimate(tokens, input_tokens=train.input_tokens, expected=expected)
 
@@ -242,7 +241,7 @@ def _with_choices(
     train: RoutingDataset,
     cost: NDArray[np.float64],
 ) -> Router:
-    """The router with what is learned of its own predictions of train rows, out of fold."""
+    """The router with what is learned from its out-of-fold predictions for train rows."""
     record = router.record
     if isinstance(recipe.policy, FrugalCascade):
         policy, learned = learned_cascade(
@@ -263,7 +262,7 @@ def _with_choices(
 def _operating_points(
     router: Router, unseen: OutOfFold, train: RoutingDataset, cost: NDArray[np.float64]
 ) -> OperatingPoints | None:
-    """The settings that are best on train rows, by predictors that weren't fitted on them."""
+    """The settings that are best on train rows, by out-of-fold predictions."""
     kept = ~np.isnan(unseen.correctness).any(axis=1)
     if not kept.any() or np.isnan(train.correct[kept]).all():
         return None
@@ -281,14 +280,14 @@ def _check_routable(dataset: RoutingDataset) -> None:
     if len(dataset.pool) < 2:
         raise FitError(
             f"there is nothing to route: the dataset has one target, {dataset.pool.names[0]!r}; "
-            "add the answers of another one, which prefill-router merge joins to these"
+            "add the answers of another target, which prefill-router merge can combine with these"
         )
 
 
 def _check_calibration(drawn: Split, kind: CalibratorKind) -> None:
     if kind != "none" and "calibration" not in drawn.parts:
         raise ConfigError(
-            f"the calibration {kind} needs queries of its own, and the split has no calibration "
+            f"the calibration {kind} needs its own queries, and the split has no calibration "
             "part; draw one with: prefill-router split --calibration"
         )
 
@@ -297,8 +296,8 @@ def _shrinkage_notes(shrinkage: Shrinkage | None) -> tuple[str, ...]:
     if shrinkage is None or shrinkage.choice:
         return ()
     return (
-        "nothing was learned of which target suits a query better, so at each lam the base rates "
-        "choose; more labelled queries may change it",
+        "nothing was learned about which target suits a query better, so at each lam the base "
+        "rates decide; more labelled queries may change that",
     )
 
 

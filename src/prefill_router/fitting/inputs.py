@@ -1,8 +1,8 @@
-"""What a fit reads beside the labels of its dataset: states, soft labels, descriptions of targets.
+"""The inputs of a fit besides its dataset: states, soft labels, and descriptions of targets.
 
-The states that a recipe's features read come from stores that hold them, or are encoded now. A
-judge's soft labels are mixed into the training labels (section 3.2 of the paper). What is said of
-targets and of groups of queries is embedded as an encoder reads it.
+The states that a recipe's features read come from stores, or are encoded now. A judge's soft labels
+are mixed into the training labels (section 3.2 of the paper). Descriptions of targets and of groups
+of queries are embedded by an encoder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,15 +42,15 @@ def gather(
     cache: Path | None = None,
     progress: Progress,
 ) -> tuple[Activations, ...]:
-    """The stores given, and those that had to be made for needs that none of them meets.
+    """The given stores, and new ones for needs that none of them meets.
 
     Args:
-        needs: What must be there.
+        needs: The states that are needed.
         dataset: The queries.
-        stores: What is there.
-        sources: Where encoders are found.
-        cache: Keeps what is encoded now; the user's cache if not given.
-        progress: Shows how far the encoding is.
+        stores: The existing stores.
+        sources: The paths of encoders, by name.
+        cache: The folder for states that are encoded now; the user's cache if not given.
+        progress: Shows the progress of encoding.
 
     Raises:
         ConfigError: An encoder isn't found.
@@ -95,7 +95,7 @@ def _encoded(
 
 _COLUMNS = ("query_id", "target", "score")
 _READERS: Mapping[str, Callable[[Path], pl.DataFrame]] = {
-    ".csv": partial(pl.read_csv, infer_schema=False),  # an id such as 007 is no number
+    ".csv": partial(pl.read_csv, infer_schema=False),  # an id such as 007 isn't a number
     ".jsonl": pl.read_ndjson,
     ".parquet": pl.read_parquet,
 }
@@ -104,10 +104,10 @@ _READERS: Mapping[str, Callable[[Path], pl.DataFrame]] = {
 def mix_soft_labels(
     train: RoutingDataset, soft: SoftLabels
 ) -> Float64[NDArray[np.float64], "query target"]:
-    """The labels of the train part, `(1 - weight) * label + weight * score` where both are there.
+    """The labels of the train part, `(1 - weight) * label + weight * score` where both are known.
 
-    Rows are joined by id; scores of other queries or targets are ignored, so none of the test part
-    has any effect.
+    Rows are joined by id; scores of other queries or targets are ignored, so those of the test part
+    have no effect.
 
     Raises:
         FormatError: The file is missing or malformed, repeats a pair, scores none of these
@@ -117,7 +117,7 @@ def mix_soft_labels(
     both = ~np.isnan(scores) & ~np.isnan(train.correct)
     if not both.any():
         raise FormatError(
-            "it scores no answer of the train part; are its ids and targets those of the dataset?",
+            "it scores no answer of the train part; use the ids and targets of the dataset",
             file=soft.file,
         )
     return np.where(both, (1 - soft.weight) * train.correct + soft.weight * scores, train.correct)
@@ -162,12 +162,12 @@ def _read_scores(soft: SoftLabels) -> pl.DataFrame:
 
 
 def describe(pool: Pool, groups: Sequence[str], encoder: str) -> Descriptions:
-    """The texts' embeddings.
+    """Embeddings of descriptions of targets and of groups of queries.
 
     Args:
-        pool: Each target is told by its name and prices.
-        groups: The benchmarks or domains of queries, each told by its name.
-        encoder: As `encoders.load_encoder` takes it.
+        pool: The targets; each is described by its name and prices.
+        groups: The benchmarks or domains of queries; each is described by its name.
+        encoder: The encoder's name, as for `encoders.load_encoder`.
 
     Raises:
         ConfigError: The encoder isn't found.
@@ -187,7 +187,7 @@ def describe(pool: Pool, groups: Sequence[str], encoder: str) -> Descriptions:
 
 
 def target_text(target: Target) -> str:
-    """What is said of a target."""
+    """The description of a target."""
     if not target.has_price:
         return f"The language model {target.name}."
     return (
@@ -197,5 +197,5 @@ def target_text(target: Target) -> str:
 
 
 def group_text(group: str) -> str:
-    """What is said of a group of queries."""
+    """The description of a group of queries."""
     return f"Questions of {group}." if group else "Questions of any kind."

@@ -1,6 +1,6 @@
-"""Predictions of train rows by predictors that were fitted on the others.
+"""Out-of-fold predictions: for train rows, by predictors that were fitted on the others.
 
-A recipe's cascade is learned from what a predictor says of train rows that it hasn't seen.
+A recipe's cascade is learned from them.
 """
 
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ FOLDS = 5
 @final
 @dataclass(frozen=True, eq=False)
 class OutOfFold:
-    """Predictions of train rows that no predictor of theirs has seen.
+    """Predictions for train rows by predictors that weren't fitted on them.
 
     Attributes:
-        correctness: Probabilities; NaN for the rows of a fold without which nothing can be fitted.
+        correctness: Probabilities; NaN for a fold where no predictor can be fitted on the others.
         folds: The fold of each row.
     """
 
@@ -45,16 +45,16 @@ def out_of_fold(
 ) -> OutOfFold:
     """Fit the predictor several times, each time without one fold, and predict that fold.
 
-    The features stay as they were fitted, and networks are averaged over fewer
+    The features stay as they were fitted, and fewer networks are averaged
     (`PredictorConfig.lighter`).
 
     Args:
-        config: How the predictor is fitted.
-        examples: What it was fitted on, the rows of `train`.
-        train: The train part; folds are stratified, and equal prompts share one.
-        seed: Of the folds and the fits.
-        count: How many folds there are.
-        progress: Shows how far it is.
+        config: The predictor's options.
+        examples: Its training data, the rows of `train`.
+        train: The train rows; folds are stratified, and equal prompts share one.
+        seed: The seed of the folds and the fits.
+        count: The number of folds.
+        progress: Shows the progress.
 
     Raises:
         MissingExtraError: A package isn't installed.
@@ -97,7 +97,7 @@ def _predicted(
             costs=None if examples.costs is None else examples.costs[rest],
         )
         fitted = config.lighter().fit(others, seed=seed)
-    except FitError:  # such as one whose labels are all the same
+    except FitError:  # for example, all labels are the same
         return np.nan
     return fitted.predictor.correctness(examples.features[folds == fold])
 
@@ -110,22 +110,22 @@ def learned_cascade(
     train: RoutingDataset,
     estimated_cost: NDArray[np.float64],
 ) -> tuple[Policy, Sequence[str]]:
-    """The cascade, and notes.
+    """The learned cascade, and notes on it.
 
     Args:
-        config: What the recipe says of it.
-        correctness: Predictions of train rows, out of fold, as the router will have them.
-        unseen: What these were before, and the folds.
-        train: The train part.
+        config: The recipe's options for it.
+        correctness: Out-of-fold predictions for train rows, shrunk as in the router.
+        unseen: The same predictions before shrinkage, with the folds.
+        train: The train rows.
         estimated_cost: For answers whose cost wasn't observed, US dollars, [query, target].
 
     Raises:
-        FitError: There is nothing to learn from, or no target keeps the budget.
+        FitError: There is nothing to learn from, or no target is within the budget.
     """
     if np.isnan(unseen.correctness).any():
         raise FitError(
-            "a cascade learns from predictions out of fold, and some fold has too few queries or "
-            "labels; score more answers"
+            "a cascade is learned from out-of-fold predictions, and some fold has too few queries "
+            "or labels; score more answers"
         )
     paid = np.where(np.isnan(train.observed_cost), estimated_cost, train.observed_cost)
     found = config.fit(

@@ -1,4 +1,4 @@
-"""Where a fitted router goes: another router that stands there isn't replaced by mistake."""
+"""A check before a router is written: another router there isn't replaced by mistake."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,17 +22,17 @@ def check_same_fit(
     config: FitConfig,
     drawn: Split | None,
 ) -> None:
-    """Check that a folder holds no router, or what the same fit made.
+    """Check that a folder holds no router, or the result of the same fit.
 
     Args:
-        folder: Where the router goes.
-        dataset: As in `fit_router`; so the others.
-        stores: States.
+        folder: The folder of the router.
+        dataset: The scored answers, as for `fit_router`.
+        stores: The states.
         config: The options.
         drawn: The split; None where it is drawn.
 
     Raises:
-        ConfigError: Another router stands there, or one whose prices were changed since.
+        ConfigError: The folder holds another router, or one whose prices were changed since.
     """
     if not is_router(folder):
         return
@@ -55,4 +55,4 @@ def check_same_fit(
         )
 
 
-_MEND = "name another folder, or say --overwrite"
+_MEND = "name another folder, or pass --overwrite"

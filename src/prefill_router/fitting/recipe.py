@@ -1,10 +1,10 @@
-"""A recipe: what a router reads, what predicts, how that is calibrated, and who then chooses.
+"""A recipe: the features, predictor, calibration and policy of a router.
 
 Recipes are YAML: one, or several by name.
 
     features: prefill                       # a kind, a mapping with a kind, or a list of these
     predictor: {kind: knn_score, k: 25}     # a kind, or a mapping with its options
-    shrinkage: false                        # true if not said
+    shrinkage: false                        # true by default
     calibration: platt
     policy: lambda
     soft_labels: {file: judge.csv, weight: 0.5}
@@ -58,16 +58,16 @@ class Recipe:
     """How a router is made; the defaults are the paper's router, shrinkage and predicted costs.
 
     Attributes:
-        features: Families of features, side by side.
+        features: Families of features, concatenated.
         predictor: From features to every target's probability of a correct answer.
-        shrinkage: Whether those move towards base rates by as much as predictions of train rows
-            that weren't fitted on were wrong (`calibration.Shrinkage`).
-        operating_points: Whether settings are chosen for the router on train rows out of fold; that
-            costs five more fits of the predictor, unless shrinkage or a cascade has them anyway.
-        calibration: What maps those to probabilities that hold; fitted on the calibration part.
-        cost: What is taken for the length of an answer: predicted, what the features say of it
-            (`cost.OutputHead`), or median, the paper's Equation 1.
-        policy: Who answers, given probabilities and costs; or a cascade that is learned.
+        shrinkage: Whether these probabilities are shrunk towards base rates, by factors learned out
+            of fold (`calibration.Shrinkage`).
+        operating_points: Whether operating points are chosen on train rows out of fold; this needs
+            five more fits of the predictor, unless shrinkage or a cascade needs them anyway.
+        calibration: The kind of calibrator of these probabilities; fitted on the calibration part.
+        cost: The length of an answer in its cost: `predicted` from the features
+            (`cost.OutputHead`), or the `median` of the paper's Equation 1.
+        policy: How a target is chosen, given probabilities and costs; or a cascade to be learned.
         soft_labels: A judge's scores for the training labels.
     """
 
@@ -86,25 +86,25 @@ class Recipe:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The states that its features read."""
+        """The states that the features need."""
         return tuple(dict.fromkeys(need for one in self.features for need in one.needs))
 
     @property
     def fixed_policy(self) -> Policy:
-        """Who answers, where that isn't learned.
+        """The policy, if it isn't learned.
 
         Raises:
-            ConfigError: It is a cascade that is learned with the router.
+            ConfigError: The policy is a cascade that is learned with the router.
         """
         if isinstance(self.policy, FrugalCascade):
             raise ConfigError(
-                f"the policy {self.policy.kind} is learned anew with every router, which can't be "
-                "done here; name another policy"
+                f"the policy {self.policy.kind} is learned with each router, which isn't possible "
+                "here; name another policy"
             )
         return self.policy
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, as `recipe_from_dict` takes them."""
+        """Plain values for JSON, as `recipe_from_dict` reads them."""
         soft = self.soft_labels
         return {
             "features": [{"kind": FAMILIES.kind_of(one), **_plain(one)} for one in self.features],
@@ -138,10 +138,10 @@ class FitConfig:
     """Options of a fit.
 
     Attributes:
-        recipe: How the router is made; the paper's if not given.
-        assumed_output_tokens: Stands in for targets of which no output count is known.
+        recipe: How the router is made; the default recipe if not given.
+        assumed_output_tokens: Output tokens assumed for targets without any known count.
         resamples: Bootstrap resamples for the card's intervals.
-        seed: Of the split, where none is given, and of everything that is drawn.
+        seed: The seed of the split, where none is given, and of all random numbers.
     """
 
     recipe: Recipe = field(default_factory=Recipe)
@@ -162,7 +162,7 @@ class FitConfig:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for the record."""
+        """Plain values for the router's record."""
         return {**vars(self), "recipe": self.recipe.to_dict()}
 
 
@@ -179,7 +179,7 @@ def read_recipe(path: Path) -> Recipe:
     """Read the recipe in a YAML file.
 
     Raises:
-        FormatError: The file is missing, isn't YAML, or says something unknown.
+        FormatError: The file is missing, isn't YAML, or has unknown fields.
     """
     return _told(path, lambda: recipe_from_dict(_mapping(read_yaml(path), "a recipe"), near=path))
 
@@ -188,7 +188,7 @@ def read_recipes(path: Path) -> dict[str, Recipe]:
     """Read the recipes in the mapping `routers` of a YAML file, by name.
 
     Raises:
-        FormatError: The file is missing, isn't YAML, or says something unknown.
+        FormatError: The file is missing, isn't YAML, or has unknown fields.
     """
 
     def read() -> dict[str, Recipe]:
@@ -210,20 +210,20 @@ def read_recipes(path: Path) -> dict[str, Recipe]:
 
 
 def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> Recipe:
-    """The recipe of plain values, as `Recipe.to_dict` gives them, or shorter.
+    """A recipe from plain values, as `Recipe.to_dict` returns them; defaults may be left out.
 
     Args:
         value: The parts that differ from the defaults.
-        near: A file; relative paths in the recipe start from its folder.
+        near: A file to whose folder paths in the recipe are relative.
 
     Raises:
-        ConfigError: Something is unknown or makes no sense.
+        ConfigError: A field is unknown or invalid.
     """
     unknown = set(value) - set(_PARTS)
     if unknown == {"routers"}:
         raise ConfigError(
-            "this is a list of routers, for: prefill-router compare; a recipe is one of them "
-            "alone, without its name"
+            "this is a list of routers, for: prefill-router compare; a recipe is a single one of "
+            "them, without its name"
         )
     if unknown:
         raise ConfigError(f"a recipe has no {sorted(unknown)}; it has {list(_PARTS)}")
@@ -250,10 +250,10 @@ def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> R
 
 
 def policy_of(value: Mapping[str, Any]) -> policy.Policy | policy.FrugalCascade:
-    """The policy of its kind and options, or what says how a cascade is learned.
+    """The policy with this kind and options, or the options of a cascade to be learned.
 
     Raises:
-        ConfigError: The kind or an option is unknown, or makes no sense.
+        ConfigError: The kind or an option is unknown or invalid.
     """
     known = [*policy.KINDS, FRUGAL]
     if value.get("kind") not in known:
@@ -262,7 +262,7 @@ def policy_of(value: Mapping[str, Any]) -> policy.Policy | policy.FrugalCascade:
         if value["kind"] == FRUGAL:
             return policy.FrugalCascade.parse(value)
         return policy.from_dict(value)
-    except CorruptError as error:  # nobody saved these options: they are somebody's own words
+    except CorruptError as error:  # these options were written by the user, not saved
         raise ConfigError(str(error).removesuffix(f"; {AGAIN}")) from None
 
 
@@ -287,7 +287,7 @@ def build(config: type[_Config], options: Mapping[str, Any], *, what: str) -> _C
     """The options of a dataclass from plain values.
 
     Raises:
-        ConfigError: One is unknown, or of the wrong type.
+        ConfigError: An option is unknown, or of the wrong type.
     """
     known = [one.name for one in fields(config) if one.init]  # type: ignore[arg-type]
     unknown = [name for name in options if name not in known]

@@ -1,4 +1,4 @@
-"""Scored answers in the formats that others use: one file per format, one function for all."""
+"""Import of scored answers in public formats: one module per format, one function for all."""
 
 from prefill_router.lazy_imports import face
 

@@ -1,9 +1,9 @@
-"""The builder of imported datasets: rows come in, a dataset and a report of them come out.
+"""The builder of imported datasets: it takes rows and returns a dataset with a report.
 
-A row counts whole or not at all. What can't be understood is reported with its file and line and
-left out, never guessed; where that is more than one row in a hundred, the import stops, since what
-is left may mean something else than the whole. A row that says again what another said is dropped
-and counted; one that contradicts an earlier row is malformed, and the earlier one stands.
+A row is used as a whole or not at all. A malformed row is reported with its file and line and left
+out, never guessed; if more than one row in a hundred is malformed, the import stops, since the rest
+may not represent the whole. A duplicate of an earlier row is dropped and counted; a row that
+contradicts an earlier one is malformed, and the earlier one is kept.
 """
 
 from collections import Counter
@@ -23,18 +23,18 @@ from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool, Target
 
 LISTED_PROBLEMS = 10_000
-"""How many malformed rows a report lists; beyond, they are only counted."""
+"""The most malformed rows that a report lists; further ones are only counted."""
 MOST_TARGETS = 1000
-"""Every query has a place for each: a table of n targets for n queries would take n x n places."""
+"""The most targets: tables are queries x targets, so a column of ids taken for targets is n x n."""
 MOST_CELLS = 2**28
-"""Queries times targets; four numbers are held for each, 8 GiB in all."""
+"""The most queries times targets; each takes four numbers in memory, 8 GiB in all."""
 
 _MOST_MALFORMED = 0.01
-_RUNS = "; if these are runs of the same question, --repeats mean takes them all"
+_RUNS = "; if these are runs of the same question, --repeats mean averages them"
 
 
 class Place(NamedTuple):
-    """Where something stands.
+    """A place in a source.
 
     Attributes:
         file: The file, with the member after `!` where it is an archive.
@@ -60,10 +60,10 @@ class Problem(NamedTuple):
 
 
 class TargetOutcome(NamedTuple):
-    """How one target did on one query; None where not measured.
+    """The outcome of one target on one query; None where not measured.
 
     Attributes:
-        correct: A label in [0, 1].
+        correct: The label in [0, 1].
         input_tokens: Tokens of the prompt as billed.
         output_tokens: Tokens of the answer as billed.
         cost: US dollars.
@@ -79,19 +79,19 @@ class TargetOutcome(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True)
 class ImportReport:
-    """What an import read, kept and left out.
+    """The report of an import: what was read, kept and left out.
 
     Attributes:
         format: The name of the format.
         sources: The files and folders that were named.
-        files_read: Files and archive members whose rows were read.
-        files_skipped: Files that don't count, by reason.
-        rows_read: Rows, or records, of the files read.
-        rows_kept: Rows that are in the dataset.
-        duplicates: Rows that said what an earlier row said, and were dropped.
-        malformed: Rows and files that can't be understood or contradict an earlier row.
-        problems: The malformed ones, the first `LISTED_PROBLEMS` of them.
-        notes: What else is worth knowing.
+        files_read: The number of files and archive members that were read.
+        files_skipped: The number of files that were skipped, by reason.
+        rows_read: The number of rows, or records, in the files that were read.
+        rows_kept: The number of rows in the dataset.
+        duplicates: The number of rows that were dropped since they repeat an earlier row.
+        malformed: The number of rows and files that are malformed or contradict an earlier row.
+        problems: The first `LISTED_PROBLEMS` malformed rows and files.
+        notes: Further notes for the user.
     """
 
     format: str
@@ -114,13 +114,13 @@ class ImportReport:
 
 @final
 class DatasetBuilder:
-    """Gathers the rows of an import.
+    """Collects the rows of an import.
 
     Args:
         strict: Raise at the first malformed row or file instead of reporting it.
-        skip_malformed: Go on, however many rows are malformed.
-        scaled: The format is a user's own, which takes a scale of scores.
-        averaged: Rows of the same query and target are runs, which count as their mean.
+        skip_malformed: Continue, however many rows are malformed.
+        scaled: Whether the format is the user's own, for which a scale of scores can be given.
+        averaged: Whether rows of the same query and target are runs, of which the mean is used.
     """
 
     def __init__(
@@ -146,9 +146,9 @@ class DatasetBuilder:
 
     @contextmanager
     def file(self, file: str | Path) -> Iterator[None]:
-        """Read a file; where it turns out not to be readable, report that and go on after it.
+        """A context for reading a file; an unreadable file is reported and left out.
 
-        A file that holds others isn't counted itself, nor is one that was skipped meanwhile.
+        An archive isn't counted itself, nor is a file that is skipped inside the context.
         """
         before = self._files_done()
         try:
@@ -166,7 +166,7 @@ class DatasetBuilder:
 
     @contextmanager
     def row(self, place: Place) -> Iterator[None]:
-        """Read a row; a `DataError` inside makes it a malformed one."""
+        """A context for reading a row; a `DataError` inside makes it malformed."""
         self._counts["rows"] += 1
         try:
             yield
@@ -177,13 +177,13 @@ class DatasetBuilder:
             self.refuse(place, str(error) + (self._advice() if self.strict else ""))
 
     def bad_row(self, place: Place, reason: str) -> None:
-        """Report a row that can't even be taken apart."""
+        """Report a row that can't be parsed."""
         self._counts["rows"] += 1
         self._counts["malformed rows"] += 1
         self.refuse(place, reason)
 
     def refuse(self, place: Place, reason: str) -> None:
-        """Report what is malformed.
+        """Report a malformed row or file.
 
         Raises:
             FormatError: The import is strict.
@@ -193,26 +193,25 @@ class DatasetBuilder:
         self._list(Problem(place.file, place.line, reason))
 
     def skip(self, reason: str) -> None:
-        """Count a file that doesn't count."""
+        """Count a skipped file."""
         self._skipped[reason] += 1
 
     def note(self, text: str) -> None:
-        """Say something once."""
+        """Add a note, unless it is there already."""
         if text not in self._notes:
             self._notes.append(text)
 
     def target(self, name: str) -> None:
-        """Name a target, so that it has its place in the pool although it may have no rows.
+        """Add a target to the pool, even if it has no rows.
 
         Raises:
-            ConfigError: There are too many.
+            ConfigError: There are too many targets.
         """
         self._targets.setdefault(name, len(self._targets))
         if len(self._targets) > MOST_TARGETS:
             raise ConfigError(
-                f"there are more than {MOST_TARGETS:,} targets, such as {name[:80]!r}: every query "
-                "has a place for each, so their tables grow with the square; name the column of "
-                "the targets with --target-column, or import fewer of them"
+                f"there are more than {MOST_TARGETS:,} targets, such as {name[:80]!r}; name the "
+                "column of the targets with --target-column, or import fewer targets"
             )
 
     def add(
@@ -223,22 +222,23 @@ class DatasetBuilder:
         *,
         revisions: bool = False,
     ) -> None:
-        """Take a row.
+        """Add a row.
 
         Args:
-            place: Where it stands.
+            place: The row's place in its source.
             query: The query.
-            outcomes: By target.
-            revisions: The id alone says which query it is: where the text differs, the first stays.
+            outcomes: The outcomes by target.
+            revisions: Whether queries are identified by id alone: if the text differs, the first is
+                kept.
 
         Raises:
-            DataError: An earlier row said something else of this query or of its outcomes.
+            DataError: The row contradicts an earlier row about this query or its outcomes.
         """
         is_new = query.id not in self._queries
         known, first = self._queries.get(query.id, (query, place))
         if known != query:
             if not revisions:
-                raise DataError(f"query {query.id!r} reads otherwise at {first}, which stands")
+                raise DataError(f"query {query.id!r} has another text at {first}, which is kept")
             self.revisions[query.id] += 1
         repeated = [self._is_repeat(query.id, name, outcome) for name, outcome in outcomes.items()]
         self._queries.setdefault(query.id, (query, place))
@@ -257,7 +257,7 @@ class DatasetBuilder:
         """The dataset and the report.
 
         Raises:
-            FormatError: No row could be used, or too many couldn't.
+            FormatError: No row could be used, or too many are malformed.
         """
         first = f"; the first problem: {self._problems[0]}" if self._problems else ""
         if not self._queries or not self._targets:
@@ -271,7 +271,7 @@ class DatasetBuilder:
             raise FormatError(
                 f"{malformed:,} of {rows:,} rows are malformed, more than one in a hundred, so "
                 f"nothing is imported{first}{self._advice()}; to leave all such rows out "
-                "nevertheless, say --skip-malformed",
+                "nevertheless, pass --skip-malformed",
                 file=sources[0],
             )
         dataset = self._dataset()
@@ -296,12 +296,12 @@ class DatasetBuilder:
         if cell[0] != outcome:
             raise DataError(
                 f"query {query_id!r} and target {target!r} have another outcome at {cell[1]}, "
-                "which stands" + (_RUNS if self.scaled else "")
+                "which is kept" + (_RUNS if self.scaled else "")
             )
         return True
 
     def _advice(self) -> str:
-        """What would read the scores that lie outside [0, 1], if any do."""
+        """The options that would read scores outside [0, 1], if there are any."""
         if not self._outside or not self.scaled:
             return ""
         known = (cell.correct for cell, _ in self._cells.values() if cell.correct is not None)
@@ -321,7 +321,7 @@ class DatasetBuilder:
         if cells > MOST_CELLS:
             raise ConfigError(
                 f"{len(row_of):,} queries of {len(self._targets):,} targets are {cells:,} labels; "
-                f"up to {MOST_CELLS:,} are held at once; import fewer targets or queries"
+                f"at most {MOST_CELLS:,} fit in memory; import fewer targets or queries"
             )
         tables = np.full((4, len(row_of), len(self._targets)), np.nan)
         runs = np.full(tables.shape[1:], np.nan)
@@ -345,18 +345,18 @@ class DatasetBuilder:
         )
 
     def _remark(self, dataset: RoutingDataset) -> None:
-        """Note what will make the dataset hard to learn from."""
+        """Add notes on what makes the dataset hard to learn from."""
         if self.revisions:
             few = ", ".join(list(self.revisions)[:5])
             self.note(
-                f"{len(self.revisions)} queries read differently in different files, such as "
-                f"{few}; the text read first stands, each label is its own file's"
+                f"{len(self.revisions)} queries have different texts in different files, such as "
+                f"{few}; the first text is kept, and each label is that of its own file"
             )
         if dataset.runs is not None:
             several = int((dataset.runs > 1).sum())
             self.note(f"{several:,} labels are the mean of two runs or more")
         if len(dataset.pool) == 1:
-            self.note("there is one target only: nothing to route between")
+            self.note("there is only one target, so there is nothing to route")
         for name, column in zip(dataset.pool.names, dataset.correct.T, strict=True):
             seen = np.unique(column[~np.isnan(column)])
             if len(seen) == 0:

@@ -20,12 +20,12 @@ class Scale:
     """How scores become labels; words such as yes and no are labels on every scale.
 
     Attributes:
-        ends: The worst and the best score; between them a label grows evenly from 0 to 1. Where
-            the best is the lower number, as with grades, so be it.
-        threshold: An answer is right from this score on, and else wrong.
+        ends: The worst and the best score, which are mapped linearly to labels 0 and 1. The best
+            may be the lower number, as with grades.
+        threshold: The score from which an answer counts as right.
 
     Raises:
-        ConfigError: Neither is given, they aren't finite, or contradict each other.
+        ConfigError: Neither is given, or they aren't finite or contradict each other.
     """
 
     ends: tuple[float, float] | None = None
@@ -40,26 +40,28 @@ class Scale:
         if self.ends is None:
             return
         if self.ends[0] == self.ends[1]:
-            raise ConfigError(f"a scale from {self.ends[0]:g} to itself; give its worst and best")
+            raise ConfigError(
+                f"the scale's worst and best score are both {self.ends[0]:g}; give different ones"
+            )
         if least is not None and not 0 < self._share(least) <= 1:
             raise ConfigError(
-                f"the threshold {least:g} must lie above the worst of the scale, {self.ends[0]:g}, "
-                f"up to the best, {self.ends[1]:g}"
+                f"the threshold {least:g} must be better than the worst score, {self.ends[0]:g}, "
+                f"and no better than the best, {self.ends[1]:g}"
             )
 
     @classmethod
     def parse(cls, ends: str | None, threshold: float | None) -> "Scale | None":
-        """The scale of two options, the first as `1-5` or `-1:1`; None of neither.
+        """The scale from two options, `ends` written as `1-5` or `-1:1`; None if both are None.
 
         Raises:
-            ConfigError: They make no sense.
+            ConfigError: The options are invalid.
         """
         if ends is None and threshold is None:
             return None
         match = None if ends is None else _ENDS.fullmatch(ends)
         if ends is not None and match is None:
             raise ConfigError(
-                f"the scale is {ends!r}; write its worst and its best score, such as 1-5 or -1:1"
+                f"the scale is {ends!r}; write its worst and best score, such as 1-5 or -1:1"
             )
         pair = None if match is None else (float(match[1]), float(match[2]))
         return cls(ends=pair, threshold=threshold)
@@ -68,7 +70,7 @@ class Scale:
         """The label of a cell, None where missing.
 
         Raises:
-            DataError: It is no score, or lies outside the scale.
+            DataError: The cell isn't a score, or is outside the scale.
         """
         word = values.verdict(value)
         number = values.score(value, name)
@@ -83,7 +85,7 @@ class Scale:
         return share if self.threshold is None else float(share >= self._share(self.threshold))
 
     def _share(self, score: float) -> float:
-        """How far a score is on the way from the worst to the best; itself without ends."""
+        """A score mapped linearly from worst and best to 0 and 1; unchanged without ends."""
         if self.ends is None:
             return score
         worst, best = self.ends
@@ -91,16 +93,16 @@ class Scale:
 
 
 def advice(scores: list[float]) -> str:
-    """Which options would read scores of which some lie outside [0, 1]."""
+    """The options that would read scores of which some are outside [0, 1]."""
     low, high = min(scores), max(scores)
     if not math.isfinite(low) or not math.isfinite(high):
-        return "say what they mean with --scale WORST-BEST or --threshold"
+        return "give their meaning with --scale WORST-BEST or --threshold"
     join = ":" if low < 0 else "-"
     least = low + 0.75 * (high - low)
     if least == round(least) or high - low >= 3:
         least = math.ceil(least)
     return (
-        f"scores go from {low:g} to {high:g}: say the worst and the best with "
+        f"scores go from {low:g} to {high:g}: give the worst and the best with "
         f"--scale {low:g}{join}{high:g} (the other way round where low is good), or from which "
         f"score on an answer is right, such as --threshold {least:g}"
     )
@@ -114,12 +116,13 @@ TARGET: Final = "{target}"
 class Columns:
     """Column names of a long table (a row per query and target) or a wide one (a row per query).
 
-    None means the column with the usual name if the table has one; a name that is given must be
-    there. In a wide table the last four hold `{target}`, as in `{target}|total_cost`.
+    None means the column with the usual name, if the table has one; a column that is named must
+    exist. In a wide table the names of label, token and cost columns contain `{target}`, as in
+    `{target}|total_cost`.
 
     Attributes:
         prompt: Text, or in JSON Lines and Parquet a list of {role, content}. Usually `prompt`.
-        query: Ids; without, the query is known by its prompt. Usually `query_id`.
+        query: Ids; without them a query is identified by its prompt. Usually `query_id`.
         benchmark: Usually `benchmark`.
         domain: Usually `domain`.
         target: The target's name; long tables only. Usually `target`, else `model`.
@@ -129,8 +132,8 @@ class Columns:
         cost: US dollars. Usually `cost`.
         targets: The targets of a wide table; guessed if not given.
         scale: How scores become labels; they are labels if not given.
-        repeats: `mean` where rows of the same query and target are runs that count as their mean;
-            a second row that says otherwise is malformed if not given.
+        repeats: `mean` if rows of the same query and target are runs, of which the mean is used;
+            otherwise a row that contradicts an earlier one is malformed.
     """
 
     prompt: str | None = None
@@ -160,7 +163,7 @@ class Columns:
             value = getattr(self, option)
             if value is not None and TARGET not in value:
                 raise ConfigError(
-                    f"the {option} column of a wide table is {value!r}; it must hold {TARGET}, "
+                    f"the {option} column of a wide table is {value!r}; it must contain {TARGET}, "
                     f"as in '{TARGET}|{option}'"
                 )
         others = (self.input_tokens, self.output_tokens, self.cost)
@@ -174,5 +177,5 @@ class Columns:
         return name if name and (self.correct or TARGET).replace(TARGET, name) == column else None
 
     def with_cost(self, column: str) -> "Columns":
-        """The same with a column of costs."""
+        """The same columns with a column of costs."""
         return replace(self, cost=column)

@@ -1,7 +1,6 @@
-"""Imports scored answers of any format of the registry, by one function.
+"""The import of scored answers in any format of the registry.
 
-An imported pool has no prices of its own; they are read from a file and matched by the targets'
-names.
+An imported pool has no prices; they are read from a file and matched by the targets' names.
 """
 
 import json
@@ -42,10 +41,10 @@ def read_prices(path: Path) -> Pool:
 
 
 def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, list[str]]:
-    """Give each target of a dataset what the list says of it.
+    """Give each target of a dataset the prices and settings of the listed target.
 
     Returns:
-        The dataset, and notes on names that are in one and not in the other.
+        The dataset, and notes on names that are in only one of the two.
     """
     names = set(listed.names)
     pool = Pool(
@@ -56,7 +55,7 @@ def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, 
     lacking = [target.name for target in pool if not target.has_price]
     notes = []
     if unknown:
-        notes.append(f"priced but not in the data, left out: {', '.join(unknown)}")
+        notes.append(f"in the prices but not in the data, left out: {', '.join(unknown)}")
     if lacking:
         notes.append(f"without a price: {', '.join(lacking)}")
     return dataset.with_pool(pool), notes
@@ -76,11 +75,11 @@ def _priced_target(name: str, entry: object) -> Target:
 
 @final
 class Imported(NamedTuple):
-    """What an import gives.
+    """The result of an import.
 
     Attributes:
         dataset: The dataset.
-        report: What was read, kept and left out.
+        report: The report of what was read, kept and left out.
     """
 
     dataset: RoutingDataset
@@ -103,11 +102,11 @@ def import_dataset(
         sources: Files or folders.
         columns: Column names, for a user's own table.
         prices: A pool.yaml, a prices.csv or RouterArena's JSON; matched by target name.
-        strict: Stop at the first malformed row.
-        skip_malformed: Go on, however many rows are malformed.
+        strict: Whether to stop at the first malformed row.
+        skip_malformed: Whether to continue, however many rows are malformed.
 
     Raises:
-        ConfigError: There is no such format, or it doesn't take these columns.
+        ConfigError: There is no such format, or it has no such column options.
         FormatError: A source doesn't exist, nothing could be used, more than one row in a hundred
             is malformed, or, if strict, any is.
     """
@@ -116,7 +115,7 @@ def import_dataset(
     if not sources:
         raise ConfigError("no source was named; name at least one file or folder")
     if strict and skip_malformed:
-        raise ConfigError("stop at a malformed row, or skip all of them; ask for one of the two")
+        raise ConfigError("strict and skip_malformed contradict each other; choose one")
     listed = None if prices is None else read_prices(Path(prices))
     collector = DatasetBuilder(
         strict=strict,
@@ -138,5 +137,5 @@ def _format(name: str, columns: Columns) -> Format:
         raise ConfigError(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")
     surplus = sorted(set(columns.given()) - FORMATS[name].columns)
     if surplus:
-        raise ConfigError(f"the format {name} has columns of its own; leave out {surplus}")
+        raise ConfigError(f"the format {name} has fixed columns; leave out {surplus}")
     return FORMATS[name]

@@ -1,9 +1,9 @@
 """LLMRouterBench: a tree of JSON files, a tar of it, or its interchange form as JSON Lines.
 
-A result stands at `<dataset>/<split>/<target>/<dataset>-<split>-<target>-YYYYMMDD_HHMMSS.json`. Of
-each (dataset, split, target) the newest file counts, by the time in its name; files with
-`"demo": true` don't. Records of different targets join on (dataset, split, index). The prompt is
-`origin_query`, or `prompt` where that is missing; a score of null is a missing label.
+A result is at `<dataset>/<split>/<target>/<dataset>-<split>-<target>-YYYYMMDD_HHMMSS.json`. For
+each (dataset, split, target) the newest file is used, by the time in its name; files with
+`"demo": true` are skipped. Records of different targets are joined on (dataset, split, index). The
+prompt is `origin_query`, or `prompt` where that is missing; a score of null is a missing label.
 """
 
 import re
@@ -26,7 +26,7 @@ _Key = tuple[str, str, str]
 
 @final
 class _ResultRecord(NamedTuple):
-    """A record, cut down to what counts."""
+    """The parts of a record that are used."""
 
     place: Place
     query: Query | None
@@ -74,7 +74,7 @@ def _keep_newest(
 ) -> None:
     found = _key(document.path)
     if found is None:
-        into.skip("not named as a result is")
+        into.skip("without the name of a result")
         return
     key, stamp = found
     content = sources.parse(document)

@@ -1,4 +1,4 @@
-"""Long tables, one row per query and target: a user's own, and those of NVIDIA's LLM Router.
+"""Long tables, one row per query and target: the user's own, and those of NVIDIA's LLM Router.
 
 NVIDIA LLM Router blueprint, version 3, is a long CSV: `question`, `model` (the target),
 `isCorrect`, `output_tokens` and, where published, `embedding_id`, the number of the question within
@@ -27,7 +27,7 @@ LONG_COLUMNS: Final[Mapping[str, str]] = {
     "output_tokens": "output_tokens",
     "cost": "cost",
 }
-"""Where each option's value is looked for when no column is named."""
+"""The usual column names of each option, used if no column is named."""
 _OTHER_TARGET: Final = "model"
 _OUTCOME: Final = ("correct", "input_tokens", "output_tokens", "cost")
 
@@ -55,13 +55,13 @@ def read_long_table(
 
     Args:
         path: The table.
-        into: Takes the rows.
+        into: Collects the rows.
         columns: The columns that were named.
-        usual: The columns that are looked for otherwise.
-        id_prefix: Begins every query's id.
+        usual: The usual columns, used otherwise.
+        id_prefix: The prefix of every query's id.
 
     Raises:
-        FormatError: It isn't a table, or lacks a column.
+        FormatError: The file isn't a table, or lacks a column.
     """
     names = {option: getattr(columns, option) or name for option, name in usual.items()}
     if columns.target is None and names["target"] == LONG_COLUMNS["target"]:
@@ -83,7 +83,7 @@ def require(record: Record, needs: Sequence[str]) -> None:
     """Check that a record has these fields.
 
     Raises:
-        DataError: It lacks some.
+        DataError: A field is missing.
     """
     lacking = [name for name in needs if name not in record]
     if lacking:
@@ -97,10 +97,10 @@ def query_of(
     id_prefix: str = "",
     as_prompt: Callable[[object, str], Prompt] = values.cell_prompt,
 ) -> Query:
-    """The query of a record; where there is no id, it is known by its prompt.
+    """The query of a record; without an id it is identified by its prompt.
 
     Raises:
-        DataError: A cell can't be understood.
+        DataError: A cell is malformed.
     """
     prompt = as_prompt(record[names["prompt"]], names["prompt"])
     if names["query"] in record:
@@ -124,10 +124,10 @@ def outcome(
     *,
     scale: Scale | None = None,
 ) -> TargetOutcome:
-    """What a record's columns say of one target.
+    """The outcome of one target in a record.
 
     Raises:
-        DataError: A cell can't be understood.
+        DataError: A cell is malformed.
     """
     counts = [
         None if name is None else values.cell_amount(record.get(name), name, most=most)
@@ -151,7 +151,7 @@ _NVIDIA_COLUMNS = {
 
 
 def read_nvidia(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
-    """Read the blueprint's tables; the numbers of questions are told apart by the file's name.
+    """Read the blueprint's tables; ids of questions get the file's name as a prefix.
 
     Raises:
         FormatError: A source doesn't exist.

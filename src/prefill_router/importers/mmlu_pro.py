@@ -1,10 +1,10 @@
 """MMLU-Pro `eval_results`: one zip, or unpacked JSON list, per target.
 
-The name tells the target: `model_outputs_<target>_5shots.zip`. An answer from which no letter could
-be extracted (`pred` is null) counts as wrong, as in the published scores. The prompt is the
-question and its lettered options, without the five shots. The archives were made over months in
-which questions were corrected: the text read first stands, and each label is by its own file's
-answer.
+The file name contains the target: `model_outputs_<target>_5shots.zip`. An answer from which no
+letter could be extracted (`pred` is null) counts as wrong, as in the published scores. The prompt
+is the question and its lettered options, without the five shots. The archives were made over months
+in which questions were corrected: the first text is kept, and each label is by its own file's
+answer key.
 """
 
 import re
@@ -41,7 +41,7 @@ def _target(document: Document, path: Path) -> str:
         if match:
             return match[1]
     raise FormatError(
-        "its name doesn't tell the target; name it model_outputs_<target>_5shots.json",
+        "its name doesn't contain the target; name it model_outputs_<target>_5shots.json",
         file=document.name,
     )
 
@@ -51,7 +51,7 @@ def _read_list(document: Document, target: str, into: DatasetBuilder) -> None:
         place = Place(document.name, number)
         with into.row(place):
             if not isinstance(item, dict):
-                raise DataError(f"is a stray {type(item).__name__}, not an answer")
+                raise DataError(f"is a {type(item).__name__}; an answer must be an object")
             into.add(place, _query(item), {target: TargetOutcome(_label(item))}, revisions=True)
 
 

@@ -1,6 +1,6 @@
-"""The formats that can be imported, by name: what each is, and where it is read.
+"""The formats that can be imported, by name, with their readers.
 
-Nothing here loads a reader, so that the command's help knows the formats at once.
+Nothing here imports a reader, so that the command's help can list the formats quickly.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ class Format:
     """A format that can be imported.
 
     Attributes:
-        summary: What it is, in a line.
-        reader: The module and the function that read its sources, `long_tables:read_long`.
-        columns: The options of `Columns` that it takes.
+        summary: A description in one line.
+        reader: The module and function that read its sources, such as `long_tables:read_long`.
+        columns: The options of `Columns` that apply to it.
     """
 
     summary: str

@@ -1,8 +1,8 @@
 """RouterArena predictions: JSON lists of one answer per entry.
 
 `prediction` names the target, `global index` the query; `accuracy` is the label and null where the
-answer wasn't scored. The benchmark is the index without its number: `AIME_112` is from `AIME`. A
-call that failed cost nothing known, so a cost of zero is left out then.
+answer wasn't scored. The benchmark is the index without its number: `AIME_112` is from `AIME`. The
+cost of a failed call is unknown if it is given as zero.
 """
 
 import re
@@ -37,7 +37,7 @@ def read(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
 
 
 def _read_item(item: Any, place: Place, into: DatasetBuilder) -> bool:
-    """Take one entry; whether its call failed."""
+    """Add one entry; returns whether its call failed."""
     failed = False
     with into.row(place):
         if not isinstance(item, dict):

@@ -1,8 +1,8 @@
-"""The files that are named on the command line, and what archives hold, under stated limits.
+"""The files that are named on the command line and the members of archives, within size limits.
 
-Archives are read member by member in memory and nothing is ever extracted, so a member's path can
-lead nowhere. A member, or a JSON file, may have `MAX_DOCUMENT` bytes when unpacked, and an archive
-`MAX_ARCHIVE` bytes in all, whatever its own header says.
+Archives are read member by member in memory and nothing is ever extracted, so a member's path is
+harmless. A member, or a JSON file, may have `MAX_DOCUMENT` bytes when unpacked, and an archive
+`MAX_ARCHIVE` bytes in all, whatever its header claims.
 """
 
 import gzip
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, final
 from prefill_router.errors import FormatError
 
 MAX_DOCUMENT = 2**29
-"""Bytes of one JSON file or archive member, unpacked."""
+"""The most bytes of one JSON file or archive member, unpacked."""
 MAX_ARCHIVE = 2**36
-"""Bytes of one archive, unpacked."""
+"""The most bytes of one archive, unpacked."""
 _BROKEN = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,
@@ -33,7 +33,7 @@ _BROKEN = (
     struct.error,
     EOFError,
     OSError,
-    RuntimeError,  # encrypted zips, and their unknown compressions by its subclass
+    RuntimeError,  # encrypted zips, and by a subclass unknown compression methods
     ValueError,
     OverflowError,
     KeyError,
@@ -57,7 +57,7 @@ class Document(NamedTuple):
 
 
 def expand(sources: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
-    """The files of the sources: files as named, folders by what they hold with these suffixes.
+    """The files of the sources: files as named, and the files in folders with these suffixes.
 
     Raises:
         FormatError: A source doesn't exist, or a folder holds no such file.
@@ -79,10 +79,10 @@ def expand(sources: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
 
 
 def documents(path: Path) -> Iterator[Document]:
-    """A JSON file, or the JSON members of a zip, in the order in which they stand.
+    """A JSON file, or the JSON members of a zip, in order.
 
     Raises:
-        FormatError: It is broken, truncated, encrypted, or over a limit.
+        FormatError: The file is broken, truncated, encrypted, or over a limit.
     """
     try:
         if path.suffix.lower() == ".zip":
@@ -97,10 +97,10 @@ def documents(path: Path) -> Iterator[Document]:
 
 
 def tar_documents(path: Path) -> Iterator[Document]:
-    """The JSON members of a tar, plain or compressed, as they stream by.
+    """The JSON members of a tar, plain or compressed, read as a stream.
 
     Raises:
-        FormatError: It is broken, truncated, or over a limit.
+        FormatError: The file is broken, truncated, or over a limit.
     """
     try:
         with tarfile.open(path, "r|*") as tar:
@@ -120,7 +120,7 @@ def tar_documents(path: Path) -> Iterator[Document]:
     except FormatError:
         raise
     except _BROKEN as error:
-        raise FormatError(f"isn't a whole tar: {_reason(error)}", file=path) from None
+        raise FormatError(f"isn't a complete tar: {_reason(error)}", file=path) from None
 
 
 def parse(document: Document) -> Any:
@@ -173,7 +173,7 @@ def _zip_members(path: Path) -> Iterator[Document]:
 
 
 def _read(read: Callable[[int], bytes], name: str) -> bytes:
-    """All bytes, in steps, so that what claims to be huge takes no memory before it is."""
+    """All bytes, in steps, so that a claimed size takes no memory before it is read."""
     pieces = io.BytesIO()
     while piece := read(2**20):
         pieces.write(piece)
@@ -187,7 +187,7 @@ def _counts(path: Path, suffixes: Sequence[str]) -> bool:
 
 
 def _is_json(path: PurePosixPath) -> bool:
-    """Whether it is JSON, and not the shadow that macOS leaves beside a file in an archive."""
+    """Whether it is JSON, and not a metadata file that macOS adds to archives."""
     return path.suffix.lower() == ".json" and not path.name.startswith(".")
 
 

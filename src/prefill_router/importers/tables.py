@@ -1,7 +1,7 @@
-"""Tables on disk: CSV, JSON Lines and Parquet, as records with the line they stand on.
+"""Tables on disk: CSV, JSON Lines and Parquet, as records with their line numbers.
 
-Text is UTF-8, with or without a byte order mark. CSV and JSON Lines are read as they stream by; of
-a Parquet file only the columns asked for are read.
+Text is UTF-8, with or without a byte order mark. CSV and JSON Lines are read as a stream; of a
+Parquet file only the requested columns are read.
 """
 
 import csv
@@ -19,9 +19,9 @@ from prefill_router.errors import FormatError
 from prefill_router.importers.builder import DatasetBuilder, Place
 
 MAX_LINE = 64 * 2**20
-"""Longest line, or CSV record, in characters; a file with a longer one isn't taken for a table."""
+"""The longest line, or CSV record, in characters; a file with a longer one isn't a table."""
 MAX_COLUMNS = 10_000
-"""Most columns of a table: each row is held with all of their names."""
+"""The most columns of a table, since each row is held with all of their names."""
 SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet")
 _PICKLES = (".pkl", ".pickle")
 Record = Mapping[str, object]
@@ -34,16 +34,16 @@ def records(
     needs: Sequence[str],
     wants: Sequence[str] = (),
 ) -> Iterator[tuple[Place, Record]]:
-    """The records of a table; lines that aren't records go to `into` as malformed.
+    """The records of a table; lines that aren't records are reported to `into` as malformed.
 
     Args:
         path: The table.
-        into: Told of malformed lines.
-        needs: Columns that must be there (in JSON Lines, in some record).
-        wants: Further columns of a Parquet file that are read where they are there.
+        into: Collects malformed lines.
+        needs: Columns that must exist (in JSON Lines, in some record).
+        wants: Further columns of a Parquet file that are read if they exist.
 
     Raises:
-        FormatError: It isn't such a table, or lacks columns.
+        FormatError: The file isn't such a table, or lacks columns.
     """
     suffix = path.suffix.lower()
     if suffix == ".parquet":
@@ -61,18 +61,18 @@ def records(
 
 
 _ABOUT_PICKLES = (
-    "is a pickle, and loading a pickle runs whatever code it holds, so it isn't loaded here. "
-    "Convert it in a container or another place that has nothing to lose, with: python -c "
+    "is a pickle, and loading a pickle can run any code, so it isn't loaded here. "
+    "Convert it in a container or another isolated environment, with: python -c "
     "\"import pandas; pandas.read_pickle('IN.pkl').to_csv('OUT.csv', index=False)\" "
     "and import OUT.csv"
 )
 
 
 def columns_of(path: Path) -> list[str]:
-    """The columns of a table; of JSON Lines, the fields of the first record.
+    """The columns of a table; for JSON Lines, the fields of the first record.
 
     Raises:
-        FormatError: It has none that can be read.
+        FormatError: No columns can be read.
     """
     suffix = path.suffix.lower()
     if suffix == ".parquet":
@@ -169,7 +169,7 @@ def _lines(file: TextIO, path: Path) -> Iterator[str]:
 
 @contextmanager
 def _long_fields() -> Iterator[None]:
-    """The csv module's limit, 131,072 characters, is shorter than many prompts."""
+    """Raise the csv module's limit on fields, 131,072 characters, which many prompts exceed."""
     before = csv.field_size_limit(MAX_LINE)
     try:
         yield
@@ -185,7 +185,7 @@ def _parquet(
     wanted = {*needs, *wants}
     chosen = [column for column in columns if column in wanted]
     try:
-        with path.open("rb") as file:  # a name would be read as a pattern
+        with path.open("rb") as file:  # Polars would read a path as a glob pattern
             frame = pl.read_parquet(file, columns=chosen)
         for number, row in enumerate(frame.iter_rows(named=True), 1):
             yield Place(str(path), number), row
@@ -207,11 +207,11 @@ def check_count(columns: Collection[str], path: Path) -> None:
     """Check that a table has a bounded number of columns.
 
     Raises:
-        FormatError: It has more.
+        FormatError: It has too many.
     """
     if len(columns) > MAX_COLUMNS:
-        told = f"has {len(columns):,} columns; tables of up to {MAX_COLUMNS:,} are read"
-        raise FormatError(told, file=path, line=1)
+        reason = f"has {len(columns):,} columns; at most {MAX_COLUMNS:,} are supported"
+        raise FormatError(reason, file=path, line=1)
 
 
 def _require(columns: Iterable[str], needs: Sequence[str], path: Path) -> None:

@@ -1,6 +1,6 @@
-"""From what stands in a cell to what it means; what can't be understood is a `DataError`.
+"""Conversion of cells to values; a malformed cell is a `DataError`.
 
-Missing is None, an empty cell, NaN, or the words `null` and `nan` (as tables are often written).
+None, an empty cell, NaN, and the words `null` and `nan` count as missing.
 """
 
 import math
@@ -19,10 +19,10 @@ _MISSING = {"", "null", "nan", "none"}
 
 
 def cell_text(value: object, name: str) -> str:
-    """A text that can be written down.
+    """A text that can be encoded as UTF-8.
 
     Raises:
-        DataError: It is no text, or holds what no encoding has.
+        DataError: The value isn't text, or can't be encoded.
     """
     if not isinstance(value, str):
         raise DataError(f"{name} is {_kind(value)}; it must be text")
@@ -34,10 +34,10 @@ def cell_text(value: object, name: str) -> str:
 
 
 def filled_text(value: object, name: str) -> str:
-    """A text that says something.
+    """A text that isn't empty.
 
     Raises:
-        DataError: It is no text, or is empty.
+        DataError: The value isn't text, or is empty.
     """
     result = cell_text(value, name)
     if not result.strip():
@@ -46,7 +46,7 @@ def filled_text(value: object, name: str) -> str:
 
 
 def label_text(value: object, name: str) -> str:
-    """A text that may be missing: then it is empty."""
+    """A text, empty where missing."""
     return "" if value is None else cell_text(value, name)
 
 
@@ -54,7 +54,7 @@ def identifier(value: object, name: str) -> str:
     """An id: a text, or a whole number.
 
     Raises:
-        DataError: It is missing or neither.
+        DataError: The value is missing or something else.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return _digits(value, name)
@@ -63,10 +63,10 @@ def identifier(value: object, name: str) -> str:
 
 @final
 class ScoreError(DataError):
-    """A score that lies outside its scale.
+    """A score outside its scale.
 
     Attributes:
-        score: It.
+        score: The score.
     """
 
     def __init__(self, message: str, *, score: float) -> None:
@@ -78,8 +78,8 @@ def label(value: object, name: str) -> float | None:
     """A label in [0, 1], None where missing: a number, or a word such as yes.
 
     Raises:
-        ScoreError: It is a number outside.
-        DataError: It is something else.
+        ScoreError: The value is a number outside [0, 1].
+        DataError: The value is something else.
     """
     number = score(value, name)
     if number is not None and not 0 <= number <= 1:
@@ -88,17 +88,17 @@ def label(value: object, name: str) -> float | None:
 
 
 def score(value: object, name: str) -> float | None:
-    """What an answer was given, on whatever scale; 1 or 0 of a word or a boolean.
+    """The score of an answer, on any scale; 1 or 0 for a word such as yes, or a boolean.
 
     Raises:
-        DataError: It is neither a number nor such a word.
+        DataError: The value is neither a number nor such a word.
     """
     word = verdict(value)
     return _number(value, name, LABELS) if word is None else word
 
 
 def verdict(value: object) -> float | None:
-    """1 or 0 of true, yes and pass, or false, no and fail; None of all else."""
+    """1 for true, yes and pass; 0 for false, no and fail; None for anything else."""
     if isinstance(value, bool):
         return float(value)
     return _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
@@ -108,14 +108,14 @@ def cell_amount(value: object, name: str, *, most: float = MOST_TOKENS) -> float
     """A count of tokens, or an amount of money up to `most`, None where missing.
 
     Raises:
-        DataError: It is no number, or negative, infinite or absurd.
+        DataError: The value isn't a number, or is negative, infinite or above `most`.
     """
     number = _number(value, name, "it must be a number")
     if number is not None and not 0 <= number < math.inf:
         raise DataError(f"{name} is {shown_cell(value)}; it must be finite and not negative")
     if number is not None and number > most:
         raise DataError(
-            f"{name} is {shown_cell(value)}; more than {most:,.0f} is taken for a mistake"
+            f"{name} is {shown_cell(value)}; more than {most:,.0f} is treated as a mistake"
         )
     return number
 
@@ -124,7 +124,7 @@ def cell_prompt(value: object, name: str) -> Prompt:
     """A prompt: a text, or a list of {role, content} texts.
 
     Raises:
-        DataError: It is neither, or empty.
+        DataError: The value is neither, or empty.
     """
     if not isinstance(value, list):
         return filled_text(value, name)
@@ -172,7 +172,7 @@ def _kind(value: object) -> str:
 
 
 def shown_cell(value: object) -> str:
-    """A value for a message, cut short."""
+    """A value for a message, truncated."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a huge number"
     shown = repr(value)

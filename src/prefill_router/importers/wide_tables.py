@@ -1,13 +1,13 @@
-"""Wide tables, a row per query and columns for each target: own ones, RouterBench, RouteLLM.
+"""Wide tables, one row per query, columns per target: the user's own, RouterBench, RouteLLM.
 
 RouterBench has 11 targets: `sample_id`, `prompt`, `eval_name`, a column of scores per target,
 `<target>|model_response`, `<target>|total_cost` (US dollars) and `oracle_model_to_route_to`. A
-prompt is written as a Python list that holds one text.
+prompt is written as a Python list with one text.
 
-RouteLLM is CSV with `prompt` and one boolean column per target, as its evaluations keep them.
-Columns that end in `_response` are answers, and columns without a name are row numbers; neither is
-read. There are no ids: a query is known by its file and prompt. The file's name, without
-`_responses`, is taken for the benchmark.
+RouteLLM is CSV with `prompt` and one boolean column per target, as in its evaluations. Columns that
+end in `_response` are answers, and columns without a name are row numbers; neither is read. There
+are no ids: a query is identified by its file and prompt. The benchmark is the file's name without
+`_responses`.
 """
 
 import ast
@@ -31,21 +31,21 @@ WIDE_COLUMNS = {
 _READ_FIRST = 1000
 _WORD = re.compile(r"[a-z]+")
 _AMOUNTS = {"cost", "costs", "price", "usd", "tokens", "seconds", "latency", "time", "id", "index"}
-"""Words in the names of columns that say something else of an answer than whether it is right."""
+"""Words in the names of columns that hold something other than labels."""
 
 
 def read_wide(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
-    """Read a user's own wide tables; targets that aren't named are guessed, and that is told.
+    """Read a user's own wide tables; if no targets are named, they are guessed, with a note.
 
     Raises:
-        ConfigError: The targets' columns are neither named nor to be guessed.
+        ConfigError: The targets' columns aren't named and can't be guessed.
         FormatError: A source doesn't exist.
     """
     found = sources.expand(paths, tables.SUFFIXES)
     if not columns.targets:
         columns = replace(columns, targets=_guessed(found[0], columns))
         into.note(
-            f"taken for the targets, since they hold labels: {', '.join(columns.targets)}; name "
+            f"used as the targets, since they hold labels: {', '.join(columns.targets)}; name "
             "others with --target-columns"
         )
     for path in found:
@@ -54,10 +54,10 @@ def read_wide(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> 
 
 
 def _guessed(path: Path, columns: Columns) -> tuple[str, ...]:
-    """The targets whose column of labels holds labels alone, in the first records of a table.
+    """The columns that hold only labels in the first records of a table, as targets.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There are none.
     """
     cells: dict[str, list[object]] = {}
     whole = tables.records(path, DatasetBuilder(), needs=(), wants=tables.columns_of(path))
@@ -81,15 +81,15 @@ def _guessed(path: Path, columns: Columns) -> tuple[str, ...]:
     ]
     if not found:
         raise ConfigError(
-            "a wide table has one column per target; none holds labels alone, so name them with "
+            "a wide table has one column per target; none holds only labels, so name them with "
             f"--target-columns a,b,c ({path} has the columns {tables.columns_of(path)}), and the "
-            "scale of their scores, where that isn't 0 to 1, with --scale WORST-BEST"
+            "scale of their scores, if that isn't 0 to 1, with --scale WORST-BEST"
         )
     return tuple(found)
 
 
 def _are_labels(cells: Iterable[object], label: Callable[[object, str], float | None]) -> bool:
-    """Whether cells are labels, as far as they aren't missing; some must be there."""
+    """Whether all cells that aren't missing are labels, and there is at least one."""
     try:
         labels = [label(cell, "") for cell in cells]
     except DataError:
@@ -111,15 +111,15 @@ def read_wide_table(
 
     Args:
         path: The table.
-        into: Takes the rows.
-        columns: The columns that were named, the targets among them.
-        usual: The columns that are looked for otherwise.
-        id_prefix: Begins every query's id.
-        benchmark: Of every query, where the table has no column for it.
-        as_prompt: Understands the prompt's cell.
+        into: Collects the rows.
+        columns: The columns that were named, including the targets.
+        usual: The usual columns, used otherwise.
+        id_prefix: The prefix of every query's id.
+        benchmark: The benchmark of every query, if the table has no column for it.
+        as_prompt: Parses the prompt's cell.
 
     Raises:
-        FormatError: It isn't a table, or lacks a column.
+        FormatError: The file isn't a table, or lacks a column.
     """
     names = {option: getattr(columns, option) or name for option, name in usual.items()}
     of_target = {name: columns.of_target(name) for name in columns.targets}
@@ -173,7 +173,7 @@ def read_routerbench(paths: Sequence[Path], into: DatasetBuilder, columns: Colum
 
 
 def _routerbench_targets(present: Sequence[str], path: Path) -> tuple[str, ...]:
-    """The targets: columns with a cost or a response beside them; failing that, all the others."""
+    """The targets: columns with a cost or response column; if there are none, all the others."""
     there = frozenset(present)
     names = [c for c in present if "|" not in c and c not in _ROUTERBENCH_OTHERS]
     beside = [
@@ -187,17 +187,17 @@ def _routerbench_targets(present: Sequence[str], path: Path) -> tuple[str, ...]:
 
 
 def _routerbench_prompt(value: object, name: str) -> Prompt:
-    """The one text of a list, or of the text of a Python list; any other text as it stands."""
+    """The single text of a list, or of a Python list written as text; other texts unchanged."""
     if isinstance(value, str) and value.startswith(("['", '["')):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the text may hold escapes that Python frowns at
+                warnings.simplefilter("ignore")  # the text may contain invalid escapes
                 value = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            raise DataError(f"{name} begins as a Python list and isn't one") from None
+            raise DataError(f"{name} begins like a Python list but isn't one") from None
     if isinstance(value, list):
         if len(value) != 1:
-            raise DataError(f"{name} is a list of {len(value)}; it must hold one text")
+            raise DataError(f"{name} is a list of {len(value)} items; it must hold one text")
         value = value[0]
     return values.filled_text(value, name)
 

@@ -1,4 +1,4 @@
-"""Which layer and pooling of an encoder says most about which target is right."""
+"""The selection of the layer and pooling of an encoder that predict correctness best."""
 
 from prefill_router.lazy_imports import face
 

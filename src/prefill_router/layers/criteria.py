@@ -1,8 +1,8 @@
-"""Criteria of sites: their geometry and probe AUC; how far they agree.
+"""Criteria of sites: their geometry and probe AUC, and how well they agree.
 
 `survey` measures the geometry of every site of an encoder on the train rows (section 6 of the
 paper), `search` the cross-validated probe AUC of sites and dimensions (the paper's grid search,
-section 3.1), and `ablation` asks whether the layer of greatest J is the one that probes like (the
+section 3.1), and `ablation` how good the layers that each criterion selects are for probes (the
 layer-selection ablation, appendix A).
 """
 
@@ -43,10 +43,10 @@ class Survey:
 
     Attributes:
         targets: The targets' names.
-        sites: What was surveyed, sorted.
-        dim: Components that J was computed on.
-        effective_dimensionality: Of the raw states.
-        anisotropy: Of the raw states.
+        sites: The surveyed sites, sorted.
+        dim: The number of components that J was computed on.
+        effective_dimensionality: Effective dimensionality of the raw states at each site.
+        anisotropy: Anisotropy of the raw states at each site.
         fisher: J of each target; NaN where a class has fewer than two queries.
     """
 
@@ -58,7 +58,7 @@ class Survey:
     fisher: Float64[NDArray[np.float64], "site target"]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per site, for a table; what isn't defined is None."""
+        """One row per site, for a table; undefined values are None."""
         return [
             {
                 "layer": site.layer,
@@ -80,14 +80,14 @@ def survey(
     dim: int = 100,
     progress: Progress | None = None,
 ) -> Survey:
-    """Survey sites; each is read once, and one is in memory at a time.
+    """Survey sites; each is read once, and only one is in memory at a time.
 
     Args:
         activations: The states of all train queries.
-        train: The train part.
-        sites: What to survey.
-        dim: Components that J is computed on.
-        progress: Shows how many sites are done.
+        train: The train rows.
+        sites: The sites to survey.
+        dim: The number of components that J is computed on.
+        progress: Shows the number of sites done.
 
     Raises:
         StoreError: States are missing or not finite.
@@ -117,7 +117,7 @@ def fit_reducer(
 def mean_over_targets(
     values: Float64[NDArray[np.float64], "site target"],
 ) -> PerSite:
-    """The mean over the targets that have a value; NaN where none has."""
+    """The mean over the targets with a value; NaN where there are none."""
     known = np.isfinite(values)
     count = known.sum(axis=1)
     total = np.where(known, values, 0).sum(axis=1)
@@ -154,9 +154,9 @@ class Grid:
 
     Attributes:
         targets: The targets' names.
-        sites: What was probed, sorted.
-        dims: Components kept, rising.
-        auc: NaN for a target that has no fold with both classes.
+        sites: The probed sites, sorted.
+        dims: The numbers of components, increasing.
+        auc: The AUC; NaN for a target without a fold that has both classes.
     """
 
     targets: tuple[str, ...]
@@ -186,12 +186,12 @@ def search(
 
     Args:
         activations: The states of all train queries.
-        train: The train part.
-        sites: What to probe.
-        dims: Components to keep; more than the states have are as many as they have.
+        train: The train rows.
+        sites: The sites to probe.
+        dims: The numbers of components to keep, limited to those that the states have.
         c: The inverse of the probes' regularisation.
-        seed: Of the folds.
-        progress: Shows how many sites are done.
+        seed: The seed of the folds.
+        progress: Shows the number of sites done.
 
     Raises:
         ConfigError: There are no sites or dimensions, or a dimension is below 1.
@@ -200,7 +200,7 @@ def search(
     """
     ordered, rising = tuple(sorted(set(sites))), tuple(sorted(set(dims)))
     if not ordered or not rising or rising[0] < 1:
-        raise ConfigError(f"sites are {ordered} and dims {rising}; give at least one, from 1 up")
+        raise ConfigError(f"sites are {ordered} and dims {rising}; give at least one, 1 or more")
     folds = stratified_folds(train, count=FOLDS, seed=seed)
     tables = []
     with (progress or SilentProgress()).task("probes", total=len(ordered)) as advance:
@@ -219,12 +219,12 @@ Scores = Float64[NDArray[np.float64], "site target"]
 @final
 @dataclass(frozen=True)
 class Selector:
-    """What one way to select comes to.
+    """The result of one selection criterion.
 
     Attributes:
-        name: As in the paper's table.
+        name: The name in the paper's table.
         auc: Mean five-fold probe AUC over the targets.
-        sites: The site of each target; None where it is a draw.
+        sites: The site of each target; None for a random choice.
     """
 
     name: str
@@ -236,12 +236,12 @@ class Selector:
 @final
 @dataclass(frozen=True)
 class Ablation:
-    """The ways to select, from the least informed to the oracle.
+    """The selection criteria, from the least informed to the oracle.
 
     Attributes:
-        poolings: Those of the candidates.
-        dim: Components of the probes.
-        targets: The targets that have both classes in some fold, which the means are over.
+        poolings: The poolings of the candidates.
+        dim: The number of components of the probes.
+        targets: The targets with both classes in some fold, over which the means are.
         selectors: Random, Last, d_eff, alpha, Fisher J, BestLR.
     """
 
@@ -271,21 +271,21 @@ class Ablation:
 def ablation(
     survey: Survey, grid: Grid, *, dim: int = 100, poolings: Sequence[Pooling] = ("last",)
 ) -> Ablation:
-    """Compare ways to select a site, by the probe AUC where they select.
+    """Compare selection criteria by the probe AUC of the sites that they select.
 
-    `Random` is the expectation over the candidates, `Last` the deepest layer (the mean of its
-    poolings), `d_eff` the site of most effective dimensions, `alpha` the least anisotropic, one for
-    all targets; `Fisher J` is each target's site of greatest J, `BestLR` each target's site of
-    greatest AUC, which nothing can exceed.
+    `Random` is the mean over the candidates, and `Last` the deepest layer (the mean of its
+    poolings). `d_eff` is the site with the most effective dimensions and `alpha` the least
+    anisotropic, one for all targets. `Fisher J` is each target's site with the greatest J, and
+    `BestLR` each target's site with the greatest AUC, the upper bound.
 
     Args:
         survey: The geometry of the candidates.
-        grid: Their probe AUC, at `dim` among others.
-        dim: Components of the probes.
-        poolings: Last-token candidates alone, as in the paper, unless asked otherwise.
+        grid: Their probe AUC, with `dim` among its dimensions.
+        dim: The number of components of the probes.
+        poolings: The poolings of the candidates; by default the last token only, as in the paper.
 
     Raises:
-        ConfigError: No candidate has these poolings, or no target can be judged.
+        ConfigError: No candidate has these poolings, or no target has enough labels.
     """
     rows = [i for i, site in enumerate(survey.sites) if site.pooling in poolings]
     sites = tuple(survey.sites[i] for i in rows)

@@ -1,4 +1,4 @@
-"""Figures of the geometry by depth and of the sweep: PNG, SVG, and the data as CSV."""
+"""Figures of geometry by depth and of the encoder sweep: PNG, SVG, and the data as CSV."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,12 +30,12 @@ def draw_geometry(survey: Survey, folder: Path, *, encoder: str) -> list[Path]:
     """Draw J, effective dimensionality and anisotropy by depth, last token and mean.
 
     Args:
-        survey: What is drawn; J as its mean over targets, with the middle half of them as a band.
-        folder: Where `geometry.png`, `geometry.svg` and `geometry.csv` go.
-        encoder: Named in the title.
+        survey: The data; J is shown as its mean over targets, with their middle half as a band.
+        folder: The folder for `geometry.png`, `geometry.svg` and `geometry.csv`.
+        encoder: The encoder's name, for the title.
 
     Returns:
-        The files.
+        The paths of the files.
     """
     with rc_context(_STYLE):
         figure = Figure(figsize=(10, 3.4), layout="constrained")

@@ -1,4 +1,4 @@
-"""The encoder-target sweep: which encoder says most about which target (section 5.1)."""
+"""The encoder-target sweep: which encoder predicts which target best (section 5.1)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ class EncoderSweep:
     """AUC of every target under every encoder.
 
     Attributes:
-        encoders: A distinct label each.
+        encoders: A distinct label for each encoder.
         targets: The targets' names.
-        sites: Where each encoder was read for each target.
-        auc: On the test part, of probes fitted to the train part; NaN where undefined.
-        cross_validated: On the train part, five-fold.
+        sites: The site of each encoder for each target.
+        auc: AUC on the test part of probes fitted on the train part; NaN where undefined.
+        cross_validated: Five-fold AUC on the train part.
     """
 
     encoders: tuple[str, ...]
@@ -44,7 +44,7 @@ class EncoderSweep:
     cross_validated: Table
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per encoder and target, for a table; what isn't defined is None."""
+        """One row per encoder and target, for a table; undefined values are None."""
         return [
             {
                 "encoder": encoder,
@@ -74,24 +74,24 @@ def sweep(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> EncoderSweep:
-    """Probe every target under every encoder, at the site of greatest Fisher J.
+    """Probe every target under every encoder, at the site with the greatest Fisher J.
 
     The test part is only scored: sites, scaler, PCA and probes come from the train part.
 
     Args:
-        stores: The states of all queries, one per encoder.
+        stores: The states of all queries, one store per encoder.
         train: The train part.
-        test: The test part, of the same targets.
-        dim: Components.
-        poolings: Last-token sites alone, as in the paper, unless asked otherwise.
-        scope: Whether each target has a site of its own, or the pool has one for all.
+        test: The test part, with the same targets.
+        dim: The number of components.
+        poolings: The candidate poolings; by default the last token only, as in the paper.
+        scope: Whether each target has its own site, or the pool has one for all.
         all_layers: Whether layers below ceil(L/2) are candidates too.
-        seed: Of the folds.
-        progress: Shows how many encoders are done.
+        seed: The seed of the folds.
+        progress: Shows the number of encoders done.
 
     Raises:
         ConfigError: No store is given, or the parts have different targets.
-        FitError: No target can be judged.
+        FitError: No target has enough labels.
         StoreError: States are missing.
     """
     if not stores or train.pool.names != test.pool.names:
@@ -119,10 +119,10 @@ def sweep(
 def auc_of_selection(
     store: Activations, train: RoutingDataset, selection: Selection, *, seed: int = 0
 ) -> Float64[NDArray[np.float64], " target"]:
-    """The five-fold probe AUC of each target where a selection reads it.
+    """The five-fold probe AUC of each target at its selected site.
 
-    J is measured in units of each encoder's own spread, so it ranks the sites of one encoder and
-    not encoders; the AUC of the same probe on the same folds ranks both.
+    J depends on each encoder's own scale, so it ranks the sites of one encoder but not encoders;
+    the AUC of the same probe on the same folds ranks both.
     """
     folds = stratified_folds(train, count=FOLDS, seed=seed)
     result = np.empty(len(selection.targets))
@@ -133,7 +133,7 @@ def auc_of_selection(
 
 
 def encoder_labels(stores: Sequence[Activations]) -> tuple[str, ...]:
-    """Short names of the stores' encoders, numbered where they would be the same."""
+    """Short names of the stores' encoders, numbered where they would be equal."""
     names = [store.provenance.encoder.rstrip("/").rsplit("/", 1)[-1] for store in stores]
     seen: dict[str, int] = {}
     labels = []

@@ -1,7 +1,7 @@
-"""Which layer and pooling (and how many components), per target or for the pool, and why.
+"""Selection of the layer, pooling and number of components, per target or for the pool.
 
-The candidates are the sites of a store, the best of them by a criterion is the choice, and a
-selection has a site and a dimension for every target.
+The candidates are the sites of a store, and the best by a criterion is chosen. A selection has a
+site and a dimension for every target.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,15 +27,15 @@ def candidate_sites(
     poolings: Sequence[Pooling] = POOLINGS,
     all_layers: bool = False,
 ) -> tuple[Site, ...]:
-    """The held sites of these poolings, by default from layer ceil(L/2) to L (section 3.1).
+    """The available sites with these poolings, by default from layer ceil(L/2) to L (section 3.1).
 
     Args:
-        activations: What is held.
+        activations: The states.
         poolings: `last`, `mean` or both.
         all_layers: Whether layers below ceil(L/2) are candidates too.
 
     Raises:
-        ConfigError: Nothing that is held is a candidate.
+        ConfigError: No available site is a candidate.
     """
     upper = candidate_layers(activations.provenance.num_layers)
     sites = tuple(
@@ -56,20 +56,20 @@ def candidate_sites(
 Method = Literal["fisher", "grid", "pinned"]
 Scope = Literal["target", "pool"]
 Pinned = Site | Mapping[str, Site]
-"""One site for all targets, or one for each by its name."""
+"""One site for all targets, or a site for each target by name."""
 LEAST = 10
-"""A target with fewer labels of either class than this isn't asked for a choice of its own."""
+"""The fewest labels of either class with which a target has its own choice."""
 
 
 @final
 @dataclass(frozen=True)
 class SiteChoice:
-    """Where one target's features are read.
+    """The site of one target's features.
 
     Attributes:
         site: The layer and pooling.
-        dim: Components to keep.
-        score: The criterion's value there; None where the choice was pinned, or can't be judged.
+        dim: The number of components to keep.
+        score: The criterion's value there; None where the site was pinned, or it is undefined.
         note: Why it isn't the target's own choice; empty where it is.
     """
 
@@ -96,10 +96,10 @@ class Selection:
 
     Attributes:
         method: `fisher`: greatest J; `grid`: greatest five-fold probe AUC; `pinned`: given.
-        scope: Whether each `target` chose for itself, or the `pool` for all.
+        scope: Whether each `target` has its own choice, or the `pool` one for all.
         targets: The targets' names.
-        choices: One per target.
-        pool: The choice of the pool as a whole, by the mean over targets.
+        choices: One choice per target.
+        pool: The choice for the pool as a whole, by the mean over targets.
     """
 
     method: Method
@@ -128,26 +128,26 @@ def choose(
     scope: Scope,
     targets: tuple[str, ...],
 ) -> Selection:
-    """Take the best candidate for each target or for the pool.
+    """Choose the best candidate for each target or for the pool.
 
-    Among equals the first candidate wins, so order them with the one to prefer first.
+    The first of equal candidates wins, so order them by preference.
 
     Args:
-        candidates: Sites and dimensions.
-        scores: The criterion, NaN where it isn't defined.
-        judged: Which targets have labels enough for a choice of their own.
-        method: What the scores are.
-        scope: Whose choice it is.
+        candidates: The candidate sites and dimensions.
+        scores: The criterion, NaN where it is undefined.
+        judged: Which targets have enough labels for their own choice.
+        method: The criterion's name.
+        scope: Whether to choose for each target or for the pool.
         targets: The targets' names.
 
     Raises:
-        FitError: No target can be judged at all.
+        FitError: No target has enough labels.
     """
     usable = scores[:, judged] if judged.any() else scores
     usable = usable[:, ~np.isnan(usable).any(axis=0)]
     if not usable.shape[1]:
         raise FitError(
-            "no target has right and wrong answers enough to judge a layer by; add labelled "
+            "no target has enough right and wrong answers to select a layer; add labelled "
             "queries, or pin the site"
         )
     pool = _best(candidates, usable.mean(axis=1))
@@ -178,32 +178,32 @@ def select(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Selection:
-    """Select within one encoder, on the train rows alone.
+    """Select sites within one encoder, on the train rows alone.
 
-    Among equally good sites the lowest layer wins, since it is the cheapest to reach.
+    The lowest of equally good layers wins, since it is the cheapest to compute.
 
     Args:
         activations: The states of all train queries.
-        train: The train part.
-        method: `fisher` takes the site of greatest J; `grid` the site and dimension of greatest
-            five-fold probe AUC; `pinned` the given ones.
-        scope: Whether each target has a site of its own, or the pool has one for all, by the mean
-            of the criterion over targets.
-        dim: Components, for `fisher` and `pinned`.
-        sites: The candidates; `candidate_sites` of what is held unless given.
+        train: The train rows.
+        method: `fisher` takes the site with the greatest J; `grid` the site and dimension with the
+            greatest five-fold probe AUC; `pinned` the given ones.
+        scope: Whether each target has its own site, or the pool has one for all, by the mean of the
+            criterion over targets.
+        dim: The number of components, for `fisher` and `pinned`.
+        sites: The candidates; by default `candidate_sites` of the states.
         dims: The candidate dimensions, for `grid`.
-        pinned: The site, or that of each target by its name, for `pinned`.
-        seed: Of the folds, for `grid`.
-        progress: Shows how far it is.
+        pinned: The site, or the site of each target by name, for `pinned`.
+        seed: The seed of the folds, for `grid`.
+        progress: Shows the progress.
 
     Raises:
         ConfigError: `pinned` is missing, given to another method, or doesn't name every target.
-        FitError: No target can be judged.
+        FitError: No target has enough labels.
         StoreError: States are missing.
     """
     if (method == "pinned") != (pinned is not None):
         raise ConfigError(
-            f"the method is {method!r} and the pinned site {pinned}; give a site to pin with the "
+            f"the method is {method!r} and the pinned site {pinned}; give a pinned site with the "
             "method 'pinned', and only with it"
         )
     if pinned is not None:

@@ -1,11 +1,11 @@
-"""Who answers: policies from predicted correctness and cost to a choice, and their exact paths.
+"""Policies: how predicted correctness and cost become a choice of target, and their exact paths.
 
     lambda      the best score of Equation 2 (the paper's)
     argmax      the most probable target
     tolerance   the cheapest target that is nearly as probable as the best
-    threshold   of a strong and a weak target, the strong one where it is likely enough to win
-    tiered      the best of the cheapest tier that is good enough
-    cascade     one after the other, until an answer passes a quality check
+    threshold   the strong one of two targets where it is likely enough to win, else the weak one
+    tiered      the best target of the cheapest tier that is good enough
+    cascade     one target after the other, until an answer passes a quality check
 
 `FrugalCascade` learns a cascade's order, thresholds and scorer.
 

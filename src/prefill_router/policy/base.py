@@ -1,4 +1,4 @@
-"""What a policy is: how predicted correctness and cost become a choice."""
+"""The interface of policies: how predicted correctness and cost become a choice."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,9 +16,8 @@ from prefill_router.serialization import Part
 class Policy(Part, ABC):
     """A family of choices with one parameter, `at`, from 0 to 1.
 
-    0 is the cheapest or weakest end, 1 the most accurate one. Its fields are what a recipe may say
-    of it, besides its `kind`. Each query is decided on its own: other rows
-    never matter.
+    0 is the cheapest or weakest end, 1 the most accurate one. Its fields are its options in a
+    recipe, besides its `kind`. Each query is decided independently of other rows.
     """
 
     noun: ClassVar[str] = "policy"
@@ -35,7 +34,7 @@ class Policy(Part, ABC):
             targets: The names of the columns; needed by policies that name targets.
 
         Raises:
-            ConfigError: The shapes differ, a number isn't finite, or a named target isn't there.
+            ConfigError: The shapes differ, a number isn't finite, or a named target is missing.
         """
 
     def choose(
@@ -44,17 +43,17 @@ class Policy(Part, ABC):
         """The winning target of each query at one setting.
 
         Raises:
-            ConfigError: As `path`, or `at` is outside [0, 1].
+            ConfigError: As for `path`, or `at` is outside [0, 1].
         """
         return self.path(correctness, cost, targets=targets).at(at)
 
     def order(
         self, correctness: PerCell, cost: PerCell, at: float, *, targets: tuple[str, ...] = ()
     ) -> Int[NDArray[np.int64], "query target"]:
-        """The winner of each query, then the others by Equation 2: whom to ask if it fails.
+        """The winner of each query, then the others by Equation 2, as fallbacks.
 
         Raises:
-            ConfigError: As `choose`.
+            ConfigError: As for `choose`.
         """
         winner = self.choose(correctness, cost, at, targets=targets)[:, None]
         ranked = rank(correctness, cost, at)
@@ -69,7 +68,7 @@ class Policy(Part, ABC):
         *,
         targets: tuple[str, ...] = (),  # noqa: ARG002
     ) -> PerCell:
-        """What it weighs once answers are there: the predictions, unless it looks at answers.
+        """The scores of answers: the predictions, unless the policy scores answers itself.
 
         Args:
             correctness: Predicted probabilities.
@@ -85,15 +84,15 @@ class Policy(Part, ABC):
         *,
         targets: tuple[str, ...] = (),  # noqa: ARG002
     ) -> PerCell:
-        """What it costs to get the answer of each target by this policy; by default, its own cost.
+        """The cost of getting the answer of each target with this policy; by default its own cost.
 
         Args:
-            observed: What asking each target cost, US dollars; NaN where unknown.
+            observed: Observed cost of each target's answer, US dollars; NaN where unknown.
             cost: Estimated costs on the scale of Equation 2.
             targets: The names of the columns.
         """
         return observed
 
-    def told(self) -> dict[str, Any]:
-        """What reports say of it, for people; all that `to_dict` holds, unless that is much."""
+    def summary(self) -> dict[str, Any]:
+        """A description for reports; the same as `to_dict`, unless that is long."""
         return self.to_dict()

@@ -1,6 +1,6 @@
-"""Ask the cheap target first, and the next one only where its answer doesn't look good enough.
+"""Cascades: call the cheap target first, and the next one only if its answer isn't good enough.
 
-FrugalGPT (Chen, Zaharia and Zou, 2023). Every answer on the way is paid for.
+FrugalGPT (Chen, Zaharia and Zou, 2023). Every call on the way is paid for.
 """
 
 from collections.abc import Callable
@@ -34,12 +34,12 @@ Answer = TypeVar("Answer")
 @final
 @dataclass(frozen=True)
 class CascadeAttempt:
-    """One target that a cascade asked.
+    """A call to one target of a cascade.
 
     Attributes:
-        target: Its name.
-        score: The quality check's score of its answer; None where it gave none.
-        failure: Why it gave none; empty where it did.
+        target: The target's name.
+        score: The quality check's score of its answer; None where the call failed.
+        failure: Why the call failed; empty where it didn't.
     """
 
     target: str
@@ -51,12 +51,12 @@ class CascadeAttempt:
 @final
 @dataclass(frozen=True)
 class CascadeRun(Generic[Answer]):
-    """What a cascade came to.
+    """The result of a cascade.
 
     Attributes:
-        target: Whose answer it is.
-        answer: It.
-        trail: Everyone asked, in order; all of them are paid for.
+        target: The target whose answer was taken.
+        answer: The answer.
+        trail: All calls in order; each of them is paid for.
     """
 
     target: str
@@ -69,19 +69,19 @@ class CascadeRun(Generic[Answer]):
 class Cascade(Policy):
     """The answer of the first target whose answer passes a quality check.
 
-    The scores are of *answers*, so they are known only after asking: the table that `path` takes
-    as correctness holds them. The last target's answer is taken as it is. At 0 the first target
-    answers everything; towards 1 more and more is asked of all of them.
+    The scores are those of *answers*, so they are known only after the calls; `path` takes them as
+    its correctness. The last target's answer is always taken. At 0 the first target answers
+    everything; towards 1 the score that passes rises.
 
     Attributes:
-        targets: Whom to ask, in this order; empty for all, by rising estimated cost of the query.
-        knots: What passes: rows of a setting and a threshold for each target but the last, straight
-            lines between them; settings rise from 0 to 1 and no threshold falls. Empty: a score
-            passes that is at least `at`. Learned by `LearnedCascade`.
-        scorer: Scores answers; without one a quality check does, or the predictions stand in.
+        targets: The targets in the order of the calls; empty for all, by ascending estimated cost.
+        knots: The thresholds: rows of a setting and a threshold for each target but the last, with
+            linear interpolation; settings increase from 0 to 1 and no threshold decreases. Empty: a
+            score passes that is at least `at`. Learned by `FrugalCascade`.
+        scorer: Scores answers; without one a quality check does, or the predictions are used.
 
     Raises:
-        ConfigError: A target is named twice, or the knots don't suit.
+        ConfigError: A target is named twice, or the knots are invalid.
     """
 
     kind: ClassVar[str] = "cascade"
@@ -98,20 +98,20 @@ class Cascade(Policy):
 
     def __post_init__(self) -> None:
         if len(set(self.targets)) < len(self.targets):
-            raise ConfigError("a cascade asks each target once; a name is repeated")
+            raise ConfigError("a cascade calls each target once; remove the repeated name")
         if not self.knots:
             return
         if not self.targets or {len(row) for row in self.knots} != {len(self.targets)}:
             raise ConfigError(
-                "each knot of a cascade holds a setting and a threshold for every target but the "
-                f"last; it names {len(self.targets)} targets and holds {self.knots}"
+                "each knot of a cascade needs a setting and a threshold for every target but the "
+                f"last; it has {len(self.targets)} targets and the knots {self.knots}"
             )
         table = np.array(self.knots)
         sound = (np.diff(table, axis=0) >= 0).all() and (np.diff(table[:, 0]) > 0).all()
         if not (sound and table.min() >= 0 and table.max() <= 1 and self._whole(table)):
             raise ConfigError(
-                "the knots of a cascade are numbers in [0, 1] of which none falls, at settings "
-                f"that rise from 0 to 1, thresholds from 0; not {self.knots}"
+                "the knots of a cascade must be numbers in [0, 1] that never decrease, with "
+                f"settings from 0 to 1 and thresholds from 0; got {self.knots}"
             )
 
     @staticmethod
@@ -127,11 +127,11 @@ class Cascade(Policy):
         return self.scorer.scores(correctness, tokens, targets=targets)
 
     def thresholds(self, at: float, *, stages: int) -> tuple[float, ...]:
-        """The scores that pass at each stage but the last.
+        """The score that passes at each stage but the last.
 
         Args:
             at: The setting.
-            stages: How many targets are asked.
+            stages: The number of targets.
 
         Raises:
             ConfigError: `at` is outside [0, 1].
@@ -145,10 +145,10 @@ class Cascade(Policy):
     def turns(
         self, cost: PerCell, *, targets: tuple[str, ...] = ()
     ) -> Int[NDArray[np.int64], "query turn"]:
-        """The columns of the targets in the order in which they are asked.
+        """The columns of the targets in the order of the calls.
 
         Raises:
-            ConfigError: A named target isn't there.
+            ConfigError: A named target is missing.
         """
         if not self.targets:
             return by_cost(np.zeros(cost.shape), cost)
@@ -158,16 +158,16 @@ class Cascade(Policy):
     def path(
         self, correctness: PerCell, cost: PerCell, *, targets: tuple[str, ...] = ()
     ) -> LambdaPath:
-        """Whose answer is taken, over the score asked for, exactly.
+        """The target whose answer is taken, over the whole range of `at`, exactly.
 
         Args:
             correctness: The quality check's scores of the answers, in [0, 1].
-            cost: Estimated costs on the scale of Equation 2; they only give the order.
+            cost: Estimated costs on the scale of Equation 2; they only determine the order.
             targets: The names of the columns; needed where the cascade names targets.
 
         Raises:
             ConfigError: The shapes differ, a number isn't finite or a score is outside [0, 1], or
-                a named target isn't there.
+                a named target is missing.
         """
         check_tables(correctness, cost)
         if not ((correctness >= 0) & (correctness <= 1)).all():
@@ -181,9 +181,9 @@ class Cascade(Policy):
         return record_path(turns, to_the_end(holds_to))
 
     def charge(self, observed: PerCell, cost: PerCell, *, targets: tuple[str, ...] = ()) -> PerCell:
-        """What it costs to get as far as each target: its own cost and of all asked before.
+        """The cost of reaching each target: its own cost plus that of all calls before it.
 
-        NaN for targets that are never asked, and from the first unknown cost on.
+        NaN for targets that are never called, and from the first unknown cost on.
         """
         turns = self.turns(cost, targets=targets)
         charged: PerCell = np.full(observed.shape, np.nan)
@@ -199,25 +199,25 @@ class Cascade(Policy):
         at: float,
         targets: tuple[str, ...] = (),
     ) -> CascadeRun[Answer]:
-        """Ask one after the other until an answer passes.
+        """Call one target after the other until an answer passes.
 
-        A target that raises an UpstreamError counts as asked in vain. If the last one fails, the
-        best answer so far is taken.
+        A call that raises an UpstreamError has failed, and the next target is called. If the last
+        one fails, the best answer so far is taken.
 
         Args:
-            ask: Gives a target's answer.
+            ask: Calls a target and returns its answer.
             check: Scores a target's answer, in [0, 1].
             at: The score that passes; with knots, the setting of the thresholds.
-            targets: Whom to ask, from cheap to dear, where the cascade doesn't name them.
+            targets: The targets from cheap to expensive, where the cascade doesn't name them.
 
         Raises:
-            ConfigError: Nobody is to be asked, `at` or a score is outside [0, 1].
-            UpstreamError: No target gave an answer; the last one's.
+            ConfigError: There are no targets, or `at` or a score is outside [0, 1].
+            UpstreamError: All calls failed; it is the error of the last one.
         """
         check_lam(at)
         turns = self.targets or targets
         if not turns:
-            raise ConfigError("the cascade has nobody to ask; name the targets from cheap to dear")
+            raise ConfigError("the cascade has no targets; name them from cheap to expensive")
         enough = (*self.thresholds(at, stages=len(turns)), 0.0)
         trail: list[CascadeAttempt] = []
         best: tuple[float, str, Answer] | None = None
@@ -236,11 +236,11 @@ class Cascade(Policy):
             if best is None or score > best[0]:
                 best = (score, name, answer)
         if best is None:
-            raise failure or ConfigError("the cascade asked nobody")
+            raise failure or ConfigError("the cascade called no target")
         return CascadeRun(best[1], best[2], tuple(trail))
 
-    def told(self) -> dict[str, Any]:
-        """The kind, whom it asks, and what decides, without the numbers of what was learned."""
+    def summary(self) -> dict[str, Any]:
+        """The kind, the targets and what decides, without the learned numbers."""
         said: dict[str, Any] = {"kind": self.kind, "targets": list(self.targets)}
         if self.knots:
             said["thresholds"] = "learned on the train part, one for each stage"
@@ -254,7 +254,7 @@ def _passes_to(
     at: Float[NDArray[np.float64], " knot"],
     threshold: Float[NDArray[np.float64], " knot"],
 ) -> Float[NDArray[np.float64], " query"]:
-    """The highest setting at which each score passes; 1 where it always does."""
+    """The highest setting at which each score passes; 1 where it passes at all settings."""
     after = np.searchsorted(threshold, score, side="right")
     last = np.minimum(after, len(at) - 1)
     before = last - 1
@@ -267,6 +267,6 @@ def _passes_to(
 def _checked(score: float, target: str) -> float:
     if not 0 <= score <= 1:
         raise ConfigError(
-            f"the quality check scored an answer of {target!r} {score}; scores are in [0, 1]"
+            f"the quality check scored an answer of {target!r} {score}; scores must be in [0, 1]"
         )
     return float(score)

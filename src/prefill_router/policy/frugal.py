@@ -21,11 +21,11 @@ from prefill_router.short_repr import short_repr
 @final
 @dataclass(frozen=True)
 class FrugalFit:
-    """A cascade, and how it came about.
+    """A learned cascade, with notes on it.
 
     Attributes:
-        policy: It.
-        notes: What the reader should know.
+        policy: The learned cascade.
+        notes: Notes for the user.
     """
 
     policy: Cascade
@@ -35,17 +35,17 @@ class FrugalFit:
 @final
 @dataclass(frozen=True, kw_only=True)
 class FrugalCascade(Part):
-    """What a recipe says of a cascade that is learned.
+    """The options of a cascade to be learned.
 
     Attributes:
-        depth: How many targets are asked of a query, at most.
-        budget: US dollars per query, on average, for which order and thresholds are the best; None
-            for those that are best on average over all budgets.
-        steps: How many thresholds are tried for each target.
-        folds: The predictor is fitted so often to predict rows that it hasn't seen.
+        depth: The most targets that are called for a query.
+        budget: Mean US dollars per query for which order and thresholds are optimised; None to
+            optimise the mean over all budgets.
+        steps: The number of thresholds that are tried for each target.
+        folds: The number of folds of the out-of-fold predictions.
 
     Raises:
-        ConfigError: An option makes no sense.
+        ConfigError: An option is invalid.
     """
 
     kind: ClassVar[str] = "frugal_cascade"
@@ -57,7 +57,7 @@ class FrugalCascade(Part):
 
     def __post_init__(self) -> None:
         if not 1 <= self.depth <= 4:
-            raise ConfigError(f"depth is {self.depth}; a cascade asks 1 to 4 targets")
+            raise ConfigError(f"depth is {self.depth}; a cascade can have 1 to 4 targets")
         if not 2 <= self.steps <= 50 or not 2 <= self.folds <= 20:
             raise ConfigError(
                 f"steps is {self.steps} and folds {self.folds}; give 2 to 50, and 2 to 20"
@@ -78,15 +78,16 @@ class FrugalCascade(Part):
         """Learn a cascade from train rows.
 
         Args:
-            correctness: What a predictor said that hadn't seen the row.
+            correctness: Out-of-fold predictions.
             correct: Labels in [0, 1]; NaN where missing.
-            cost: Of the answers, US dollars; NaN where unknown.
+            cost: Costs of the answers, US dollars; NaN where unknown.
             tokens: Output tokens of the answers; NaN where unknown.
-            folds: The fold of each row; its answers are scored by a scorer of the others.
-            targets: The columns.
+            folds: The fold of each row; its answers are scored by a scorer fitted on the others.
+            targets: The names of the columns.
 
         Raises:
-            FitError: Nothing was measured, nothing costs anything, or no target keeps the budget.
+            FitError: No query has a label and a cost, all answers are free, or no target is within
+                the budget.
         """
         scores = np.empty(correctness.shape)
         for fold in np.unique(folds).tolist():
@@ -107,12 +108,12 @@ class FrugalCascade(Part):
 def _notes(found: Stages, names: tuple[str, ...], targets: tuple[str, ...]) -> tuple[str, ...]:
     low, high = found.costs
     said = [
-        f"the cascade asks {', then '.join(names)}; on {found.queries:,} train queries it was "
+        f"the cascade calls {', then '.join(names)}; on {found.queries:,} train queries it was "
         f"right on {found.accuracies[0]:.1%} for ${low:.3g} a query at lam = 0, and on "
         f"{found.accuracies[1]:.1%} for ${high:.3g} at lam = 1"
     ]
     if found.at is not None:
-        said.append(f"it keeps its budget at lam = {found.at:.3f} and below")
+        said.append(f"it is within its budget at lam = {found.at:.3f} and below")
     if found.left_out:
         lacking = ", ".join(targets[k] for k in found.left_out)
         said.append(f"the cascade leaves out {lacking}, measured on too few of the same queries")

@@ -1,15 +1,15 @@
-"""Who answers: the score of Equation 2, and the winner of every query for every setting at once.
+"""The score of Equation 2, and the winner of every query for every setting at once.
 
     s[k, q] = lam * p[k, q] - (1 - lam) * c[k, q]
 
-with p the predicted correctness and c the normalised cost. Among equal scores the cheaper target
-wins, then the more probable one, then the first; so a target that is dearer and no better is never
+with p the predicted correctness and c the normalised cost. Ties go to the cheaper target, then to
+the more probable one, then to the first; so a target that costs more and is no better is never
 chosen.
 
 Over lam in [0, 1] each target of Equation 2 is a line, the winner is the upper envelope of the
 lines, and it changes at no more than K - 1 values of lam. Other policies have such a path too, over
-their own parameter; theirs are made of records: of candidates in a fixed order, each that holds
-longer than all before.
+their own parameter. With candidates in order of preference, each valid up to some setting, their
+winners are the candidates that are valid longer than all before them.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ PerCell = Float[NDArray[np.float64], "query target"]
 
 
 def check_lam(lam: float) -> float:
-    """The same lam.
+    """Check a lam, and return it.
 
     Raises:
         ConfigError: It is outside [0, 1] or NaN.
@@ -49,7 +49,7 @@ def score(correctness: PerCell, cost: PerCell, lam: float) -> PerCell:
 
 
 def rank(correctness: PerCell, cost: PerCell, lam: float) -> Int[NDArray[np.int64], "query target"]:
-    """Targets of each query from the best score to the worst, ties as the module says."""
+    """Targets of each query from the best score to the worst; ties as described in this module."""
     check_tables(correctness, cost)
     keys = (-correctness, cost, -score(correctness, cost, lam))
     order: Int[NDArray[np.int64], "query target"] = np.lexsort(keys, axis=1)
@@ -62,7 +62,7 @@ def choose(correctness: PerCell, cost: PerCell, lam: float) -> Int[NDArray[np.in
 
 
 def check_tables(correctness: PerCell, cost: PerCell) -> None:
-    """Check that both tables are alike and finite.
+    """Check that both tables have the same shape and are finite.
 
     Raises:
         ConfigError: The shapes differ, there is no target, or a number isn't finite.
@@ -82,12 +82,12 @@ def check_tables(correctness: PerCell, cost: PerCell) -> None:
 class LambdaPath:
     """Every winner of every query over lam in [0, 1], exactly.
 
-    Query q's winners are `target[start[q]:start[q + 1]]`, in the order of rising lam; each holds on
-    (its `lam`, the next one's `lam`], the first from 0 on, the last up to 1.
+    Query q's winners are `target[start[q]:start[q + 1]]`, in order of ascending lam; each is valid
+    on (its `lam`, the next one's `lam`], the first from 0 on, the last up to 1.
 
     Attributes:
-        start: Where each query's segments begin; one more than there are queries.
-        lam: The lam above which each segment holds; 0 for each query's first.
+        start: The position of each query's first segment, and at the end the number of segments.
+        lam: The lam above which each segment is valid; 0 for each query's first.
         target: Each segment's winner.
     """
 
@@ -144,10 +144,10 @@ def _next_winner(
     begin: NDArray[np.float64],
     winner: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """The queries that have a next winner after `winner`, the lam where it takes over, and who.
+    """The queries with a next winner after `winner`, the lam where it takes over, and the winner.
 
     Where three lines meet in one point, rounding can put the next change before the last one; it is
-    put at `begin`, so that each query's lam never falls.
+    clipped to `begin`, so that each query's lam never decreases.
     """
     gain = correctness[rows] - correctness[rows, winner][:, None]
     extra = np.maximum(cost[rows] - cost[rows, winner][:, None], 0)
@@ -167,19 +167,19 @@ def record_path(
     candidates: Int[NDArray[np.int64], "query place"],
     holds_to: Float[NDArray[np.float64], "query place"],
 ) -> LambdaPath:
-    """The path on which the first candidate that still holds wins.
+    """The path on which the first candidate that is still valid wins.
 
     Args:
-        candidates: The columns of each query's candidates, the preferred ones first.
-        holds_to: The highest setting at which each may win; at least 0. The one that holds longest
-            wins from where the others end up to 1. Whatever begins at 1 wins there, so what still
-            holds at 1 has a higher number, see `to_the_end`.
+        candidates: The columns of each query's candidates, in order of preference.
+        holds_to: The highest setting at which each may win; at least 0. The one with the greatest
+            wins from where the others end up to 1. A segment that begins at 1 would win there, so a
+            candidate that is valid at 1 has a number above 1, see `to_the_end`.
     """
     longest = np.maximum.accumulate(holds_to, axis=1)
     record = np.ones(candidates.shape, dtype=np.bool_)
     record[:, 1:] = holds_to[:, 1:] > longest[:, :-1]
     begin = np.zeros(candidates.shape)
-    # A candidate that holds at 0 alone ends there, so the next one begins above it.
+    # A candidate that is valid only at 0 ends there, so the next one begins above it.
     begin[:, 1:] = np.maximum(longest[:, :-1], _LEAST)
     start = np.concatenate([[0], np.cumsum(record.sum(axis=1))])
     return LambdaPath(start.astype(np.int64), begin[record], candidates[record].astype(np.int64))
@@ -188,7 +188,7 @@ def record_path(
 def to_the_end(
     holds_to: Float[NDArray[np.float64], "query place"],
 ) -> Float[NDArray[np.float64], "query place"]:
-    """The same, where holding up to 1 includes 1."""
+    """The same settings, with those of 1 raised so that 1 itself is included."""
     return np.where(holds_to >= 1, np.inf, holds_to)
 
 
@@ -196,13 +196,13 @@ def columns(names: tuple[str, ...], targets: tuple[str, ...], policy: str) -> li
     """The columns of the targets that a policy names.
 
     Raises:
-        ConfigError: Some aren't among the targets.
+        ConfigError: A name isn't among the targets.
     """
     lacking = [name for name in names if name not in targets]
     if lacking:
         raise ConfigError(
             f"the policy {policy!r} names the targets {lacking}, which aren't among "
-            f"{list(targets)}; name targets of the router, as the pool spells them"
+            f"{list(targets)}; name targets of the router, spelled as in the pool"
         )
     return [targets.index(name) for name in names]
 
@@ -211,6 +211,6 @@ def by_cost(
     correctness: Float[NDArray[np.float64], "query target"],
     cost: Float[NDArray[np.float64], "query target"],
 ) -> Int[NDArray[np.int64], "query target"]:
-    """The columns of each query from cheap to dear; ties to the more probable, then the first."""
+    """The columns of each query by ascending cost; ties to the more probable, then the first."""
     order: Int[NDArray[np.int64], "query target"] = np.lexsort((-correctness, cost), axis=1)
     return order

@@ -1,10 +1,10 @@
-"""The policies that choose before anybody is asked.
+"""The policies that choose before any target is called.
 
-`Lambda` is the paper's, Equation 2, and `Argmax` its end: the most probable target whatever it
-costs. `Tolerance` is the cheapest target that is nearly as probably right as the best (NVIDIA's LLM
-router blueprint, version 3). `Threshold` has a strong and a weak target: the strong one answers
-what it is likely enough to win (RouteLLM, Ong et al., 2024). `Tiered` has two stages: first how
-dear a tier of targets the query needs, then who of the tier answers.
+`Lambda` is the paper's, Equation 2, and `Argmax` its limit: the most probable target whatever it
+costs. `Tolerance` takes the cheapest target that is nearly as probably right as the best (NVIDIA's
+LLM router blueprint, version 3). `Threshold` has a strong and a weak target: the strong one answers
+queries that it is likely enough to win (RouteLLM, Ong et al., 2024). `Tiered` has two stages: first
+it chooses the tier of targets that a query needs, then the target in that tier.
 """
 
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ class Argmax(Policy):
 class Tolerance(Policy):
     """The cheapest target whose probability is at most `1 - at` below the highest.
 
-    At 0 every target is good enough, so the cheapest answers; at 1 only the most probable ones are.
+    At 0 every target qualifies, so the cheapest answers; at 1 only the most probable ones do.
     """
 
     kind: ClassVar[str] = "tolerance"
@@ -99,7 +99,7 @@ class Tolerance(Policy):
         check_tables(correctness, cost)
         short = np.clip(correctness.max(axis=1, keepdims=True) - correctness, 0, 1)
         order = by_cost(correctness, cost)
-        # The best ones hold beyond 1, so that no target that is worse by a rounding holds at 1.
+        # The best ones are valid beyond 1, so that none that is worse by a rounding wins at 1.
         holds_to = np.where(short == 0, np.inf, 1 - short)
         return record_path(order, np.take_along_axis(holds_to, order, axis=1))
 
@@ -113,15 +113,15 @@ class Threshold(Policy):
     """The strong target where its win score is at least `1 - at`, else the weak one.
 
     At 0 the weak target answers everything, at 1 the strong one does. Other targets never answer,
-    and cost plays no part.
+    and cost isn't used.
 
     Attributes:
         strong: The name of the strong target.
         weak: The name of the weak one.
-        score: How the win score is made of the probabilities: `difference`, (1 + p_strong -
-            p_weak) / 2; `odds`, the chance that the strong one is right where only one of the two
-            is, 1/2 where neither or both surely are; or `weak`, 1 - p_weak, which doesn't need to
-            know the strong target.
+        score: How the win score is computed: `difference`, (1 + p_strong - p_weak) / 2; `odds`, the
+            probability that the strong one is right if exactly one of the two is, 1/2 where neither
+            or both certainly are; or `weak`, 1 - p_weak, which doesn't use the strong target's
+            prediction.
 
     Raises:
         ConfigError: Both are the same target.
@@ -139,10 +139,10 @@ class Threshold(Policy):
     def win_score(
         self, correctness: PerCell, *, targets: tuple[str, ...]
     ) -> Float[NDArray[np.float64], " query"]:
-        """How likely the strong target is to win each query, in [0, 1].
+        """The win score of the strong target on each query, in [0, 1].
 
         Raises:
-            ConfigError: The targets lack one of the two.
+            ConfigError: One of the two targets is missing.
         """
         strong, weak = columns((self.strong, self.weak), targets, self.kind)
         p_strong, p_weak = correctness[:, strong], correctness[:, weak]
@@ -158,8 +158,8 @@ class Threshold(Policy):
         """The winners of every query over 1 - threshold, exactly.
 
         Raises:
-            ConfigError: The shapes differ, a number isn't finite, or the targets lack one of the
-                two.
+            ConfigError: The shapes differ, a number isn't finite, or one of the two targets is
+                missing.
         """
         check_tables(correctness, cost)
         score = np.clip(self.win_score(correctness, targets=targets), 0, 1)
@@ -175,13 +175,13 @@ class Tiered(Policy):
     """The most probable target of the cheapest tier in which one is probable enough.
 
     Probable enough is a probability of at least `at`. Where no tier has such a target, the most
-    probable one of all answers; so at 1 it always does, and at 0 the cheapest tier answers.
+    probable target of all answers. So at 1 it always does, and at 0 the cheapest tier answers.
 
     Attributes:
         tiers: The names of each tier's targets, the cheapest tier first; targets in none never
-            answer. Empty: each query's targets are cut into `count` tiers by its own estimated
-            costs, as even as they go, the cheaper ones getting what is left over.
-        count: How many tiers there are without names.
+            answer. Empty: each query's targets are divided into `count` tiers by its own estimated
+            costs, as evenly as possible, with any extra targets in the cheaper tiers.
+        count: The number of tiers if `tiers` is empty.
 
     Raises:
         ConfigError: A target is in two tiers, a tier is empty, or there are fewer than 2 tiers.
@@ -206,7 +206,7 @@ class Tiered(Policy):
         """The tier of every target on every query, 0 the cheapest; -1 where it is in none.
 
         Raises:
-            ConfigError: A named target isn't there.
+            ConfigError: A named target is missing.
         """
         if self.tiers:
             one = np.full(cost.shape[1], -1, dtype=np.int64)
@@ -221,10 +221,10 @@ class Tiered(Policy):
     def path(
         self, correctness: PerCell, cost: PerCell, *, targets: tuple[str, ...] = ()
     ) -> LambdaPath:
-        """The winners of every query over the probability asked for, exactly.
+        """The winners of every query over the required probability, exactly.
 
         Raises:
-            ConfigError: The shapes differ, a number isn't finite, or a named target isn't there.
+            ConfigError: The shapes differ, a number isn't finite, or a named target is missing.
         """
         check_tables(correctness, cost)
         tier = self.tier_of(cost, targets=targets)
@@ -235,8 +235,8 @@ class Tiered(Policy):
             winners.append(winner)
             best.append(p[np.arange(len(p)), winner])
         chances = np.stack(best, axis=1)
-        # The cheapest tier that has targets comes first; an empty one, whose best is -1, is passed
-        # over, since it can't be a record and every query has some target.
+        # The cheapest tier with targets comes first; an empty one, whose best is -1, is skipped,
+        # since it is never the best so far and every query has some target.
         first = np.argmax(chances >= 0, axis=1)
         order = (first[:, None] + np.arange(chances.shape[1])) % chances.shape[1]
         holds_to = np.take_along_axis(chances, order, axis=1)

@@ -1,6 +1,6 @@
-"""What policies choose by, and the settings that were chosen for them.
+"""The input of policies, `Predictions`, and their chosen settings, `OperatingPoints`.
 
-`Predictions` is what a router, or anything else that predicts, says before any target has answered.
+`Predictions` are made by a router, or any other predictor, before any target has answered.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class Predictions:
     """Predicted correctness and estimated cost of every target on every query.
 
     Attributes:
-        query_ids: Distinct; what joins the rows to a dataset.
+        query_ids: Distinct ids, which join the rows to a dataset.
         targets: Distinct names, in the tables' column order.
         correctness: Probabilities of a correct answer.
         estimated_cost: US dollars, known before the answer.
@@ -45,7 +45,7 @@ class Predictions:
     def __post_init__(self) -> None:
         shape = (len(self.query_ids), len(self.targets))
         if 0 in shape:
-            raise DataError(f"predictions of the shape {shape}; at least one query and one target")
+            raise DataError(f"predictions have the shape {shape}; give at least one of each")
         for what, names in (("query ids", self.query_ids), ("targets", self.targets)):
             if len(set(names)) < len(names):
                 raise DataError(f"{what} repeat in the predictions; keep one of each")
@@ -69,10 +69,10 @@ class Predictions:
     def select(
         self, ids: Iterable[str] | None = None, *, targets: Iterable[str] | None = None
     ) -> "Predictions":
-        """The part with these queries and targets, in the order given.
+        """The subset with these queries and targets, in the order given.
 
         Raises:
-            DataError: Some were not predicted.
+            DataError: Some have no predictions.
         """
         wanted = self.query_ids if ids is None else tuple(ids)
         names = self.targets if targets is None else tuple(targets)
@@ -106,12 +106,12 @@ class OperatingPoints:
     """The settings that were best on train rows, out of fold.
 
     Attributes:
-        accurate: The lam of the highest accuracy, the cheapest of several.
+        accurate: The lam of the highest accuracy; the cheapest one if there are several.
         thrifty: The lam of the lowest cost at no less accuracy than the best single target; None
             where no setting is both as accurate and cheaper, or no cost is known.
-        worth: The lam at which the most is gained over the best fixed mix at equal cost, among
-            those that are as accurate as the best single target; among all where none is. So a gain
-            where little is right, which nobody would choose, doesn't stand for the router.
+        worth: The lam of the greatest gain over the best fixed mix at equal cost, among those that
+            are as accurate as the best single target; among all where none is. So a gain at a low
+            accuracy, which nobody would choose, doesn't represent the router.
         best: The best single target.
     """
 

@@ -22,7 +22,7 @@ KINDS = _POLICIES.names
 
 
 def from_dict(value: Mapping[str, Any]) -> Policy:
-    """The policy of `Policy.to_dict`.
+    """The policy that `Policy.to_dict` describes.
 
     Raises:
         CorruptError: The kind is unknown, or an option is unknown or of the wrong type.

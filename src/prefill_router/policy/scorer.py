@@ -1,8 +1,8 @@
-"""What a cascade makes of an answer: the probability that it is right.
+"""The scorer of a cascade: the probability that an answer is right.
 
 FrugalGPT's scorer is a DistilBERT that reads query and answer. This one is a logistic regression
-for each target on what the router predicted before it asked and on the length of the answer, which
-every log of answers holds.
+for each target, on the router's prediction and on the length of the answer, which every log of
+answers has.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from prefill_router.short_repr import short_repr
 from prefill_router.statistics import shrunken_logistic
 
 _FIRST = np.array([0.0, 1.0, 0.0, 0.0])
-"""Bias, logit, length, its square: the prediction as it is, which few labels hardly change."""
+"""Weights of bias, logit, length and its square: the start is the prediction itself."""
 _SURE = 1e-6
 
 _Row = Annotated[tuple[float, ...], Field(min_length=6, max_length=6)]
@@ -35,8 +35,8 @@ class AnswerScorer(Part):
     """Scores answers by prediction and length. Made by `fit`.
 
     Attributes:
-        rows: Of each target: mean and spread of log(1 + output tokens), then the weights of 1, of
-            the prediction's logit, of the standardised length and of its square.
+        rows: For each target: mean and standard deviation of log(1 + output tokens), then the
+            weights of 1, the prediction's logit, the standardised length and its square.
     """
 
     noun: ClassVar[str] = "cascade's scorer"
@@ -46,13 +46,13 @@ class AnswerScorer(Part):
     def fit(
         cls, correctness: PerCell, tokens: PerCell, correct: PerCell, *, targets: tuple[str, ...]
     ) -> "AnswerScorer":
-        """Fit to answers whose labels are known; a target without any keeps its predictions.
+        """Fit to answers with known labels; a target without any keeps its predictions.
 
         Args:
-            correctness: What was predicted of queries that the predictor hadn't seen.
+            correctness: Out-of-fold predictions.
             tokens: Output tokens of the answers; NaN where unknown.
             correct: Labels in [0, 1]; NaN where missing.
-            targets: The columns.
+            targets: The names of the columns.
         """
         rows = {}
         for k, name in enumerate(targets):
@@ -70,19 +70,19 @@ class AnswerScorer(Part):
         return cls(rows)
 
     def scores(self, correctness: PerCell, tokens: PerCell, *, targets: tuple[str, ...]) -> PerCell:
-        """The score of every answer, in [0, 1]; where its length is unknown, of an average one.
+        """The score of every answer, in [0, 1]; an unknown length counts as average.
 
         Args:
             correctness: Predicted probabilities.
             tokens: Output tokens of the answers; NaN where unknown.
-            targets: The columns.
+            targets: The names of the columns.
 
         Raises:
-            ConfigError: One of the targets is unknown to it.
+            ConfigError: It wasn't fitted for one of the targets.
         """
         lacking = [name for name in targets if name not in self.rows]
         if lacking:
-            raise ConfigError(f"the cascade's scorer doesn't know {lacking}; fit the router anew")
+            raise ConfigError(f"the cascade's scorer doesn't know {lacking}; fit the router again")
         from scipy.special import expit
 
         found = np.empty(correctness.shape)
@@ -95,7 +95,7 @@ class AnswerScorer(Part):
     def verify(self) -> None:
         """Check that lengths can be divided by their spreads."""
         if any(row[1] <= 0 for row in self.rows.values()):
-            raise ConfigError("a spread isn't positive")
+            raise ConfigError("a standard deviation isn't positive")
 
 
 def _columns(

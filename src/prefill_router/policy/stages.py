@@ -1,7 +1,7 @@
 """The order of a cascade and a threshold for each stage, learned from scores of answers.
 
-FrugalGPT (Chen, Zaharia and Zou, 2023) looks for the list of targets, and for the score that stops
-at each of them, that are right most often within a budget.
+FrugalGPT (Chen, Zaharia and Zou, 2023) searches for the list of targets, and the score at which
+each of them is accepted, that are right most often within a budget.
 """
 
 from collections.abc import Sequence
@@ -18,26 +18,26 @@ from prefill_router.policy.path import PerCell
 Table = NDArray[np.float64]
 Place = tuple[int, ...]
 Knots = tuple[tuple[float, ...], ...]
-_LISTS = 200  # kept of each length, to be made longer
+_LISTS = 200  # lists of each length that are extended (beam search)
 _BUDGETS = 24
 _ENOUGH = 0.5
-"""The share of labelled queries on which all targets of the search were measured, at least."""
+"""The least share of labelled queries on which all targets of the search were measured."""
 
 
 @final
 @dataclass(frozen=True)
 class Stages:
-    """What a search came to.
+    """The result of a search.
 
     Attributes:
-        columns: The targets to ask, in order.
+        columns: The columns of the targets, in the order of the calls.
         knots: Rows of a setting from 0 to 1 and the thresholds of all stages but the last at it,
-            none of which ever falls. The setting is the share of the way from the mean cost of the
-            first row to that of the last.
+            which never decrease. The setting is the mean cost, scaled linearly from that of the
+            first row (0) to that of the last (1).
         costs: Those two mean costs, US dollars per query.
-        accuracies: What was right at both.
-        at: The setting that keeps the budget; None without one.
-        queries: How many it was learned from.
+        accuracies: The accuracies at both.
+        at: The highest setting within the budget; None without one.
+        queries: The number of queries that it was learned from.
         left_out: Targets that were measured on too few queries.
     """
 
@@ -53,9 +53,9 @@ class Stages:
 @final
 @dataclass(frozen=True, eq=False)
 class _MeasuredQueries:
-    """Queries on which everything is known, and the thresholds that are tried.
+    """Queries with all labels and costs, and the candidate thresholds.
 
-    `bins[:, k]` is the number of the highest of target k's thresholds that a score reaches.
+    `bins[:, k]` is the index of the highest of target k's thresholds that a score reaches.
     """
 
     correct: PerCell
@@ -79,21 +79,23 @@ def search_stages(
 ) -> Stages:
     """The best list of at most `depth` targets, and its thresholds.
 
-    With a budget it is the one that is most often right within it; without one, the one that is so
-    on average over budgets from the cheapest target's cost to the dearest one's. Lists are compared
-    on the same queries: those on which all targets of the search have a label and a cost. Targets
-    that were measured on few queries are left out of the search where they would leave too few.
+    With a budget it is the list with the highest accuracy within it; without one, that with the
+    highest mean accuracy over budgets from the cheapest target's cost to the most expensive one's.
+    Lists are compared on the same queries: those on which all targets of the search have a label
+    and a cost. Targets that were measured on few queries are left out of the search if they would
+    leave too few.
 
     Args:
-        scores: Of the answers, in [0, 1], by a scorer that hadn't seen them.
+        scores: Out-of-fold scores of the answers, in [0, 1].
         correct: Labels in [0, 1]; NaN where missing.
-        cost: Of the answers, US dollars; NaN where unknown.
-        depth: How many targets are asked, at most.
-        budget: US dollars per query, on average; None for any.
-        steps: How many thresholds of each target are tried, at quantiles of its scores.
+        cost: Costs of the answers, US dollars; NaN where unknown.
+        depth: The most targets in a list.
+        budget: Mean US dollars per query; None for all budgets.
+        steps: The number of thresholds tried for each target, at quantiles of its scores.
 
     Raises:
-        FitError: Nothing was measured, nothing costs anything, or no target keeps the budget.
+        FitError: No query has a label and a cost, all answers are free, or no target is within the
+            budget.
     """
     known = ~np.isnan(correct) & ~np.isnan(cost)
     among = _measured(known)
@@ -122,7 +124,7 @@ def search_stages(
 
 
 def _measured(known: NDArray[np.bool_]) -> list[int]:
-    """The targets of the search: all but those that leave too few queries to compare on."""
+    """The targets of the search: all but those that would leave too few common queries."""
     among = list(range(known.shape[1]))
     enough = _ENOUGH * known.any(axis=1).sum()
     while len(among) > 1 and known[:, among].all(axis=1).sum() < enough:
@@ -157,7 +159,7 @@ def _budgets(
 def _best_list(
     material: _MeasuredQueries, depth: int, budgets: Float[NDArray[np.float64], " budget"]
 ) -> Place:
-    """Longer lists are made of the best shorter ones, by one more target anywhere in them."""
+    """The best list; longer lists are made of the best shorter ones by inserting a target."""
     count = material.correct.shape[1]
     lists: list[Place] = [(k,) for k in range(count)]
     best: tuple[float, Place] = (-np.inf, (0,))
@@ -181,7 +183,7 @@ def _best_list(
 def _worth(
     material: _MeasuredQueries, order: Place, budgets: Float[NDArray[np.float64], " budget"]
 ) -> float:
-    """The accuracy that is reached within a budget, mean over the budgets; 0 where none is."""
+    """The highest accuracy within a budget, averaged over the budgets; 0 where none is feasible."""
     accuracy, cost = (table.ravel() for table in outcomes(material, order))
     within = cost[None] <= budgets[:, None] * (1 + 1e-12)
     return float(np.where(within, accuracy[None], 0).max(axis=1).mean())
@@ -190,7 +192,7 @@ def _worth(
 def outcomes(material: _MeasuredQueries, order: Sequence[int]) -> tuple[Table, Table]:
     """Mean accuracy and cost of a list, for every combination of its stages' thresholds.
 
-    Both tables have an axis for each stage but the last, which takes what it gets.
+    Both tables have an axis for each stage but the last, which accepts every answer.
     """
     steps, stages = material.steps, len(order) - 1
     shape = (steps,) * stages
@@ -217,7 +219,7 @@ def _asked(
     steps: int,
     stage: int,
 ) -> Table:
-    """The sum over the queries that come as far as a stage: below all thresholds before it."""
+    """The sum over the queries that reach a stage: below all thresholds before it."""
     cells = _sums(index, values, steps, stage)
     for axis in range(stage):
         cells = cells.cumsum(axis=axis) - cells
@@ -238,7 +240,7 @@ def _sums(
 def _knots(
     material: _MeasuredQueries, order: Place, budget: float | None
 ) -> tuple[Knots, tuple[tuple[float, float], tuple[float, float]], float | None]:
-    """From taking every first answer over the budget's best thresholds to the most accurate."""
+    """The path from accepting every first answer, over the best within budget, to the best."""
     accuracy, cost = outcomes(material, order)
     start = (0,) * accuracy.ndim
     places, kept = [start], start
@@ -249,7 +251,7 @@ def _knots(
     low, high = float(cost[places[0]]), float(cost[places[-1]])
     rows = {0.0: start}
     for place in places:
-        if cost[place] > low:  # where several cost the same, the last is as good as any
+        if cost[place] > low:  # of several with the same cost, the last is kept
             rows[(float(cost[place]) - low) / (high - low)] = place
     rows[1.0] = places[-1]
     knots = tuple(
@@ -264,7 +266,7 @@ def _knots(
 
 
 def _highest(accuracy: Table, cost: Table, least: Place) -> Place:
-    """The most accurate place, none of whose thresholds is below the least; then the cheapest."""
+    """The most accurate place with no threshold below `least`; ties go to the cheapest."""
     part = tuple(slice(i, None) for i in least)
     flat, paid = accuracy[part].ravel(), cost[part].ravel()
     best = int(np.lexsort((paid, -flat))[0])
@@ -273,7 +275,7 @@ def _highest(accuracy: Table, cost: Table, least: Place) -> Place:
 
 
 def _climb(accuracy: Table, cost: Table, start: Place, end: Place) -> list[Place]:
-    """The way between two places that gains most per dollar; no threshold ever falls."""
+    """The path between two places with the greatest gain per dollar; thresholds never decrease."""
     way, now = list[Place](), start
     while now != end:
         ahead = [

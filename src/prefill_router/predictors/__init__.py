@@ -1,4 +1,4 @@
-"""From features to each target's probability of a correct answer."""
+"""Predictors: from features to each target's probability of a correct answer."""
 
 from prefill_router.lazy_imports import face
 

@@ -1,7 +1,7 @@
-"""What every predictor is: from features to each target's probability of a correct answer.
+"""The interface of predictors: from features to each target's probability of a correct answer.
 
-What it learns from (`Examples`, and the rows of them that a method can learn from, in an order of
-their own), what its options are (`PredictorConfig`), and what fitting gives (`PredictorFit`).
+Also their training data (`Examples`, and the usable rows in a canonical order), their options
+(`PredictorConfig`), and the result of fitting (`PredictorFit`).
 """
 
 from abc import ABC, abstractmethod
@@ -24,15 +24,15 @@ from prefill_router.short_repr import short_repr
 Features = Float32[NDArray[np.float32], "query feature"]
 Correctness = Float64[NDArray[np.float64], "query target"]
 Share = Field(ge=0, le=1, title="probabilities")
-"""The bounds of probabilities that are saved."""
+"""The bounds of saved probabilities."""
 
 
 @dataclass(frozen=True, eq=False)
 class Predictor(Part, ABC):
     """A fitted, frozen predictor.
 
-    A row of the result depends on that row of the features alone: not on the other rows, nor on
-    their order or number.
+    A row of the result depends on the same row of the features alone, not on other rows, their
+    order or their number.
 
     Attributes:
         targets: The targets' names, in the order of the result's columns.
@@ -45,17 +45,17 @@ class Predictor(Part, ABC):
     @property
     @abstractmethod
     def width(self) -> int:
-        """How many features it was fitted on."""
+        """The number of features it was fitted on."""
 
     @abstractmethod
     def correctness(self, features: Features) -> Correctness:
         """The probability that each target answers each query correctly, in [0, 1].
 
         Args:
-            features: As it was fitted on (Equation 3), finite.
+            features: The same features that it was fitted on (Equation 3), finite.
 
         Raises:
-            ConfigError: The width is another one, or a feature isn't finite.
+            ConfigError: The width differs, or a feature isn't finite.
         """
 
 
@@ -63,7 +63,7 @@ def check_features(features: Features, *, width: int) -> None:
     """Check features before they are used.
 
     Raises:
-        ConfigError: The width is another one, or a feature isn't finite.
+        ConfigError: The width differs, or a feature isn't finite.
     """
     if features.shape[1] != width:
         raise ConfigError(
@@ -86,11 +86,11 @@ Vectors = Float64[NDArray[np.float64], "_ dimension"]
 @final
 @dataclass(frozen=True, eq=False)
 class Descriptions:
-    """Embedded texts about targets and groups.
+    """Embedded descriptions of targets and groups.
 
     Attributes:
         targets: One row per target.
-        groups: One row of each group's text, by its name.
+        groups: The row of each group, by its name.
     """
 
     targets: Vectors
@@ -101,16 +101,16 @@ class Descriptions:
 @final
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Train rows, and nothing else.
+    """The training data of a predictor, from train rows only.
 
     Attributes:
         features: One row per query, finite.
         correct: Labels in [0, 1], NaN where missing; soft labels train as they are.
         targets: The targets' names.
         groups: The benchmark or domain of each query; empty where unknown.
-        costs: What the answers cost, US dollars, NaN where unknown; for predictors that learn from
+        costs: Costs of the answers, US dollars, NaN where unknown; for predictors that learn from
             costs.
-        descriptions: For predictors that read about targets and groups.
+        descriptions: Descriptions of targets and groups, for predictors that use them.
 
     Raises:
         FitError: The shapes differ, names repeat, a feature isn't finite, a label is outside
@@ -190,7 +190,9 @@ class Examples:
                 if counts[i]
                 else "it has no labels"
             )
-            notes.append(f"{self.targets[i]} can't be learned: {why}; it is given {rates[i]:.3f}")
+            notes.append(
+                f"{self.targets[i]} can't be learned: {why}; its predictions are {rates[i]:.3f}"
+            )
         return tuple(notes)
 
 
@@ -198,12 +200,12 @@ class Examples:
 @final
 @dataclass(frozen=True, eq=False)
 class PredictorFit:
-    """A fitted predictor and how it came about.
+    """A fitted predictor, with notes and training curves.
 
     Attributes:
-        predictor: It.
-        notes: What the reader should know, such as targets that couldn't be learned.
-        training: Curves and the like, as plain values for the record.
+        predictor: The fitted predictor.
+        notes: Notes for the user, such as which targets couldn't be learned.
+        training: Training curves and similar, as plain values for the record.
     """
 
     predictor: Predictor
@@ -212,10 +214,10 @@ class PredictorFit:
 
 
 class PredictorConfig(ABC):
-    """Options of a predictor; a frozen dataclass whose fields are what a recipe may say of it.
+    """Options of a predictor; a frozen dataclass whose fields can be set in a recipe.
 
     Raises:
-        ConfigError: An option isn't what its type says (`options`).
+        ConfigError: An option is outside the limits in its type (`options`).
     """
 
     def __post_init__(self) -> None:
@@ -223,7 +225,7 @@ class PredictorConfig(ABC):
 
     @property
     def describes_with(self) -> str | None:
-        """The encoder that is to read about targets and groups (`Examples.descriptions`)."""
+        """The encoder for descriptions of targets and groups (`Examples.descriptions`), if any."""
         return None
 
     @abstractmethod
@@ -232,35 +234,35 @@ class PredictorConfig(ABC):
     ) -> PredictorFit:
         """Fit on train rows.
 
-        A target that can't be learned (`Examples.learnable`) is given its base rate.
+        A target that can't be learned (`Examples.learnable`) gets its base rate.
 
         Args:
-            examples: Train rows alone.
-            seed: Another number, other draws; the same number, the same predictor.
-            progress: Shows how far it is.
+            examples: The training data.
+            seed: The seed of all random numbers; the same seed gives the same predictor.
+            progress: Shows the progress.
 
         Raises:
             FitError: There is nothing to learn from, or the fit doesn't converge.
-            ConfigError: The options don't suit the data.
+            ConfigError: The options don't fit the data.
             MissingExtraError: A package isn't installed.
         """
 
     def lighter(self) -> "PredictorConfig":
-        """The options of fits that are only looked at, not kept: with fewer networks, if any."""
+        """The options for temporary fits, such as out-of-fold ones: with fewer networks, if any."""
         return self
 
 
 def usable_rows(examples: Examples, *, missing: float = np.nan) -> Examples:
-    """The rows that have a label of a learnable target, in the order of their content.
+    """The rows with a label of a learnable target, sorted by content.
 
-    What is fitted to them depends neither on the order of the rows nor on rows without labels.
+    So a fit depends neither on the order of the rows nor on rows without labels.
 
     Args:
         examples: All train rows.
-        missing: What a missing label counts as where rows with equal features are put in order.
+        missing: The value of a missing label when rows with equal features are sorted.
     """
     rows = np.flatnonzero((examples.present & examples.learnable).any(axis=1))
-    # Sums with 0 make one of the two zeros, which are equal and have different bytes.
+    # Adding 0 turns -0.0 into 0.0, which is equal but has different bytes.
     features, correct = examples.features + np.float32(0), examples.correct + 0.0
     labels, costs = np.where(examples.present, correct, missing), examples.costs
     content = [
@@ -282,11 +284,11 @@ def usable_rows(examples: Examples, *, missing: float = np.nan) -> Examples:
 
 
 def left_out_note(examples: Examples, used: int) -> tuple[str, ...]:
-    """A note of how many rows had no usable label, if any.
+    """A note on the number of rows without a usable label, if any.
 
     Args:
         examples: All train rows.
-        used: How many of them `usable_rows` has left.
+        used: The number of rows in `usable_rows`.
     """
     left = len(examples.features) - used
     return (f"{left} queries without a usable label were left out",) if left else ()

@@ -1,7 +1,7 @@
 """Boosted trees, one ensemble per target (XGBoost, Chen and Guestrin 2016).
 
-The trees are plain arrays: read from XGBoost once, used through NumPy alone. So a router routes
-without XGBoost, and no foreign parser sees what was downloaded.
+The trees are plain arrays: read from XGBoost once, and evaluated with NumPy alone. So a router can
+be used without XGBoost, and XGBoost's parser never reads downloaded files.
 """
 
 import json
@@ -36,7 +36,7 @@ from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import Part, Saved
 
 LEAF = -1
-_CELLS = 1 << 20  # rows times trees of one pass; bounds the memory of a large set of queries
+_CELLS = 1 << 20  # rows times trees per batch; bounds the memory
 
 
 @final
@@ -45,12 +45,11 @@ class Forest(Part):
     """The trees of all targets.
 
     Attributes:
-        nodes: The feature that a node asks for, or `LEAF`; where to go on if the feature is below
-            the node's value, and where otherwise, both further on in the array.
+        nodes: For each node the feature that it splits on, or `LEAF`; the child if the feature is
+            below the node's value, and the other child, both at later positions.
         values: A node's threshold, or a leaf's log-odds.
-        roots: Where each tree begins, and which target it belongs to; those of a target stand
-            together.
-        shifts: The log-odds that each target begins with.
+        roots: The position of each tree's root, and the tree's target; trees are grouped by target.
+        shifts: The initial log-odds of each target.
     """
 
     axes: ClassVar[Mapping[str, str]] = {"node": "nodes", "tree": "trees"}
@@ -66,8 +65,8 @@ class Forest(Part):
         """The forest of XGBoost's boosters.
 
         Args:
-            boosters: Of each target, saved as JSON; None for a target without trees.
-            shifts: The log-odds that each begins with.
+            boosters: The booster of each target as JSON; None for a target without trees.
+            shifts: The initial log-odds of each target.
         """
         nodes: list[NDArray[np.int32]] = []
         values: list[NDArray[np.float32]] = []
@@ -88,7 +87,7 @@ class Forest(Part):
         )
 
     def log_odds(self, features: Features) -> Float64[NDArray[np.float64], "query target"]:
-        """The sum of the leaves that each query falls into, for each target."""
+        """The sum of the leaves that each query reaches, for each target."""
         result = np.empty((len(features), len(self.shifts)))
         step = max(1, _CELLS // self.roots.shape[1])
         for start in range(0, len(features), step):
@@ -112,17 +111,17 @@ class Forest(Part):
         return np.asarray(self.roots[1][:, None] == np.arange(len(self.shifts)), np.float64)
 
     def check_ways(self, width: int) -> None:
-        """Check that every way through a tree ends, and asks for one of so many features.
+        """Check that every path through a tree ends, and splits on one of `width` features.
 
         Raises:
-            ConfigError: One doesn't.
+            ConfigError: A path doesn't.
         """
         feature, below, above = self.nodes
         here = np.arange(len(feature))
         inner = feature != LEAF
         onward = all(
             ((to > here) & (to < len(feature)))[inner].all() for to in (below, above)
-        )  # so that every way ends
+        )  # so that every path ends
         start, target = self.roots
         sound = (
             onward
@@ -131,7 +130,7 @@ class Forest(Part):
             and ((target >= 0) & (target < len(self.shifts))).all()
         )
         if not sound:
-            raise ConfigError("its trees lead nowhere")
+            raise ConfigError("its trees have invalid children, features or targets")
 
 
 def _trees(saved: bytes) -> list[dict[str, Any]]:
@@ -160,7 +159,7 @@ class BoostedTrees(Predictor):
     """The sigmoid of the sum of a target's trees.
 
     Attributes:
-        features: How many it was fitted on.
+        features: The number of features it was fitted on.
         forest: The trees of all targets.
     """
 
@@ -170,17 +169,17 @@ class BoostedTrees(Predictor):
 
     @property
     def width(self) -> int:
-        """How many features it was fitted on."""
+        """The number of features it was fitted on."""
         return self.features
 
     def correctness(self, features: Features) -> Correctness:
-        """The probabilities by the trees; XGBoost isn't needed."""
+        """The probabilities from the trees; XGBoost isn't needed."""
         check_features(features, width=self.width)
         probability: Correctness = expit(self.forest.log_odds(features))
         return probability
 
     def verify(self) -> None:
-        """Check that the trees ask for features that there are."""
+        """Check that the trees split on existing features."""
         self.forest.check_ways(self.width)
 
 
@@ -190,16 +189,16 @@ class BoostingConfig(PredictorConfig):
     """Options of the boosted trees.
 
     Attributes:
-        rounds: Trees of a target, at most.
+        rounds: The most trees of a target.
         patience: Trees without a better validation loss after which a target stops; it keeps the
             trees up to its best one.
-        learning_rate: How much of each tree counts.
-        depth: Of the trees, at most.
-        rows: The share of the train rows that each tree sees.
+        learning_rate: The factor of each tree's output.
+        depth: The maximum depth of the trees.
+        rows: The share of the train rows that each tree is fitted on.
         columns: The share of the features that each node chooses from.
-        least_weight: Hessian that a leaf must hold, about a quarter of the rows in it.
-        l2: Penalty of the leaves' squares.
-        bins: Thresholds that are tried of each feature.
+        least_weight: The least sum of Hessians in a leaf, about a quarter of the rows in it.
+        l2: The L2 penalty of the leaves.
+        bins: The number of histogram bins per feature.
         validation: The share of the train rows that is held out for the validation loss.
     """
 
@@ -217,7 +216,7 @@ class BoostingConfig(PredictorConfig):
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:
-        """Boost the trees of each target, on one core, until its validation loss stops falling.
+        """Fit the trees of each target, on one core, with early stopping on its validation loss.
 
         Raises:
             MissingExtraError: XGBoost isn't installed.

@@ -1,10 +1,10 @@
-"""Cluster routing: how often each target was right in the part of the space that a query is in.
+"""Cluster routing: how often each target was right on train queries of a query's cluster.
 
-The train queries are clustered by k-means; a query is given the rates of the clusters nearest to it
-(Zhang 2025, "The Avengers", and Avengers-Pro, which adds up the nearest few).
+The train queries are clustered by k-means; a query gets the rates of its nearest clusters (Zhang
+2025, "The Avengers", and Avengers-Pro, which adds up the nearest few).
 
-k-means is Lloyd's iterations from k-means++ starts. All draws are the seed's, and empty clusters
-are given the row that is farthest from its centre, so that every cluster ends with rows of its own.
+k-means is Lloyd's algorithm from k-means++ starts. It is deterministic given the seed, and an empty
+cluster gets the row that is farthest from its centre, so that no cluster ends without rows.
 """
 
 from collections.abc import Mapping
@@ -40,10 +40,10 @@ class Clusters(Predictor):
     """The rates of the nearest clusters.
 
     Attributes:
-        centres: Of the clusters.
+        centres: The centre of each cluster.
         rates: The probability of each target in each cluster.
-        nearest: How many clusters count for a query.
-        sharpness: How fast their weights fall, exp(-sharpness (d^2 - least d^2) / spread).
+        nearest: The number of nearest clusters that count for a query.
+        sharpness: The decay of their weights, exp(-sharpness (d^2 - least d^2) / spread).
         spread: The mean squared distance of a train row to its own centre.
     """
 
@@ -57,7 +57,7 @@ class Clusters(Predictor):
 
     @property
     def width(self) -> int:
-        """How many features it was fitted on."""
+        """The number of features it was fitted on."""
         return int(self.centres.shape[1])
 
     def correctness(self, features: Features) -> Correctness:
@@ -81,13 +81,13 @@ class ClustersConfig(PredictorConfig):
     """Options of cluster routing.
 
     Attributes:
-        clusters: How many; as many as there are distinct rows, where these are fewer.
-        nearest: How many clusters count for a query; 1 is the cluster that it is in.
-        sharpness: How fast the weights of these fall with their squared distance, in units of the
-            mean squared distance of a train row to its own centre.
-        smoothing: Queries with its rate over all that each target is given in each cluster.
-        restarts: Starts of k-means, of which the best is kept.
-        iterations: Of each start, at most.
+        clusters: The number of clusters, limited to the number of distinct rows.
+        nearest: The number of nearest clusters that count for a query; 1 for its own cluster only.
+        sharpness: The decay of their weights with the squared distance, in units of the mean
+            squared distance of a train row to its own centre.
+        smoothing: Pseudo-queries with a target's overall rate that are added to each cluster.
+        restarts: The number of starts of k-means, of which the best is kept.
+        iterations: The most iterations of each start.
     """
 
     clusters: Count = 64
@@ -128,7 +128,7 @@ class ClustersConfig(PredictorConfig):
 def _rates(
     used: Examples, own: NDArray[np.int64], clusters: int, smoothing: float
 ) -> NDArray[np.float64]:
-    """Each target's rate in each cluster, drawn towards its rate over all."""
+    """Each target's rate in each cluster, smoothed towards its overall rate."""
     member = (own[:, None] == np.arange(clusters)).astype(np.float64)
     right, count = member.T @ np.nan_to_num(used.correct), member.T @ used.present
     whole, total = used.base_rates, count + smoothing
@@ -143,8 +143,8 @@ ENTRY = PredictorEntry(ClustersConfig, Clusters, "Clusters (Avengers)", "Zhang 2
 Rows = Float64[NDArray[np.float64], "row feature"]
 Centres = Float64[NDArray[np.float64], "cluster feature"]
 Cluster = Int[NDArray[np.int64], " row"]
-_NEAR = 1e-200  # of rows that differ, however small rounding makes their distance
-_ROWS = 4096  # of one pass; bounds the memory of a large set
+_NEAR = 1e-200  # the least squared distance of rows that differ, where rounding gives 0
+_ROWS = 4096  # rows per batch; bounds the memory
 
 
 def kmeans(
@@ -155,14 +155,14 @@ def kmeans(
     restarts: int,
     iterations: int,
 ) -> Centres:
-    """The centres of least total squared distance among several starts.
+    """The centres with the least total squared distance among several starts.
 
     Args:
-        rows: Finite, at least one.
-        clusters: How many; no more than there are distinct rows.
-        seed: Of the starts.
-        restarts: How many starts.
-        iterations: Of each, at most; it ends before once no row changes its cluster.
+        rows: The rows, finite, at least one.
+        clusters: The number of clusters; no more than there are distinct rows.
+        seed: The seed of the starts.
+        restarts: The number of starts.
+        iterations: The most iterations of each start; it stops when no row changes its cluster.
     """
     wide = rows.astype(np.float64)
     wide -= wide.mean(axis=0)
@@ -189,13 +189,13 @@ def squared_distances(rows: Rows, centres: Centres) -> Float64[NDArray[np.float6
 
 
 def _start(rows: Rows, same: Cluster, clusters: int, random: np.random.Generator) -> Centres:
-    """k-means++ (Arthur and Vassilvitskii 2007): far rows are likelier to be the next centre.
+    """k-means++ (Arthur and Vassilvitskii 2007): distant rows are likelier to be the next centre.
 
     Args:
-        rows: To choose from.
-        same: A number of each row that equal rows share; no two of them are chosen.
-        clusters: How many.
-        random: Draws.
+        rows: The rows to choose from.
+        same: A number for each row that equal rows share; at most one of equal rows is chosen.
+        clusters: The number of centres.
+        random: The random generator.
     """
     chosen = [int(random.integers(len(rows)))]
     nearest = np.full(len(rows), np.inf)

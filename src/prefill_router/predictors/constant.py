@@ -1,7 +1,7 @@
 """Base rates: each target's share of right answers, whatever the query.
 
-It is the reference that every other predictor must beat. Under it the policy sends all queries to
-one target.
+It is the baseline that every other predictor must beat. With it the choice between targets depends
+only on their costs.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Constant(Predictor):
     """The same probabilities for every query.
 
     Attributes:
-        ignored: How many features it was given.
+        ignored: The number of features, which aren't used.
         rates: Each target's probability.
     """
 
@@ -43,7 +43,7 @@ class Constant(Predictor):
 
     @property
     def width(self) -> int:
-        """How many features it was given."""
+        """The number of features it was fitted on, which aren't used."""
         return self.ignored
 
     def correctness(self, features: Features) -> Correctness:
@@ -55,7 +55,7 @@ class Constant(Predictor):
 @final
 @dataclass(frozen=True, kw_only=True)
 class ConstantConfig(PredictorConfig):
-    """It has no options."""
+    """The options of base rates: none."""
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None

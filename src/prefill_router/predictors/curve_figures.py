@@ -1,4 +1,4 @@
-"""Writes training curves: a table, and the picture of it."""
+"""Training curves as a table and a figure."""
 
 import io
 from pathlib import Path
@@ -12,7 +12,7 @@ from prefill_router.plotting import Axes, Figure, FigureCanvasAgg
 from prefill_router.predictors.training import TrainingCurves
 
 Losses = Float64[NDArray[np.float64], "seed epoch"]
-_KEPT, _DROPPED = "#0072B2", "#999999"  # told apart without colour vision, too
+_KEPT, _DROPPED = "#0072B2", "#999999"  # distinguishable with any colour vision
 
 
 def write_curves(curves: TrainingCurves, folder: Path) -> list[Path]:
@@ -23,7 +23,7 @@ def write_curves(curves: TrainingCurves, folder: Path) -> list[Path]:
     the ensemble).
 
     Returns:
-        The files.
+        The paths of the files.
     """
     table, figure = folder / "training.csv", _figure(curves)
     files.write_text(table, _csv(curves))

@@ -1,7 +1,7 @@
-"""Features that are the targets' logits already, one column each.
+"""A predictor for features that are the targets' logits already, one column each.
 
-It goes with features that were trained to predict correctness themselves, such as networks on the
-text, or with a judge's scores.
+It is for features that were trained to predict correctness themselves, such as networks on the
+text, or for a judge's scores.
 """
 
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ class GivenLogits(Predictor):
     """The sigmoid of each target's own column.
 
     Attributes:
-        slope: 1; 0 for a target that can't be learned.
-        shift: 0; the logit of its base rate for a target that can't be learned.
+        slope: 1, or 0 for a target that can't be learned.
+        shift: 0, or the logit of the base rate for a target that can't be learned.
     """
 
     kind: ClassVar[str] = "given"
@@ -42,7 +42,7 @@ class GivenLogits(Predictor):
 
     @property
     def width(self) -> int:
-        """As many features as targets."""
+        """The number of features, equal to that of targets."""
         return len(self.targets)
 
     def correctness(self, features: Features) -> Correctness:
@@ -61,12 +61,12 @@ class GivenLogits(Predictor):
 @final
 @dataclass(frozen=True, kw_only=True)
 class GivenConfig(PredictorConfig):
-    """It has no options."""
+    """The options of given logits: none."""
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:
-        """Take the features as they are; only targets that can't be learned are looked at.
+        """Use the features as they are, with base rates for targets that can't be learned.
 
         Raises:
             ConfigError: There isn't one feature per target.
@@ -76,7 +76,7 @@ class GivenConfig(PredictorConfig):
         if width != count:
             raise ConfigError(
                 f"the features are {width} wide for {count} targets; the predictor 'given' takes "
-                "one logit per target, such as the features 'text_network' alone give"
+                "one logit per target, such as the features 'text_network' alone"
             )
         learned = examples.learnable
         shift = np.where(learned, 0, logit(examples.base_rates)).astype(np.float32)

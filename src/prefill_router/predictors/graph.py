@@ -1,9 +1,10 @@
 """GraphRouter: a graph of queries, tasks and targets (Feng et al. 2025, arXiv 2410.03834).
 
-A new query joins the finished graph: it hears the tasks that it seems to belong to and is heard by
-nobody, so that queries don't depend on each other. The task of a query is known while fitting and
-told from its features afterwards. All that a query can hear is kept, the graph's own queries
-aren't. It is used through NumPy alone: importing this loads neither torch nor torch-geometric.
+A new query is added to the fitted graph: it receives messages from the tasks that it seems to
+belong to and sends none, so that queries don't depend on each other. The task of a query is known
+while fitting and predicted from its features afterwards. Only the messages that a new query can
+receive are saved, not the graph's own queries. Prediction uses NumPy alone: importing this loads
+neither torch nor torch-geometric.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,19 +40,19 @@ class GraphConfig(PredictorConfig):
     """Options of the graph router's training.
 
     Attributes:
-        hidden: Width of every node's state.
-        layers: Rounds of messages.
-        dropout: The share of units that is dropped after each round.
-        learning_rate: Adam's.
-        weight_decay: Adam's, as an L2 penalty in the gradient.
-        batch_size: Queries that are asked about in a step; their own labels are out of the graph.
-        context: Other queries of a step, at most, whose labels are in the graph.
-        max_epochs: Passes over the fitting rows, at most.
+        hidden: The width of every node's state.
+        layers: The number of rounds of message passing.
+        dropout: The dropout rate after each round.
+        learning_rate: Adam's learning rate.
+        weight_decay: Adam's weight decay, as an L2 penalty in the gradient.
+        batch_size: Queries to predict per step; their own labels aren't in the graph.
+        context: The most other queries per step, whose labels are in the graph.
+        max_epochs: The greatest number of epochs.
         patience: Epochs without a better validation loss after which a network stops.
-        networks: How many networks are averaged.
+        networks: The number of networks that are averaged.
         validation: The share of the rows that is held out for the validation loss.
-        text: The encoder that embeds what is said of tasks and targets, such as `minilm`; None for
-            nothing. Only fitting needs it.
+        text: The encoder of the descriptions of tasks and targets, such as `minilm`; None for no
+            descriptions. Only fitting needs it.
     """
 
     hidden: Count = 96
@@ -69,11 +70,11 @@ class GraphConfig(PredictorConfig):
 
     @property
     def describes_with(self) -> str | None:
-        """The encoder of the texts."""
+        """The encoder of the descriptions."""
         return self.text
 
     def lighter(self) -> "GraphConfig":
-        """The same with one network."""
+        """The same options with one network."""
         return replace(self, networks=1)
 
     def fit(
@@ -82,7 +83,7 @@ class GraphConfig(PredictorConfig):
         """Fit a GraphRouter.
 
         Raises:
-            FitError: The losses grew beyond all bounds.
+            FitError: The losses aren't finite.
             MissingExtraError: torch-geometric isn't installed.
         """
         from prefill_router.predictors.graph_training import fit_graph
@@ -91,7 +92,7 @@ class GraphConfig(PredictorConfig):
 
 
 _MOST_LAYERS = 1000
-_QUERIES_AT_ONCE = 4096  # of one pass; bounds the memory of a large set of queries
+_QUERIES_AT_ONCE = 4096  # queries per batch; bounds the memory
 
 
 @final
@@ -101,11 +102,11 @@ class GraphRouter(Predictor):
 
     Attributes:
         tasks: The tasks' names.
-        temperature: How softly a query is given to tasks, see `share_of_tasks`.
+        temperature: The temperature of a query's softmax over tasks, see `share_of_tasks`.
         arrays: By name: `mean`, `deviation` [feature] and `centroids` [task, feature] of the train
-            rows; and of each network `enter.weight` [feature, hidden], `enter.bias`, for each round
-            `query.L.weight` [hidden, hidden], `query.L.bias` and `task.L` [task, hidden], then
-            `targets` [target, hidden] and `biases` [target].
+            rows; and for each network `enter.weight` [feature, hidden], `enter.bias`, for each
+            round `query.L.weight` [hidden, hidden], `query.L.bias` and `task.L` [task, hidden],
+            then `targets` [target, hidden] and `biases` [target].
     """
 
     kind: ClassVar[str] = "graph"
@@ -121,22 +122,22 @@ class GraphRouter(Predictor):
 
     @property
     def width(self) -> int:
-        """How many features it was fitted on."""
+        """The number of features it was fitted on."""
         return len(self.arrays["mean"])
 
     @property
     def hidden(self) -> int:
-        """Width of every node's state."""
+        """The width of every node's state."""
         return int(self.arrays["targets"].shape[2])
 
     @property
     def layers(self) -> int:
-        """Rounds of messages."""
+        """The number of rounds of message passing."""
         return sum(name.startswith("task.") for name in self.arrays)
 
     @property
     def networks(self) -> int:
-        """How many networks are averaged."""
+        """The number of networks that are averaged."""
         return len(self.arrays["biases"])
 
     def correctness(self, features: Features) -> Correctness:
@@ -163,16 +164,18 @@ class GraphRouter(Predictor):
 
     @cached_property
     def _exact(self) -> dict[str, NDArray[np.float64]]:
-        """In double precision a row's result hardly knows its batch."""
+        """The arrays, in double precision so that batches hardly change results."""
         return {name: array.astype(np.float64) for name, array in self.arrays.items()}
 
     @classmethod
     def array_shapes(cls, plain: Mapping[str, Any]) -> dict[str, Shape]:
-        """See `arrays`."""
+        """The shapes of `arrays`."""
         width, hidden, networks = plain["width"], plain["hidden"], plain["networks"]
         targets, tasks = len(plain["targets"]), len(plain["tasks"])
         if plain["layers"] > _MOST_LAYERS:
-            raise ConfigError(f"it has {plain['layers']} layers; {_MOST_LAYERS} are read at most")
+            raise ConfigError(
+                f"it has {plain['layers']} layers; at most {_MOST_LAYERS} are allowed"
+            )
         shapes: dict[str, Shape] = {
             "mean": (width,),
             "deviation": (width,),
@@ -189,15 +192,15 @@ class GraphRouter(Predictor):
         return shapes
 
     def verify(self) -> None:
-        """Check that the rows can be divided by their deviations."""
+        """Check that the standard deviations are positive."""
         if not (self.arrays["deviation"] > 0).all():
-            raise ConfigError("its deviations aren't positive")
+            raise ConfigError("its standard deviations aren't positive")
 
 
 Rows = Float64[NDArray[np.float64], "query feature"]
 Centroids = Float64[NDArray[np.float64], "task feature"]
-_TEMPERATURES = np.logspace(-2, 3, 41)  # in units of the features' number
-_MOST_ROWS = 2000  # of one pass; bounds the memory
+_TEMPERATURES = np.logspace(-2, 3, 41)  # times the number of features
+_MOST_ROWS = 2000  # rows per batch; bounds the memory
 
 
 def number_tasks(
@@ -220,16 +223,16 @@ def find_centroids(rows: Rows, task: Int[NDArray[np.int64], " query"]) -> Centro
 def share_of_tasks(
     rows: Rows, centroids: Centroids, *, temperature: float
 ) -> Float64[NDArray[np.float64], "query task"]:
-    """How much each query belongs to each task: softmax of -distance^2 / (2 temperature)."""
+    """The share of each task in each query: softmax of -distance^2 / (2 temperature)."""
     share: NDArray[np.float64] = softmax(_closeness(rows, centroids) / temperature, axis=1)
     return share
 
 
 def choose_temperature(rows: Rows, task: Int[NDArray[np.int64], " query"]) -> float:
-    """The temperature under which the rows' own tasks are likeliest.
+    """The temperature with the highest likelihood of the rows' own tasks.
 
-    Each row is measured against its task's centroid without the row itself, as a new query would
-    be; tasks of a single row, which have none, are left out.
+    Each row's distance is to its task's centroid without the row itself, as for a new query; tasks
+    with a single row, which have no such centroid, are left out.
     """
     centroids, sizes = find_centroids(rows, task), np.bincount(task)
     scale = float(rows.shape[1])
@@ -247,7 +250,7 @@ def choose_temperature(rows: Rows, task: Int[NDArray[np.int64], " query"]) -> fl
 
 
 def _closeness(rows: Rows, centroids: Centroids) -> Float64[NDArray[np.float64], "query task"]:
-    """-distance^2 / 2, less what is the same for all tasks."""
+    """-distance^2 / 2, without the terms that are the same for all tasks."""
     close: NDArray[np.float64] = rows @ centroids.T - (centroids**2).sum(axis=1) / 2
     return close
 

@@ -1,12 +1,12 @@
-"""The graph of a GraphRouter and its network: rounds of messages, then a score for each pair.
+"""The graph of a GraphRouter and its network: message passing, then a score for each pair.
 
-The graph's nodes and edges are such that torch-geometric passes messages along them. There are
-three kinds of nodes: queries, tasks and targets. A query is joined to its task, and to each target
-that has a label for it: by an edge weighed with the label ("right") and one weighed with what it
-lacks to 1 ("wrong"). Where the cost of a target's answer is known, a third edge is weighed with it
-("cost"), whether or not there is a label.
+torch-geometric passes messages along the graph's edges. There are three kinds of nodes: queries,
+tasks and targets. A query has an edge to its task, and to each target that has a label for it two
+edges: one with the label as its weight ("right") and one with 1 minus the label ("wrong"). Where
+the cost of a target's answer is known, a third edge has it as its weight ("cost"), whether or not
+there is a label.
 
-After some rounds of messages each pair of a query and a target gets a score.
+After some rounds of message passing each pair of a query and a target gets a score.
 """
 
 import math
@@ -30,8 +30,8 @@ class Edges:
     """Edges from nodes of one kind to nodes of another.
 
     Attributes:
-        ends: The source's and the destination's number of each edge.
-        weights: Of each edge.
+        ends: The index of the source and of the destination of each edge.
+        weights: The weight of each edge.
     """
 
     ends: Int[Tensor, "2 edge"]
@@ -39,7 +39,7 @@ class Edges:
 
     @property
     def turned(self) -> Int[Tensor, "2 edge"]:
-        """The same ends, the other way round."""
+        """The same edges in the other direction."""
         return self.ends.flip(0)
 
 
@@ -51,15 +51,15 @@ class Graph:
     Attributes:
         rows: The queries' features.
         tasks: The tasks' features.
-        of_task: From each query to its task; the weights are one over the task's queries.
-        right: From queries to targets, weighed by label over the target's number of labels.
+        of_task: From each query to its task; the weight is 1 / the number of the task's queries.
+        right: From queries to targets; the weight is label / the target's number of labels.
         wrong: The same for 1 - label.
-        right_back: From targets to queries, weighed by label over the query's number of labels.
+        right_back: From targets to queries; the weight is label / the query's number of labels.
         wrong_back: The same for 1 - label.
-        cost: From queries to targets, weighed by cost over the target's number of costs; None where
+        cost: From queries to targets; the weight is cost / the target's number of costs; None where
             no costs are known.
-        cost_back: From targets to queries, weighed by cost over the query's number of costs.
-        task_text: What is said of each task; None where nothing is.
+        cost_back: From targets to queries; the weight is cost / the query's number of costs.
+        task_text: The embedded description of each task; None without descriptions.
     """
 
     rows: Matrix
@@ -88,12 +88,12 @@ def build_graph(
 
     Args:
         rows: The queries' features.
-        task: Each query's task by number.
+        task: The index of each query's task.
         tasks: The tasks' features.
         labels: In [0, 1]; any finite number where `present` is 0, [query, target].
         present: 1 where a label is known, else 0.
-        costs: Standardised; NaN where unknown, [query, target].
-        task_text: What is said of each task.
+        costs: Standardised costs; NaN where unknown, [query, target].
+        task_text: The embedded description of each task.
     """
     sizes = torch.bincount(task, minlength=len(tasks)).clamp_min(1)
     numbers = torch.arange(len(rows))
@@ -130,19 +130,19 @@ def _edges(weights: Matrix) -> Edges:
 
 @final
 class Messages:
-    """Sums what the edges carry, by torch-geometric's `SimpleConv`."""
+    """Message passing by torch-geometric's `SimpleConv`."""
 
     def __init__(self) -> None:
         self._sum = _simple_conv()
 
     def along(self, edges: Edges, states: Matrix, *, nodes: int) -> Matrix:
-        """The weighted sum of the sources' states at each of so many destinations."""
+        """The weighted sum of the sources' states at each of `nodes` destinations."""
         size = (len(states), nodes)
         total: Tensor = self._sum((states, None), edges.ends, edges.weights, size=size)
         return total
 
     def from_task(self, graph: Graph, states: Matrix) -> Matrix:
-        """What each query's task tells it."""
+        """The message from each query's task to the query."""
         size = (len(states), len(graph.rows))
         total: Tensor = self._sum((states, None), graph.of_task.turned, size=size)
         return total
@@ -150,7 +150,7 @@ class Messages:
 
 def _simple_conv() -> Any:
     with optional_imports("the graph router"), warnings.catch_warnings():
-        # While it is imported it compiles parts of itself in a way that torch will give up.
+        # Its import uses a way to compile that torch has deprecated.
         warnings.filterwarnings("ignore", r".*torch\.jit\.", DeprecationWarning)
         from torch_geometric.nn import SimpleConv
     return SimpleConv(aggr="sum")
@@ -168,12 +168,12 @@ _NODES = ("query", "task", "target")
 @final
 @dataclass(frozen=True, eq=False)
 class Frozen:
-    """What remains of the graph when its queries are done sending: all that a new query needs.
+    """The result of message passing in the graph: all that a new query needs.
 
     Attributes:
-        from_tasks: What each task tells a query that is wholly of it, in each round.
-        vectors: Of each target; a query's score is its state's product with it, plus the bias.
-        biases: Of each target.
+        from_tasks: The message of each task to a query that belongs to it alone, in each round.
+        vectors: One per target; a score is the product of the query's state with it, plus the bias.
+        biases: One per target.
     """
 
     from_tasks: tuple[Float[Tensor, "task hidden"], ...]
@@ -183,7 +183,7 @@ class Frozen:
 
 @final
 class GraphNetwork:
-    """The parameters by name, and what is computed with them."""
+    """The network: its parameters by name, and the forward pass."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class GraphNetwork:
         self.parameters["first"] = first.clone()
         self.parameters["lean"] = torch.zeros(hidden)
         self._target_text = target_text
-        if costs or target_text is not None:  # what tells targets apart comes from there
+        if costs or target_text is not None:  # these tell targets apart
             self.parameters["targets"] *= _NEAR
         if costs:
             names = [f"{part}.{i}" for i in range(config.layers) for part in _COSTS]
@@ -225,7 +225,7 @@ class GraphNetwork:
         return torch.empty(shape).uniform_(-bound, bound, generator=self._random)
 
     def freeze(self, graph: Graph, *, training: bool = False) -> Frozen:
-        """Let the graph's nodes exchange messages."""
+        """Pass the messages of the graph."""
         queries = self._act(self._own("enter", graph.rows), training)
         entered = self._own("enter_task", graph.tasks)
         targets = self.parameters["targets"]
@@ -238,7 +238,7 @@ class GraphNetwork:
         for layer in range(self.layers):
             told.append(tasks @ self.parameters[f"query_task.{layer}"])
             after = self._targets(graph, layer, queries, targets)
-            if layer + 1 < self.layers:  # nobody hears their last states
+            if layer + 1 < self.layers:  # their last states aren't sent
                 sent = self._queries(graph, layer, queries, tasks, targets)
                 tasks = tasks + self._act(self._tasks(graph, layer, queries, tasks), training)
                 queries = queries + self._act(sent, training)
@@ -251,13 +251,13 @@ class GraphNetwork:
     def logits(
         self, rows: Matrix, shares: Matrix, frozen: Frozen, *, training: bool = False
     ) -> Matrix:
-        """The logits of new queries, which hear their tasks and are heard by nobody.
+        """The logits of new queries, which receive messages of their tasks and send none.
 
         Args:
-            rows: Their features.
-            shares: How much each belongs to each task, [query, task].
-            frozen: Of a graph without them.
-            training: Whether units are dropped.
+            rows: The queries' features.
+            shares: The share of each task in each query, [query, task].
+            frozen: The result of message passing in a graph without these queries.
+            training: Whether to apply dropout.
         """
         states = self._act(self._own("enter", rows), training)
         for layer in range(self.layers):

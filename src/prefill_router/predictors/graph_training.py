@@ -1,6 +1,6 @@
-"""Fits a GraphRouter: several networks, each trained on a graph of the train rows.
+"""Training of a GraphRouter: several networks, each trained on a graph of the train rows.
 
-In every step the queries asked about are out of the graph.
+In every step the queries to predict aren't in the graph.
 """
 
 from dataclasses import dataclass
@@ -40,18 +40,18 @@ Numbers = Int[Tensor, " _"]
 @final
 @dataclass(frozen=True, eq=False)
 class GraphRows:
-    """Train rows.
+    """The train rows.
 
     Attributes:
-        features: Standardised.
-        task: Each row's task by number.
-        shares: How much each row seems to belong to each task, [row, task].
+        features: The standardised features.
+        task: The index of each row's task.
+        shares: The predicted share of each task in each row, [row, task].
         centroids: The tasks' features.
         labels: In [0, 1]; any finite number where `present` is 0.
         present: 1 where there is a label to learn from, else 0.
-        costs: Standardised, NaN where unknown; None where none is known.
-        task_text: What is said of each task; None where nothing is.
-        target_text: What is said of each target; None where nothing is.
+        costs: Standardised costs, NaN where unknown; None where none is known.
+        task_text: The embedded description of each task; None without descriptions.
+        target_text: The embedded description of each target; None without descriptions.
     """
 
     features: Float[Tensor, "row feature"]
@@ -89,11 +89,11 @@ class _GraphTrainer(Trainer):
 
     Args:
         rows: All train rows.
-        fit: Those that are fitted on.
-        held: Those whose loss tells when to stop; none of their labels is in the graph meanwhile.
-        first: The logits that the network starts from.
+        fit: The rows that are fitted on.
+        held: The held-out rows for the validation loss; their labels aren't in the graph.
+        first: The initial logits of the network.
         config: The options.
-        random: Draws everything.
+        random: The random generator.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class _GraphTrainer(Trainer):
 
     @property
     def active(self) -> int:
-        """One until the network has stopped."""
+        """1 until the network has stopped, then 0."""
         return int(self.run.waited < self._config.patience)
 
     def epoch(self) -> None:
-        """One pass over the fitting rows, in each of whose steps other rows are the graph."""
+        """Train on the fitting rows once; in each step other rows make up the graph."""
         config, losses = self._config, []
         order = self._fit[torch.randperm(len(self._fit), generator=self._random)]
         for start in range(0, len(order), config.batch_size):
@@ -157,7 +157,7 @@ class _GraphTrainer(Trainer):
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Give the network the weights of its best epoch.
+        """Restore the weights of the best epoch.
 
         Raises:
             FitError: The losses weren't finite.
@@ -176,8 +176,8 @@ def fit_graph(
 ) -> PredictorFit:
     """Fit a GraphRouter on train rows.
 
-    Rows without a usable label are left out. The networks train on most rows and stop by the
-    others; the graph that new queries meet is then built of them all.
+    Rows without a usable label are left out. The networks are trained on most rows, with early
+    stopping on the others; the graph for new queries is then built from all of them.
 
     Raises:
         FitError: The losses aren't finite.
@@ -232,11 +232,11 @@ def _train(
 
 
 def _scale(features: NDArray[np.float32]) -> tuple[Scale, Scale]:
-    """Each feature's mean and deviation, as float32 holds them; 1 where it doesn't vary."""
+    """Each feature's mean and standard deviation, in float32; 1 where it doesn't vary."""
     exact = features.astype(np.float64)
     mean = exact.mean(axis=0).astype(np.float32).astype(np.float64)
     deviation = exact.std(axis=0).astype(np.float32).astype(np.float64)
-    small = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-30)  # rounding alone makes as much
+    small = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-30)  # rounding error
     return mean, np.where(small, 1.0, deviation)
 
 
@@ -246,7 +246,7 @@ def _arrays(
     learned: Bool[NDArray[np.bool_], " target"],
     rates: Float64[NDArray[np.float64], " target"],
 ) -> dict[str, NDArray[np.float32]]:
-    """All that one network needs of itself and of the graph of all rows."""
+    """The arrays of one network and of the graph of all rows that prediction needs."""
     parameters = network.parameters
     with torch.no_grad():
         frozen = network.freeze(rows.graph(torch.arange(len(rows.features))))
@@ -261,7 +261,7 @@ def _arrays(
 
 
 def _costs(usable: Examples, learned: Bool[NDArray[np.bool_], " target"]) -> Tensor | None:
-    """Logarithms of the costs, with mean 0 and deviation 1; NaN where unknown or free."""
+    """Standardised logarithms of the costs; NaN where unknown or free."""
     if usable.costs is None:
         return None
     paid = usable.costs[:, learned]
@@ -275,7 +275,7 @@ def _costs(usable: Examples, learned: Bool[NDArray[np.bool_], " target"]) -> Ten
 def _texts(
     usable: Examples, tasks: tuple[str, ...], learned: Bool[NDArray[np.bool_], " target"]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """What is said of tasks and of targets: centred among themselves, deviation 1 over all."""
+    """The descriptions of tasks and of targets, each centred, with unit variance over all."""
     said = usable.descriptions
     if said is None:
         return None, None

@@ -1,12 +1,12 @@
-"""Nearest neighbours as predictors: the share of votes, and the score weighted by nearness.
+"""Nearest-neighbour predictors: the share of votes, and the distance-weighted score.
 
-A router by majority asks the target with the most votes among the nearest train queries, so the
-share is its probability; the score is the mean of their labels, weighted by how near they are (Li
+Majority routing chooses the target with the most votes among the nearest train queries, so the
+share of votes is its probability; the score is the mean of their labels, weighted by proximity (Li
 2025, "Rethinking Predictive Modeling for LLM Routing"; section 3.2 of the paper, with k = 25 and
 with inverse distances).
 
-A target's neighbours are the k nearest of the queries that it was *measured* on. Where labels are
-missing in many places, each target still has k votes, at somewhat greater distances.
+A target's neighbours are the k nearest queries for which it was *measured*. Where many labels are
+missing, each target still has k votes, at somewhat greater distances.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,11 +50,11 @@ Votes = Float64[NDArray[np.float64], "query neighbour"]
 @final
 @dataclass(frozen=True, eq=False)
 class NeighbourRows(Part):
-    """Rows and labels as they were trained on.
+    """The train rows and their labels.
 
     Attributes:
         vectors: The features of the train rows.
-        labels: Their labels in [0, 1], `MISSING` where not measured.
+        labels: The labels in [0, 1], `MISSING` where not measured.
         rates: Base rates, for targets that can't be learned.
     """
 
@@ -65,7 +65,7 @@ class NeighbourRows(Part):
 
     @classmethod
     def of(cls, examples: Examples) -> "NeighbourRows":
-        """That of the train rows.
+        """Store the train rows.
 
         Raises:
             MissingExtraError: FAISS isn't installed.
@@ -74,27 +74,27 @@ class NeighbourRows(Part):
         labels = np.where(used.present & examples.learnable, used.correct, MISSING)
         rates = examples.base_rates.astype(np.float32)
         memory = cls(used.features, labels.astype(np.float32), rates)
-        _ = memory.searches  # so that a missing package is told of now
+        _ = memory.searches  # so that a missing package is reported now
         return memory
 
     @property
     def rows(self) -> int:
-        """How many rows it holds."""
+        """The number of rows."""
         return len(self.vectors)
 
     @property
     def width(self) -> int:
-        """How many features a row has."""
+        """The number of features."""
         return int(self.vectors.shape[1])
 
     @property
     def learned(self) -> Bool[NDArray[np.bool_], " target"]:
-        """Whether a target has neighbours; others have their base rate."""
+        """Whether each target has neighbours; others get their base rate."""
         return np.asarray((self.labels != MISSING).any(axis=0))
 
     @cached_property
     def searches(self) -> tuple["NeighbourSearch", ...]:
-        """One for all targets that were measured on most rows, one for each set of rows else."""
+        """One search for all targets measured on most rows, and one per set of rows for others."""
         groups: dict[bytes, list[int]] = {}
         measured = self.labels != MISSING
         for target in np.flatnonzero(self.learned).tolist():
@@ -108,7 +108,7 @@ class NeighbourRows(Part):
         return NeighbourSearch(NeighbourIndex.of(self.vectors[rows]), labels[rows], targets)
 
     def verify(self) -> None:
-        """Check that the labels are labels."""
+        """Check that the labels are in [0, 1] or missing."""
         if not ((self.labels == MISSING) | ((self.labels >= 0) & (self.labels <= 1))).all():
             raise ConfigError(f"its labels must be in [0, 1], or {MISSING} where missing")
 
@@ -116,12 +116,12 @@ class NeighbourRows(Part):
 @final
 @dataclass(frozen=True, eq=False)
 class NeighbourSearch:
-    """Targets whose neighbours are looked for together.
+    """A search for the neighbours of several targets.
 
     Attributes:
-        index: The rows that some of them were measured on.
-        labels: Of these rows and targets, `MISSING` where not measured.
-        targets: Which of all targets.
+        index: The index of the rows on which any of them was measured.
+        labels: The labels of these rows and targets, `MISSING` where not measured.
+        targets: The columns of these targets.
     """
 
     index: NeighbourIndex
@@ -131,7 +131,7 @@ class NeighbourSearch:
     def nearest(self, features: Features, k: int) -> Iterator[tuple[int, Distances, Votes]]:
         """Each target, and the distances and labels of its k nearest measured rows.
 
-        They are all of its rows where these are fewer than k.
+        If a target has fewer than k rows, all of them are returned.
         """
         measured = self.labels != MISSING
         wanted = np.minimum(k, measured.sum(axis=0))
@@ -146,7 +146,7 @@ class NeighbourSearch:
     def _enough(
         self, features: Features, measured: NDArray[np.bool_], wanted: NDArray[np.int64]
     ) -> tuple[Distances, NDArray[np.int64]]:
-        """So many of the nearest rows that every target has as many measured ones as it wants."""
+        """Enough of the nearest rows that every target has the measured ones that it needs."""
         least = float(measured.mean(axis=0).min())
         most = int(wanted.max())
         count = most if least == 1 else int(1.2 * most / least) + _SPARE
@@ -171,14 +171,14 @@ def neighbour_weights(
 ) -> Weights:
     """Weights that add up to one for each query.
 
-    With u the distance as a share of the bandwidth, a neighbour counts 1 (uniform), 1/u (inverse),
-    exp(-u^2/2) (gaussian), exp(-u) (exponential), 1-u (triangular) or 1-u^2 (epanechnikov), the
-    last two never less than 0. Where all neighbours would count nothing they count alike; with the
-    inverse, neighbours at distance 0 leave nothing to the others, which is the limit.
+    With u the distance divided by the bandwidth, the weight of a neighbour is proportional to 1
+    (uniform), 1/u (inverse), exp(-u^2/2) (gaussian), exp(-u) (exponential), 1-u (triangular) or
+    1-u^2 (epanechnikov), the last two never less than 0. Where all weights would be 0 they are
+    equal; with `inverse`, neighbours at distance 0 take all the weight, which is the limit.
 
     Args:
-        distances: To the neighbours, nearest first, not negative.
-        kernel: Which of these.
+        distances: The distances to the neighbours, nearest first, not negative.
+        kernel: The name of the function.
         bandwidth: A multiple of the distance to the query's last neighbour. The inverse and the
             uniform weights don't depend on it.
     """
@@ -209,7 +209,7 @@ def _raw(share: Weights, kernel: Kernel) -> Weights:
             return np.maximum(1 - share**2, 0)
 
 
-_ROWS = 2048  # of one pass; bounds the memory of a large set of queries
+_ROWS = 2048  # rows per batch; bounds the memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,9 +217,9 @@ class NearestRows(Predictor):
     """The weighted mean of the labels of each target's k nearest measured rows.
 
     Attributes:
-        k: How many neighbours; all rows where there are fewer.
-        kernel: How the neighbours' weights fall with the distance.
-        bandwidth: A multiple of the distance to the last of them.
+        k: The number of neighbours; all rows where there are fewer.
+        kernel: The function by which weights fall with the distance.
+        bandwidth: A multiple of the distance to the last neighbour.
         memory: The train rows.
     """
 
@@ -230,7 +230,7 @@ class NearestRows(Predictor):
 
     @property
     def width(self) -> int:
-        """How many features it was fitted on."""
+        """The number of features it was fitted on."""
         return self.memory.width
 
     def correctness(self, features: Features) -> Correctness:
@@ -249,8 +249,8 @@ class NearestRows(Predictor):
                     result[rows, target] = np.clip((weights * votes).sum(axis=1), 0, 1)
         return result
 
-    def told(self, examples: Examples) -> PredictorFit:
-        """The predictor, with notes on the examples that it remembers."""
+    def with_notes(self, examples: Examples) -> PredictorFit:
+        """The predictor with notes on its examples."""
         notes = (*examples.target_notes(), *left_out_note(examples, self.memory.rows))
         return PredictorFit(self, notes)
 
@@ -258,7 +258,7 @@ class NearestRows(Predictor):
 @final
 @dataclass(frozen=True, eq=False)
 class KnnMajority(NearestRows):
-    """The share of votes: labels cut at 0.5, all neighbours alike."""
+    """The share of votes: labels cut at 0.5, with equal weights."""
 
     kind: ClassVar[str] = "knn_majority"
     kernel: Annotated[Kernel, Saved(never=True)] = field(default="uniform", init=False)
@@ -279,7 +279,7 @@ class KnnMajorityConfig(PredictorConfig):
     """Options of the majority vote.
 
     Attributes:
-        k: Neighbours that vote.
+        k: The number of neighbours.
     """
 
     k: Count = 25
@@ -287,10 +287,10 @@ class KnnMajorityConfig(PredictorConfig):
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:
-        """Keep the train rows; soft labels are cut at 0.5, since a vote is for or against."""
+        """Store the train rows; soft labels are cut at 0.5 to be votes."""
         del seed, progress
         votes = replace(examples, correct=binary(examples.correct))
-        return KnnMajority(votes.targets, self.k, NeighbourRows.of(votes)).told(votes)
+        return KnnMajority(votes.targets, self.k, NeighbourRows.of(votes)).with_notes(votes)
 
 
 @final
@@ -299,9 +299,9 @@ class KnnScoreConfig(PredictorConfig):
     """Options of the weighted score.
 
     Attributes:
-        k: How many neighbours.
-        kernel: How their weights fall with the distance (`neighbour_weights`).
-        bandwidth: A multiple of the distance to the last of them; less is more local.
+        k: The number of neighbours.
+        kernel: The function by which weights fall with the distance (`neighbour_weights`).
+        bandwidth: A multiple of the distance to the last neighbour; smaller is more local.
     """
 
     k: Count = 100
@@ -311,11 +311,11 @@ class KnnScoreConfig(PredictorConfig):
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None
     ) -> PredictorFit:
-        """Keep the train rows; soft labels count as they are."""
+        """Store the train rows; soft labels are used as they are."""
         del seed, progress
         memory, bandwidth = NeighbourRows.of(examples), float(self.bandwidth)
         predictor = KnnScore(examples.targets, self.k, self.kernel, bandwidth, memory)
-        return predictor.told(examples)
+        return predictor.with_notes(examples)
 
 
 LI = "Li 2025, Rethinking Predictive Modeling for LLM Routing"

@@ -1,8 +1,9 @@
 """L2-regularised logistic regression, one per target.
 
-How strongly it is regularised, and whether each feature is scaled to spread 1 or all by one factor,
-is chosen by cross-validation on the train rows. One factor is right for principal components, whose
-own spreads say how much they can be trusted; one each is right for features of different units.
+The strength of the regularisation, and whether features are scaled to unit variance each or by one
+common factor, is chosen by cross-validation on the train rows. A common factor suits principal
+components, whose variances show how reliable they are; a factor each suits features with different
+units.
 """
 
 import math
@@ -37,22 +38,22 @@ from prefill_router.statistics import column_spread, cross_entropy, row_numbers
 
 Scaling = Literal["each", "common"]
 _CONSTANT = 1e-12
-"""A spread below this share of the mean is rounding: float32 features can't vary by so little."""
+"""A standard deviation below this share of the mean is rounding error in float32 features."""
 _TOLERANCE = 1e-6
-"""Of a regression's loss per query; choosing doesn't see what lies below."""
+"""Tolerance of a regression's loss per query; smaller differences don't affect the choice."""
 _FARTHEST = 1e9
-"""From the mean, in spreads; a fold's own may be nothing beside that of the rows held out."""
+"""The clipping limit in standard deviations, since a feature can be almost constant in a fold."""
 _RISES = 2
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class FeatureScaler(Part):
-    """Features made comparable.
+    """A frozen scaler of features.
 
     Attributes:
         mean: The train rows' mean.
-        scale: What they are then divided by, positive.
+        scale: The positive divisor of each centred feature.
     """
 
     mean: Float32[NDArray[np.float32], " feature"]
@@ -60,7 +61,7 @@ class FeatureScaler(Part):
 
     @classmethod
     def fit(cls, features: Features, scaling: Scaling) -> "FeatureScaler":
-        """To spread 1 each, or by one factor; constant features become 0 or stay nearly so."""
+        """Fit to unit variance each, or by a common factor; constant features become nearly 0."""
         mean, spread, varies = column_spread(features, rounding=_CONSTANT)
         if scaling == "common" and varies.any():
             spread = np.full_like(spread, np.sqrt((spread[varies] ** 2).mean()))
@@ -69,19 +70,19 @@ class FeatureScaler(Part):
         return cls(mean.astype(np.float32), spread.astype(np.float32))
 
     def scaled(self, features: Features) -> Float64[NDArray[np.float64], "query feature"]:
-        """The features less the mean, divided by the scale."""
+        """The features minus the mean, divided by the scale."""
         return np.asarray((features.astype(np.float64) - self.mean) / self.scale)
 
 
 @final
 @dataclass(frozen=True)
 class RegularisationTrial:
-    """One choice and what it was worth.
+    """One combination of options and its cross-validated loss.
 
     Attributes:
-        scaling: Of the features.
+        scaling: The scaling of the features.
         c: The inverse of the regularisation's strength.
-        loss: The mean cross-entropy of the labels held out, in nats.
+        loss: The mean cross-entropy of the held-out labels, in nats.
     """
 
     scaling: Scaling
@@ -98,19 +99,19 @@ def cross_validate(
     seed: int,
     progress: Progress | None = None,
 ) -> tuple[RegularisationTrial, ...]:
-    """Try every scaling with every strength, from the strongest on, until the loss keeps rising.
+    """Try every scaling with every strength, strongest first, until the loss keeps rising.
 
     Args:
         rows: The train rows.
-        scalings: To try.
-        grid: Values of c to try, rising.
-        folds: How many; fewer where there are fewer distinct rows.
-        seed: Another seed, other folds.
-        progress: Told of every strength.
+        scalings: The scalings to try.
+        grid: Values of c to try, ascending.
+        folds: The number of folds; fewer where there are fewer distinct rows.
+        seed: The seed of the folds.
+        progress: Shows the number of strengths done.
 
     Returns:
-        The trials; a strength at which a regression didn't converge has an infinite loss. Of
-        features that are all the same there is one, of the strongest.
+        The trials; a strength at which a regression didn't converge has an infinite loss. If all
+        features are constant there is one trial, with the strongest.
     """
     fold_of = _folds(rows.features, folds, seed)
     if not fold_of.any():
@@ -150,7 +151,7 @@ def _keeps_rising(losses: list[float]) -> bool:
 @final
 @dataclass(eq=False)
 class _FoldProbes:
-    """One fold: what is fitted on, what is held out, and the last regressions, to start from."""
+    """One fold: its train rows, its held-out rows, and the last regressions as a warm start."""
 
     inputs: NDArray[np.float32]
     correct: NDArray[np.float64]
@@ -165,7 +166,7 @@ class _FoldProbes:
         return cls(scaled[~held], rows.correct[~held], scaled[held], rows.correct[held])
 
     def loss(self, c: float) -> tuple[float, int]:
-        """The summed cross-entropy of the labels held out, and how many they are."""
+        """The summed cross-entropy of the held-out labels, and their number."""
         self.probes = Probes.fit(
             self.inputs, self.correct, c=c, tolerance=_TOLERANCE, start=self.probes, soft=True
         )
@@ -193,9 +194,9 @@ class Logistic(Predictor):
     """The sigmoid of a weighted sum of scaled features.
 
     Attributes:
-        scaler: What is taken off the features, and what they are divided by.
-        weights: Of the scaled features; 0 for a target that can't be learned.
-        intercepts: The logit of the base rate for a target that can't be learned.
+        scaler: The scaler of the features.
+        weights: The weights of the scaled features; 0 for a target that can't be learned.
+        intercepts: The intercepts; the logit of the base rate for a target that can't be learned.
     """
 
     kind: ClassVar[str] = "logistic"
@@ -205,11 +206,11 @@ class Logistic(Predictor):
 
     @property
     def width(self) -> int:
-        """How many features it was fitted on."""
+        """The number of features it was fitted on."""
         return len(self.weights)
 
     def correctness(self, features: Features) -> Correctness:
-        """The probabilities by the regressions."""
+        """The probabilities from the regressions."""
         check_features(features, width=self.width)
         logits = self.scaler.scaled(features) @ self.weights.astype(np.float64) + self.intercepts
         probability: Correctness = expit(logits)
@@ -223,10 +224,11 @@ class LogisticConfig(PredictorConfig):
 
     Attributes:
         c: The inverse of the regularisation's strength, as in scikit-learn; None to choose it.
-        grid: What it is chosen from, rising. Stronger ones are tried first, and weaker ones no more
-            once the loss has risen twice.
-        scaling: Whether each feature is scaled to spread 1, all by one factor, or as is best.
-        folds: Of the cross-validation that chooses.
+        grid: The values of c to choose from, ascending. They are tried in this order until the loss
+            has risen twice.
+        scaling: Whether features are scaled to unit variance each, by a common factor, or by the
+            better of both.
+        folds: The number of folds of the cross-validation.
     """
 
     c: Positive | None = None
@@ -237,7 +239,7 @@ class LogisticConfig(PredictorConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.grid or list(self.grid) != sorted(set(self.grid)):
-            raise ConfigError(f"grid is {self.grid}; name at least one value, in rising order")
+            raise ConfigError(f"grid is {self.grid}; give at least one value, in ascending order")
 
     def fit(
         self, examples: Examples, *, seed: int = 0, progress: Progress | None = None

@@ -1,7 +1,7 @@
-"""The predictors by kind; each is imported when it is first asked for.
+"""The predictors by kind; each is imported when it is first looked up.
 
-The module of a kind has a constant `ENTRY`, a `PredictorEntry`; one of several kinds has a constant
-for each.
+The module of a kind has a constant `ENTRY`, a `PredictorEntry`; a module with several kinds has a
+constant for each.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from prefill_router.serialization import Kinds, Tensors
 @final
 @dataclass(frozen=True)
 class PredictorEntry:
-    """One kind.
+    """One kind of predictor.
 
     Attributes:
-        config: Its options, and how it is fitted.
-        predictor: What is fitted.
-        label: What tables call it.
-        source: Where it is described.
+        config: The class of its options, which fit it.
+        predictor: The class of the fitted predictor.
+        label: The name in tables.
+        source: The publication that describes it.
     """
 
     config: type[PredictorConfig]
@@ -54,9 +54,9 @@ PREDICTORS = Kinds[PredictorEntry](
 
 
 def load_predictor(config: Mapping[str, Any], tensors: Tensors) -> Predictor:
-    """The predictor of `Predictor.to_dict` and `Predictor.tensors`.
+    """The predictor that `Predictor.to_dict` and `Predictor.tensors` describe.
 
     Raises:
-        CorruptError: The kind is unknown, or the rest contradicts itself.
+        CorruptError: The kind is unknown, or the values contradict each other.
     """
     return PREDICTORS.of_saved(config).predictor.from_dict(config, tensors)

@@ -1,11 +1,11 @@
-"""What the training of several predictors shares, without torch.
+"""The common parts of the training of several predictors, without torch.
 
-Which rows the validation loss is measured on (the same for all seeds), how much each query counts
-in a loss, the random draws of one seed (first weights, order of the rows, dropped units), and the
-training curves: the losses of each seed, its best epoch, and whether it was kept.
+The held-out rows of the validation loss (the same for all seeds), the weights of queries in a loss,
+the random numbers of one seed (initial weights, order of the rows, dropout), and the training
+curves: the losses of each seed, its best epoch, and whether it was kept.
 
-Each seed has a generator of its own and draws from it in the same order whether it is trained alone
-or with others, so its losses don't depend on the company.
+Each seed has its own generator and draws from it in the same order whether it is trained alone or
+with others, so its losses don't depend on other seeds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from prefill_router.training import TrainingRun
 @final
 @dataclass(frozen=True, eq=False)
 class Holdout:
-    """Rows to fit on and rows held out, both in rising order."""
+    """Rows to fit on and held-out rows, both in ascending order."""
 
     fit: Int[NDArray[np.int64], " fitted"]
     held: Int[NDArray[np.int64], " held"]
@@ -39,14 +39,14 @@ class Holdout:
 
 
 def hold_out(features: Features, *, share: float, seed: int) -> Holdout:
-    """Draw the rows to hold out; rows with equal features stay together.
+    """Draw the held-out rows; rows with equal features stay together.
 
-    At least one distinct row is held out and one is fitted on. A single distinct row does both.
+    At least one distinct row is held out and one is fitted on. A single distinct row is in both.
 
     Args:
         features: The rows, at least one.
         share: The share that is held out, in (0, 1).
-        seed: Another seed, another draw.
+        seed: The seed of the random draw.
     """
     group = row_numbers(features)
     order = np.random.default_rng(seed).permutation(int(group.max()) + 1)
@@ -66,8 +66,8 @@ def query_weights(
 
     Args:
         correct: Labels, NaN where missing.
-        disagreement_weight: The weight of a query on which targets disagree (labels cut at 0.5)
-            relative to any other's, positive.
+        disagreement_weight: The weight of a query on which targets disagree (labels cut at 0.5),
+            relative to other queries, positive.
     """
     differ = regimes(correct) == str(Regime.DISAGREEMENT)
     weights = np.where(differ, disagreement_weight, 1.0)
@@ -76,12 +76,12 @@ def query_weights(
     return np.asarray(weights / mean)
 
 
-_STEPS = 1 << 16  # sixteen random bits a unit are exact enough, and four times as fast as a double
+_STEPS = 1 << 16  # sixteen random bits per unit are enough, and four times as fast as a double
 
 
 @final
 class Draws:
-    """What one seed draws."""
+    """The random numbers of one seed."""
 
     def __init__(self, seed: int, index: int) -> None:
         self._bits = np.random.SFC64(np.random.SeedSequence([seed, index]))
@@ -99,14 +99,14 @@ class Draws:
         return self._random.permutation(count)
 
     def kept(self, out: Bool[NDArray[np.bool_], "row unit"], *, dropout: float) -> None:
-        """Draw which units stay, each with `keep_probability(dropout)`, into `out`."""
+        """Draw which units are kept, each with `keep_probability(dropout)`, into `out`."""
         words = self._bits.random_raw(-(-out.size // 4))
         bits = words.view(np.uint16)[: out.size].reshape(out.shape)
         np.greater_equal(bits, np.uint16(_dropped(dropout)), out=out)
 
 
 def keep_probability(dropout: float) -> float:
-    """The probability with which a unit stays: 1 - dropout, to sixteen bits."""
+    """The probability with which a unit is kept: 1 - dropout, rounded to sixteen bits."""
     return 1 - _dropped(dropout) / _STEPS
 
 
@@ -121,9 +121,9 @@ class TrainingCurves:
     """Losses by seed and epoch, in nats per label; NaN after a seed has stopped.
 
     Attributes:
-        train: Mean over the epoch's batches, with dropout, as the weights moved.
-        validation: After the epoch, without dropout.
-        best_epoch: The epoch, from 0, of each seed's least validation loss, whose weights it has.
+        train: Mean training loss during the epoch, with dropout.
+        validation: Validation loss after the epoch, without dropout.
+        best_epoch: The epoch, from 0, of each seed's least validation loss; its weights are kept.
         kept: Whether a seed is in the ensemble.
     """
 
@@ -142,7 +142,7 @@ class TrainingCurves:
     def of(
         cls, runs: Sequence[TrainingRun], kept: Bool[NDArray[np.bool_], " seed"]
     ) -> "TrainingCurves":
-        """Those of each seed's run."""
+        """The curves of each seed's run."""
         return cls(
             _losses_table([run.train for run in runs]),
             _losses_table([run.validation for run in runs]),
@@ -152,10 +152,10 @@ class TrainingCurves:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TrainingCurves":
-        """The curves of `to_dict`.
+        """The curves that `to_dict` saved.
 
         Raises:
-            CorruptError: They aren't.
+            CorruptError: The values aren't training curves.
         """
         try:
             seeds = sorted(value["seeds"], key=lambda entry: entry["seed"])
@@ -170,7 +170,7 @@ class TrainingCurves:
         return cls(_losses_table(train), _losses_table(validation), best, kept)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: one entry per seed, with its epochs alone."""
+        """Plain values for JSON: one entry per seed, with its own epochs only."""
         seeds = []
         for seed, epoch in enumerate(self.best_epoch.tolist()):
             ran = ~np.isnan(self.validation[seed])

@@ -1,8 +1,7 @@
 """SharedTrunkNet: one trunk for all targets, an ensemble of seeds (section 3.1 of the paper).
 
-The defaults of its options are those of the method's authors. It is used through NumPy alone, so
-that a router that only routes needs no training framework: importing this doesn't load torch,
-fitting does.
+The defaults of its options are those of the method's authors. It is evaluated with NumPy alone, so
+that using a router needs no training framework: importing this doesn't load torch, fitting does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,18 +64,18 @@ class TrunkConfig(PredictorConfig):
     """Options of the shared trunk's training.
 
     Attributes:
-        hidden: Widths of the two hidden layers.
-        dropout: The share of units that is dropped after each of them.
-        learning_rate: Adam's.
-        weight_decay: Adam's, as an L2 penalty in the gradient.
-        batch_size: Queries a step.
-        max_epochs: Passes over the fitting rows, at most.
+        hidden: The widths of the two hidden layers.
+        dropout: The dropout rate after each of them.
+        learning_rate: Adam's learning rate.
+        weight_decay: Adam's weight decay, as an L2 penalty in the gradient.
+        batch_size: Queries per step.
+        max_epochs: The greatest number of epochs.
         patience: Epochs without a better validation loss after which a seed stops.
-        seeds: How many networks are trained.
-        keep: How many of them, those of least validation loss, make up the ensemble.
+        seeds: The number of networks that are trained.
+        keep: The number of them, with the least validation loss, that make up the ensemble.
         validation: The share of the rows that is held out for the validation loss.
-        disagreement_weight: What a query counts on which targets disagree, where others count 1.
-        seed: Another number, another hold-out and other networks.
+        disagreement_weight: The weight of a query on which targets disagree, where others have 1.
+        seed: The seed of the held-out rows and of the networks.
     """
 
     hidden: Annotated[tuple[int, int], AT_LEAST_ONE.each] = (256, 128)
@@ -96,7 +95,7 @@ class TrunkConfig(PredictorConfig):
         super().__post_init__()
         if self.keep > self.seeds:
             raise ConfigError(
-                f"keep is {self.keep} of {self.seeds} seeds; it must be no more than seeds"
+                f"keep is {self.keep} of {self.seeds} seeds; it must be at most the number of seeds"
             )
 
     def fit(
@@ -113,7 +112,7 @@ class TrunkConfig(PredictorConfig):
         return PredictorFit(found.predictor, found.notes, found.curves.to_dict())
 
     def lighter(self) -> "TrunkConfig":
-        """The same with three networks at most."""
+        """The same options with at most three networks."""
         return replace(self, seeds=min(self.seeds, 3), keep=min(self.keep, 3))
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,7 +120,7 @@ class TrunkConfig(PredictorConfig):
         return asdict(self)
 
 
-_ROWS = 4096  # of one pass; bounds the memory of a large set of queries
+_ROWS = 4096  # rows per batch; bounds the memory
 
 
 class _SavedTrunk(StrictModel):
@@ -135,11 +134,11 @@ class _SavedTrunk(StrictModel):
 @final
 @dataclass(frozen=True, eq=False)
 class SharedTrunkNet(Predictor):
-    """Mean of the probabilities of several networks of Linear and ReLU, the last layer linear.
+    """The mean of the probabilities of several networks of Linear and ReLU, the last layer linear.
 
     Attributes:
-        weights: Of each layer; one matrix per network.
-        biases: Of each layer.
+        weights: The weights of each layer; one matrix per network.
+        biases: The biases of each layer; one vector per network.
     """
 
     kind: ClassVar[str] = "shared_trunk"
@@ -148,12 +147,12 @@ class SharedTrunkNet(Predictor):
 
     @property
     def width(self) -> int:
-        """How many features it was fitted on."""
+        """The number of features it was fitted on."""
         return int(self.weights[0].shape[1])
 
     @property
     def networks(self) -> int:
-        """How many networks are averaged."""
+        """The number of networks that are averaged."""
         return len(self.weights[0])
 
     def correctness(self, features: Features) -> Correctness:
@@ -177,7 +176,7 @@ class SharedTrunkNet(Predictor):
 
     @cached_property
     def _layers(self) -> list[list[tuple[NDArray[np.float64], NDArray[np.float64]]]]:
-        """Each network's layers; in double precision a row's result hardly knows its batch."""
+        """Each network's layers, in double precision so that batches hardly change results."""
         pairs = list(zip(self.weights, self.biases, strict=True))
         return [
             [(w[n].astype(np.float64), b[n].astype(np.float64)) for w, b in pairs]
@@ -199,7 +198,7 @@ class SharedTrunkNet(Predictor):
 
     @classmethod
     def parse(cls, config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> "SharedTrunkNet":
-        """As `Part.parse`: its widths tell the shapes of the layers."""
+        """Like `Part.parse`; the widths determine the shapes of the layers."""
         saved = validated(_SavedTrunk, config, what=cls.called())
         targets, widths, networks = saved.targets, saved.widths, saved.networks
         if widths[-1] != len(targets):
@@ -216,12 +215,12 @@ class SharedTrunkNet(Predictor):
 @final
 @dataclass(frozen=True, eq=False)
 class TrunkFit:
-    """A fitted trunk and how it came about.
+    """A fitted trunk, with training curves and notes.
 
     Attributes:
         predictor: The ensemble.
         curves: The losses of all seeds.
-        notes: What the reader should know, such as targets that couldn't be learned.
+        notes: Notes for the user, such as which targets couldn't be learned.
     """
 
     predictor: SharedTrunkNet
@@ -237,21 +236,21 @@ def fit_trunk(
     config: TrunkConfig | None = None,
     progress: Progress | None = None,
 ) -> TrunkFit:
-    """Fit a SharedTrunkNet on the train part.
+    """Fit a SharedTrunkNet on the train rows.
 
     Rows without a label are left out. A target whose labels are all the same, or all missing, can't
     be learned: it gets a constant probability (`Examples.base_rates`), and a note says so.
 
     Args:
-        features: Of the training queries (Equation 3).
+        features: The features of the train rows (Equation 3).
         correct: Their labels in [0, 1], NaN where missing; soft labels train as they are.
         targets: The targets' names.
         config: The options; the authors' defaults if not given.
-        progress: Told of every epoch.
+        progress: Shows the number of epochs done.
 
     Raises:
         FitError: There is nothing to learn from, a feature isn't finite, a label is outside [0, 1],
-            or the losses grew beyond all bounds.
+            or the losses aren't finite.
     """
     config = config or TrunkConfig()
     examples = Examples(features, correct, tuple(targets), ("",) * len(features))
@@ -281,7 +280,7 @@ def _train(
     progress: Progress,
 ) -> tuple[TrainingCurves, list[NDArray[np.float32]], list[NDArray[np.float32]]]:
     """The curves of all seeds, and the stacked weights and biases of the best."""
-    import torch  # only fitting needs it, and using a router shouldn't wait for it
+    import torch  # only fitting needs it, and its import is slow
 
     from prefill_router.predictors.trunk_training import TrunkRows, train
 

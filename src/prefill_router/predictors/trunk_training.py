@@ -1,8 +1,8 @@
-"""Trains the networks of all seeds of a shared trunk together, each as if it were alone.
+"""Training of all seeds of a shared trunk together, with the same results as one by one.
 
-The arithmetic of several networks at once is that of stacked layers. Their gradients are written
-out, not recorded: a step is a dozen batched operations in memory that is allocated once, which is
-what makes it faster than one network after another.
+The layers of several networks are stacked. Gradients are written out instead of recorded by
+autograd: a step is a dozen batched operations in preallocated memory, which makes it faster than
+training one network after another.
 """
 
 import math
@@ -32,13 +32,13 @@ Cells = Float[Tensor, "network row target"]
 
 @final
 class LayerStack:
-    """Layers of several networks.
+    """The stacked layers of several networks.
 
     Args:
-        weights: Of each layer, [network, in, out].
-        biases: Of each layer, [network, 1, out].
-        keep: The probability with which the units of each hidden layer stay in training.
-        rows: The most rows of a step.
+        weights: The weights of each layer, [network, in, out].
+        biases: The biases of each layer, [network, 1, out].
+        keep: The probability with which units of each hidden layer are kept by dropout.
+        rows: The most rows per step.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class LayerStack:
         return len(self.weights[0])
 
     def input(self, rows: int) -> Rows:
-        """The memory that the features of a step are put into before `step`."""
+        """The buffer for the features of a step, to be filled before `step`."""
         return self._view(self._into[0], rows, 0)
 
     def _view(self, memory: Tensor, rows: int, layer: int) -> Tensor:
@@ -80,9 +80,9 @@ class LayerStack:
         """Losses of one step on `input`; leaves their gradients in `weight_` and `bias_gradients`.
 
         Args:
-            labels: In [0, 1]; what stands where `present` is 0 has no effect.
-            present: What each counts, 0 or more.
-            kept: The units of each hidden layer that stay.
+            labels: In [0, 1]; where `present` is 0 they have no effect.
+            present: The weight of each label, 0 or more.
+            kept: The units of each hidden layer that dropout keeps.
         """
         rows = labels.shape[1]
         into = [self._view(memory, rows, i) for i, memory in enumerate(self._into)]
@@ -112,7 +112,7 @@ class LayerStack:
             if i:
                 back = self._view(self._back[i], gradient.shape[1], i)
                 _products(gradient, self.weights[i].mT, back).mul_(self._scale[i - 1])
-                # A unit that is 0 was below 0 or dropped; nothing flows through it either way.
+                # A unit that is 0 was below 0 or dropped; its gradient is 0 in both cases.
                 torch.ops.aten.threshold_backward.grad_input(back, into[i], 0, grad_input=back)
                 gradient = back
 
@@ -133,8 +133,8 @@ def cross_entropy(
     return (each * present).sum((1, 2)) / present.sum((1, 2)).clamp_min(1)
 
 
-# One product, sum or sigmoid per network, and not a batched one: the libraries round a batch of one
-# in another way than a batch of several, and a seed's losses would depend on its company.
+# One product, sum or sigmoid per network instead of a batched one: the libraries round a batch of
+# one differently from a batch of several, so a seed's losses would depend on the other seeds.
 
 
 def _products(one: Tensor, other: Tensor, out: Tensor) -> Tensor:
@@ -150,19 +150,19 @@ def _linear(rows: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
 
 
 _LANES = 16
-"""Vector instructions take this many numbers, and what is left over is rounded in another way. With
-whole vectors for each network, a network's numbers don't depend on its place among others."""
+"""The numbers in a vector instruction; a remainder is rounded differently. With whole vectors for
+each network, a network's results don't depend on its position among others."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class TrunkRows:
-    """What is learned from.
+    """The training data.
 
     Attributes:
-        features: Finite; what they are computed in, single or double precision.
+        features: Finite; their precision, single or double, is that of the computation.
         labels: In [0, 1]; any finite number where `present` is 0.
-        present: What a label to learn from counts, 1 on average; 0 where there is none.
+        present: The weight of each label, 1 on average; 0 where there is none.
     """
 
     features: Float[Tensor, "query feature"]
@@ -173,14 +173,14 @@ class TrunkRows:
         return TrunkRows(self.features[rows], self.labels[rows], self.present[rows])
 
     def padded(self) -> "TrunkRows":
-        """With columns of missing labels up to a multiple of `_LANES`."""
+        """The rows padded with columns of missing labels to a multiple of `_LANES`."""
         extra = (0, -self.labels.shape[1] % _LANES)
         return TrunkRows(self.features, *(pad(part, extra) for part in (self.labels, self.present)))
 
 
 @final
 class SeedRun(TrainingRun):
-    """One seed: its draws, its losses so far, its best weights."""
+    """One seed: its random numbers, its losses so far, and its best weights."""
 
     def __init__(self, seed: int, index: int) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class SeedRun(TrainingRun):
         self.biases: list[NDArray[Any]] = []
 
     def cut(self, targets: int) -> None:
-        """Take away the outputs of the padding."""
+        """Remove the outputs of the padding."""
         if self.weights:
             self.weights[-1] = self.weights[-1][:, :targets]
             self.biases[-1] = self.biases[-1][:targets]
@@ -206,15 +206,15 @@ def train(
 ) -> list[SeedRun]:
     """Train the networks of these seeds until each has stopped.
 
-    They are dealt to as many threads as torch is set to use, each of which computes with its share
-    as one batch on one core; that wastes less than one batch whose every operation is cut in two.
+    They are distributed over the threads that torch is set to use, each of which trains its share
+    as one batch on one core; that is faster than splitting every operation over the cores.
 
     Args:
         examples: All rows.
         parts: Which rows are fitted on and which are held out.
         config: The options.
-        seeds: Which of the config's seeds, by number from 0.
-        progress: Told of every epoch.
+        seeds: Indices of the config's seeds, from 0.
+        progress: Shows the number of epochs done.
     """
     runs = [SeedRun(config.seed, index) for index in seeds]
     targets, padded = examples.labels.shape[1], examples.padded()
@@ -264,12 +264,12 @@ class _TrunkTrainer(Trainer):
 
     @property
     def active(self) -> int:
-        """How many networks haven't stopped."""
+        """The number of networks that haven't stopped."""
         return len(self._runs)
 
     @torch.no_grad()
     def epoch(self) -> None:
-        """One pass over the fitting rows, then the validation losses; stopped networks leave."""
+        """Train on the fitting rows once, then validate; networks that stop are removed."""
         held = self._held
         losses = torch.stack([self._step(rows) for rows in self._batches()]).mean(0)
         validation = cross_entropy(self._stack.logits(held.features), held.labels, held.present)
@@ -282,7 +282,7 @@ class _TrunkTrainer(Trainer):
             self._keep(going)
 
     def _batches(self) -> Iterator[Tensor]:
-        """Rows of each step, [network, row], in each network's own order."""
+        """The rows of each step, [network, row], in each network's own order."""
         count = len(self._fit.features)
         order = np.stack([run.draws.order(count) for run in self._runs])
         for start in range(0, count, self._config.batch_size):
@@ -333,7 +333,7 @@ class _TrunkTrainer(Trainer):
 def first_layers(
     draws: Draws, widths: tuple[int, ...]
 ) -> tuple[list[Float32[NDArray[np.float32], "_ _"]], list[Float32[NDArray[np.float32], "1 _"]]]:
-    """Weights and biases as torch's Linear draws them: uniform within 1 / sqrt(inputs)."""
+    """Weights and biases initialised like torch's Linear: uniform within 1 / sqrt(inputs)."""
     weights, biases = [], []
     for before, after in pairwise(widths):
         bound = 1 / math.sqrt(before)

@@ -1,4 +1,4 @@
-"""The assembled router: save, load, route."""
+"""The assembled router, and how it is saved and loaded."""
 
 from prefill_router.lazy_imports import face
 

@@ -1,4 +1,4 @@
-"""Whom a router's cascade asks for one request, and what must be said to stop it."""
+"""The plan of a router's cascade for one request: which targets it calls, and when it stops."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class CascadeStage:
     """One target of a cascade.
 
     Attributes:
-        target: Its name.
-        threshold: The score at which its answer is taken; None for the last, whose always is.
+        target: The target's name.
+        threshold: The score from which its answer is taken; None for the last, which always is.
         correctness: Its predicted probability of a correct answer.
         estimated_cost: US dollars.
     """
@@ -37,14 +37,14 @@ class CascadeStage:
 @final
 @dataclass(frozen=True)
 class CascadePlan:
-    """What a cascade does with one request, as far as it is known before anybody is asked.
+    """The plan of a cascade for one request, before any target is called.
 
     Attributes:
         policy: The cascade.
         lam: Its setting.
-        stages: Whom it asks, in order.
-        input_tokens: What the encoder read of the prompt, in its own tokens, before truncation.
-        truncated: Whether the prompt was too long for the encoder and lost its middle.
+        stages: The targets, in the order of the calls.
+        input_tokens: The length of the prompt in the encoder's tokens, before truncation.
+        truncated: Whether the prompt was too long for the encoder and was truncated.
     """
 
     policy: Cascade
@@ -54,11 +54,11 @@ class CascadePlan:
     truncated: bool
 
     def score(self, target: str, output_tokens: int | None) -> float:
-        """The score of a target's answer; without a scorer its prediction stands in.
+        """The score of a target's answer; without a scorer its predicted probability.
 
         Args:
-            target: Whose answer it is.
-            output_tokens: How long it is; None where that isn't known.
+            target: The target's name.
+            output_tokens: The length of the answer; None where unknown.
         """
         predicted = next(s.correctness for s in self.stages if s.target == target)
         tokens = np.nan if output_tokens is None else float(output_tokens)
@@ -68,14 +68,14 @@ class CascadePlan:
     def run(
         self, ask: Callable[[str], Answer], output_tokens: Callable[[Answer], int | None]
     ) -> CascadeRun[Answer]:
-        """Ask one target after the other until an answer is good enough.
+        """Call one target after the other until an answer is good enough.
 
         Args:
-            ask: Gives a target's answer.
-            output_tokens: How long an answer is; None where that isn't known.
+            ask: Calls a target and returns its answer.
+            output_tokens: The length of an answer; None where unknown.
 
         Raises:
-            UpstreamError: No target gave an answer; the last one's.
+            UpstreamError: All calls failed; it is the error of the last one.
         """
         return self.policy.run(
             ask,
@@ -96,20 +96,20 @@ class CascadePlan:
 
 
 def plan_cascade(router: Router, request: Request, *, lam: float = 0.5) -> CascadePlan:
-    """What a router's cascade does with one request.
+    """Plan the cascade of a router for one request.
 
     Args:
-        router: Its policy is a cascade.
+        router: A router whose policy is a cascade.
         request: Text, or chat messages.
-        lam: The cascade's setting, from 0, the first answer, to 1, its most accurate end.
+        lam: The cascade's setting, from 0 (the first answer) to 1 (the most accurate).
 
     Raises:
-        ConfigError: The policy is no cascade, or `lam` is outside [0, 1].
+        ConfigError: The policy isn't a cascade, or `lam` is outside [0, 1].
         PromptError: The request can't be encoded.
     """
     policy = router.policy
     if not isinstance(policy, Cascade):
-        raise ConfigError(f"the router's policy is {policy.kind}, no cascade; use its route")
+        raise ConfigError(f"the router's policy is {policy.kind}, not a cascade; use router.route")
     forecast = router.forecast_many([request])[0]
     cost = router.estimated_cost([forecast])
     names = router.pool.names

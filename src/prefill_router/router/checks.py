@@ -1,4 +1,4 @@
-"""Whether the parts of a router belong together."""
+"""Checks that the parts of a router fit together."""
 
 import numpy as np
 
@@ -19,22 +19,22 @@ def check_parts(
     policy: Policy,
     output: OutputHead | None,
 ) -> None:
-    """Check that these parts are of one pool, and take what the one before gives.
+    """Check that these parts have the same targets and matching widths.
 
     Args:
         names: The targets of the pool, in order.
-        features: What is read of a request.
+        features: The features of a request.
         predictor: From features to probabilities.
-        shrinkage: What moves those towards base rates; None for nothing.
-        calibrator: What those are mapped by; None for nothing.
-        policy: Who answers.
-        output: What expects the length of answers; None for their medians.
+        shrinkage: Shrinks the probabilities towards base rates; None for no shrinkage.
+        calibrator: Calibrates the probabilities; None for no calibration.
+        policy: Chooses the target.
+        output: Predicts the length of answers; None for their medians.
 
     Raises:
-        ConfigError: One was made for other targets, or the predictor for other features.
+        ConfigError: A part was made for other targets, or the predictor for other features.
     """
     if predictor.targets != names:
-        raise ConfigError(f"the predictor knows {predictor.targets}; the pool has {names}")
+        raise ConfigError(f"the predictor is for {predictor.targets}; the pool has {names}")
     for family in features.families:
         family.check_targets(names)
     if features.width != predictor.width:
@@ -42,10 +42,10 @@ def check_parts(
             f"there are {features.width} features; the predictor takes {predictor.width}"
         )
     if shrinkage is not None and shrinkage.targets != names:
-        raise ConfigError(f"the shrinkage knows {shrinkage.targets}; the pool has {names}")
+        raise ConfigError(f"the shrinkage is for {shrinkage.targets}; the pool has {names}")
     if calibrator is not None and calibrator.targets != names:
-        raise ConfigError(f"the calibrator knows {calibrator.targets}; the pool has {names}")
+        raise ConfigError(f"the calibrator is for {calibrator.targets}; the pool has {names}")
     if output is not None:
         output.check(width=features.width, names=names)
     nothing = np.zeros((1, len(names)))
-    policy.path(nothing, nothing, targets=names)  # knows the targets that it names
+    policy.path(nothing, nothing, targets=names)  # checks the targets that it names

@@ -1,7 +1,7 @@
-"""From a request to a decision: what can be routed, what is expected of it, who answers, and why.
+"""Requests, forecasts and decisions.
 
-A request is a text or a chat. A forecast is what a router expects of it, before anything is chosen.
-A decision has everything that explains it.
+A request is a text or a chat. A forecast is what a router predicts for it, before a target is
+chosen. A decision is the chosen target with everything that explains the choice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def as_prompt(request: object) -> Prompt:
     """A request as text or messages.
 
     Raises:
-        DataError: It is neither.
+        DataError: The request is something else, or has no messages.
     """
     if isinstance(request, str):
         return request
@@ -51,20 +51,20 @@ def _message(turn: object) -> Message:
 @final
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """What a router expects of one request.
+    """A router's predictions for one request.
 
     Attributes:
         correctness: Every target's probability of a correct answer, in the order of the pool.
-        tokens: What the encoder read, in its own tokens, before truncation.
-        truncated: Whether the prompt was too long for the encoder and lost its middle.
-        novelty: The share of train rows that lie closer to the others than this request does: near
-            1 for what is unlike anything the router learned from. None where the router keeps no
-            reference of its train rows.
-        bins: For each feature that the reference watches, in which tenth of the train rows this
+        tokens: The length of the prompt in the encoder's tokens, before truncation.
+        truncated: Whether the prompt was too long for the encoder and was truncated.
+        novelty: The share of train rows that are closer to the other train rows than this request
+            is: near 1 for a request unlike the train rows. None where the router has no reference
+            of its train rows.
+        bins: For each watched feature of the reference, the decile of the train rows in which this
             request lies, 0 to 9; empty without a reference.
-        output: What every target is expected to write, on average (`cost.Expected`); NaN where
-            nothing is known of it; None where Equation 1's medians stand.
-        output_high: What nine answers of ten don't exceed; None as `output`.
+        output: The expected output of every target (`cost.Expected`); NaN where unknown; None where
+            Equation 1's medians are used.
+        output_high: The 0.9 quantile of the output of every target; None like `output`.
     """
 
     correctness: Float[NDArray[np.float64], " target"]
@@ -79,7 +79,7 @@ class Forecast:
 @final
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of lam on which one target wins: above `lam_from`, up to `lam_to`."""
+    """A range of lam in which one target wins: above `lam_from`, up to `lam_to`."""
 
     lam_from: float
     lam_to: float
@@ -94,15 +94,15 @@ class Decision:
 
     Attributes:
         target: The winner.
-        lam: The trade-off it was chosen at.
+        lam: The lam at which it was chosen.
         correctness: Every target's predicted probability of a correct answer.
         estimated_cost: Every target's estimated cost, US dollars; None where no costs are known.
-        policy: The kind of policy that chose.
-        score: Every target's score (Equation 2), which only the policy `lambda` chooses by.
+        policy: The kind of the policy.
+        score: Every target's score (Equation 2), which only the policy `lambda` uses.
         order: The targets from best to worst; the second is the runner-up.
         path: The winners over lam from 0 to 1, exactly.
-        input_tokens: What the encoder read of the prompt, in its own tokens, before truncation.
-        truncated: Whether the prompt was too long for the encoder and lost its middle.
+        input_tokens: The length of the prompt in the encoder's tokens, before truncation.
+        truncated: Whether the prompt was too long for the encoder and was truncated.
     """
 
     target: str
@@ -118,13 +118,13 @@ class Decision:
 
     @property
     def changes_below(self) -> Segment | None:
-        """Who would win at the next lower lam, and from where on down; None if nobody else."""
+        """The next winner at lower lam and its range; None if there is none."""
         place = self._place()
         return self.path[place - 1] if place > 0 else None
 
     @property
     def changes_above(self) -> Segment | None:
-        """Who would win at the next higher lam, and from where on up; None if nobody else."""
+        """The next winner at higher lam and its range; None if there is none."""
         place = self._place()
         return self.path[place + 1] if place + 1 < len(self.path) else None
 
@@ -156,15 +156,15 @@ class Decision:
 
 
 def refuse_cascade(policy: Policy) -> None:
-    """Check that a policy can choose before anybody was asked.
+    """Check that a policy can choose before any target is called.
 
     Raises:
-        ConfigError: It is a cascade.
+        ConfigError: The policy is a cascade.
     """
     if isinstance(policy, Cascade):
         raise ConfigError(
-            "a cascade decides by the answers that it gets, so there is nothing to choose "
-            "beforehand; see whom it asks with router.plan_cascade, or with: prefill-router route"
+            "a cascade decides by the answers that it gets, so no target can be chosen "
+            "beforehand; see its plan with router.plan_cascade, or with: prefill-router route"
         )
 
 
@@ -183,15 +183,15 @@ def decide(
     """Decide for one request.
 
     Args:
-        names: The targets that may answer.
+        names: The targets to choose from.
         correctness: Their predicted probabilities.
         estimated_cost: Their estimated costs, US dollars.
-        scale: Brings the costs onto the scale of Equation 2.
-        policy: Who answers; `lam` is its parameter.
+        scale: Normalises the costs for Equation 2.
+        policy: The policy; `lam` is its parameter.
         lam: From 0, cheapest, to 1, most probable.
-        input_tokens: The encoder's count for the prompt.
-        truncated: Whether the encoder cut the prompt.
-        priced: Whether costs are known; without, `estimated_cost` is zero, and isn't told.
+        input_tokens: The encoder's token count of the prompt.
+        truncated: Whether the encoder truncated the prompt.
+        priced: Whether costs are known; otherwise `estimated_cost` is zero, and isn't reported.
     """
     told = estimated_cost.tolist() if priced else [None] * len(names)
     p, cost = correctness[None, :], scale.normalise(estimated_cost)[None, :]

@@ -1,6 +1,6 @@
-"""Routers on the Hugging Face hub: the folder as it is, nothing of it run.
+"""Routers on the Hugging Face hub: the folder as it is, without running any code from it.
 
-Messages of the hub are passed on in our own words: those of the libraries below quote headers, and
+Errors of the hub are reported in our own words, since those of the libraries quote headers, and
 with them tokens.
 """
 
@@ -25,14 +25,14 @@ from prefill_router.router.storage import FILES, is_router, load_router, save_ro
 if TYPE_CHECKING:
     from prefill_router.router.router import Router
 
-# ValueError: a token or an answer of the hub that makes no sense.
+# ValueError: an invalid token, or an invalid response of the hub.
 _FAILURES = (HTTPError, OSError, ValueError)
 _REFUSED = (401, 403)
 _LOG_IN = "log in with: hf auth login, set HF_TOKEN, or pass a token"
 
 
 def push(router: "Router", repo_id: str, *, private: bool, token: str | None) -> str:
-    """Upload a router's folder in one commit; returns the commit's address.
+    """Upload a router's folder in one commit; returns the commit's URL.
 
     Raises:
         ConfigError: The hub can't be reached, or refuses the name or the token.
@@ -55,14 +55,14 @@ def load(name: str, *, revision: str | None, token: str | None) -> "Router":
     """The router of a local folder, or of a repository of the hub.
 
     Raises:
-        ConfigError: There is none, or the hub can't be reached or refuses.
+        ConfigError: There is no router, or the hub can't be reached or refuses.
         CorruptError: A file is missing, isn't what was written, or is of another version.
     """
     if os.path.isdir(name):  # noqa: PTH112  # unlike Path.is_dir, false where no such name can be
         return load_router(Path(name))
     folder = _fetch(name, revision, token)
     if not is_router(folder):
-        raise ConfigError(f"the repository {name!r} holds no router; is it the one you mean?")
+        raise ConfigError(f"the repository {name!r} holds no router; check its name")
     try:
         return load_router(folder)
     except CorruptError as error:
@@ -79,16 +79,16 @@ def _fetch(name: str, revision: str | None, token: str | None) -> Path:
         )
     except _FAILURES as error:
         raise ConfigError(
-            f"{name!r} is no folder here, and can't be had from the hub: {_reason(error)}"
+            f"{name!r} isn't a local folder, and can't be loaded from the hub: {_reason(error)}"
         ) from None
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong and what to do, without a word of the request's headers."""
+    """What went wrong and what to do, without quoting the request's headers."""
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
         return _reason(error.__cause__)
     if isinstance(error, HFValidationError):
-        return "that is no repository's name; one is written like you/your-router"
+        return "that isn't the name of a repository; write it like you/your-router"
     if isinstance(error, RevisionNotFoundError):
         return "the repository has no such revision; leave it out for the newest"
     if isinstance(error, RepositoryNotFoundError):
@@ -97,7 +97,7 @@ def _reason(error: Exception) -> str:
         status = error.response.status_code
         if status in _REFUSED:
             return f"the hub refuses the token, or there is none (HTTP {status}); {_LOG_IN}"
-        return f"the hub answers with an error (HTTP {status}); try again later"
+        return f"the hub returned an error (HTTP {status}); try again later"
     if isinstance(error, OSError) and error.filename:
         return f"{error.strerror}: {error.filename}"
     if isinstance(error, HTTPError | OSError):
@@ -105,4 +105,4 @@ def _reason(error: Exception) -> str:
             f"the hub can't be reached ({type(error).__name__}); check the connection and "
             "HF_ENDPOINT, unset HF_HUB_OFFLINE, or copy the router's folder by hand"
         )
-    return "the token isn't one, or the hub's answer makes no sense; " + _LOG_IN
+    return "the token or the hub's response is invalid; " + _LOG_IN

@@ -1,7 +1,7 @@
-"""A router without what encodes and predicts: enough to price, to choose, and to tell what it is.
+"""A router without its encoder and predictor: enough to price, to choose, and to describe it.
 
-Reading it loads no network and nothing that runs one, so that a server whose forecasts are made in
-another process stays small.
+Reading it loads no network and no library that runs one, so that a server whose forecasts are made
+in another process stays small.
 """
 
 from collections.abc import Iterator
@@ -27,19 +27,19 @@ from prefill_router.targets import Pool
 @final
 @dataclass(frozen=True, eq=False)
 class LightRouter:
-    """What a router knows besides its encoder and predictor.
+    """The parts of a router besides its encoder and predictor.
 
     Attributes:
         costs: Equation 1, with the pool and its prices.
-        policy: Who answers, given probabilities and costs.
-        fingerprint: 16 hexadecimal digits that stand for what the router's folder decides with.
-        encoders: The names of what encodes, for people; empty for features of the text alone.
+        policy: Chooses a target, given probabilities and costs.
+        fingerprint: A hash, 16 hexadecimal digits, of everything in the folder that decides.
+        encoders: The names of the encoders, for people; empty for features of the text alone.
         reference_accuracy: Every target's share of correct answers on the train rows, in the order
-            of the pool, NaN where none are known; None where the folder doesn't say.
-        reference_shares: The share of train rows in each tenth of every column that is watched for
-            drift, to hold `Forecast.bins` against; None where the folder doesn't say.
-        verdict: Whether it is worth having: `word`, `lam` and `gain`, of accuracy over the best
-            fixed mix of targets at equal cost; None where it wasn't judged.
+            of the pool, NaN where none are known; None where the folder has none.
+        reference_shares: The share of train rows in each decile of every column that is watched for
+            drift, to compare `Forecast.bins` with; None where the folder has none.
+        verdict: Whether the router is worth it: `word`, `lam` and `gain`, in accuracy over the best
+            fixed mix of targets at equal cost; None where it wasn't evaluated.
     """
 
     costs: CostEstimator
@@ -56,7 +56,7 @@ class LightRouter:
         return self.costs.pool
 
     def with_pool(self, pool: Pool) -> "LightRouter":
-        """The same at other prices, endpoints and abilities.
+        """The same router with other prices, endpoints and abilities.
 
         Raises:
             ConfigError: The pool has other names.
@@ -65,7 +65,7 @@ class LightRouter:
 
 
 def read_light(folder: Path | str) -> LightRouter:
-    """Read this part of a router's folder; all its files are checked as `Router.load` does.
+    """Read these parts of a router's folder; all its files are checked as by `Router.load`.
 
     Raises:
         ConfigError: There is no router.
@@ -77,14 +77,14 @@ def read_light(folder: Path | str) -> LightRouter:
         costs = read_costs(model, folder)
         chosen = policy.from_dict(model.policy)
         nothing = np.zeros((1, len(costs.pool)))
-        chosen.path(nothing, nothing, targets=costs.pool.names)  # knows the targets that it names
+        chosen.path(nothing, nothing, targets=costs.pool.names)  # checks the targets that it names
         accuracy, shares = (
             (None, None)
             if model.reference is None
             else outline(model.reference, targets=len(costs.pool))
         )
     except (FormatError, ConfigError, CorruptError) as error:
-        raise CorruptError(f"{folder} doesn't hold together: {error}") from None
+        raise CorruptError(f"{folder} is inconsistent: {error}") from None
     return LightRouter(
         costs=costs,
         policy=chosen,
@@ -97,7 +97,7 @@ def read_light(folder: Path | str) -> LightRouter:
 
 
 def _verdict(record: Any) -> dict[str, Any] | None:
-    """What may be told to everybody: it names no target."""
+    """The part of the verdict that may be public: it names no target."""
     try:
         said = record["verdict"]
         return {
@@ -110,7 +110,7 @@ def _verdict(record: Any) -> dict[str, Any] | None:
 
 
 def _encoders(saved: Any) -> Iterator[str]:
-    """Every encoder that the saved features name; of each family in a place of its own."""
+    """Every encoder that the saved features name; each family saves it in its own place."""
     if isinstance(saved, list):
         for one in saved:
             yield from _encoders(one)

@@ -1,7 +1,7 @@
-"""What is known of how a router came to be, and the card that tells people.
+"""The record of how a router was made, and its card.
 
-The record decides nothing, and it explains everything. The card is what a person should know before
-trusting a router, as Markdown.
+Nothing in the record affects decisions. The card is what a person should know before trusting a
+router, as Markdown.
 """
 
 from collections.abc import Sequence
@@ -35,18 +35,18 @@ class TrainedOn(BaseModel):
 
 @short_repr
 class RouterRecord(BaseModel):
-    """Everything that a router's card tells, beside what the router decides with.
+    """The content of a router's card, besides the parts that decide.
 
     Attributes:
-        created: Day of the fit, ISO 8601.
-        package: Version of prefill-router that fitted it.
+        created: The day of the fit, ISO 8601.
+        package: The version of prefill-router that fitted it.
         trained_on: The dataset.
         options: The options of the fit, by name.
-        verdict: Whether it is worth having, judged on the test part: `evaluation.Verdict.to_dict`.
-        chosen: The settings that were chosen on train rows, out of fold.
-        metrics: On the test part, by the keys of `metrics.json`.
-        training: The training curves, as `predictors` gives them.
-        notes: What the reader should know, such as targets that couldn't be judged.
+        verdict: Whether it is worth it, evaluated on the test part: `evaluation.Verdict.to_dict`.
+        chosen: The operating points that were chosen on train rows, out of fold.
+        metrics: Metrics on the test part, by the keys of `metrics.json`.
+        training: The training curves, as `predictors` returns them.
+        notes: Notes for the user, such as which targets have too few labels.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,9 +63,9 @@ class RouterRecord(BaseModel):
 
 _TITLES = {
     "chosen_accuracy": "accuracy at the lam chosen on train rows",
-    "chosen_gain": "of it beyond the best single target",
+    "chosen_gain": "its gain over the best single target",
     "savings": "saved at no less accuracy than the best single target",
-    "savings_gain": "accuracy gained meanwhile",
+    "savings_gain": "accuracy gained at these savings",
     "argmax_accuracy": "accuracy at lam = 1",
     "best_single_accuracy": "best single target",
     "oracle_accuracy": "oracle",
@@ -93,11 +93,11 @@ def card(
     """The README.md of a router's folder.
 
     Args:
-        record: How the router came to be.
+        record: The record of the router.
         pool: Its targets and prices.
-        parts_read: Rows of what is read, and how.
-        encoders: What each encoder was.
-        version: Of the folder's format.
+        parts_read: Rows of a table of the router's parts.
+        encoders: The provenance of each encoder.
+        version: The version of the folder's format.
     """
     parts = [
         "---\nlibrary_name: prefill-router\ntags:\n- llm-routing\n- prefill-router\n---\n",
@@ -105,9 +105,9 @@ def card(
         "## Is it worth having?\n\n" + _verdict(record),
         "## How to use it\n\n```python\nfrom prefill_router import Router\n\n"
         'router = Router.load("this folder")\nrouter.route("your request", lam=0.5).target\n```\n',
-        "## How well it does, on queries it has not seen\n\n" + _metrics(record.metrics),
+        "## Metrics on the test queries\n\n" + _metrics(record.metrics),
         "## Targets and prices\n\n" + _prices(pool),
-        "## What it reads, and what it makes of it\n\n" + _table(("what", "how"), parts_read),
+        "## Features, predictor and policy\n\n" + _table(("part", "value"), parts_read),
         "## Encoders\n\n" + _encoders(encoders),
         "## Notes\n\n" + ("".join(f"- {note}\n" for note in record.notes) or "None.\n"),
     ]
@@ -129,7 +129,7 @@ def _summary(record: RouterRecord, pool: Pool, version: int) -> str:
 
 def _verdict(record: RouterRecord) -> str:
     if record.verdict is None:
-        return "Not judged: fit it again, or see `prefill-router doctor`.\n"
+        return "Not evaluated: fit it again, or see `prefill-router doctor`.\n"
     word, because = record.verdict["word"], record.verdict["because"]
     return f"**{str(word).capitalize()}**, at lam = {record.verdict['lam']:.3g}: {because}.\n"
 

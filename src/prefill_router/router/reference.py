@@ -1,10 +1,10 @@
-"""What the train rows looked like: how unlike them a request is, and how far traffic drifts away.
+"""Statistics of the train rows: how unlike them a request is, and how far traffic drifts.
 
-A request's distance is Mahalanobis's, by the covariance of the predictor's input (standardised
-columns) over the train rows, shrunk towards the identity by as much as Ledoit and Wolf find best
-(2004, "A well-conditioned estimator for large-dimensional covariance matrices"). Its novelty is the
-share of train rows that lie closer, each of them measured by the statistics of the others. What
-that finds and what it doesn't was measured, see docs/decisions/0010-novelty.md.
+A request's distance is the Mahalanobis distance, with the covariance of the predictor's input
+(standardised columns) over the train rows, shrunk towards the identity by the method of Ledoit and
+Wolf (2004, "A well-conditioned estimator for large-dimensional covariance matrices"). Its novelty
+is the share of train rows that are closer, each of them measured with the statistics of the others.
+docs/decisions/0010-novelty.md has measurements of what that finds and what it doesn't.
 """
 
 from collections.abc import Mapping
@@ -33,19 +33,19 @@ _Accuracy = Annotated[list[float | None], Field(min_length=1)]
 @final
 @dataclass(frozen=True, eq=False)
 class TrainReference(Part):
-    """Statistics of the predictor's input over the train rows. Frozen: made by `fit`.
+    """Statistics of the predictor's input over the train rows. Frozen; made by `fit`.
 
     Attributes:
-        width: Columns of the predictor's input.
-        rows: Train rows.
-        accuracy: Each target's share of correct answers, of those that are known; NaN for none.
-        columns: Those that distances are taken in: the `WIDEST` of most variance, in that order,
-            without constant ones. The first of them are watched for drift.
-        mean: Of these columns.
-        whitening: Takes what is left beyond the mean to where the distance is Euclid's.
-        quantiles: Of the train rows' distances, from the smallest to the largest.
-        edges: Between the tenths of the train rows, for each watched column.
-        counts: Of train rows in each tenth: even, but where many rows have one value.
+        width: The number of columns of the predictor's input.
+        rows: The number of train rows.
+        accuracy: Each target's share of correct answers among known ones; NaN without any.
+        columns: The columns used for distances: at most `WIDEST`, by descending variance, without
+            constant ones. The first of them are watched for drift.
+        mean: The mean of these columns.
+        whitening: The matrix that whitens the centred columns, so that distances are Euclidean.
+        quantiles: Quantiles of the train rows' distances, ascending.
+        edges: The edges between the deciles of the train rows, for each watched column.
+        counts: The number of train rows in each decile; unequal where many rows have one value.
     """
 
     noun: ClassVar[str] = "reference"
@@ -68,11 +68,11 @@ class TrainReference(Part):
     def fit(
         cls, features: Columns, correct: Float[NDArray[np.floating], "row target"]
     ) -> "TrainReference":
-        """Take the statistics of some rows: the train rows, and nothing else.
+        """Compute the statistics of the train rows.
 
         Args:
             features: The predictor's input, finite, at least one row.
-            correct: What the targets got right, in [0, 1]; NaN where it isn't known.
+            correct: The labels, in [0, 1]; NaN where missing.
         """
         wide = features.astype(np.float64)
         columns = widest(wide, most=WIDEST)
@@ -102,57 +102,59 @@ class TrainReference(Part):
         _check_counts(self.counts, self.rows, len(self.columns))
 
     def verify(self) -> None:
-        """Check that what is sorted rises."""
+        """Check that quantiles and edges are sorted."""
         if (np.diff(self.quantiles) < 0).any() or (np.diff(self.edges) < 0).any():
-            raise ConfigError("its quantiles and edges must rise")
+            raise ConfigError("its quantiles and edges must be ascending")
 
     @property
     def watched(self) -> int:
-        """How many columns `bins` tells of."""
+        """The number of columns in `bins`."""
         return len(self.edges)
 
     @property
     def shares(self) -> Float64[NDArray[np.float64], "watched bin"]:
-        """The share of train rows in each tenth of each watched column."""
+        """The share of train rows in each decile of each watched column."""
         return self.counts / self.rows
 
     def check(self, *, width: int, targets: int) -> None:
-        """Check that it was fitted on such features and for so many targets.
+        """Check that it was fitted for this number of features and of targets.
 
         Raises:
             ConfigError: It wasn't.
         """
         if (self.width, len(self.accuracy)) != (width, targets):
             raise ConfigError(
-                f"the reference is of {self.width} features and {len(self.accuracy)} targets; the "
+                f"the reference has {self.width} features and {len(self.accuracy)} targets; the "
                 f"router has {width} and {targets}"
             )
 
     def novelty(self, features: Columns) -> Float64[NDArray[np.float64], " query"]:
-        """The share of train rows that lie closer to the others than each query does.
+        """The share of train rows that are closer to the others than each query is.
 
         Raises:
-            ConfigError: The features are of another width.
+            ConfigError: The features have another width.
         """
         near = self._kept(features) - self.mean
-        with np.errstate(over="ignore", invalid="ignore"):  # out of float32's range is far away
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # values out of float32's range are far away
             distances = np.sqrt(np.square(near @ self.whitening).sum(axis=1))
         below = np.searchsorted(self.quantiles, distances)  # NaN comes after all numbers
         shares: Float64[NDArray[np.float64], " query"] = below / len(self.quantiles)
         return shares
 
     def bins(self, features: Columns) -> UInt8[NDArray[np.uint8], "query watched"]:
-        """In which tenth of the train rows each query lies, 0 to 9, for each watched column.
+        """The decile of the train rows in which each query lies, 0 to 9, for each watched column.
 
         Raises:
-            ConfigError: The features are of another width.
+            ConfigError: The features have another width.
         """
         return _bins(self._kept(features)[:, : self.watched], self.edges)
 
     def _kept(self, features: Columns) -> Float32[NDArray[np.float32], "query kept"]:
         if features.shape[1] != self.width:
             raise ConfigError(
-                f"the features are {features.shape[1]} wide; the reference is of {self.width}"
+                f"the features are {features.shape[1]} wide; the reference has {self.width}"
             )
         kept: Float32[NDArray[np.float32], "query kept"] = features[:, self.columns]
         return kept
@@ -161,15 +163,15 @@ class TrainReference(Part):
 def outline(
     config: Mapping[str, Any], *, targets: int
 ) -> tuple[Float64[NDArray[np.float64], " target"], Float64[NDArray[np.float64], "watched bin"]]:
-    """The accuracy and the shares of `TrainReference.to_dict`, without its arrays.
+    """The accuracy and the shares in `TrainReference.to_dict`, without reading its arrays.
 
     Raises:
-        CorruptError: They make no sense, or aren't of so many targets.
+        CorruptError: They are invalid, or the number of targets differs.
     """
     saved = read_plain(TrainReference, config)
     accuracy, counts = saved["accuracy"], saved["counts"]
     if len(accuracy) != targets:
-        raise CorruptError(f"the router's reference is of {len(accuracy)} targets, not {targets}")
+        raise CorruptError(f"the router's reference has {len(accuracy)} targets, not {targets}")
     try:
         _check_counts(counts, saved["rows"], len(saved["columns"]))
     except ConfigError as error:
@@ -181,7 +183,8 @@ def _check_counts(counts: Int64[NDArray[np.int64], "watched bin"], rows: int, co
     watched = min(columns, WATCHED)
     if len(counts) != watched or (counts.sum(axis=1) != rows).any():
         raise ConfigError(
-            f"a reference must count its {rows} rows in {BINS} bins for each of {watched} columns"
+            f"a reference must have the counts of its {rows} rows in {BINS} bins for each of "
+            f"{watched} columns"
         )
 
 
@@ -209,8 +212,8 @@ def _counts(
     return np.stack([(bins == number).sum(axis=0) for number in range(BINS)], axis=1)
 
 
-_CONSTANT = 1e-6  # float32 rounds away a spread below this share of the mean
-_TINY = 1e-30  # what divides by less can leave the range of float32
+_CONSTANT = 1e-6  # a standard deviation below this share of the mean is rounding error in float32
+_TINY = 1e-30  # division by less can leave the range of float32
 _LEAST_VARIANCE = 1e-6
 _LEAST_FREEDOM = 1e-3
 
@@ -218,7 +221,7 @@ _LEAST_FREEDOM = 1e-3
 def widest(
     features: Float64[NDArray[np.float64], "row column"], *, most: int
 ) -> Int64[NDArray[np.int64], " kept"]:
-    """The columns that vary, by falling variance, so many of them at most."""
+    """The columns that vary, by descending variance, at most `most` of them."""
     spread = features.std(axis=0)
     order = np.argsort(-spread, kind="stable")
     varies = spread > np.maximum(_CONSTANT * np.abs(features.mean(axis=0)), _TINY)
@@ -229,10 +232,10 @@ def widest(
 def whitened(
     rows: Float64[NDArray[np.float64], "row column"],
 ) -> tuple[Float64[NDArray[np.float64], "column column"], Float64[NDArray[np.float64], " row"]]:
-    """What whitens standardised rows, and each row's distance by the statistics of the others.
+    """The whitening matrix of standardised rows, and each row's leave-one-out distance.
 
-    Leaving a row out changes the covariance by one outer product, so the formula of Sherman and
-    Morrison gives the distance without fitting again; shrinkage and spreads are left as they are.
+    Leaving a row out changes the covariance by one outer product, so the Sherman-Morrison formula
+    gives the distance without fitting again; shrinkage and scales stay the same.
     """
     import scipy.linalg
 
@@ -254,7 +257,7 @@ def _shrinkage(
     rows: Float64[NDArray[np.float64], "row column"],
     covariance: Float64[NDArray[np.float64], "column column"],
 ) -> float:
-    """The weight of the identity that Ledoit and Wolf (2004) find, in [0, 1]."""
+    """The weight of the identity by Ledoit and Wolf (2004), in [0, 1]."""
     size = np.square(covariance).sum()
     away = size - len(covariance)  # from the identity, since every column has the variance 1
     noise = (np.square(np.square(rows).sum(axis=1)).mean() - size) / len(rows)

@@ -1,4 +1,4 @@
-"""The assembled router: it reads a request, predicts, prices, and chooses."""
+"""The assembled router: it encodes a request, predicts, estimates costs, and chooses."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -45,20 +45,20 @@ _REPRICED = "prices were changed; the metrics are at those of"
 @final
 @dataclass(frozen=True, eq=False)
 class Router:
-    """Decides which target answers a request. Frozen: made by `fitting.fit_router` or `load`.
+    """Decides which target answers a request. Frozen; made by `fitting.fit_router` or `load`.
 
     Attributes:
-        features: What is read of a request, as the predictor's input (Equation 3).
+        features: The features of a request, the predictor's input (Equation 3).
         predictor: From features to every target's probability of a correct answer.
-        shrinkage: What moves those towards base rates; None leaves them.
-        calibrator: What those are mapped by to probabilities that hold; None leaves them.
-        policy: Who answers, given probabilities and costs; Equation 2 by default.
+        shrinkage: Shrinks these probabilities towards base rates; None leaves them.
+        calibrator: Calibrates these probabilities; None leaves them.
+        policy: Chooses a target, given probabilities and costs; Equation 2 by default.
         costs: Equation 1, with the pool and its prices.
-        output: What expects the length of each answer; None leaves Equation 1's medians.
-        split: The split it was fitted on; its test part was never seen.
-        record: How it came to be.
-        reference: What the train rows looked like; None in a router of an older format.
-        sources: Where its encoders are found.
+        output: Predicts the length of each answer; None leaves Equation 1's medians.
+        split: The split it was fitted on; its test part wasn't used to fit.
+        record: The record of how it was made.
+        reference: Statistics of the train rows; None in a router of an older format.
+        sources: The locations of its encoders.
     """
 
     features: FeatureSet
@@ -105,7 +105,7 @@ class Router:
         Args:
             request: Text, or chat messages.
             lam: From 0, cheapest, to 1, most probably correct.
-            only: Choose among these targets alone.
+            only: Choose among these targets only.
 
         Raises:
             ConfigError: `lam` is outside [0, 1], or `only` names unknown targets.
@@ -143,14 +143,14 @@ class Router:
     def forecast_many(
         self, requests: Sequence[Request], *, progress: Progress | None = None
     ) -> list[Forecast]:
-        """What is expected of each of several requests, encoded together; nothing is chosen.
+        """The forecasts for several requests, encoded together; no target is chosen.
 
         Args:
             requests: Texts, or chat messages.
-            progress: Shows how far the encoding is.
+            progress: Shows the progress of encoding.
 
         Raises:
-            PromptError: One can't be encoded; it is named `request 1`, say, counted from 1.
+            PromptError: A request can't be encoded; it is named `request N`, counted from 1.
         """
         queries = [
             Query(f"request {i}", as_prompt(request)) for i, request in enumerate(requests, 1)
@@ -179,7 +179,7 @@ class Router:
     def estimated_cost(
         self, forecasts: Sequence[Forecast]
     ) -> Float64[NDArray[np.float64], "query target"]:
-        """What answers to requests of these forecasts are estimated to cost, US dollars."""
+        """The estimated costs of answers to requests with these forecasts, US dollars."""
         missing = np.full(len(self.pool), np.nan)
         outputs = [missing if one.output is None else one.output for one in forecasts]
         return self.costs.estimate(
@@ -206,8 +206,8 @@ class Router:
         Args:
             dataset: Its targets must include the router's.
             stores: Stores of any encoders.
-            cache: A folder that keeps what is encoded now; in memory if not given.
-            progress: Shows how far the encoding is.
+            cache: The folder for states that are encoded now; in memory if not given.
+            progress: Shows the progress of encoding.
 
         Raises:
             DataError: The dataset lacks some of the router's targets.
@@ -254,7 +254,7 @@ class Router:
         return shrunk if self.calibrator is None else self.calibrator.calibrate(shrunk)
 
     def with_pool(self, pool: Pool) -> "Router":
-        """The same router at other prices, without refitting; its record notes it.
+        """The same router with other prices, without refitting; its record notes the change.
 
         Raises:
             ConfigError: The pool has other names.
@@ -272,16 +272,16 @@ class Router:
         return any(note.startswith(_REPRICED) for note in self.record.notes)
 
     def with_sources(self, sources: EncoderSources) -> "Router":
-        """The same router, whose encoders and networks are found elsewhere."""
+        """The same router with other locations of its encoders and networks."""
         features = FeatureSet(tuple(f.located(sources.folders) for f in self.features.families))
         return replace(self, sources=sources, features=features)
 
     def with_record(self, record: RouterRecord) -> "Router":
-        """The same router with another record of how it came to be."""
+        """The same router with another record."""
         return replace(self, record=record)
 
     def encoder(self, provenance: Provenance) -> Encoder:
-        """The encoder that made these states, loaded once and only as deep as it is needed."""
+        """The encoder of this provenance, loaded once and with only the blocks it needs."""
         for encoder in self.sources.loaded:
             if encoder.provenance == provenance:
                 return encoder
@@ -314,7 +314,7 @@ class Router:
         return load_router(Path(folder)).with_sources(sources or EncoderSources())
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
-        """Upload the router's folder to a Hugging Face repository; returns the commit's address.
+        """Upload the router's folder to a Hugging Face repository; returns the commit's URL.
 
         Raises:
             ConfigError: The hub can't be reached, or refuses the name or the token.
@@ -338,7 +338,7 @@ class Router:
             name: The folder, or the repository, as in `you/your-router`.
             revision: Branch, tag or commit of the repository.
             token: For a private repository; by default the one that you are logged in with.
-            sources: Where its encoders are found.
+            sources: The locations of its encoders.
 
         Raises:
             ConfigError: There is no router, or the hub can't be reached or refuses.
@@ -353,7 +353,7 @@ class Router:
 def _compared(
     reference: TrainReference | None, features: Columns
 ) -> tuple[Sequence[float | None], Sequence[tuple[int, ...]]]:
-    """What a forecast says of each query's place among the train rows."""
+    """The novelty and bins of each query, by the reference of the train rows."""
     if reference is None:
         return [None] * len(features), [()] * len(features)
     novelty: list[float | None] = reference.novelty(features).tolist()

@@ -1,6 +1,6 @@
-"""Where a router's encoders are found, and where the states of a dataset come from.
+"""The locations of a router's encoders, and the states of a dataset.
 
-States come from a finished store, the cache, or the encoder, now.
+States come from a complete store, from the cache, or from the encoder at run time.
 """
 
 import hashlib
@@ -26,12 +26,13 @@ from prefill_router.progress import Progress, SilentProgress
 @final
 @dataclass(frozen=True, kw_only=True)
 class EncoderSources:
-    """Where a router finds its encoders.
+    """The locations of a router's encoders.
 
     Attributes:
-        loaded: Encoders that are loaded already; asked first.
-        folders: Folders of local encoders, by the name that the router's card gives them.
-        device: Where they run, such as `cpu` or `cuda:1`; by default a GPU where there is one.
+        loaded: Encoders that are loaded already; these are tried first.
+        folders: Folders of local encoders, by their names on the router's card.
+        device: The device to run them on, such as `cpu` or `cuda:1`; by default a GPU where there
+            is one.
         trust_remote_code: Whether code that comes with the weights may run.
     """
 
@@ -41,20 +42,20 @@ class EncoderSources:
     trust_remote_code: bool = False
 
     def place_of(self, name: str) -> Path | str | None:
-        """The folder of an encoder; that of `sentence:x` and `signals:x` may be given as x."""
+        """The folder of an encoder; for `sentence:x` and `signals:x` also that given for x."""
         place = EncoderName.parse(name).place
         return self.folders.get(name, self.folders.get(place))
 
 
 Load = Callable[[Provenance], Encoder]
-"""Gives the encoder that made some states."""
+"""Loads the encoder of a provenance."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def default_cache() -> Path:
-    """The folder of states that were encoded on the way.
+    """The default folder for cached states.
 
-    `PREFILL_ROUTER_CACHE` where it is set, else `prefill-router` in the user's cache folder.
+    `PREFILL_ROUTER_CACHE` if it is set, else `prefill-router` in the user's cache folder.
     """
     chosen = os.environ.get("PREFILL_ROUTER_CACHE")
     if chosen:
@@ -87,7 +88,7 @@ def cached_states(
     rounding: Rounding,
     progress: Progress,
 ) -> Activations:
-    """Encode what the cache lacks; interrupted, it goes on from there the next time."""
+    """Encode what the cache lacks; after an interruption the next call continues from there."""
     what = [encoder.provenance.to_dict(), [site.name for site in sites], rounding]
     name = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
     return encode_dataset(
@@ -104,15 +105,15 @@ def dataset_states(
     load: Load,
     progress: Progress,
 ) -> list[Activations]:
-    """What the features read of a dataset: from stores that hold all of it, or encoded now.
+    """The states of a dataset that the features need: from complete stores, or encoded now.
 
     Args:
-        dataset: Its queries.
-        features: What is read.
-        stores: Of any encoders.
-        cache: A folder that keeps what is encoded now; in memory if not given.
-        load: Loads an encoder where it is needed.
-        progress: Shows how far the encoding is.
+        dataset: The dataset.
+        features: The features.
+        stores: Stores of any encoders.
+        cache: The folder for states that are encoded now; in memory if not given.
+        load: Loads an encoder if it is needed.
+        progress: Shows the progress of encoding.
     """
     states: list[Activations] = []
     for provenance, rounding, sites in _read_of(features):
@@ -139,7 +140,7 @@ def encoded_states(
     load: Load,
     progress: Progress | None = None,
 ) -> list[Activations]:
-    """What the features read of some queries, encoded now."""
+    """The states of some queries that the features need, encoded now."""
     return [
         load(provenance).encode(
             queries, sites, rounding=rounding, progress=progress or SilentProgress()
@@ -154,9 +155,9 @@ def _read_of(features: FeatureSet) -> Iterator[tuple[Provenance, Rounding, tuple
 
 
 def count_tokens(features: FeatureSet, reading: PromptStates) -> Int[NDArray[np.int64], " query"]:
-    """How long each prompt is, in tokens of the first encoder; in words and signs without any.
+    """The length of each prompt in tokens of the first encoder; without one, in words and symbols.
 
-    Each target's own count is this times a ratio that is learned (`cost.CostEstimator`).
+    Each target's own count is this times a learned ratio (`cost.CostEstimator`).
     """
     if features.provenances:
         store = find_store(reading.states, features.provenances[0])

@@ -1,10 +1,10 @@
 """A router on disk: one folder of JSON and safetensors; loading it runs no code from it.
 
-router.json          what decides: pool, costs, features, predictor, shrinkage, calibrator, policy,
-                     output head, format; and the reference, what the train rows looked like
+router.json          the parts that decide: pool, costs, features, predictor, shrinkage, calibrator,
+                     policy, output head; the format's version; and statistics of the train rows
 weights.safetensors  the arrays of features, predictor, calibrator, output head and reference
 split.json           the split it was fitted on
-record.json          how it came to be: dataset, options, metrics, training curves
+record.json          how it was made: dataset, options, metrics, training curves
 README.md            the card, for people
 SHA256SUMS           of the first four; `sha256sum --check SHA256SUMS` reads it
 """
@@ -41,7 +41,7 @@ _PER_TARGET = ("median_output", "token_ratio", "least_input", "most_input", "fix
 
 
 class RouterModel(BaseModel):
-    """What stands in `router.json`, in the present format."""
+    """The content of `router.json` in the present format."""
 
     model_config = ConfigDict(extra="forbid")
     format: Literal[5]
@@ -57,7 +57,7 @@ class RouterModel(BaseModel):
 
 
 def save_router(router: "Router", folder: Path) -> None:
-    """Write a router's folder, whole or not at all; a router that stood there is replaced.
+    """Write a router's folder, whole or not at all; an existing router there is replaced.
 
     Raises:
         ConfigError: The folder exists and isn't a router.
@@ -76,7 +76,7 @@ def check_replaceable(folder: Path) -> None:
     """Check that a router may be written here; worth doing before long work.
 
     Raises:
-        ConfigError: The folder exists and isn't a router, or can't be made.
+        ConfigError: The folder exists and isn't a router, or can't be created.
     """
     if folder.exists() and not is_router(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists and isn't a router; name another folder, or remove it")
@@ -115,11 +115,11 @@ def load_router(folder: Path) -> "Router":
             record=RouterRecord.model_validate(read_json(folder / "record.json")),
         )
     except (FormatError, ConfigError, CorruptError, ValidationError) as error:
-        raise CorruptError(f"{folder} doesn't hold together: {error}") from None
+        raise CorruptError(f"{folder} is inconsistent: {error}") from None
 
 
 def read_checked(folder: Path) -> tuple[RouterModel, int]:
-    """What decides, in the present format, and the format it was in; every file is checked.
+    """The content of `router.json` in the present format, and its format; every file is checked.
 
     Raises:
         ConfigError: There is no router.
@@ -132,29 +132,29 @@ def read_checked(folder: Path) -> tuple[RouterModel, int]:
 
 
 def read_costs(model: RouterModel, folder: Path) -> CostEstimator:
-    """The pool and what is known of its costs.
+    """The pool and its cost estimator.
 
     Raises:
-        FormatError, ConfigError: They make no sense, or contradict each other.
-        CorruptError: Some are missing, negative or infinite.
+        FormatError, ConfigError: The values are invalid, or contradict each other.
+        CorruptError: Some values are missing, negative or infinite.
     """
     pool = pool_from_dict(model.pool, source=folder / "router.json")
     return CostEstimator(pool, **_costs_from(model.costs, len(pool), folder))
 
 
 def fingerprint(folder: Path) -> str:
-    """16 hexadecimal digits that stand for what a router's folder decides with."""
+    """A hash, 16 hexadecimal digits, of everything in a router's folder that decides."""
     digests = [files.file_digest(folder / name) for name in ("router.json", "weights.safetensors")]
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]
 
 
 def is_router(folder: Path) -> bool:
-    """Whether a folder is a router's, whole or not."""
+    """Whether a folder is a router's, complete or not."""
     return folder.is_dir() and any((folder / name).is_file() for name in CHECKED)
 
 
 def _parts(router: "Router") -> "dict[str, FeatureSet | Part | None]":
-    """What is fitted, by its place in `router.json` and before the names of its arrays."""
+    """The fitted parts, by their keys in `router.json`, which also prefix their arrays' names."""
     names = ("features", "predictor", "shrinkage", "calibrator", "policy", "reference", "output")
     return {name: getattr(router, name) for name in names}
 
@@ -180,7 +180,7 @@ def _tensors(router: "Router") -> dict[str, np.ndarray]:
 
 
 def _read_model(folder: Path) -> tuple[RouterModel, int]:
-    """What decides, in the present format, and the format it was in."""
+    """The content of `router.json` in the present format, and the format it was in."""
     value = read_json(folder / "router.json")
     version: Any = value.get("format") if isinstance(value, dict) else None
     if version not in range(1, FORMAT + 1):
@@ -197,7 +197,7 @@ def _read_model(folder: Path) -> tuple[RouterModel, int]:
 
 
 def _of_format_1(value: dict[str, Any]) -> dict[str, Any]:
-    """The present form of a format that knew prefill features and Equation 2 alone."""
+    """Convert format 1, which had only prefill features and Equation 2."""
     features = value.get("features")
     families = [{"kind": "prefill", **features}] if isinstance(features, dict) else features
     return _of_format_2(
@@ -211,17 +211,17 @@ def _of_format_1(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_format_2(value: dict[str, Any]) -> dict[str, Any]:
-    """The present form of a format that knew nothing of the train rows."""
+    """Convert format 2, which had no statistics of the train rows."""
     return _of_format_3({**value, "reference": None})
 
 
 def _of_format_3(value: dict[str, Any]) -> dict[str, Any]:
-    """The present form of a format whose predictions were taken as they are."""
+    """Convert format 3, which had no shrinkage."""
     return _of_format_4({**value, "shrinkage": None})
 
 
 def _of_format_4(value: dict[str, Any]) -> dict[str, Any]:
-    """The present form of a format that knew Equation 1 alone."""
+    """Convert format 4, which had only Equation 1 for costs."""
     return {**value, "format": FORMAT, "output": None}
 
 
@@ -229,10 +229,10 @@ _PRESENT = {1: _of_format_1, 2: _of_format_2, 3: _of_format_3, 4: _of_format_4}
 
 
 def read_json(path: Path) -> Any:
-    """A file of a router's folder.
+    """The content of a JSON file of a router's folder.
 
     Raises:
-        CorruptError: It isn't JSON.
+        CorruptError: The file isn't JSON.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -267,7 +267,7 @@ def _card(router: "Router") -> str:
 
 
 def _described(router: "Router") -> list[tuple[str, str]]:
-    """What each family reads, in words."""
+    """The features and other parts in words, for the card."""
     rows = []
     for family in router.features.families:
         if isinstance(family, FeatureExtractor):

@@ -1,4 +1,4 @@
-"""What is fitted is saved as the fields it declares; what is read back is checked by them."""
+"""Saving of fitted parts: written as the fields that they declare, and checked when read back."""
 
 from prefill_router.lazy_imports import face
 

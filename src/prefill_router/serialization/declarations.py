@@ -1,4 +1,4 @@
-"""What a part's annotations declare: how each field is saved, and what checks its plain values."""
+"""What a part's annotations declare: how each field is saved and how plain values are checked."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field as DataclassField, fields
@@ -29,26 +29,26 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Names = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_distinct)]
-"""One name or more, each once."""
+"""One or more distinct names."""
 
 
 class StrictModel(BaseModel):
-    """Plain values with nothing left out, added or converted, and finite numbers."""
+    """A model without unknown fields, type conversions, infinity or NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 @final
 class Saved(NamedTuple):
-    """How a field is saved where its type doesn't say; a part of its annotation.
+    """An annotation for fields whose type doesn't say how they are saved.
 
     Attributes:
-        name: What it is called there; the field's own name if not given.
-        form: What stands in JSON, a type for pydantic whose validators make the field's value of
-            it; an array's is a list, null where a number is missing.
-        write: From the value to what stands there.
-        sparse: Whether it is left out where it has its default.
-        never: Whether it isn't saved: it holds for this process alone.
+        name: The saved name; the field's own name if not given.
+        form: The type in JSON, for pydantic, whose validators turn it into the field's value; an
+            array's is a list, with null where a number is missing.
+        write: From the field's value to its JSON value.
+        sparse: Whether the field is left out where it has its default.
+        never: Whether the field isn't saved, since it is valid only in this process.
     """
 
     name: str = ""
@@ -62,15 +62,15 @@ class SavedColumn(NamedTuple):
     """A field as it is saved.
 
     Attributes:
-        name: Its attribute.
-        key: What it is called in JSON, or among the tensors.
-        form: The type that checks it in JSON; None where it isn't there.
+        name: The name of the attribute.
+        key: The name in JSON, or among the tensors.
+        form: The type that checks it in JSON; None where it isn't in JSON.
         saving: How it is written.
-        default: Its default; `MISSING` where there is none.
+        default: The default; `MISSING` where there is none.
         array: The annotation of an array; None for other fields.
-        bounds: Of the array's numbers, if any.
+        bounds: Bounds on the array's numbers, if any.
         optional: Whether the array may be None.
-        part: The class of a part within the part.
+        part: The class of a nested part; None for other fields.
         table: Whether it is a mapping of arrays.
     """
 
@@ -92,7 +92,7 @@ class SavedColumn(NamedTuple):
 
     @property
     def axes(self) -> list[str]:
-        """The names of an array's axes; a number for one of that length."""
+        """The names of an array's axes; digits for an axis of that fixed length."""
         return str(self.array.dim_str).split()
 
 
@@ -131,19 +131,19 @@ def _is_array(hint: Any) -> bool:
 
 
 def flat_columns(cls: Any) -> Iterator[SavedColumn]:
-    """The same, those of a part within it in its place."""
+    """How the fields of a part are saved, with those of a nested part in its place."""
     for column in columns_of(cls):
         yield from (column,) if column.part is None else flat_columns(column.part)
 
 
 def axes_of(cls: Any) -> dict[str, str]:
-    """The plain value that tells the length of each axis, of parts within it too."""
+    """The plain value that holds the length of each axis, for nested parts too."""
     inner = [axes_of(column.part) for column in columns_of(cls) if column.part is not None]
     return {axis: key for axes in (*inner, cls.axes) for axis, key in axes.items()}
 
 
 def model_of(cls: Any) -> type[BaseModel]:
-    """What checks a part's plain values."""
+    """The pydantic model that checks a part's plain values."""
     return _model(cls)
 
 

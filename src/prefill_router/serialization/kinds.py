@@ -1,4 +1,4 @@
-"""The kinds of one sort of part, told by name; a module is imported when its kind is asked for."""
+"""Registries of the kinds of a part, by name; a kind's module is imported when it is looked up."""
 
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar, final
@@ -11,12 +11,12 @@ Entry = TypeVar("Entry")
 
 @final
 class Kinds(Generic[Entry]):
-    """The kinds of one sort, such as all predictors.
+    """The registry of one sort of part, such as predictors.
 
     Args:
-        noun: What errors call one of them; of what is many in itself, such as features, its plural.
-        package: Whose modules they are in.
-        homes: Where each kind is found: a module of the package and a name in it, `module:NAME`.
+        noun: The noun for one of them in error messages; a plural for some, such as features.
+        package: The package that contains their modules.
+        homes: The location of each kind: a module of the package and a name in it, `module:NAME`.
     """
 
     def __init__(self, noun: str, package: str, homes: Mapping[str, str]) -> None:
@@ -25,14 +25,14 @@ class Kinds(Generic[Entry]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them, in order."""
+        """The names of all kinds, in order."""
         return tuple(self._homes)
 
     def find(self, kind: str) -> Entry:
-        """What a kind is.
+        """The entry of a kind.
 
         Raises:
-            ConfigError: There is none of that name.
+            ConfigError: There is no kind of that name.
         """
         if kind not in self._homes:
             lacking = f"there is no {self._noun} {kind!r}"
@@ -43,10 +43,10 @@ class Kinds(Generic[Entry]):
         return entry
 
     def kind_of(self, config: object) -> str:
-        """The kind of some options, where each entry has the class of its own as `config`.
+        """The kind that some options belong to; each entry has their class as `config`.
 
         Raises:
-            ConfigError: They are of no kind known.
+            ConfigError: They belong to no known kind.
         """
         for kind in self.names:
             if getattr(self.find(kind), "config", None) is type(config):
@@ -55,10 +55,10 @@ class Kinds(Generic[Entry]):
         raise ConfigError(f"{type(config).__name__} belongs to no kind; known are {known}")
 
     def of_saved(self, config: Mapping[str, Any]) -> Entry:
-        """What the kind of a saved part is.
+        """The entry for the kind of a saved part.
 
         Raises:
-            CorruptError: It is unknown.
+            CorruptError: The kind is unknown.
         """
         kind = config.get("kind")
         if not isinstance(kind, str) or kind not in self._homes:

@@ -1,11 +1,12 @@
 """Fitted parts are saved as the fields that they declare.
 
-A `Part` is a frozen dataclass, and its annotations say all that is written of it and checked when
-it is read back. A field that jaxtyping annotates is an array, of that type and of these axes: axes
-of one name are equally long, and `axes` says which plain value tells how long. A mapping of arrays
-has the shapes that `array_shapes` gives. A field that is a part itself lies among its owner's
-fields. All else is plain JSON, checked by pydantic, strictly. Bounds are those of `pydantic.Field`,
-for arrays too. Nothing that is read names code: what is made is told by the class that reads.
+A `Part` is a frozen dataclass whose annotations define what is written and what is checked when it
+is read back. A field with a jaxtyping annotation is an array of that type and of these axes: axes
+of one name have the same length, and `axes` names the plain value that holds it. A mapping of
+arrays has the shapes that `array_shapes` returns. The fields of a nested part are saved among those
+of its owner. All else is plain JSON, checked strictly by pydantic. Bounds are those of
+`pydantic.Field`, for arrays too. Saved data never names code: the class that reads decides what is
+built.
 """
 
 import json
@@ -46,11 +47,11 @@ class Part:
     """Something fitted and frozen that is saved; see this module."""
 
     kind: ClassVar[str] = ""
-    """What a saved one is told by among others of its `noun`."""
+    """The name that tells a saved part from others with the same `noun`."""
     noun: ClassVar[str] = "part"
-    """What errors call it."""
+    """The noun for it in error messages."""
     axes: ClassVar[Mapping[str, str]] = {}
-    """The length of an axis: a plain value, by its name in JSON, or the length of that."""
+    """For each axis the JSON name of a plain value that is its length, or whose length it is."""
 
     @classmethod
     def array_shapes(cls, plain: Mapping[str, Any]) -> dict[str, Shape]:
@@ -58,18 +59,18 @@ class Part:
         raise NotImplementedError
 
     def verify(self) -> None:
-        """Check what types, shapes and bounds don't say, once it is read.
+        """Check, after reading, what types, shapes and bounds don't cover.
 
         Raises:
-            ConfigError: Its fields contradict each other.
+            ConfigError: The fields contradict each other.
         """
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, with its `kind`; together with `tensors` they are all of it."""
+        """Plain values for JSON, with the `kind`; the rest of the part is in `tensors`."""
         return ({"kind": self.kind} if self.kind else {}) | dict(_written(self))
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Its arrays, by names that are unique in it."""
+        """The arrays, by names that are unique within the part."""
         result: dict[str, NDArray[Any]] = {}
         for column, value in _held(self):
             if column.table:
@@ -82,19 +83,19 @@ class Part:
     def from_dict(
         cls: type[Made], config: Mapping[str, Any], tensors: Tensors = NO_TENSORS
     ) -> Made:
-        """The part of `to_dict` and `tensors`, checked.
+        """The part that `to_dict` and `tensors` describe, checked.
 
         Raises:
-            CorruptError: They are incomplete or contradict each other.
+            CorruptError: The values are incomplete or contradict each other.
         """
         try:
             return cls.parse(config, tensors)
         except ConfigError as error:
-            raise CorruptError(f"{cls.called()} doesn't hold together: {error}") from None
+            raise CorruptError(f"{cls.called()} is inconsistent: {error}") from None
 
     @classmethod
     def parse(cls: type[Made], config: Mapping[str, Any], tensors: Tensors = NO_TENSORS) -> Made:
-        """As `from_dict`, for options that somebody wrote rather than saved.
+        """Like `from_dict`, for options that were written by a person.
 
         Raises:
             CorruptError: An option is missing, unknown, or of another type.
@@ -106,7 +107,7 @@ class Part:
 
     @classmethod
     def of_arrays(cls: type[Made], tensors: Tensors, sizes: Mapping[str, int]) -> Made:
-        """A part that is nothing but arrays, of axes of these lengths.
+        """A part that consists of arrays only, with axes of these lengths.
 
         Raises:
             CorruptError: An array is missing, unknown, or of another shape, type or range.
@@ -115,11 +116,11 @@ class Part:
         try:
             return _made(cls, arrays)
         except ConfigError as error:
-            raise CorruptError(f"{cls.called()} doesn't hold together: {error}") from None
+            raise CorruptError(f"{cls.called()} is inconsistent: {error}") from None
 
     @classmethod
     def called(cls) -> str:
-        """What errors call it."""
+        """The name for it in error messages."""
         return f"the {cls.kind} {cls.noun}" if cls.kind else f"the {cls.noun}"
 
 
@@ -137,10 +138,10 @@ def read_plain(cls: type[Part], config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def validated(model: type[Model], value: Any, *, what: str) -> Model:
-    """What was saved, by a model of pydantic.
+    """Saved values, checked by a pydantic model.
 
     Raises:
-        CorruptError: It is something else.
+        CorruptError: They don't fit the model.
     """
     try:
         text = json.dumps(value)
@@ -159,7 +160,7 @@ def validated(model: type[Model], value: Any, *, what: str) -> Model:
 
 
 def _written(part: Part) -> Iterator[tuple[str, Any]]:
-    """Names and values of JSON; how long axes are comes after the targets, or before a table."""
+    """Names and values for JSON; the lengths of axes come after the targets, or before a table."""
     found = columns_of(type(part))
     tables = [one.name for one in found if one.table]
     place = tables[0] if tables else "targets"
@@ -180,16 +181,16 @@ def _written(part: Part) -> Iterator[tuple[str, Any]]:
 
 
 def _counts(part: Part) -> Iterator[tuple[str, int | None]]:
-    """The lengths of axes that no plain field tells."""
+    """The lengths of axes that no plain field holds."""
     known = {column.key for column in flat_columns(type(part)) if column.form is not None}
     for axis, key in part.axes.items():
         if key.partition(".")[0] not in known:
-            is_told = isinstance(getattr(type(part), key, None), property)
-            yield key, getattr(part, key) if is_told else _length(part, axis)
+            has_property = isinstance(getattr(type(part), key, None), property)
+            yield key, getattr(part, key) if has_property else _length(part, axis)
 
 
 def _held(part: Part) -> Iterator[tuple[SavedColumn, Any]]:
-    """The fields and their values, those of a part within it in its place."""
+    """The fields and their values, with those of a nested part in its place."""
     for column in columns_of(type(part)):
         value = getattr(part, column.name)
         yield from ((column, value),) if column.part is None else _held(value)
@@ -231,12 +232,12 @@ def _check_listed(cls: type[Part], plain: Mapping[str, Any], sizes: dict[str, in
 
 
 def _listed_columns(cls: type[Part]) -> Iterator[SavedColumn]:
-    """The arrays that stand in JSON."""
+    """The arrays that are saved in JSON."""
     return (one for one in flat_columns(cls) if one.array is not None and one.form is not None)
 
 
 def _sizes(cls: type[Part], plain: Mapping[str, Any]) -> dict[str, int | None]:
-    """The lengths of the axes that plain values tell."""
+    """The lengths of the axes that plain values hold."""
     return {axis: _size(plain, key) for axis, key in axes_of(cls).items()}
 
 
@@ -249,7 +250,7 @@ def _size(plain: Mapping[str, Any], key: str) -> int | None:
 def _taken(
     cls: type[Part], tensors: Tensors, sizes: dict[str, int | None], plain: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arrays by the names of their fields, checked; and those that JSON holds, too."""
+    """The arrays by field name, checked, including those saved in JSON."""
     what = cls.called()
     _check_listed(cls, plain, sizes)
     if any(column.table for column in columns_of(cls)):
@@ -277,17 +278,17 @@ def _check_column(
     for name, size in zip(names, array.shape, strict=False):
         if not name.isdigit() and name != "_":
             sizes.setdefault(name, size)
-    told = [int(name) if name.isdigit() else sizes.get(name, 0) or 0 for name in names]
+    shape = [int(name) if name.isdigit() else sizes.get(name, 0) or 0 for name in names]
     is_known = column.form is not None  # JSON's null is a number that is missing
     label = f"{what}'s array {column.key}"
-    check_array(array, tuple(told), column.array.dtypes[0], label, finite=not is_known)
+    check_array(array, tuple(shape), column.array.dtypes[0], label, finite=not is_known)
     if column.bounds is not None:
         title = column.bounds.title or column.key
         check_bounds(array, column.bounds, f"{what}'s {title}")
 
 
 def _made(cls: type[Made], values: Mapping[str, Any]) -> Made:
-    """The part of checked values, by their saved names; its arrays of a table have the name ""."""
+    """Build a part from checked values by their saved names; a table of arrays is under ""."""
     given: dict[str, Any] = {}
     for column in columns_of(cls):
         if column.part is not None:

@@ -1,6 +1,6 @@
-"""Arrays that were saved: files of tensors, and what is checked of each array.
+"""Saved arrays: safetensors files, and the checks on each array.
 
-What somebody else wrote is either read, or refused with the reason.
+A file from elsewhere is either read, or refused with the reason.
 """
 
 import math
@@ -27,11 +27,11 @@ NO_TENSORS: Tensors = MappingProxyType({})
 
 
 class TensorFile(NamedTuple):
-    """What a file of tensors holds.
+    """The content of a safetensors file.
 
     Attributes:
-        tensors: By name.
-        metadata: Texts that stand beside them.
+        tensors: The arrays by name.
+        metadata: The file's texts by name.
     """
 
     tensors: dict[str, np.ndarray]
@@ -42,7 +42,7 @@ def read_tensors(path: Path) -> TensorFile:
     """Read a safetensors file.
 
     Raises:
-        CorruptError: It isn't one, or holds what no array of NumPy can be.
+        CorruptError: The file isn't safetensors, or holds a tensor that NumPy can't represent.
     """
     try:
         with safe_open(path, framework="numpy") as file:
@@ -57,9 +57,9 @@ def _tensor(file: Any, name: str, path: Path) -> np.ndarray:
     kind, shape = str(found.get_dtype()), list(found.get_shape())
     if kind not in _READ:
         raise CorruptError(
-            f"{path} holds the tensor {name!r} of the type {kind}; read are {', '.join(_READ)}"
+            f"{path} holds the tensor {name!r} of the type {kind}; supported are {', '.join(_READ)}"
         )
-    size = math.prod(max(axis, 1) for axis in shape)  # an axis of none makes the file no larger
+    size = math.prod(max(axis, 1) for axis in shape)  # an axis of length 0 mustn't hide the others
     if len(shape) > _MOST_AXES or size > _MOST_NUMBERS:
         raise CorruptError(
             f"{path} holds the tensor {name!r} of the shape {shape[:_MOST_AXES]}; it must have at "
@@ -74,9 +74,9 @@ def take_tensors(
     """The named arrays, in order.
 
     Args:
-        tensors: What was read.
+        tensors: The arrays by name.
         shapes: The name and shape of every array that must be there; all are float32 and finite.
-        what: Whose they are.
+        what: The owner of the arrays, for error messages.
 
     Raises:
         CorruptError: A name is missing or unknown, or a shape, type or value is wrong.
@@ -88,7 +88,7 @@ def take_tensors(
 
 
 def under(tensors: Tensors, start: str) -> dict[str, NDArray[Any]]:
-    """The tensors whose names start so, by the rest of their names."""
+    """The tensors whose names begin with `start`, by the rest of their names."""
     return {name.removeprefix(start): v for name, v in tensors.items() if name.startswith(start)}
 
 
@@ -96,13 +96,13 @@ def check_names(tensors: Tensors, known: Collection[str], what: str) -> None:
     """Check that exactly these arrays are there.
 
     Raises:
-        CorruptError: One is missing or unknown.
+        CorruptError: An array is missing or unknown.
     """
     if set(tensors) != set(known):
         lacking, unknown = sorted(set(known) - set(tensors)), sorted(set(tensors) - set(known))
-        told = [f"lacks the arrays {lacking}"] if lacking else []
-        told += [f"has the unknown arrays {unknown}"] if unknown else []
-        raise CorruptError(f"{what} {' and '.join(told)}; got {sorted(tensors)}; {AGAIN}")
+        wrong = [f"lacks the arrays {lacking}"] if lacking else []
+        wrong += [f"has the unknown arrays {unknown}"] if unknown else []
+        raise CorruptError(f"{what} {' and '.join(wrong)}; got {sorted(tensors)}; {AGAIN}")
 
 
 def check_array(
@@ -111,7 +111,7 @@ def check_array(
     """Check an array's shape and type, and that its numbers are finite.
 
     Raises:
-        CorruptError: One differs.
+        CorruptError: The shape or type differs, or a number isn't finite.
     """
     is_sound = array.shape == shape and array.dtype == np.dtype(dtype)
     if not is_sound or (finite and array.dtype.kind == "f" and not np.isfinite(array).all()):
@@ -121,10 +121,10 @@ def check_array(
 
 
 def check_bounds(array: NDArray[Any], bounds: FieldInfo, what: str) -> None:
-    """Check that an array's numbers are within the bounds `ge`, `gt` and `le`; NaN is.
+    """Check that an array's numbers are within the bounds `ge`, `gt` and `le`; NaN passes.
 
     Raises:
-        CorruptError: One isn't.
+        CorruptError: A number is out of bounds.
     """
     limits = {
         name: getattr(one, name)

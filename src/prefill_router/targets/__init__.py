@@ -1,4 +1,4 @@
-"""Targets, the language models that are routed to, and pools of them.
+"""Targets (the language models that requests are routed to) and pools of targets.
 
 On disk a pool is `pool.yaml`, or, where only prices are known, `prices.csv`; see `targets.storage`.
 """

@@ -1,4 +1,4 @@
-"""The dialects of endpoints: a row each, what its cells mean, and what model families need.
+"""The dialects of OpenAI-compatible endpoints, one row each, and what model families need.
 
 Sources, as of November 2026: OpenAI's API reference; Anthropic's pages on OpenAI SDK compatibility
 and on adaptive thinking; vLLM's and SGLang's pages on reasoning outputs and their chat completion
@@ -9,10 +9,10 @@ Anthropic's OpenAI-compatible endpoint ignores `reasoning_effort` and takes `thi
 Claude 4.6 on it is adaptive, with an effort beside it; earlier models take a budget of tokens
 instead, which newer ones refuse. The reasoning itself never comes back there.
 
-What the makers of open families recommend is found by the model's name. Sampling is from the model
-cards: Qwen3 and Qwen3.5 (general tasks), Nemotron 3 Nano and Super, and the earlier reasoning
-Nemotrons (also NVIDIA NIM's page on reasoning models). The system prompts that switch the earlier
-Nemotrons are from that page.
+The settings that the makers of open model families recommend are found by the model's name.
+Sampling parameters are from the model cards: Qwen3 and Qwen3.5 (general tasks), Nemotron 3 Nano and
+Super, and the earlier reasoning Nemotrons (also NVIDIA NIM's page on reasoning models). The system
+prompts that switch the reasoning of the earlier Nemotrons are from that page.
 """
 
 import re
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prefill_router.targets.target import Target
 
 Endpoint = Literal["chat", "completions", "responses", "embeddings", "messages"]
-"""The calls that a target may serve: OpenAI's, and `messages`, which is Anthropic's."""
+"""The API endpoints that a target may serve: OpenAI's, and Anthropic's `messages`."""
 ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
 
 Dialect = Literal[
@@ -44,20 +44,21 @@ class DialectTraits:
     """One dialect.
 
     Attributes:
-        serves: The calls that its endpoints serve, where a target doesn't say.
-        max_tokens: The field for the most output tokens.
-        effort: Fields for a reasoning effort; None where there is no such thing.
-        thinking: Fields that switch reasoning on or off; None where there is no such switch.
-        reasoning: Fields for the reasoning that a target's options ask for, instead of the two.
-        system_switch: The system prompt that switches a model's reasoning on or off, instead of
-            fields; None where the model has fields.
-        top_k: Whether it takes `top_k`.
-        seed: Whether it takes `seed`; elsewhere none is sent.
-        recommends: Whether sampling that is left open is the model's recommended one. The other
-            servers apply their models' own defaults themselves (`generation_config.json`).
-        opens_thinking: Whether a chat template may have written the tag that opens reasoning, so
-            that only the closing one comes back.
-        always: Fields of every request.
+        serves: The API endpoints that it serves, unless a target says otherwise.
+        max_tokens: The name of the field that limits output tokens.
+        effort: Request fields for a reasoning effort; None where efforts aren't supported.
+        thinking: Request fields that switch reasoning on or off; None where there is no switch.
+        reasoning: Request fields for the reasoning that a target's options ask for; it replaces
+            `effort` and `thinking`.
+        system_switch: The system prompt that switches a model's reasoning on or off, where there
+            are no fields for it; None where the model has fields.
+        top_k: Whether it accepts `top_k`.
+        seed: Whether it accepts `seed`; otherwise no seed is sent.
+        recommends: Whether the model's recommended sampling is sent where a target's options leave
+            it open. Other servers apply such defaults themselves (`generation_config.json`).
+        opens_thinking: Whether the chat template may have written the tag that opens reasoning, so
+            that only the closing tag comes back.
+        always: Fields that every request gets.
     """
 
     serves: tuple[Endpoint, ...]
@@ -76,15 +77,15 @@ class DialectTraits:
 _CLAUDE_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _ADAPTIVE_FROM = (4, 6)
 _SHARES = {"minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "xhigh": 0.95, "max": 0.95}
-"""Of max_tokens; those by which OpenRouter turns efforts into budgets."""
+"""Thinking budgets as shares of max_tokens, by effort, as OpenRouter sets them."""
 _LEAST_BUDGET = 1024
 
 
 def claude_reasoning(target: "Target") -> Fields:
-    """The fields for the reasoning that a target's options ask for.
+    """The request fields for the reasoning that a Claude target's options ask for.
 
     Raises:
-        ConfigError: An effort without a budget, or too few tokens for one.
+        ConfigError: The effort is unknown, or max_tokens is too small for a budget.
     """
     options = target.request
     if options.enable_thinking is False:
@@ -102,8 +103,8 @@ def _thinking_budget(target: "Target") -> int:
     effort = target.request.reasoning_effort or "high"
     if effort not in _SHARES:
         raise ConfigError(
-            f"target {target.name!r} has the reasoning_effort {effort!r}; of Claude models it is "
-            f"one of {', '.join(_SHARES)}"
+            f"target {target.name!r} has the reasoning_effort {effort!r}; for Claude models it "
+            f"must be one of {', '.join(_SHARES)}"
         )
     if target.request.max_tokens <= _LEAST_BUDGET:
         raise ConfigError(
@@ -114,7 +115,7 @@ def _thinking_budget(target: "Target") -> int:
 
 
 def _claude_version(model: str) -> tuple[int, int]:
-    """Such as (4, 6); a name without a version is taken for a new model."""
+    """The version, such as (4, 6); a name without a version counts as a new model."""
     found = _CLAUDE_VERSION.search(model.lower())
     return (int(found[1]), int(found[2] or 0)) if found else (99, 0)
 
@@ -144,11 +145,11 @@ _SAMPLING: tuple[tuple[re.Pattern[str], dict[str, Any], dict[str, Any]], ...] = 
 
 
 def recommended_sampling(model: str, *, thinking: bool) -> Fields:
-    """Sampling that a model's maker recommends; nothing for a model that isn't known.
+    """Sampling parameters that a model's maker recommends; empty for an unknown model.
 
     Args:
-        model: The endpoint's name for it.
-        thinking: With reasoning, or without.
+        model: The endpoint's name for the model.
+        thinking: Whether the model reasons.
     """
     for pattern, with_it, without in _SAMPLING:
         if pattern.search(model.lower()):
@@ -171,7 +172,7 @@ def _plain_effort(effort: str) -> Fields:
 
 
 def _template_switch(on: bool) -> Fields:
-    """Chat templates know the switch by one of two names, and ignore the other."""
+    """Chat templates use one of two names for the switch, and ignore the other."""
     return {"chat_template_kwargs": {"enable_thinking": on, "thinking": on}}
 
 
@@ -217,4 +218,4 @@ TRAITS: dict[Dialect, DialectTraits] = {
         recommends=True,
     ),
 }
-"""Every dialect; a further one is a row here, and its name in `Dialect`."""
+"""Every dialect; a new one is a row here and its name in `Dialect`."""

@@ -23,7 +23,7 @@ class Pool:
     Attributes:
         targets: At least one target, with distinct names.
         prices_date: The day of the prices, as ISO 8601; None where unknown.
-        providers: Who serves them, where they are named.
+        providers: The providers that targets name.
     """
 
     targets: tuple[Target, ...]
@@ -42,7 +42,7 @@ class Pool:
             raise ConfigError(f"the pool has the providers {twice} twice; keep one of each")
         unknown = sorted({t.provider for t in self.targets if t.provider} - set(known))
         if unknown:
-            raise ConfigError(f"no such providers as {unknown}; the pool has {list(known)}")
+            raise ConfigError(f"unknown providers {unknown}; the pool has {list(known)}")
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -81,10 +81,10 @@ class Pool:
         return Pool(chosen, self.prices_date, tuple(p for p in self.providers if p.name in serving))
 
     def provider_of(self, name: str) -> Provider:
-        """Who serves a target: the provider it names, or one made of its own endpoint.
+        """The provider of a target: the one it names, or one made from its own endpoint.
 
         Raises:
-            ConfigError: The pool has no such target, or it has no endpoint.
+            ConfigError: The pool has no such target, or the target has no endpoint.
         """
         target = self[name]
         if target.provider is not None:
@@ -101,10 +101,10 @@ class Pool:
         )
 
     def serves(self, name: str) -> tuple[Endpoint, ...]:
-        """The calls that a target serves: those it names, or those of its provider's dialect.
+        """The API endpoints that a target serves: its own list, or that of its provider's dialect.
 
         Raises:
-            ConfigError: The pool has no such target, or it has no endpoint.
+            ConfigError: The pool has no such target, or the target has no endpoint.
         """
         named = self[name].serves
         return TRAITS[self.provider_of(name).dialect].serves if named is None else named
@@ -112,10 +112,10 @@ class Pool:
     def with_prices(
         self, prices: Mapping[str, tuple[float, float]], *, date: str | None = None
     ) -> "Pool":
-        """The same targets at other prices, (input, output) in dollars per million tokens.
+        """The same targets with other prices, (input, output) in US dollars per million tokens.
 
         Raises:
-            ConfigError: The pool has no such target, or `date` is no day.
+            ConfigError: The pool has no such target, or `date` isn't a date.
         """
         self.indices(prices)
         targets = tuple(
@@ -127,7 +127,7 @@ class Pool:
         return replace(self, targets=targets, prices_date=None if date is None else day_of(date))
 
     def public(self) -> "Pool":
-        """The same pool as it may be shown and kept: addresses without what may be a key."""
+        """The same pool, safe to show and save: its URLs are without what may be a key."""
         return replace(
             self,
             targets=tuple(map(_public, self.targets)),
@@ -135,23 +135,23 @@ class Pool:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary of plain values, without what isn't known."""
+        """Plain values, without what isn't known."""
         date = {} if self.prices_date is None else {"prices_date": self.prices_date}
         served = {"providers": [_known(p) for p in self.providers]} if self.providers else {}
         return {**date, **served, "targets": [target.to_dict() for target in self.targets]}
 
 
 def day_of(text: str) -> str:
-    """A day, as ISO 8601 has it.
+    """A date in ISO 8601.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The text isn't a date.
     """
     try:
         return day.fromisoformat(text).isoformat()
     except ValueError:
         raise ConfigError(
-            f"the day of the prices is {text!r}, which is none; write it as 2026-11-20"
+            f"the date of the prices is {text!r}, which isn't a date; write it as 2026-11-20"
         ) from None
 
 

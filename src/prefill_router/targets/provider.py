@@ -1,6 +1,6 @@
-"""Providers: who serves targets, in which dialect, and how hard they may be asked.
+"""Providers: the endpoints that serve targets, with their dialects and rate limits.
 
-Beside them the words for what a target can do beyond answering texts.
+Also the names of what a target may support besides plain text.
 """
 
 import math
@@ -13,7 +13,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.targets.dialects import Dialect
 
 Ability = Literal["tools", "images", "audio", "files", "json_schema"]
-"""What a request may need of its target.
+"""What a request may need its target to support.
 
 - `tools`: calling functions; `json_schema`: answers that follow a schema;
 - `images`, `audio`, `files`: content parts of these kinds.
@@ -28,20 +28,20 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Provider:
-    """An endpoint that serves targets; what is asked of all of them together is limited here.
+    """An endpoint that serves targets, with limits that hold for all of them together.
 
     Attributes:
         name: Its name, unique in the pool.
-        base_url: Its OpenAI-compatible endpoint.
-        dialect: What it does differently.
-        api_key_env: The environment variable that holds its key; never the key.
-        concurrency: At most so many calls at once.
-        requests_per_minute: At most so many calls begin in a minute; None for no limit.
-        tokens_per_minute: At most so many tokens, in and out, in a minute; None for no limit.
-        connect_seconds: A connection that takes longer has failed.
-        first_token_seconds: An answer whose first token takes longer has failed.
-        answer_seconds: An answer that takes longer as a whole has failed.
-        silence_seconds: A stream in which nothing comes for longer has failed; the gateway's limit.
+        base_url: The base URL of its OpenAI-compatible API.
+        dialect: Its dialect, by name; see `DIALECTS`.
+        api_key_env: The name of the environment variable that holds its key; never the key.
+        concurrency: The most calls at a time.
+        requests_per_minute: The most calls that begin in a minute; None for no limit.
+        tokens_per_minute: The most tokens in a minute, input plus output; None for no limit.
+        connect_seconds: Timeout for connecting.
+        first_token_seconds: Timeout for the first token of an answer.
+        answer_seconds: Timeout for a whole answer.
+        silence_seconds: Timeout between two chunks of a stream; only the gateway applies it.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Provider:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What in its base_url may be a key: values in the query whose names say so."""
+        """Values in the query string of its base_url whose names suggest that they are keys."""
         return tuple(v for n, v in parse_qsl(urlsplit(self.base_url).query) if _SECRET.search(n))
 
     def _check_positive(self, what: str, value: float | None) -> None:
@@ -83,23 +83,23 @@ class Provider:
 
 
 def check_variable(name: str | None, whose: str) -> None:
-    """Check that what should name the variable of a key can be the name of one.
+    """Check that an api_key_env is a valid name of an environment variable.
 
     Raises:
-        ConfigError: It can't; it isn't quoted, since it may be the key itself.
+        ConfigError: It isn't; the value isn't quoted, since it may be the key itself.
     """
     if name is not None and not _VARIABLE.fullmatch(name):
         raise ConfigError(
-            f"{whose} has an api_key_env that can't be the name of a variable; it names the "
-            "environment variable that holds the key, such as LAB_KEY, and never is the key"
+            f"{whose} has an api_key_env that can't be the name of a variable; it must be the name "
+            "of the environment variable that holds the key, such as LAB_KEY, never the key"
         )
 
 
 def check_address(base_url: str, whose: str) -> None:
-    """Check that a base_url is one, without a name or a password in it.
+    """Check that a base_url is a valid URL without a user name or password.
 
     Raises:
-        ConfigError: It isn't. It is quoted only where it can't hold a key.
+        ConfigError: It isn't. It is quoted only where it can't contain a key.
     """
     try:
         parts = urlsplit(base_url)
@@ -114,17 +114,17 @@ def check_address(base_url: str, whose: str) -> None:
             )
     if not good:
         shown = (
-            "that isn't quoted here, since it may hold a key"
+            "that isn't quoted here, since it may contain a key"
             if set("@?#") & set(base_url) or _WORD_FOR_PORT.search(base_url)
             else repr(base_url)
         )
         raise ConfigError(
-            f"{whose} has the base_url {shown}; it begins with http:// or https://, then a host, "
+            f"{whose} has the base_url {shown}; it must begin with http:// or https:// and a host, "
             "such as http://127.0.0.1:8000/v1"
         )
 
 
 def public_address(base_url: str) -> str:
-    """A base_url as it may be shown and kept: without its query, which may hold a key."""
+    """A base_url that is safe to show and save: without its query, which may contain a key."""
     parts = urlsplit(base_url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

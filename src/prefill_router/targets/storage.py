@@ -3,7 +3,7 @@
 `pool.yaml`::
 
     prices_date: 2026-03-19
-    providers:                   # optional; who serves the targets, and how hard they may be asked
+    providers:                   # optional; the endpoints that serve targets, and their limits
       - name: local
         base_url: http://127.0.0.1:8000/v1
         dialect: vllm            # openai, anthropic, vllm, sglang, openrouter, deepseek, ...
@@ -15,10 +15,10 @@
         output_price: 0.14
         provider: local          # or, without providers: base_url and api_key_env
         model: openai/gpt-oss-20b             # optional: the endpoint's own name for it
-        accepts: [tools, images]              # optional: what it can do beside answering texts
-        context_tokens: 131072                # optional: tokens that fit, prompt and answer
-        serves: [chat, responses]             # optional: its calls; else those of the dialect
-        request:                              # optional: what it is asked with
+        accepts: [tools, images]              # optional: what it supports besides plain text
+        context_tokens: 131072                # optional: its context window, prompt plus answer
+        serves: [chat, responses]             # optional: its endpoints; default: the dialect's
+        request:                              # optional: request parameters
           reasoning_effort: high
 
 or, where only prices are known, `prices.csv` with the columns `target`,
@@ -65,7 +65,7 @@ _STRICT: dict[Any, Any] = {
 
 
 def _model_of(made: type, **own: Any) -> Any:
-    """The model of a dataclass's fields in a file, where truth values are no numbers.
+    """A pydantic model for a dataclass in a file, where a boolean isn't accepted as a number.
 
     Fields with a default may be left out, or be null.
     """
@@ -102,13 +102,13 @@ def pool_from_dict(value: object, *, source: Path | str) -> Pool:
     """A pool from plain values, as `Pool.to_dict` gives them.
 
     Raises:
-        FormatError: Fields are missing, unknown, or make no sense; it tells every one.
+        FormatError: Fields are missing, unknown or invalid; there is a message for each.
     """
     try:
         model: Any = _PoolModel.model_validate(value)
     except ValidationError as error:
-        told = (f"{'.'.join(map(str, e['loc']))}: {_field_message(e)}" for e in error.errors())
-        raise FormatError(*told, file=source) from None
+        messages = (f"{'.'.join(map(str, e['loc']))}: {_field_message(e)}" for e in error.errors())
+        raise FormatError(*messages, file=source) from None
     wrong: list[str] = []
     providers = tuple(_each(_provider, model.providers, wrong))
     targets = tuple(_each(_target, model.targets, wrong))
@@ -133,7 +133,7 @@ def _each(make: Callable[[_Row], _Made], rows: Iterable[_Row], wrong: list[str])
 
 
 def _field_message(error: "ErrorDetails") -> str:
-    """What is wrong with a field, and what would do; without its value, which may be a key."""
+    """What is wrong with a field and what is accepted, without its value, which may be a key."""
     if error["type"] != "extra_forbidden":
         return error["msg"]
     if error["loc"][-1] in ("api_key", "key"):
@@ -174,17 +174,17 @@ def read_pool(path: Path) -> Pool:
 
 
 def write_pool(pool: Pool, path: Path) -> None:
-    """Write `pool.yaml`, whole or not at all; a dataset whose pool it is stays intact."""
+    """Write `pool.yaml`, whole or not at all; a dataset that contains it stays valid."""
     value = pool.to_dict()
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
-    if yaml.load(text, Loader=_StringDates) != value:  # odd ends of line in a name, such as \x85
+    if yaml.load(text, Loader=_StringDates) != value:  # unusual line ends in a name, such as \x85
         text = yaml.safe_dump(value, sort_keys=False)
     files.write_text(path, text)
     files.refresh_checksum(path)
 
 
 class _StringDates(DistinctLoader):
-    """The safe loader, with dates left as the text they were written as."""
+    """The safe loader, except that dates stay text."""
 
 
 _StringDates.yaml_implicit_resolvers = {

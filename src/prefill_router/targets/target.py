@@ -1,7 +1,4 @@
-"""A target: one language model that requests can be routed to, and how it is asked.
-
-`RequestOptions` are what goes into a target's requests beside the prompt.
-"""
+"""A target: one language model that requests can be routed to, and its request parameters."""
 
 import json
 import math
@@ -14,7 +11,7 @@ from prefill_router.targets.dialects import ENDPOINTS, Endpoint
 from prefill_router.targets.provider import ABILITIES, Ability, check_address, check_variable
 
 MOST_TOKENS = 128_000
-"""The paper's maximum of output tokens (its Section on correctness labels)."""
+"""The paper's limit on output tokens (its section on correctness labels)."""
 _OURS = ("messages", "model", "stream", "stream_options")
 _NUMBERS = ("max_tokens", "max_completion_tokens", "thinking_budget", "n")
 
@@ -22,17 +19,17 @@ _NUMBERS = ("max_tokens", "max_completion_tokens", "thinking_budget", "n")
 @final
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions:
-    """What a target is asked with. None leaves the provider's own default.
+    """The parameters of a target's requests. None leaves the provider's own default.
 
     Attributes:
-        max_tokens: Of the answer, reasoning included.
-        reasoning_effort: Such as `high`, for targets that have the parameter.
+        max_tokens: The most tokens of an answer, including reasoning.
+        reasoning_effort: An effort such as `high`, for targets that have the parameter.
         enable_thinking: Whether to reason, for targets with that switch.
-        temperature: Of sampling.
-        top_p: Of sampling.
-        top_k: Of sampling.
-        seed: Of sampling, where the provider takes one.
-        extra_body: Further fields of the request, sent as they are.
+        temperature: The sampling temperature.
+        top_p: The probability mass that nucleus sampling keeps.
+        top_k: The number of most likely tokens that sampling keeps.
+        seed: The seed of sampling, where the provider accepts one.
+        extra_body: Further fields of the request body, sent unchanged.
     """
 
     max_tokens: int = MOST_TOKENS
@@ -50,10 +47,10 @@ class RequestOptions:
         for what in ("temperature", "top_p"):
             value = getattr(self, what)
             if value is not None and not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"{what} is {value}; it must be a number, not negative")
+                raise ConfigError(f"{what} is {value}; it must be a number, 0 or more")
         ours = sorted(set(self.extra_body) & set(_OURS))
         if ours:
-            raise ConfigError(f"extra_body sets {ours}, which asking sets itself; leave them out")
+            raise ConfigError(f"extra_body sets {ours}, which prefill-router sets; leave them out")
         try:
             json.dumps(dict(self.extra_body), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -67,13 +64,13 @@ class RequestOptions:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, without what is left to the provider."""
+        """Plain values, without those left to the provider."""
         plain = {k: v for k, v in vars(self).items() if v is not None and k != "extra_body"}
         return {**plain, **({"extra_body": dict(self.extra_body)} if self.extra_body else {})}
 
 
 MOST_PRICE: Final = 1e5
-"""US dollars per million tokens; more is a mistake, such as a price in another unit."""
+"""US dollars per million tokens; a higher price is a mistake, such as another unit."""
 
 
 @final
@@ -85,17 +82,17 @@ class Target:
         name: Its name, unique in the pool.
         input_price: US dollars per million input tokens; None where unknown.
         output_price: US dollars per million output tokens; None where unknown.
-        cached_input_price: The same of input tokens read from the provider's cache; None where
-            they cost what others do.
-        reasoning_price: The same of reasoning tokens; None where they cost what output does.
+        cached_input_price: The price of input tokens read from the provider's cache; None where
+            they cost as much as others.
+        reasoning_price: The price of reasoning tokens; None where they cost as much as output.
         provider: The name of the pool's provider that serves it.
-        base_url: Its OpenAI-compatible endpoint, where the pool lists no provider for it.
-        api_key_env: The environment variable that holds the endpoint's key; never the key.
+        base_url: The base URL of its API, where the pool lists no provider for it.
+        api_key_env: The name of the environment variable that holds the key; never the key.
         model: The endpoint's own name for it, where that differs from `name`.
-        request: What it is asked with.
-        accepts: What it can do beside answering texts; what isn't named, it can't.
-        context_tokens: Tokens that fit, prompt and answer together; None for no known limit.
-        serves: The calls that it serves; None for those of its provider's dialect.
+        request: The parameters of its requests.
+        accepts: What it supports besides plain text; what isn't listed isn't supported.
+        context_tokens: Its context window, prompt plus answer; None for no known limit.
+        serves: The API endpoints that it serves; None for those of its provider's dialect.
     """
 
     name: str
@@ -127,23 +124,23 @@ class Target:
                 )
             if price is not None and (isinstance(price, bool) or price > MOST_PRICE):
                 raise ConfigError(
-                    f"target {self.name!r} has the price {price}; a price is a number, of US "
-                    f"dollars per million tokens, and more than {MOST_PRICE:,.0f} a mistake"
+                    f"target {self.name!r} has the price {price}; a price must be a number of US "
+                    f"dollars per million tokens, at most {MOST_PRICE:,.0f}"
                 )
         if (self.input_price is None) != (self.output_price is None):
             raise ConfigError(
-                f"target {self.name!r} has one price of two; give both the input and the output "
+                f"target {self.name!r} has only one price; give both the input and the output "
                 "price, or neither"
             )
         if any(price is not None for price in special) and self.input_price is None:
             raise ConfigError(
-                f"target {self.name!r} has a cached or reasoning price alone; give its input and "
+                f"target {self.name!r} has only a cached or reasoning price; give its input and "
                 "output price too"
             )
         self._check_abilities()
         if self.provider is not None and (self.base_url or self.api_key_env):
             raise ConfigError(
-                f"target {self.name!r} has a provider and an endpoint of its own; keep one of them"
+                f"target {self.name!r} has both a provider and its own endpoint; keep one of them"
             )
 
     def _check_abilities(self) -> None:
@@ -168,7 +165,7 @@ class Target:
         return self.input_price is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary of plain values, without what isn't known."""
+        """Plain values, without what isn't known."""
         known = {
             k: _plain(v) for k, v in vars(self).items() if v not in (None, ()) and k != "request"
         }

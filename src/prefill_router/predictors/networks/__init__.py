@@ -1,1 +1,1 @@
-"""Predictors with small networks of their own; importing them doesn't load torch, fitting does."""
+"""Predictors that train small networks; importing them doesn't load torch, fitting does."""

@@ -1,11 +1,11 @@
-"""What networks are while they train: parameters by name, and what they make of rows.
+"""The architectures of networks in training: initialisation and forward pass.
 
-Every parameter's first axis counts networks that are trained side by side on the same rows, each of
-which stops on its own: one per target, or one for all targets.
+Every parameter's first axis is the networks that are trained side by side on the same rows, each
+with its own early stopping: one per target, or one for all targets.
 
-There are networks of hidden layers with heads; networks that join a vector of the query to a vector
-of each target (matrix factorisation, item response theory); and the matrix factorisation that
-learns from pairs.
+There are networks of hidden layers with heads; networks that combine a vector of the query with a
+vector of each target (matrix factorisation, item response theory); and the matrix factorisation
+that learns from pairs.
 """
 
 import math
@@ -34,14 +34,14 @@ Drop = Callable[[Tensor], Tensor]
 @final
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """What networks say of rows.
+    """The outputs of networks for some rows.
 
     Attributes:
-        correct: Logits of a right answer; one network per target has one column.
+        correct: Logits of a right answer; with one network per target, each has one column.
         difficulty: Logits of the difficulty, where there is a head for it.
-        difficulty_weight: What its loss counts beside that of the correctness.
-        preference: Where they learn from pairs: the difference between two targets' numbers is the
-            logit of the one being right where the other is wrong.
+        difficulty_weight: The weight of its loss relative to that of the correctness.
+        preference: Scores for learning from pairs: the difference between two targets' scores is
+            the logit of one being right given that exactly one of them is.
     """
 
     correct: Float[Tensor, "network row target"]
@@ -52,11 +52,11 @@ class Outputs:
 
 @dataclass(frozen=True, eq=False)
 class Architecture(ABC):
-    """How networks of one kind begin, and how they compute.
+    """The initialisation and forward pass of networks of one kind.
 
     Attributes:
-        shapes: Of the parameters of a seed, by name; see `NetworkEnsemble.shapes`.
-        rates: The base rates of the targets, which the networks begin with.
+        shapes: Shapes of the parameters of a seed, by name; see `NetworkEnsemble.shapes`.
+        rates: The base rates of the targets, from which biases are initialised.
     """
 
     shapes: Mapping[str, Shape]
@@ -64,15 +64,15 @@ class Architecture(ABC):
 
     @property
     def networks(self) -> int:
-        """How many are trained side by side."""
+        """The number of networks trained side by side."""
         return next(iter(self.shapes.values()))[0]
 
     @abstractmethod
     def initial(self, draw: torch.Generator) -> Parameters:
-        """First values; those whose name starts with `weight` decay."""
+        """Initial parameters; weight decay applies to names that start with `weight`."""
 
     def _layers(self, draw: torch.Generator) -> Parameters:
-        """Weights and biases as torch's Linear draws them: uniform within 1 / sqrt(inputs)."""
+        """Weights and biases initialised like torch's Linear: uniform within 1 / sqrt(inputs)."""
         found: Parameters = {}
         for name in (name for name in self.shapes if name.startswith("weight.")):
             bound = 1 / math.sqrt(self.shapes[name][1])
@@ -83,7 +83,7 @@ class Architecture(ABC):
 
     @abstractmethod
     def outputs(self, parameters: Parameters, rows: Rows, drop: Drop) -> Outputs:
-        """What they make of rows; `drop` is applied to the units of hidden layers."""
+        """The forward pass; `drop` is applied to the units of hidden layers."""
 
     def settled(
         self,
@@ -92,19 +92,19 @@ class Architecture(ABC):
         labels: Tensor,  # noqa: ARG002
         weights: Tensor,  # noqa: ARG002
     ) -> Parameters:
-        """The trained parameters, with what is chosen on the rows held out; as they are by default.
+        """The trained parameters, with those fitted on the held-out rows; by default unchanged.
 
         Args:
-            parameters: Of the best epoch.
-            rows: The rows held out.
+            parameters: The parameters of the best epoch.
+            rows: The held-out rows.
             labels: In [0, 1], [network, row, target].
-            weights: What each label counts; 0 where missing.
+            weights: The weight of each label; 0 where missing.
         """
         return parameters
 
 
 def through_hidden(parameters: Parameters, rows: Tensor, layers: int, drop: Drop) -> Tensor:
-    """The units of the last hidden layer; the rows where there is none, [network, row, unit]."""
+    """The units of the last hidden layer, or the rows if there is none, [network, row, unit]."""
     units = rows
     for i in range(layers):
         units = drop(apply(parameters, units, f"{i}").relu())
@@ -122,15 +122,15 @@ class Heads(Architecture):
     """Hidden layers and heads.
 
     Attributes:
-        hidden: How many hidden layers there are.
-        difficulty: What the loss of the difficulty counts; None where there is no head for it.
+        hidden: The number of hidden layers.
+        difficulty: The weight of the difficulty's loss; None where there is no head for it.
     """
 
     hidden: int
     difficulty: float | None
 
     def initial(self, draw: torch.Generator) -> Parameters:
-        """As torch's Linear begins; only the outputs' biases are the logits of the base rates."""
+        """Initialised like torch's Linear, but the outputs' biases are logits of the base rates."""
         biases = torch.from_numpy(logit(self.rates)).float()
         return self._layers(draw) | {f"bias.{CORRECTNESS}": biases[:, None]}
 
@@ -143,7 +143,7 @@ class Heads(Architecture):
         return Outputs(correct, apply(parameters, units, DIFFICULTY)[..., 0], self.difficulty)
 
 
-_SPREAD = 0.1  # of what is drawn around the first values
+_SPREAD = 0.1  # standard deviation of the random part of initial values
 _UNIT = float(np.log(np.e - 1))  # where softplus is 1
 
 
@@ -153,7 +153,7 @@ class Factors(Architecture):
     """Matrix factorisation; see `latent`."""
 
     def initial(self, draw: torch.Generator) -> Parameters:
-        """The first dimension holds the base rates, the others are drawn."""
+        """The first dimension holds the base rates, the others are random."""
         found = self._layers(draw)
         target = torch.empty(self.shapes["target"]).normal_(generator=draw)
         combine = torch.full(self.shapes["combine"], target.shape[-1] ** -0.5)
@@ -162,7 +162,7 @@ class Factors(Architecture):
         return found | {"target": target, "combine": combine}
 
     def outputs(self, parameters: Parameters, rows: Rows, drop: Drop) -> Outputs:
-        """The logits; the dimensions are what is dropped of."""
+        """The logits; dropout applies to the dimensions."""
         query = drop(apply(parameters, rows, "query"))
         return Outputs(query * parameters["combine"] @ parameters["target"].mT)
 
@@ -173,7 +173,7 @@ class Items(Architecture):
     """Item response theory; see `latent`.
 
     Attributes:
-        hidden: How many hidden layers there are.
+        hidden: The number of hidden layers.
     """
 
     hidden: int
@@ -183,7 +183,7 @@ class Items(Architecture):
         return self.shapes["ability"][-1]
 
     def initial(self, draw: torch.Generator) -> Parameters:
-        """Equal discriminations of 1, and abilities about those that the base rates tell."""
+        """Discriminations of 1, and abilities near those that the base rates imply."""
         found, dimensions = self._layers(draw), self._dimensions
         one = _UNIT if dimensions == 1 else 1.0
         for name, first in ((DISCRIMINATION, one), (DIFFICULTY, 0.0)):
@@ -209,10 +209,10 @@ Cells = Float64[NDArray[np.float64], "row target"]
 @final
 @dataclass(frozen=True, eq=False)
 class Preferences(Architecture):
-    """Matrix factorisation on pairs; see `latent`. The level begins at the rates' mean."""
+    """Matrix factorisation on pairs; see `latent`. The level is initialised to the mean rate."""
 
     def initial(self, draw: torch.Generator) -> Parameters:
-        """What is multiplied by features is drawn as torch's Linear is."""
+        """The weights of features are initialised like torch's Linear."""
         found = self._layers(draw)
         found["bias.level"].fill_(float(logit(self.rates.mean())))
         shapes = self.shapes
@@ -224,7 +224,7 @@ class Preferences(Architecture):
         }
 
     def outputs(self, parameters: Parameters, rows: Rows, drop: Drop) -> Outputs:
-        """The level learns from labels, the rest from pairs alone."""
+        """The outputs; the level learns from labels, the rest from pairs only."""
         level, ahead = self._parts(parameters, rows, drop)
         return Outputs(level.expand_as(ahead), preference=ahead)
 
@@ -237,7 +237,7 @@ class Preferences(Architecture):
     def settled(
         self, parameters: Parameters, rows: Rows, labels: Tensor, weights: Tensor
     ) -> Parameters:
-        """With the scale of level and scores, and each target's offset, that suit held-out rows."""
+        """The parameters with scales and offsets fitted on the held-out rows, see `combine`."""
         level, ahead = self._parts(parameters, rows, lambda units: units)
         found = combine(
             *(part[0].numpy().astype(np.float64) for part in (level, ahead, labels, weights))
@@ -255,14 +255,14 @@ def combine(
 ) -> Numbers:
     """The scale of the level, that of the scores, and each target's offset.
 
-    They have the least cross-entropy, with a penalty of one label's weight for leaving 1, 1 and 0,
+    They minimise the cross-entropy plus a penalty, of one label's weight, for leaving 1, 1 and 0,
     so that few labels change little. Neither scale is negative.
 
     Args:
         level: Logits that all targets share.
-        ahead: How far each target's score is ahead of the mean of all.
+        ahead: Each target's score minus the mean over targets.
         labels: In [0, 1].
-        weights: What each label counts; 0 where missing.
+        weights: The weight of each label; 0 where missing.
     """
     first = np.concatenate([[1.0, 1.0], np.zeros(ahead.shape[1])])
 

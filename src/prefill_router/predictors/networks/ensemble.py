@@ -1,7 +1,7 @@
-"""Predictors that average networks, used through NumPy alone, and the options of their training.
+"""Predictors that average networks, evaluated with NumPy alone, and the options of their training.
 
-`NetworkConfig` has the options that all networks share. A network of hidden layers with heads is
-the commonest: what the arrays of one are called, and what it computes, is settled here for all.
+`NetworkConfig` has the options that all networks share. The names of the arrays of networks of
+hidden layers with heads, and their forward pass, are defined here for all.
 """
 
 from abc import abstractmethod
@@ -42,18 +42,18 @@ class NetworkConfig(PredictorConfig):
     """Options that all networks share.
 
     Attributes:
-        predictor: What the networks make up.
-        learning_rate: AdamW's.
-        weight_decay: AdamW's, on what the features or hidden units are multiplied by.
-        dropout: The share of units that is dropped after each hidden layer.
-        input_dropout: The share of features that is dropped; None for a half where there are 64 or
-            more, and none where there are fewer, each of which may be needed.
-        batch_size: Queries a step.
-        max_epochs: Passes over the fitting rows, at most.
+        predictor: The class of the fitted ensemble.
+        learning_rate: AdamW's learning rate.
+        weight_decay: AdamW's weight decay, for weights but not for biases.
+        dropout: The dropout rate after each hidden layer.
+        input_dropout: The dropout rate of the features; None for 0.5 with 64 features or more, and
+            0 with fewer, each of which may be needed.
+        batch_size: Queries per step.
+        max_epochs: The greatest number of epochs.
         patience: Epochs without a better validation loss after which a network stops.
-        seeds: How many networks are averaged; each holds out other rows.
+        seeds: The number of networks that are averaged; each holds out different rows.
         validation: The share of the rows that is held out for the validation loss.
-        disagreement_weight: What a query counts on which targets disagree, where others count 1.
+        disagreement_weight: The weight of a query on which targets disagree, where others have 1.
     """
 
     predictor: ClassVar[type["NetworkEnsemble"]]
@@ -71,11 +71,11 @@ class NetworkConfig(PredictorConfig):
     @property
     @abstractmethod
     def inner(self) -> tuple[int, ...]:
-        """Widths of the layers between the features and the outputs."""
+        """The widths of the layers between the features and the outputs."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The layers that the features enter."""
+        """The names of the layers whose input is the features."""
         return ("0",)
 
     @abstractmethod
@@ -83,8 +83,8 @@ class NetworkConfig(PredictorConfig):
         """The networks of a seed.
 
         Args:
-            shapes: Of the arrays, see `NetworkEnsemble.shapes`.
-            rates: Base rates of the targets that are learned.
+            shapes: Shapes of the arrays, see `NetworkEnsemble.shapes`.
+            rates: Base rates of the learned targets.
         """
 
     def fit(
@@ -96,19 +96,19 @@ class NetworkConfig(PredictorConfig):
         return fit_ensemble(examples, self, seed=seed, progress=progress or SilentProgress())
 
     def lighter(self) -> "NetworkConfig":
-        """The same with two networks at most."""
+        """The same options with at most two networks."""
         return replace(self, seeds=min(self.seeds, 2))
 
     def share_of(self, features: int) -> float:
-        """The share of so many features that is dropped."""
+        """The dropout rate of this number of features."""
         if self.input_dropout is not None:
             return self.input_dropout
         return 0.5 if features >= _MANY else 0.0
 
 
-_ROWS = 1024  # of one pass; bounds the memory of a large set of queries
+_ROWS = 1024  # rows per batch; bounds the memory
 _SURE = 30.0
-"""No logit is taken for further from 0: nothing learned here is surer than 1 in 10**13."""
+"""Logits are clipped to this distance from 0, a probability of about 1e-13."""
 
 Arrays = Mapping[str, Float64[NDArray[np.float64], "..."]]
 Rows = Float64[NDArray[np.float64], "query feature"]
@@ -121,9 +121,9 @@ class NetworkEnsemble(Predictor):
     """The mean of the probabilities of several networks of one kind.
 
     Attributes:
-        fixed: The probabilities of those that couldn't be learned; the networks know the others.
-        widths: Of the features, and of each layer before the outputs.
-        arrays: Of all networks together, by names.
+        fixed: The probabilities of targets that couldn't be learned; the networks have the others.
+        widths: The number of features, and the width of each layer before the outputs.
+        arrays: The stacked arrays of all networks, by name.
     """
 
     axes: ClassVar[Mapping[str, str]] = {"network": "networks"}
@@ -133,34 +133,34 @@ class NetworkEnsemble(Predictor):
 
     @property
     def width(self) -> int:
-        """How many features it was fitted on."""
+        """The number of features it was fitted on."""
         return self.widths[0]
 
     @property
     def networks(self) -> int:
-        """How many networks are averaged."""
+        """The number of networks that are averaged."""
         return len(next(iter(self.arrays.values())))
 
     @property
     def learned(self) -> tuple[str, ...]:
-        """The targets that the networks know, in order."""
+        """The targets that were learned, in order."""
         return tuple(name for name in self.targets if name not in self.fixed)
 
     @classmethod
     @abstractmethod
     def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
-        """The names and shapes of one network's arrays, for so many targets that are learned."""
+        """The names and shapes of one network's arrays, for this number of learned targets."""
 
     @classmethod
     def array_shapes(cls, plain: Mapping[str, Any]) -> dict[str, Shape]:
-        """Those of all networks together."""
+        """The shapes of the stacked arrays of all networks."""
         learned = len(plain["targets"]) - len(plain["fixed"])
         shapes = cls.shapes(plain["widths"], learned)
         return {name: (plain["networks"], *shape) for name, shape in shapes.items()}
 
     @abstractmethod
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
-        """What one network says of the learned targets."""
+        """The logits of one network for the learned targets."""
 
     def correctness(self, features: Features) -> Correctness:
         """The mean over the networks of the sigmoid of their logits."""
@@ -185,14 +185,14 @@ class NetworkEnsemble(Predictor):
 
     @cached_property
     def _each(self) -> list[dict[str, NDArray[np.float64]]]:
-        """Each network's arrays; in double precision a row's result hardly knows its batch."""
+        """Each network's arrays, in double precision so that batches hardly change results."""
         return [
             {name: array[n].astype(np.float64) for name, array in self.arrays.items()}
             for n in range(self.networks)
         ]
 
     def verify(self) -> None:
-        """Check that those that couldn't be learned are some of the targets, not all of them."""
+        """Check that the targets that couldn't be learned are some of the targets, but not all."""
         if not set(self.targets) > set(self.fixed):
             raise ConfigError(f"of the targets {self.targets}, {list(self.fixed)} are fixed")
 
@@ -206,9 +206,9 @@ def perceptron_shapes(
     """The names and shapes of the arrays.
 
     Args:
-        widths: Of the features and each hidden layer.
+        widths: The number of features, and the width of each hidden layer.
         heads: Names and widths of the last layers.
-        side_by_side: How many such networks stand beside each other, each with its own layers.
+        side_by_side: The number of parallel networks, each with its own layers.
     """
     found: dict[str, Shape] = {}
     for name, before, after in (
@@ -223,7 +223,7 @@ def perceptron_shapes(
 def perceptron_outputs(
     arrays: Arrays, rows: Rows, layers: int, head: str
 ) -> Float64[NDArray[np.float64], "query output"]:
-    """The outputs of one head after so many hidden layers; those of each network in turn."""
+    """The outputs of one head after the hidden layers, of all parallel networks in order."""
     units = rows
     for i in range(layers):
         units = np.maximum(units @ arrays[f"weight.{i}"] + arrays[f"bias.{i}"], 0)

@@ -1,4 +1,4 @@
-"""Networks in which the vector of a query meets one of each target, in a space of few dimensions.
+"""Networks that combine latent vectors of queries and targets, in a space of few dimensions.
 
 `matrix_factorisation`: the score w^T (v_t * (W q + b)) of a target t on a query q is RouteLLM's
 (Ong and others, 2024). Here it is the logit of a correct answer, learned from the cells of the
@@ -7,14 +7,15 @@ table of labels, for a pool of any size.
 `pairwise_factorisation`: RouteLLM says that target i beats target j on query q with the probability
 sigmoid(w^T ((v_i - v_j) * (W q + b))), the targets' vectors being of length one, and learns it from
 comparisons of two answers with a winner. Here a pair has a winner where one target was right and
-the other wrong. What all targets have in common on a query, such as its difficulty, no pair can
-tell: that level is a linear function of the features, fitted to the labels. On rows held out, a
-logistic regression on level and score, with an offset for each target, makes probabilities of them.
+the other wrong. The level that all targets share on a query, such as its difficulty, can't be
+learned from pairs: it is a linear function of the features, fitted to the labels. A logistic
+regression on level and score, with an offset for each target, fitted on held-out rows, turns them
+into probabilities.
 
-`irt`: item response theory, with queries as items and targets as those who answer (2PL). A target's
-probability is sigmoid(a(q) . theta - b(q)): how able it is, how far that matters for the query, and
-how difficult the query is (IRT-Router and MIRT-Router, Song and others 2025). What is estimated
-item by item in a test is here a function of the features, so that new queries have it.
+`irt`: item response theory, with queries as items and targets as respondents (2PL). A target's
+probability is sigmoid(a(q) . theta - b(q)), with its ability theta, the query's discrimination a
+and the query's difficulty b (IRT-Router and MIRT-Router, Song and others 2025). Discrimination and
+difficulty are functions of the features, so that new queries have them.
 """
 
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ _HEADS = DISCRIMINATION, DIFFICULTY
 
 @dataclass(frozen=True, eq=False)
 class LatentVectors(NetworkEnsemble):
-    """Vectors of the targets, and a linear map of the features to such vectors."""
+    """Vectors of the targets, and a linear map from features to such vectors."""
 
     @classmethod
     def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
@@ -80,7 +81,7 @@ class Factorisation(LatentVectors):
 @final
 @dataclass(frozen=True, eq=False)
 class PairwiseFactorisation(LatentVectors):
-    """The score tells who is ahead of whom; a level is what all targets have in common."""
+    """The score ranks the targets of a query; the level is what all targets share."""
 
     kind: ClassVar[str] = "pairwise_factorisation"
 
@@ -104,16 +105,16 @@ class PairwiseFactorisation(LatentVectors):
         """The probability that one target beats another where only one is right (RouteLLM's).
 
         Args:
-            features: As it was fitted on.
-            strong: The one whose win it is.
-            weak: The other.
+            features: The same features that it was fitted on.
+            strong: The name of the winner.
+            weak: The name of the loser.
 
         Raises:
-            ConfigError: One of them wasn't learned, or the features don't suit.
+            ConfigError: One of them wasn't learned, or the features don't fit.
         """
         lacking = [name for name in (strong, weak) if name not in self.learned]
         if lacking:
-            raise ConfigError(f"no pairs were learned of {lacking}; known are {self.learned}")
+            raise ConfigError(f"no pairs with {lacking} were learned; known are {self.learned}")
         i, j = self.learned.index(strong), self.learned.index(weak)
 
         def gap(arrays: Arrays, rows: Rows) -> Logits:
@@ -132,7 +133,7 @@ def _products(
 
 
 def _ahead(arrays: Arrays, rows: Rows) -> Logits:
-    """How far each target's score is ahead of the mean of all."""
+    """Each target's score minus the mean over targets."""
     vectors = arrays["target"][0]
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _LEAST)
     scores = _products(arrays, rows, unit)
@@ -156,7 +157,7 @@ class ItemResponse(NetworkEnsemble):
 
     @property
     def abilities(self) -> Float64[NDArray[np.float64], "learned dimension"]:
-        """Those of the learned targets, mean over the networks; with one dimension, in order."""
+        """Abilities of the learned targets, mean over networks; comparable with one dimension."""
         found: NDArray[np.float64] = self.arrays["ability"][:, 0].mean(axis=0, dtype=np.float64)
         return found
 
@@ -173,8 +174,8 @@ class LatentConfig(NetworkConfig):
     """Options of the factorisations.
 
     Attributes:
-        dimensions: Of the vectors of targets and queries.
-        dropout: The share of dimensions that is dropped.
+        dimensions: The dimension of the vectors of targets and queries.
+        dropout: The dropout rate of these dimensions.
     """
 
     dimensions: Count = 32
@@ -209,7 +210,7 @@ class FactorisationConfig(LatentConfig):
 @final
 @dataclass(frozen=True, kw_only=True)
 class PairwiseConfig(LatentConfig):
-    """Options of the matrix factorisation on pairs; one with a missing label is left out."""
+    """Options of the matrix factorisation on pairs; pairs with a missing label are left out."""
 
     predictor: ClassVar[type[NetworkEnsemble]] = PairwiseFactorisation
 
@@ -231,9 +232,10 @@ class IRTConfig(NetworkConfig):
     """Options of the item response model; missing cells are left out.
 
     Attributes:
-        dimensions: Of the abilities; 1 is IRT-2PL, whose discriminations are positive, and more is
-            MIRT-2PL.
-        hidden: Widths of hidden layers before discrimination and difficulty; none for linear ones.
+        dimensions: The dimension of the abilities; 1 is IRT-2PL, with positive discriminations,
+            and more is MIRT-2PL.
+        hidden: The widths of the hidden layers before discrimination and difficulty; empty for
+            linear functions.
     """
 
     predictor: ClassVar[type[NetworkEnsemble]] = ItemResponse

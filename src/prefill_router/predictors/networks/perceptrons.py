@@ -1,8 +1,8 @@
 """Networks of hidden layers with heads (section 3.2 of the paper).
 
-`mlp`: one small network per target, the paper's plain MLP. `multitask`: the same, each of which
-learns how difficult a query is, too. `unified_multitask`: one network for all targets and the
-difficulty, adapted from MIRT-Router (Song and others, 2025), as the paper's baseline of that name.
+`mlp`: one small network per target, the paper's plain MLP. `multitask`: the same, with the query's
+difficulty as a second task. `unified_multitask`: one network for all targets and the difficulty,
+adapted from MIRT-Router (Song and others, 2025), the paper's baseline of that name.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class Perceptrons(NetworkEnsemble):
     """Hidden layers, then a head for the correctness, and one for the difficulty if it is learned.
 
     Attributes:
-        shared: Whether one network serves all targets; else each has one of its own.
+        shared: Whether one network serves all targets; otherwise each has its own.
         has_difficulty: Whether there is a head for the difficulty.
     """
 
@@ -60,19 +60,19 @@ class Perceptrons(NetworkEnsemble):
 @final
 @dataclass(frozen=True, eq=False)
 class TargetNetworks(Perceptrons):
-    """A network of its own for each target."""
+    """A separate network for each target."""
 
     kind: ClassVar[str] = "mlp"
 
 
 @dataclass(frozen=True, eq=False)
 class DifficultyNetworks(Perceptrons):
-    """Networks that know how difficult a query is, too."""
+    """Networks that also predict how difficult a query is."""
 
     has_difficulty: ClassVar[bool] = True
 
     def difficulty(self, features: Features) -> Float64[NDArray[np.float64], " query"]:
-        """The share of targets that answers each query wrongly, as all networks say on average."""
+        """The predicted share of targets that answer each query wrongly, mean over networks."""
 
         def head(arrays: Arrays, rows: Rows) -> Logits:
             return perceptron_outputs(arrays, rows, len(self.widths) - 1, DIFFICULTY)
@@ -85,7 +85,7 @@ class DifficultyNetworks(Perceptrons):
 @final
 @dataclass(frozen=True, eq=False)
 class MultiTaskNetworks(DifficultyNetworks):
-    """A network of its own for each target, with a head for the difficulty beside its own."""
+    """A separate network for each target, with heads for correctness and difficulty."""
 
     kind: ClassVar[str] = "multitask"
 
@@ -101,10 +101,10 @@ class UnifiedNetwork(DifficultyNetworks):
 
 @dataclass(frozen=True, kw_only=True)
 class PerceptronConfig(NetworkConfig):
-    """Options of networks of hidden layers; each stops when the correctness it knows is learned.
+    """Options of networks of hidden layers; early stopping uses the loss of the correctness.
 
     Attributes:
-        hidden: Widths of the hidden layers, at least one.
+        hidden: The widths of the hidden layers, at least one.
     """
 
     predictor: ClassVar[type[Perceptrons]]
@@ -113,12 +113,12 @@ class PerceptronConfig(NetworkConfig):
 
     @property
     def inner(self) -> tuple[int, ...]:
-        """Widths of the hidden layers."""
+        """The widths of the hidden layers."""
         return tuple(self.hidden)
 
     @property
     def difficulty(self) -> float | None:
-        """What the loss of the difficulty counts; None where it isn't learned."""
+        """The weight of the difficulty's loss; None where it isn't learned."""
         return None
 
     def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
@@ -140,18 +140,17 @@ class MLPConfig(PerceptronConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiTaskConfig(PerceptronConfig):
-    """Options of networks that learn how difficult a query is, too.
+    """Options of networks that also predict how difficult a query is.
 
     Attributes:
-        difficulty_weight: What the loss of the difficulty counts, where that of the correctness
-            counts 1.
+        difficulty_weight: The weight of the difficulty's loss, where that of the correctness has 1.
     """
 
     difficulty_weight: NotNegative = 1.0
 
     @property
     def difficulty(self) -> float | None:
-        """What the loss of the difficulty counts."""
+        """The weight of the difficulty's loss."""
         return self.difficulty_weight
 
 

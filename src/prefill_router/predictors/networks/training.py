@@ -1,4 +1,4 @@
-"""Trains ensembles of networks: what they learn from, mini-batches, the seeds put together."""
+"""Training of ensembles of networks: training data, mini-batches, and the ensemble of seeds."""
 
 import math
 from collections.abc import Iterator
@@ -34,16 +34,16 @@ from prefill_router.statistics import column_spread
 from prefill_router.training import Trainer, TrainingRun, train_together
 
 _CONSTANT = 1e-6
-"""A spread below this share of the mean is rounding, in single precision."""
+"""A standard deviation below this share of the mean is rounding error in single precision."""
 
 PerFeature = Float64[NDArray[np.float64], " feature"]
 
 
 def _scaling(features: Features) -> tuple[PerFeature, PerFeature]:
-    """The mean of each feature, and the number that gives those that vary a mean variance of 1.
+    """The mean of each feature, and the multiplier that gives a mean variance of 1.
 
-    It is one number for all, since principal components are worse with equal variances (see
-    docs/decisions/0002-no-whitening.md).
+    It is the same for all features that vary, since principal components predict worse with equal
+    variances (see docs/decisions/0002-no-whitening.md).
     """
     mean, spread, varies = column_spread(features, rounding=_CONSTANT)
     if not varies.any():
@@ -55,14 +55,14 @@ def _scaling(features: Features) -> tuple[PerFeature, PerFeature]:
 @final
 @dataclass(frozen=True, eq=False)
 class NetworkRows:
-    """Rows to learn from or to validate on, for networks that share the targets out among them.
+    """Rows to fit or to validate on, with the targets assigned to networks.
 
     Attributes:
         features: Centred, all divided by the same number.
-        labels: Of the targets that can be learned; 0 where missing.
-        weights: What each label counts; 0 where missing.
-        difficulty: 1 - the mean of all labels that were measured on the query.
-        difficulty_weights: What each query's difficulty counts.
+        labels: The labels of the targets that can be learned; 0 where missing.
+        weights: The weight of each label; 0 where missing.
+        difficulty: 1 minus the mean of all labels that were measured on the query.
+        difficulty_weights: The weight of each query's difficulty.
     """
 
     features: Float32[Tensor, "row feature"]
@@ -113,8 +113,8 @@ class NetworkRun(TrainingRun):
     """One seed: the mean losses of its networks, and the best parameters of each of them.
 
     Attributes:
-        networks: Each network's own losses, until it stopped.
-        parameters: Of all networks together, each as it was at its own best epoch.
+        networks: The losses of each network, until it stopped.
+        parameters: The stacked parameters, those of each network from its own best epoch.
     """
 
     networks: list[TrainingRun] = field(default_factory=list)
@@ -132,11 +132,11 @@ def train(
     """Train the networks of all seeds.
 
     Args:
-        rows: What is learned from.
+        rows: The training data.
         architecture: The networks.
         config: The options.
-        seed: Of all draws.
-        progress: Told of every epoch.
+        seed: The seed of all random numbers.
+        progress: Shows the number of epochs done.
     """
     numbers = [np.random.SeedSequence([seed, index]) for index in range(config.seeds)]
     trainers = [_NetworkTrainer(rows, architecture, config, number) for number in numbers]
@@ -169,19 +169,19 @@ class _NetworkTrainer(Trainer):
 
     @property
     def active(self) -> int:
-        """One until all its networks have stopped."""
+        """1 until all networks have stopped, then 0."""
         return int(any(self._goes_on(network) for network in self.run.networks))
 
     def _goes_on(self, network: TrainingRun) -> bool:
         return network.waited < self._config.patience
 
     def epoch(self) -> None:
-        """One pass over the fitting rows, then the validation losses."""
+        """Train on the fitting rows once, then compute the validation losses."""
         self._validate(torch.stack([self._step(rows) for rows in self._batches()]).mean(0))
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Choose what is chosen on the rows held out, once all is trained."""
+        """Fit the parameters that are fitted on the held-out rows, after training."""
         best = {name: torch.from_numpy(value) for name, value in self.run.parameters.items()}
         if all(np.isfinite(network.best) for network in self.run.networks):
             held = self._held
@@ -217,10 +217,10 @@ class _NetworkTrainer(Trainer):
 
     @torch.no_grad()
     def _validate(self, losses: Float[Tensor, " network"]) -> None:
-        """Note an epoch's losses, and the parameters of the networks that became better."""
+        """Record an epoch's losses, and the parameters of the networks that improved."""
         run, held = self.run, self._held
         outputs = self._architecture.outputs(self._parameters, held.features, lambda units: units)
-        # Where nothing was held out of a target there is only the loss on the fitted rows.
+        # A target without held-out labels only has the loss on the fitted rows.
         measured = held.weights.sum((1, 2)) > 0
         found = torch.where(measured, _losses(outputs, held), losses).double()
         run.record(float(losses.mean()), float(found.numpy().mean()))
@@ -246,7 +246,7 @@ def _optimiser(parameters: Parameters, config: NetworkConfig) -> torch.optim.Ada
 
 
 def _losses(outputs: Outputs, rows: NetworkRows) -> Float[Tensor, " network"]:
-    """The cross-entropy of each network, in nats per label; and per pair, where it learns those."""
+    """The cross-entropy of each network, in nats per label, plus per pair if it learns those."""
     each = binary_cross_entropy_with_logits(outputs.correct, rows.labels, reduction="none")
     losses = _mean(each * rows.weights, rows.weights.sum((1, 2)))
     return losses if outputs.preference is None else losses + pair_losses(outputs.preference, rows)
@@ -255,10 +255,10 @@ def _losses(outputs: Outputs, rows: NetworkRows) -> Float[Tensor, " network"]:
 def pair_losses(
     preference: Float[Tensor, "network row target"], rows: NetworkRows
 ) -> Float[Tensor, " network"]:
-    """The cross-entropy of each network, in nats per pair of which one is right and one is wrong.
+    """The cross-entropy of each network, in nats per pair of a right and a wrong answer.
 
-    Both labels of a pair must be measured. Soft labels are chances: of labels of 0.9 and 0.2 the
-    first is the one that is right with weight 0.9 x 0.8, the second with weight 0.2 x 0.1.
+    Both labels of a pair must be measured. Soft labels are probabilities: with labels of 0.9 and
+    0.2 the first is the winner with weight 0.9 x 0.8, the second with weight 0.2 x 0.1.
     """
     wins, loses = rows.labels * rows.weights, (1 - rows.labels) * (rows.weights > 0)
     weights = wins[..., :, None] * loses[..., None, :]
@@ -291,16 +291,16 @@ def fit_ensemble(
     seed: int,
     progress: Progress,
 ) -> PredictorFit:
-    """Train the networks of an ensemble and put them together.
+    """Train the networks of an ensemble.
 
     Args:
-        examples: Train rows.
+        examples: The training data.
         config: The options.
-        seed: Of all draws.
-        progress: Told of every epoch.
+        seed: The seed of all random numbers.
+        progress: Shows the number of epochs done.
 
     Raises:
-        FitError: The losses grew beyond all bounds.
+        FitError: The losses aren't finite.
     """
     used, rates = usable_rows(examples, missing=-1.0), examples.base_rates
     mean, scale = _scaling(used.features)
@@ -335,7 +335,7 @@ def fit_ensemble(
 def _unscaled(
     parameters: Arrays, mean: PerFeature, scale: PerFeature, inputs: tuple[str, ...]
 ) -> Arrays:
-    """The parameters of a network that takes the features as they come, not centred and divided."""
+    """The parameters of the same network for unscaled features."""
     found = dict(parameters)
     for layer in inputs:
         weight, bias = f"weight.{layer}", f"bias.{layer}"
