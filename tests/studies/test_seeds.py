@@ -98,7 +98,7 @@ def test_the_page_says_what_moves(study: SeedStudy, tmp_path: Path) -> None:
     write_report_files(report_seeds(study, title="Seeds", known={}), tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert "The seed changes the mean AUC most for network" in page
-    assert "whatever the seed: neighbours" in page
+    assert "for every seed: neighbours" in page
     assert f"± {study.spreads[0].sd('auc_mean'):.4f}" in page
     assert "± 0.0000" not in page
     none = SeedStudy((), (), 10, 0, 2)
