@@ -60,7 +60,7 @@ def test_every_number_has_an_explanation_and_an_interval() -> None:
     for name, estimate in evaluation.headline.items():
         if name in OF_TWO:
             assert (
-                estimate.reason == "it is of a strong and a weak target; 4 targets were evaluated"
+                estimate.reason == "it needs a strong and a weak target; 4 targets were evaluated"
             )
             continue
         assert estimate.lower <= estimate.upper, name

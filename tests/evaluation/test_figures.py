@@ -10,7 +10,7 @@ from prefill_router.evaluation import Evaluation, Trial, evaluate
 from prefill_router.evaluation.bootstrap import Band, Estimate
 from prefill_router.reporting.accuracy_cost_figures import draw, draw_side_by_side, drawing
 from prefill_router.reporting.pages import page, style
-from prefill_router.reporting.report import Cell, Table, estimate_cell, sure
+from prefill_router.reporting.report import Cell, Table, estimate_cell, significance
 from tests.evaluation.trials import random_system
 
 pytestmark = pytest.mark.slow
@@ -66,7 +66,7 @@ def test_targets_are_labelled_and_joined_by_no_straight_line(judged: Evaluation,
     assert set(judged.targets) <= written
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert "their frontier" not in lines
-    assert lines["one that no other beats"].get_linestyle() == "None"
+    assert lines["on the Pareto frontier"].get_linestyle() == "None"
     mixed = lines["best fixed mix"]
     assert mixed.get_linestyle() == "--"
     if view == "raw":  # straight in cost, so bent on the logarithmic axis
@@ -103,11 +103,15 @@ def test_without_costs_there_is_no_dearest_target() -> None:
 
 def test_bold_is_surely_better_and_brackets_surely_worse() -> None:
     gain, loss, even = Estimate(2, 1, 3), Estimate(-2, -3, -1), Estimate(1, -1, 3)
-    assert [sure(one, "higher") for one in (gain, loss, even)] == ["better", "worse", ""]
-    assert [sure(one, "lower") for one in (gain, loss, even)] == ["worse", "better", ""]
-    assert sure(gain, "neither") == sure(Estimate(1, math.nan, math.nan), "higher") == ""
-    assert "<b>2.000</b>" in shown(estimate_cell(gain, "number", held="better"))
-    assert "[-2.000]" in shown(estimate_cell(loss, "number", held="worse"))
+    assert [significance(one, "higher") for one in (gain, loss, even)] == ["better", "worse", ""]
+    assert [significance(one, "lower") for one in (gain, loss, even)] == ["worse", "better", ""]
+    assert (
+        significance(gain, "neither")
+        == significance(Estimate(1, math.nan, math.nan), "higher")
+        == ""
+    )
+    assert "<b>2.000</b>" in shown(estimate_cell(gain, "number", compared="better"))
+    assert "[-2.000]" in shown(estimate_cell(loss, "number", compared="worse"))
     assert "font-weight: 600" not in style()  # nor is what heads a row
 
 

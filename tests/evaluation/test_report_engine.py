@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 TABLE = Table(
     ["who", "number"],
-    [["<a>", Cell("1", note="0 to 2", held="better")], ["b", "2"]],
+    [["<a>", Cell("1", note="0 to 2", compared="better")], ["b", "2"]],
     right_from=1,
 )
 
@@ -42,7 +42,7 @@ def described() -> Report:
     return Report(
         name="numbers",
         title="A & B",
-        said=["Said <first>."],
+        summary=["Said <first>."],
         known={"data": "<d>"},
         parts=[
             Section("Part <1>", [Note("quiet"), TABLE, Folded("more", [Code("a: <1>")])]),

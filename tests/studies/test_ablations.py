@@ -16,7 +16,7 @@ from prefill_router.studies.ablations import (
     AblationStudy,
     ablation_study,
     report_ablations,
-    said,
+    summary,
 )
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import PLANTED, states_of
@@ -60,7 +60,7 @@ def test_rows_are_the_layers_own(study: AblationStudy) -> None:
 
 def test_a_store_that_lacks_a_pool_is_told(study: AblationStudy) -> None:
     assert study.skipped == (("elsewhere", "fake"), ("elsewhere", "deaf"))
-    assert "Left out: elsewhere under deaf" in " ".join(said(study))
+    assert "Left out: elsewhere with deaf" in " ".join(summary(study))
     with pytest.raises(ConfigError, match=r"none of 2 stores holds .* \['elsewhere'\]"):
         ablation_study({"elsewhere": POOLS["elsewhere"]}, STORES)
     with pytest.raises(ConfigError, match="none of 0 stores"):

@@ -26,7 +26,7 @@ from prefill_router.studies.comparison import (
     write,
 )
 from prefill_router.studies.comparison.comparison import CONSTANT, draw_for
-from prefill_router.studies.comparison.report import sure_of, to_dict, verdict
+from prefill_router.studies.comparison.report import significance_of, to_dict, verdict
 from prefill_router.testing import make_routing_dataset
 from tests.commands import refused, succeeded
 from tests.fakes.planted_signal import states_of
@@ -79,13 +79,13 @@ def test_numbers_are_those_of_evaluate_and_compare(result: ComparisonResult) -> 
 
 def test_the_reference_is_not_compared_with_itself(result: ComparisonResult) -> None:
     assert not result.by_name["ours"].against
-    assert sure_of(result.by_name["ours"].against, "auc_mean") == ""
+    assert significance_of(result.by_name["ours"].against, "auc_mean") == ""
 
 
 def test_the_constant_does_not_beat_the_constant(result: ComparisonResult) -> None:
     assert result.beaten_by_constant == ["nothing & <less>"]
-    assert sure_of(result.by_name["nothing & <less>"].against, "auc_mean") == "worse"
-    assert sure_of(result.by_name["tolerant"].against, "auc_mean") == ""
+    assert significance_of(result.by_name["nothing & <less>"].against, "auc_mean") == "worse"
+    assert significance_of(result.by_name["tolerant"].against, "auc_mean") == ""
 
 
 def test_on_shuffled_labels_nobody_beats_the_constant() -> None:
@@ -190,7 +190,7 @@ def test_the_page_opens_offline_and_says_who_is_best(
         assert line in page.words
     assert "nothing & <less>" in page.words
     assert "<made up>" in page.words
-    assert "Not surely better than always predicting" in page.words
+    assert "Not significantly better than always predicting" in page.words
     assert "reads no text of an answer" in page.words
 
 

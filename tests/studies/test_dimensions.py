@@ -14,7 +14,7 @@ from prefill_router.studies.dimensions import (
     DimensionStudy,
     dimension_study,
     report_dimensions,
-    said,
+    summary,
 )
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import PLANTED, shuffled, states_of
@@ -66,12 +66,12 @@ def test_more_components_than_there_are_change_nothing() -> None:
     found = dimension_study([STATES], TRAIN, dims=(16, 40), poolings=("mean",))
     assert found.cells[0].fisher == pytest.approx(found.cells[1].fisher)
     assert found.top.dim == 16
-    assert "The states of fake have 16 dimensions; more can't be kept." in said(found)
+    assert "The states of fake have 16 dimensions; PCA can't keep more." in summary(found)
 
 
 def test_the_default_is_compared_with_the_best(tmp_path: Path, study: DimensionStudy) -> None:
     found = dimension_study([STATES], TRAIN, dims=(2, 100), poolings=("last",))
-    assert "With 100 components, what a router keeps unless told otherwise" in " ".join(said(found))
+    assert "With 100 components, the default of a router" in " ".join(summary(found))
     write_report_files(report_dimensions(study, title="Dimensions", known={}), tmp_path)
     told = json.loads((tmp_path / "dimensions.json").read_text())
     assert told["top"] == study.top.to_dict()

@@ -145,7 +145,7 @@ def test_unknown_costs_and_times_are_said_and_not_made_up() -> None:
     assert "prices" in numbers["total_cost"].reason
     assert "speed" in numbers["answer_seconds"].reason
     shown = report_of(found, title="T", known={})
-    assert any("unknown" in text for text in shown.said)
+    assert any("unknown" in text for text in shown.summary)
     page = render(shown, {"overhead": "<svg></svg>"})
     assert "nan" not in page.replace("Financ", "")
 
@@ -156,8 +156,8 @@ def test_the_page_says_what_was_found_and_draws_it() -> None:
     shown = report_of(
         study_end_to_end(both, "t3", charges=charges, resamples=30), title="T", known={"data": "d"}
     )
-    text = " ".join(shown.said)
-    assert "of what a query costs in all" in text
+    text = " ".join(shown.summary)
+    assert "of the total cost of a query" in text
     assert "than t3 alone" in text
     assert "order of the two routers" in text
     assert shown.figures["overhead"].rows[0]["system"] == "router"

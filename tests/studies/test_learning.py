@@ -151,7 +151,7 @@ def test_verdicts(found: LearningStudy) -> None:
     good, none = Estimate(0.7, 0.69, 0.71), Estimate(0.51, 0.49, 0.53)
     assert verdict(good, 0.02)[0] == "more labels help"
     assert verdict(good, 0.0)[0] == "more labels won't help"
-    assert "nothing has been learned" in verdict(none, 0.02)[1]
+    assert "nothing was learned" in verdict(none, 0.02)[1]
     lost = Estimate(np.nan, np.nan, np.nan, 1, "no target has right and wrong answers")
     assert verdict(lost, 0.02)[0] == "can't tell"
     assert "no target has right and wrong answers" in verdict(lost, 0.02)[1]
@@ -308,8 +308,8 @@ def test_ticks_stand_apart_and_shares_are_percentages(found: LearningStudy) -> N
 
 def test_the_page_gives_the_advice_in_words(found: LearningStudy) -> None:
     shown = report_of(found, title="Learning curves", known={"dataset": "d"})
-    text = " ".join(shown.said)
-    assert found.curves["one"].verdict in shown.said[0]
+    text = " ".join(shown.summary)
+    assert found.curves["one"].verdict in shown.summary[0]
     assert "targets" in text
     page = render(shown, {"learning": "<svg></svg>"})
     assert ">nan" not in page

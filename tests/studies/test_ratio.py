@@ -14,7 +14,7 @@ from prefill_router.evaluation import evaluate
 from prefill_router.policy import Predictions, Threshold
 from prefill_router.reporting.report_files import check_place, mark, write_report_files
 from prefill_router.studies.ratio import RATIOS, RatioOrder, RatioStudy, routing_ratio, strongest
-from prefill_router.studies.ratio_report import report_ratio, said
+from prefill_router.studies.ratio_report import report_ratio, summary
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import shuffled
 
@@ -117,8 +117,8 @@ def test_an_informed_order_beats_chance_and_a_shuffled_one_does_not() -> None:
     blind = routing_ratio(systems, noise, strong=STRONG, resamples=200)
     lift = blind.curves[0].summary["lift"]
     assert lift.lower < 0 < lift.upper
-    assert "Not surely better than forcing queries drawn by lot: blind" in " ".join(said(blind))
-    assert "Not surely" not in " ".join(said(studied()))
+    assert "Not significantly better than sending random queries: blind" in " ".join(summary(blind))
+    assert "Not significantly" not in " ".join(summary(studied()))
 
 
 def test_neither_the_order_of_rows_nor_of_targets_matters() -> None:

@@ -14,7 +14,14 @@ from prefill_router.evaluation import evaluate
 from prefill_router.fitting import FitConfig, learn, recipe_from_dict
 from prefill_router.reporting.pages import render
 from prefill_router.reporting.report_files import write_report_files
-from prefill_router.studies.seeds import ENOUGH, NUMBERS, SeedStudy, report_seeds, said, seed_study
+from prefill_router.studies.seeds import (
+    ENOUGH,
+    NUMBERS,
+    SeedStudy,
+    report_seeds,
+    seed_study,
+    summary,
+)
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import states_of
 
@@ -90,12 +97,12 @@ def test_a_router_that_cannot_be_fitted_is_told(monkeypatch: pytest.MonkeyPatch)
 def test_the_page_says_what_moves(study: SeedStudy, tmp_path: Path) -> None:
     write_report_files(report_seeds(study, title="Seeds", known={}), tmp_path)
     page = (tmp_path / "index.html").read_text()
-    assert "The seed moves the mean AUC most for network" in page
-    assert "whatever the seed: neighbours" in page
+    assert "The seed changes the mean AUC most for network" in page
+    assert "for every seed: neighbours" in page
     assert f"± {study.spreads[0].sd('auc_mean'):.4f}" in page
     assert "± 0.0000" not in page
     none = SeedStudy((), (), 10, 0, 2)
-    assert said(none) == ["No router could be fitted."]
+    assert summary(none) == ["No router could be fitted."]
     write_report_files(report_seeds(none, title="Seeds", known={}), tmp_path / "none")
 
 
@@ -111,6 +118,6 @@ def test_what_is_not_defined_is_said_and_shown_as_a_dash(study: SeedStudy) -> No
         for one in study.spreads
     )
     lost = dataclasses.replace(study, spreads=spreads)
-    assert "P-AUCCC" in said(lost)[-1]
+    assert "P-AUCCC" in summary(lost)[-1]
     shown = report_seeds(lost, title="Seeds", known={})
     assert "nan" not in render(shown, {"seeds": ""})

@@ -15,7 +15,7 @@ from prefill_router.evaluation.formatting import NOTHING
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
 from prefill_router.reporting.report_files import write_report_files
 from prefill_router.studies.shift import PRESETS, Shift, ShiftStudy, arms, shift_study
-from prefill_router.studies.shift_report import paper_rows, report_shift, said
+from prefill_router.studies.shift_report import paper_rows, report_shift, summary
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import relabelled, shuffled, states_of
 
@@ -64,7 +64,7 @@ def test_planted_harm_is_found(harmed: ShiftStudy) -> None:
     accuracy = {arm: numbers["argmax_accuracy"] for arm, numbers in one.numbers.items()}
     assert accuracy["equal"].lower > accuracy["shifted"].upper
     assert accuracy["equal"].value == pytest.approx(accuracy["reference"].value, abs=0.05)
-    told = " ".join(said(harmed))
+    told = " ".join(summary(harmed))
     assert "at lam = 1: neighbours" in told
     assert "not above 0.5): neighbours" in told
 
@@ -74,7 +74,7 @@ def test_no_harm_where_the_domain_makes_no_difference() -> None:
     [one] = found.routers
     assert one.numbers["shifted"]["auc_mean"].lower > 0.8
     assert one.loss_of_shift["auc_mean"].value > -0.03
-    assert "at lam = 1: none" in " ".join(said(found))
+    assert "at lam = 1: none" in " ".join(summary(found))
 
 
 def test_no_harm_is_claimed_on_shuffled_labels() -> None:
@@ -221,6 +221,6 @@ def test_a_loss_that_is_not_known_is_said_with_its_reason(harmed: ShiftStudy) ->
     [one] = harmed.routers
     unknown = Estimate(np.nan, np.nan, np.nan, 1, "no query has all outcomes")
     lost = dataclasses.replace(one, loss={**one.loss, "argmax_accuracy": unknown})
-    text = said(dataclasses.replace(harmed, routers=(lost,)))[0]
+    text = summary(dataclasses.replace(harmed, routers=(lost,)))[0]
     assert "isn't known: no query has all outcomes" in text
     assert NOTHING not in text

@@ -108,14 +108,14 @@ def _known(plan: "ComparisonPlan", data: Path) -> dict[str, str]:
 
 def _show(result: "ComparisonResult") -> None:
     from prefill_router.evaluation import HEADLINE, worded
-    from prefill_router.studies.comparison import by_number, sure_of, verdict
+    from prefill_router.studies.comparison import by_number, significance_of, verdict
 
     table = columns("router", *_COLUMNS.values())
     marks = {"better": "+", "worse": "-", "": " "}
     for one in by_number(result.routers, "auc_mean"):
         cells = [
             worded(one.headline[name].value, HEADLINE[name].unit)
-            + marks[sure_of(one.against, name)]
+            + marks[significance_of(one.against, name)]
             for name in _COLUMNS
         ]
         table.add_row(one.name, *cells)

@@ -166,7 +166,7 @@ def finish(report: "Report", to: Path, *, as_json: bool = False) -> None:
         return
     if report.short is not None:
         out.print(report.short.for_terminal())
-    for line in report.said:
+    for line in report.summary:
         out.say(line)
     out.say(f"report: {to / PAGE}")
 

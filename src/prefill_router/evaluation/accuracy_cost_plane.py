@@ -4,13 +4,12 @@
     x = (C_high - C) / (C_high - C_low)                  (`linear`)
     y = (accuracy - floor) / (ceiling - floor)
 
-C is a mean observed cost; C_low and C_high are the lowest and the highest of a single target on the
-evaluated queries, the floor is the lowest accuracy of a single target, and the ceiling is the
-oracle's. Nothing is clipped: a router cheaper than every single target lies right of 1.
+C is a mean observed cost. C_low and C_high are the lowest and the highest cost of a single target
+on the evaluated queries, the floor is the lowest accuracy of a single target, and the ceiling is
+the oracle's accuracy. Nothing is clipped: a router cheaper than every single target has x above 1.
 
-Between two settings lies every mix of them: send a fixed share of the queries to one, the others to
-the other. So the upper concave envelope is what no mix exceeds, and it is level beyond its highest
-point.
+Two settings can be mixed: a fixed share of the queries goes to one and the rest to the other. No
+mix exceeds the upper concave envelope, which is level beyond its highest point.
 """
 
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ Mask = Bool[NDArray[np.bool_], "resample point"]
 @final
 @dataclass(frozen=True, eq=False)
 class Anchors:
-    """What 0 and 1 mean in the normalised plane, in each resample; NaN where unknown.
+    """The costs and accuracies at 0 and 1 of the normalised plane, per resample; NaN where unknown.
 
     Attributes:
         cost_low: Lowest mean observed cost of a single target, US dollars.
@@ -53,7 +52,7 @@ class Anchors:
         accuracy: Float[NDArray[np.float64], "resample target"],
         oracle: PerResample,
     ) -> "Anchors":
-        """The anchors of these single targets."""
+        """The anchors given by the single targets and the oracle."""
         return cls(
             np.fmin.reduce(cost, axis=1),
             np.fmax.reduce(cost, axis=1),
@@ -62,7 +61,7 @@ class Anchors:
         )
 
     def cheapness(self, cost: PerPoint, *, axis: Axis) -> PerPoint:
-        """Normalised inverse (or linear) cost: 0 at `cost_high`, 1 at `cost_low`, NaN undefined."""
+        """Normalised inverse or linear cost: 0 at `cost_high`, 1 at `cost_low`; may be NaN."""
         low, high = self.cost_low[:, None], self.cost_high[:, None]
         spread = np.where(high - low > SAME * high, high - low, 0)
         linear = divide(high - cost, spread)
@@ -75,15 +74,15 @@ class Anchors:
         return divide(accuracy - floor, np.where(room > SAME, room, 0))
 
     def place(self, cost: PerPoint, accuracy: PerPoint, *, axis: Axis) -> tuple[PerPoint, PerPoint]:
-        """Both of these: x and y in the plane."""
+        """The normalised cost x and the normalised accuracy y."""
         return self.cheapness(cost, axis=axis), self.height(accuracy)
 
 
 def padded_area(x: PerPoint, y: PerPoint) -> PerResample:
-    """P-AUCCC: the area under points ordered by x, padded left to x = 0 at the leftmost's height.
+    """P-AUCCC: the area under points ordered by x, level from x = 0 to the leftmost point.
 
-    Points that aren't finite are left out. Of points with the same x, the later one is the left one
-    (along a lambda path, the one of higher lam). NaN where there is no point.
+    Points that aren't finite are left out. Of points with the same x, the later one (along a lambda
+    path, the one of higher lam) is taken to be further left. NaN where there is no point.
     """
     known = np.isfinite(x) & np.isfinite(y)
     keys = np.where(known, np.round(x, 12), np.inf)[:, ::-1]
@@ -108,9 +107,10 @@ def frontier(
     cost: Float[NDArray[np.float64], "resample target"],
     accuracy: Float[NDArray[np.float64], "resample target"],
 ) -> Bool[NDArray[np.bool_], "resample target"]:
-    """Which single targets are on the Pareto frontier: none is as cheap and as good, and better.
+    """Which single targets are on the Pareto frontier: no other is as cheap and as accurate.
 
-    Of targets alike in both the first is on it; targets of unknown cost or accuracy aren't.
+    Of targets with equal cost and accuracy only the first is on it. Targets of unknown cost or
+    accuracy aren't.
     """
     known = np.isfinite(cost) & np.isfinite(accuracy)
     mine, theirs = (slice(None), slice(None), None), (slice(None), None, slice(None))
@@ -134,8 +134,8 @@ def envelope(cost: PerPoint, accuracy: PerPoint) -> tuple[Corners, Corners]:
     one; a row without any point is NaN.
 
     Args:
-        cost: Of each point; any order, best nearly rising.
-        accuracy: Of each point.
+        cost: Cost of each point, in any order; fastest where it nearly rises.
+        accuracy: Accuracy of each point.
     """
     x, y = _compact(cost, accuracy, _undominated(cost, accuracy))
     rows = np.arange(len(x))
@@ -150,7 +150,7 @@ def envelope(cost: PerPoint, accuracy: PerPoint) -> tuple[Corners, Corners]:
         if not ahead.any():
             break
         slope = np.full(x.shape, -1.0)
-        # Costs that differ by a rounding make a slope beyond any number, which is as good as up.
+        # Costs that differ by rounding alone give a slope that overflows; infinity will do.
         with np.errstate(over="ignore"):
             np.divide(rise, run, out=slope, where=ahead)
         at = np.where(ahead.any(axis=1), slope.argmax(axis=1), at)
@@ -164,20 +164,20 @@ def envelope(cost: PerPoint, accuracy: PerPoint) -> tuple[Corners, Corners]:
 def envelope_targets(
     cost: Float[NDArray[np.float64], " target"], accuracy: Float[NDArray[np.float64], " target"]
 ) -> list[int]:
-    """Which single targets are corners of their envelope, by rising cost; the first of equals."""
+    """Indices of the targets at the envelope's corners, by rising cost; the first of equals."""
     places = list(zip(cost.tolist(), accuracy.tolist(), strict=True))
     corners = zip(*(ends[0].tolist() for ends in envelope(cost[None], accuracy[None])), strict=True)
     return [places.index(corner) for corner in dict.fromkeys(corners) if corner in places]
 
 
 def area(x: PerPoint, y: PerPoint, low: PerResample, high: PerResample) -> PerResample:
-    """The area under linearly joined points from `low` to `high`, where they reach.
+    """The area under linearly interpolated points from `low` to `high`, within the points' range.
 
     Args:
-        x: Rising.
-        y: The heights; NaN from the last known point on.
-        low: Where the area begins.
-        high: Where it ends.
+        x: Positions of the points, rising.
+        y: Heights of the points; NaN from the last known point on.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
     """
     begin = np.clip(x[:, :-1], low[:, None], high[:, None])
     end = np.clip(x[:, 1:], low[:, None], high[:, None])
@@ -191,7 +191,7 @@ def area(x: PerPoint, y: PerPoint, low: PerResample, high: PerResample) -> PerRe
 
 
 def _undominated(cost: PerPoint, accuracy: PerPoint) -> Bool[NDArray[np.bool_], "resample point"]:
-    """Points that may be corners: no earlier one that was the most accurate so far is as cheap."""
+    """Points that may be corners: more accurate or cheaper than the most accurate earlier point."""
     height = np.where(np.isfinite(cost) & np.isfinite(accuracy), accuracy, -np.inf)
     best = np.maximum.accumulate(height, axis=1)
     record = np.ones(height.shape, dtype=np.bool_)
@@ -205,7 +205,7 @@ def _undominated(cost: PerPoint, accuracy: PerPoint) -> Bool[NDArray[np.bool_], 
 def _compact(
     cost: PerPoint, accuracy: PerPoint, kept: Bool[NDArray[np.bool_], "resample point"]
 ) -> tuple[Kept, Kept]:
-    """The kept points of each row, filled up with points at infinity that are worth nothing."""
+    """The kept points of each row, padded with points of infinite cost and lowest accuracy."""
     rows, columns = np.nonzero(kept)
     counts = kept.sum(axis=1)
     place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)

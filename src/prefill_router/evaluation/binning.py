@@ -1,12 +1,12 @@
-"""Predictions in bins, sorted once, so that what any weights make of them needs one product.
+"""Predictions sorted into bins once, so that the sums under any weights need one matrix product.
 
-In a resample, what is measured in a bin is off by the noise of the sample and by that of the
-resampling on top, and errors that are never negative grow with noise. How much comes from where can
-be told from the weights: a query that counts w times adds w to what the variance of a sum would be
-in a sample of that size, and w squared in truth. Taking off the difference, `resampling`, keeps the
-resamples around what was measured; without any resampling it is zero. Taking off all of it
-estimates what infinitely many queries would give: Ferro and Fricker, "A bias-corrected
-decomposition of the Brier score" (2012). The cells of one query are taken as one draw.
+In a resample, the statistics of a bin carry the noise of the sample and that of the resampling, and
+both bias non-negative errors upwards. The weights separate the two: a query that counts w times
+adds w squared to the variance of a sum, where a sample of that size would have w. Subtracting the
+difference (`resampling`) centres the resamples on the measured value; without resampling it is
+zero. Subtracting the whole noise (`all`) estimates the value for infinitely many queries: Ferro and
+Fricker, "A bias-corrected decomposition of the Brier score" (2012). The cells of one query count as
+one draw.
 """
 
 from collections.abc import Iterator
@@ -39,18 +39,18 @@ _LINEAR, _SQUARED = 3, 5
 @final
 @dataclass(frozen=True, eq=False)
 class BinSums:
-    """What some weights make of the bins.
+    """Statistics of the bins under given weights of the queries.
 
     Attributes:
         weight: How many cells are in each bin.
-        predicted: The mean prediction there; NaN in an empty bin.
-        observed: The mean label there.
-        gap_noise: Variance of their difference, as far as it was asked for; infinite where it
-            can't be told, in a bin with a single draw.
-        observed_noise: The same of the mean label.
+        predicted: Mean prediction of each bin; NaN in an empty bin.
+        observed: Mean label of each bin.
+        gap_noise: Variance of `predicted - observed`, of the requested noise; infinite in a bin
+            with a single draw, where it can't be estimated.
+        observed_noise: Variance of `observed`, likewise.
         cells: How many cells each column has.
-        label_mean: Of each column.
-        label_variance: Of each column; p(1 - p) for labels of 0 and 1.
+        label_mean: Mean label of each column.
+        label_variance: Variance of the labels of each column; p(1 - p) for labels of 0 and 1.
         brier: Mean squared difference of prediction and label.
     """
 
@@ -66,7 +66,7 @@ class BinSums:
 
     @property
     def share(self) -> PerBin:
-        """The share of a column's cells that is in each bin."""
+        """The share of each column's cells in each bin."""
         return divide(self.weight, self.cells[:, :, None])
 
 
@@ -79,14 +79,14 @@ class Bins:
     There is a column for each target and a last one for all targets together.
 
     Attributes:
-        names: Of the columns.
-        kind: `width` for bins of the same width; `mass` for bins of as many cells each, as far as
-            equal predictions, which stay together, allow.
-        count: How many bins there are.
-        lower: The least prediction that belongs to each bin; NaN in an empty one.
-        upper: The greatest.
+        names: Names of the columns.
+        kind: `width` for bins of equal width; `mass` for bins with equally many cells, as far as
+            ties, which stay together, allow.
+        count: Number of bins.
+        lower: Lowest prediction in each bin; NaN in an empty one.
+        upper: Highest prediction in each bin; NaN in an empty one.
         linear: Per query: cells, predictions and labels of each bin of each column.
-        squared: Per query: the products that variances are made of.
+        squared: Per query: the products for the variances.
         totals: Per query and column: cells, labels, their squares, squared differences.
     """
 
@@ -104,15 +104,15 @@ class Bins:
         """Put a trial's cells into bins.
 
         Args:
-            trial: What is judged.
-            kind: Bins of the same width, or of as many cells each.
-            count: How many.
+            trial: The judged system.
+            kind: Bins of equal width, or with equally many cells.
+            count: Number of bins.
 
         Raises:
             ConfigError: The count isn't positive.
         """
         if count < 1:
-            raise ConfigError(f"{count} bins were asked for; 15 are usual, 1 is the least")
+            raise ConfigError(f"{count} bins were requested; give at least 1 (15 is usual)")
         known = ~np.isnan(trial.correct)
         columns = [*(known & chosen for chosen in _each_target(known)), known]
         placed = [_placed(trial.correctness, cells, kind, count) for cells in columns]
@@ -130,12 +130,12 @@ class Bins:
         )
 
     def sums(self, weights: Weights, *, noise: Noise = "resampling") -> BinSums:
-        """What these weights make of the bins.
+        """The statistics of the bins under these weights.
 
         Args:
             weights: How often each query counts, in each resample.
-            noise: Which noise is told: that of resampling, none where each query counts once; that
-                of a sample of this size; or all.
+            noise: Which variance is given: of the resampling (zero where each query counts once),
+                of a sample of this size, or of both.
         """
         cells, label, square, brier = np.einsum("rq,qsc->src", weights, self.totals)
         weight, predicted, observed = self._summed(self.linear, weights, _LINEAR)
@@ -191,7 +191,7 @@ def _bounds(
     bins: Int[NDArray[np.int64], " cell"],
     count: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The least and the greatest prediction in each bin."""
+    """The lowest and the highest prediction in each bin."""
     low, high = np.full(count, np.inf), np.full(count, -np.inf)
     np.minimum.at(low, bins, correctness[cells])
     np.maximum.at(high, bins, correctness[cells])
@@ -245,7 +245,7 @@ def _noise(
     square, product, number = products
     spread = np.maximum(square - 2 * mean * product + mean**2 * number, 0)
     variance = divide(spread, weight**2)
-    if whole:  # a sample's own variance is too small, by as much as it has few draws
+    if whole:  # Bessel's correction, with the effective number of draws
         draws = divide(weight**2, number)
         variance = np.where(draws > 1 + 1e-9, divide(variance * draws, draws - 1), np.inf)
     return variance

@@ -7,10 +7,10 @@ there is one formula for the number and for its interval, and many resamples are
 A resample draws as many queries as there are, with replacement, all targets of a query together. It
 is held as counts, so that nothing is sorted again; 95 % intervals are percentiles.
 
-Percentiles at each place of a curve by itself hold 95 % of the heights there, but many more than
-5 % of the curves leave such a band somewhere. In a `Band` the curves that go furthest out anywhere,
-by their rank among the heights at that place, are left out, and the band is the envelope of the
-others: a global rank envelope, Myllymaki, Mrkvicka, Grabarnik, Seijo and Hahn (2017).
+Pointwise percentiles contain 95 % of the heights at each position, but many more than 5 % of the
+curves leave such a band somewhere. A `Band` therefore leaves out the curves with the most extreme
+rank at any position and is the envelope of the others: a global rank envelope, Myllymaki, Mrkvicka,
+Grabarnik, Seijo and Hahn (2017).
 """
 
 import math
@@ -31,7 +31,7 @@ Weights = Float[NDArray[np.float64], "resample query"]
 PerResample = Float[NDArray[np.float64], " resample"]
 """One number per resample; NaN where it isn't defined."""
 SAME = 1e-12
-"""Accuracies, and normalised costs, that differ by less are the same: what sums round to."""
+"""Accuracies and normalised costs that differ by less, which is rounding error, count as equal."""
 Name = TypeVar("Name")
 Rows = Mapping[Name, NDArray[np.float64]]
 """Numbers by name, a row for each resample."""
@@ -73,7 +73,7 @@ LEVEL = 0.95
 _CELLS = 200_000
 """Numbers in the largest table of a chunk of resamples: small enough for the processor's cache."""
 _LEAST = 8
-"""Resamples in a chunk at least: what is done once per chunk must not dominate."""
+"""The fewest resamples in a chunk, so that the work per chunk doesn't dominate."""
 
 
 @final
@@ -82,10 +82,10 @@ class Estimate:
     """A number with its interval.
 
     Attributes:
-        value: On the evaluated queries; NaN where it isn't defined.
+        value: The number on the evaluated queries; NaN where it isn't defined.
         lower: The 2.5th percentile over the resamples; NaN without any.
         upper: The 97.5th percentile.
-        undefined: In how many resamples it wasn't defined; they are left out of the percentiles.
+        undefined: Number of resamples where it isn't defined, which the percentiles leave out.
         reason: Why the value isn't defined; empty where it is.
     """
 
@@ -99,7 +99,7 @@ class Estimate:
     def of(
         cls, value: float, resampled: Float[NDArray[np.float64], " resample"], *, reason: str = ""
     ) -> "Estimate":
-        """The interval of these resamples."""
+        """The number with its percentile interval over the resamples."""
         defined = resampled[~np.isnan(resampled)]
         lower = upper = math.nan
         if len(defined) and not math.isnan(value):
@@ -110,11 +110,11 @@ class Estimate:
 
     @property
     def is_significant(self) -> bool:
-        """Whether the interval leaves zero out."""
+        """Whether the interval excludes zero."""
         return self.lower > 0 or self.upper < 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: `value`, `lower`, `upper`, and what there is to say about them."""
+        """Plain values for JSON: `value`, `lower`, `upper`, and `undefined` and `reason` if set."""
         notes: dict[str, Any] = {"reason": self.reason} if self.reason else {}
         if self.undefined and not self.reason:
             notes["undefined_resamples"] = self.undefined
@@ -147,12 +147,12 @@ def draw(queries: int, *, count: int, seed: int) -> Iterator[Int[NDArray[np.int6
 
 
 def chunks(queries: int, *, count: int, seed: int, width: int) -> Iterator[Weights]:
-    """The same draws as weights, some resamples at a time.
+    """The same draws as weights, in chunks of resamples.
 
     Args:
         queries: How many queries there are.
         count: How many resamples to draw.
-        seed: Another seed, other draws.
+        seed: Random seed of the resampling.
         width: Numbers per resample in the largest table made of it; bounds the memory.
 
     Raises:
@@ -177,7 +177,7 @@ class Bootstrap:
     Attributes:
         queries: How many queries there are.
         count: How many resamples are drawn; 0 for no intervals.
-        seed: Another seed, other draws.
+        seed: Random seed of the resampling.
         width: Numbers per resample in the largest table made of it; bounds the memory.
     """
 
@@ -193,13 +193,13 @@ class Bootstrap:
         progress: Progress | None = None,
         task: str = "bootstrap",
     ) -> dict[Name, NDArray[np.float64]]:
-        """What statistics are in every resample.
+        """The statistics in every resample.
 
         Args:
-            statistics: Of some weights.
-            like: The same numbers for any weights, for their shapes.
-            progress: Shows how far it is.
-            task: What progress calls it.
+            statistics: Computes them from weights.
+            like: The statistics for any weights; only their shapes are used.
+            progress: Reports the progress of the work.
+            task: Label of the progress display.
 
         Raises:
             ConfigError: The count or the seed is negative.
@@ -228,9 +228,9 @@ def estimates(
     """Numbers with their intervals.
 
     Args:
-        point: Each on the queries themselves.
-        drawn: Each in the resamples.
-        why: The reason that one isn't defined.
+        point: The numbers on the evaluated queries.
+        drawn: The numbers in the resamples.
+        why: The reason that a number isn't defined.
     """
 
     def reason(name: Name, value: float) -> str:
@@ -252,19 +252,19 @@ PerPoint = Float[NDArray[np.float64], "resample point"]
 PerPlace = Float[NDArray[np.float64], " place"]
 _PLACES = 101
 _SEEN = 0.9
-"""A band is drawn where at least this share of the resamples' curves reach."""
+"""A band is drawn where at least this share of the resampled curves is defined."""
 
 
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Band:
-    """What 95 % of the resamples' curves stay within from end to end.
+    """A simultaneous band: 95 % of the resampled curves stay within it from end to end.
 
     Attributes:
-        x: The places, rising.
-        lower: The least height of these curves; NaN where too few curves reach.
-        upper: The greatest.
+        x: Positions, rising.
+        lower: Lowest height of these curves; NaN where too few curves are defined.
+        upper: Highest height of these curves.
     """
 
     x: PerPlace
@@ -273,7 +273,7 @@ class Band:
 
     @classmethod
     def of(cls, x: PerPlace, heights: Float[NDArray[np.float64], "resample place"]) -> "Band":
-        """The band of these curves, each given by its height at the places or NaN."""
+        """The band of the curves, each given by its heights at `x`, NaN where undefined."""
         seen = ~np.isnan(heights)
         drawn = seen.any(axis=0) & (seen.sum(axis=0) >= _SEEN * len(heights))
         lower, upper = np.full((2, len(x)), np.nan)
@@ -286,7 +286,7 @@ class Band:
 def _inside(
     heights: Float[NDArray[np.float64], "resample place"],
 ) -> Bool[NDArray[np.bool_], " resample"]:
-    """All but the 5 % of the curves that go furthest out; of equal ones, those that do so often."""
+    """All but the 5 % most extreme curves; among equals, those extreme at more positions go."""
     from scipy.stats import rankdata
 
     seen = ~np.isnan(heights)
@@ -299,12 +299,11 @@ def _inside(
 
 
 def places(x: Float[NDArray[np.float64], " point"], *, ratios: bool = False) -> PerPlace:
-    """Places from the leftmost to the rightmost point; none where no point is known.
+    """Evenly spaced positions from the leftmost to the rightmost point; none without a known point.
 
     Args:
-        x: Where the points of the curve are.
-        ratios: Whether neighbours have a constant ratio, if all x are positive, and not a constant
-            difference.
+        x: Positions of the points of the curve.
+        ratios: Whether to space them geometrically, if all x are positive, and not linearly.
     """
     known = x[np.isfinite(x)]
     if not len(known):
@@ -315,7 +314,7 @@ def places(x: Float[NDArray[np.float64], " point"], *, ratios: bool = False) -> 
 
 
 def heights(x: PerPoint, y: PerPoint, at: PerPlace) -> Float[NDArray[np.float64], "resample place"]:
-    """The height of each resample's curve at the places; NaN beyond its ends."""
+    """The height of each resample's curve at the positions `at`; NaN beyond its ends."""
     result = np.full((len(x), len(at)), np.nan)
     for row, (across, up) in enumerate(zip(x, y, strict=True)):
         known = np.isfinite(across) & np.isfinite(up)

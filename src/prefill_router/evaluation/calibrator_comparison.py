@@ -1,4 +1,4 @@
-"""What calibrators would do: fitted on one part, judged on another, side by side."""
+"""Calibrators compared: each fitted on one part of the data and judged on another."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,21 +28,21 @@ from prefill_router.short_repr import short_repr
 
 Numbers = Rows[tuple[int, str]]
 NUMBERS = ("ece", "ece_by_chance", "brier_mean", "log_loss", "auc_mean", "argmax_accuracy")
-"""What calibrators are judged by, all but the last as means over the targets."""
-_WHY = "no target has what it is computed from"
+"""The metrics that calibrators are judged by, all but the last as means over the targets."""
+_WHY = "no target has the labels that it is computed from"
 
 
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class CalibratorComparison:
-    """A calibrator, judged.
+    """The metrics of one calibrator.
 
     Attributes:
-        kind: What was asked for.
-        fit: It, and what there is to say of it; `none` where there was too little to fit it on.
-        values: By name, see `NUMBERS`.
-        differences: To no calibration, on the same resamples.
+        kind: The requested kind.
+        fit: The fitted calibrator with its notes; of kind `none` where there was too little data.
+        values: The metrics by name, see `NUMBERS`.
+        differences: The metrics minus those without calibration, on the same resamples.
     """
 
     kind: CalibratorKind
@@ -62,7 +62,7 @@ class CalibratorComparison:
         }
 
     def row(self) -> dict[str, Any]:
-        """The same as one row of a table, with `_lower` and `_upper`."""
+        """One row of a table: each metric, and its interval as `_lower` and `_upper`."""
         row: dict[str, Any] = {"calibrator": self.kind}
         for name in NUMBERS:
             for what, value in (
@@ -90,20 +90,20 @@ def try_calibrators(
 
     Args:
         calibration: Predictions and labels that neither the predictor nor the test has seen.
-        judged: Of the test part, by the same predictor.
-        kinds: Which; `none` is what the others are compared with, whether it is among them or not.
+        judged: Predictions of the same predictor and labels for the test part.
+        kinds: The calibrators; the reference is always `none`, whether it is listed or not.
         resamples: Bootstrap resamples for the intervals; 0 for none.
-        seed: Another seed, other resamples.
-        progress: Shows how far the bootstrap is.
+        seed: Random seed of the resampling.
+        progress: Reports the progress of the bootstrap.
 
     Raises:
-        DataError: The parts have queries in common, or other targets.
-        ConfigError: An option makes no sense.
+        DataError: The parts have queries in common, or their targets differ.
+        ConfigError: An option is invalid.
     """
     shared = set(calibration.query_ids) & set(judged.query_ids)
     if shared:
         raise DataError(
-            f"{len(shared)} queries are in both parts; calibrate on others than are judged"
+            f"{len(shared)} queries are in both parts; calibrate and judge on different queries"
         )
     if calibration.targets != judged.targets:
         raise DataError(
@@ -157,5 +157,5 @@ def _numbers(scores: Scores) -> dict[str, PerResample]:
 
 
 def _less(numbers: Numbers) -> dict[tuple[int, str], NDArray[np.float64]]:
-    """The numbers less those without any calibration."""
+    """The numbers minus those without calibration."""
     return {key: value - numbers[0, key[1]] for key, value in numbers.items()}

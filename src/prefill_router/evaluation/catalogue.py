@@ -1,4 +1,4 @@
-"""The metrics by name: what each number means, how it is computed, and how it was read.
+"""The metrics by name: what each number means, how it is computed, and which variant was used.
 
 A metric is one function of `Scores`, registered where it is written, in a module of `MODULES`:
 
@@ -7,9 +7,9 @@ A metric is one function of `Scores`, registered where it is written, in a modul
         \"\"\"How often a question that a target answers correctly is given ...\"\"\"
         return macro_mean(scores.targets["auc"])
 
-The function's name is the metric's, and its docstring what readers are told: what it means, and,
-after `Reading:`, how it was read where there are several ways. Tables, pages,
-`metrics.json` and the documentation take all of it from here.
+The function's name is the metric's name. Its docstring is the description shown to readers; after
+`Reading:` it says which variant is used where several definitions exist. Tables, pages,
+`metrics.json` and the documentation take these texts from here.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,9 +34,9 @@ MODULES = (
     "selection_metrics",
     "external_metrics",
 )
-"""The files with metrics; tables have them in this order."""
+"""The modules with metrics, in the order of the tables."""
 Compute: TypeAlias = Callable[["Scores"], NDArray[np.float64]]
-NOTHING_MEASURED = "nothing was measured that it could be computed from"
+NOTHING_MEASURED = "no label or cost that it is computed from was measured"
 NO_COST = "no cost is known, or every target is free"
 
 
@@ -46,16 +46,16 @@ class MetricEntry:
     """One metric.
 
     Attributes:
-        label: What tables call it, with who quotes it so where the name doesn't say that.
-        unit: `share` of 1, a difference of shares (`points`), US dollars, or a bare number.
+        label: Its name in tables, with its source in brackets where the name doesn't say that.
+        unit: `share` of 1, a difference of shares (`points`), US dollars, or a plain number.
         better: Which direction is better.
-        meaning: A few words for somebody who hasn't read the paper.
-        compute: It in each resample; of a target or a regime, a column for each.
-        readings: How it was read where there are several ways, by subject; `{max_cost}` stands
-            for where AIQ ends.
-        undefined: Why it isn't defined where it isn't, perhaps by the scores.
-        compares: Whether it holds systems against each other, so that only queries count on which
-            all outcomes are known.
+        meaning: A description for somebody who hasn't read the paper.
+        compute: Computes it in each resample; for targets or regimes, one column each.
+        readings: The variant used where there are several, by subject; `{max_cost}` stands for the
+            largest cost of AIQ.
+        undefined: The reason where it isn't defined, as a text or a function of the scores.
+        compares: Whether it compares systems, so that it uses only queries on which all outcomes
+            are known.
     """
 
     label: str
@@ -87,26 +87,26 @@ class MetricTable(Mapping[str, MetricEntry]):
         undefined: "str | Callable[[Scores], str]" = NOTHING_MEASURED,
         compares: bool = True,
     ) -> Callable[[Compute], Compute]:
-        """Register the function that follows; see `MetricEntry`.
+        """Register the decorated function as a metric; see `MetricEntry`.
 
         Args:
-            label: What tables call it.
-            unit: What it is measured in.
+            label: Its name in tables.
+            unit: Its unit.
             better: Which direction is better.
-            name: The metric's; the function's if not given.
-            quoted: Where it is quoted so, if the name alone doesn't say.
-            subject: What its reading is of; the metric's name if not given.
-            undefined: Why it isn't defined where it isn't.
-            compares: Whether it holds systems against each other.
+            name: The metric's name; the function's if not given.
+            quoted: Its source, if the label alone doesn't say.
+            subject: The key of its reading; the metric's name if not given.
+            undefined: The reason where it isn't defined.
+            compares: Whether it compares systems.
 
         Raises:
-            ValueError: There is one of that name.
+            ValueError: A metric of that name exists.
         """
 
         def register(compute: Compute) -> Compute:
             own = name or compute.__name__.removeprefix("_")
-            told = " ".join((compute.__doc__ or "").split())
-            meaning, _, reading = told.partition(" Reading: ")
+            description = " ".join((compute.__doc__ or "").split())
+            meaning, _, reading = description.partition(" Reading: ")
             if any(own in known for known in self._registered.values()):
                 raise ValueError(f"there are two metrics {own}; each needs a name of its own")
             self._registered.setdefault(compute.__module__, {})[own] = MetricEntry(
@@ -151,25 +151,25 @@ def definitions(
     policy: Mapping[str, Any] | None = None,
     check: str = "",
 ) -> dict[str, str]:
-    """The readings used where a metric has several, by subject.
+    """The variants used where a metric has several, by subject.
 
     Args:
-        step: The grid that the curve was read on; None for the exact path.
+        step: Step of the grid of lam that the curve was read on; None for the exact path.
         axis: How cost was normalised.
-        max_cost: The cost that AIQ ends at, if it was given.
+        max_cost: The largest cost of AIQ, US dollars per query, if it was given.
         policy: The policy's kind and options; the paper's if not given.
         check: The quality check of a cascade, in words.
     """
     points = (
         "every operating point of the exact lambda path"
         if step is None
-        else f"the distinct operating points that a grid of lam with the step {step:g} meets"
+        else f"the distinct operating points on a grid of lam with the step {step:g}"
     )
     cost = {
         "inverse": "(1/C - 1/C_high) / (1/C_low - 1/C_high)",
         "linear": "(C_high - C) / (C_high - C_low)",
     }[axis]
-    largest = "the largest cost of any setting of the compared systems (alone: of its own)"
+    largest = "the largest cost of any setting of the compared systems (of its own if alone)"
     ends = largest if max_cost is None else f"{max_cost:g} US dollars per query"
     said = {"kind": "lambda"} if policy is None else policy
     named = ", ".join(f"{name}: {value}" for name, value in said.items())
@@ -179,9 +179,9 @@ def definitions(
         "cost_axis": f"{axis}: {cost}, C the mean observed cost in US dollars",
         "cost_anchors": "lowest and highest mean observed cost of a single target, these queries",
         "accuracy_anchors": "floor: lowest single-target accuracy; ceiling: the oracle's",
-        "compared": "router, single targets, mixes and oracle are held against each other on the "
+        "compared": "router, single targets, mixes and oracle are compared with each other on the "
         "queries where the labels (and costs, where a target has any) of all targets are known; "
-        "targets measured on less than a tenth of the labelled queries are not compared with",
+        "targets measured on less than a tenth of the labelled queries are left out",
         **{
             subject: text.replace("{max_cost}", ends)
             for table in (HEADLINE, TARGET, REGIME)
@@ -191,6 +191,6 @@ def definitions(
         "quartiles": "Q1 to Q4 are four equal parts of the range of mean observed cost along the "
         "exact curve",
         "intervals": "95 % percentile bootstrap over queries, all targets of a query together; "
-        "anchors, best single target and max-lam point found anew in each resample; that of the "
-        "calibration error is lower by what chance may have added",
+        "anchors, best single target and max-lam point found anew in each resample; the interval "
+        "of the calibration error reaches lower by what chance may have added",
     }

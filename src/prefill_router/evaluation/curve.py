@@ -1,9 +1,9 @@
 """The accuracy-cost curve of a router, from the exact lambda path.
 
-All queries' changes of winner that change a label or a cost are sorted once by lam. Between two of
-them nothing changes, so the curve is a finite list of operating points, each with the interval of
-lam on which it holds; running sums of what each change adds give every point's accuracy and mean
-observed cost.
+As lam rises, the chosen target of a query changes at finitely many values. All changes that alter a
+label or a cost are sorted once by lam. Nothing happens between two of them, so the curve is a
+finite list of operating points, each with its interval of lam; running sums of the changes give
+every point's accuracy and mean observed cost.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ def lam_grid(step: float) -> Float[NDArray[np.float64], " lam"]:
     """0, step, 2 step, ..., 1.
 
     Raises:
-        ConfigError: The step isn't one over a whole number, or is finer than 1e-7.
+        ConfigError: The step isn't 1 / n for a whole number n, or is finer than 1e-7.
     """
     count = round(1 / step) if 1e-7 <= step <= 1 else 0
     if not count or abs(count * step - 1) > 1e-9:
@@ -44,10 +44,10 @@ class Points:
     """The operating points of a curve, by rising lam.
 
     Attributes:
-        accuracy: Mean label over the queries that are compared (`Trial.compared`).
-        cost: Mean observed cost over those of them where the chosen target's is known, US dollars.
-        distinct: Whether some query that counts in the resample has another label or cost than at
-            the point before; true for the first.
+        accuracy: Mean label over the compared queries (`Trial.compared`).
+        cost: Mean observed cost over those where the chosen target's cost is known, US dollars.
+        distinct: Whether the label or cost of some query in the resample differs from that at the
+            point before; true for the first.
     """
 
     accuracy: PerPoint
@@ -55,9 +55,9 @@ class Points:
     distinct: Bool[NDArray[np.bool_], "resample point"]
 
     def by_cost(self) -> "Points":
-        """The same by rising cost, those of unknown cost last; equally dear ones stay as they were.
+        """The same points by rising cost, unknown costs last; the order of equals is kept.
 
-        Costs that differ by what running sums round to are the same.
+        Costs that differ by the rounding error of running sums count as equal.
         """
         unit = divide(self.cost, np.fmax.reduce(self.cost, axis=1)[:, None])
         order = np.argsort(np.round(unit, 12), axis=1, kind="stable")
@@ -71,14 +71,14 @@ class Points:
 @final
 @dataclass(frozen=True, eq=False)
 class PathSums:
-    """Sums over the queries along the path: what each begins with, and what each change adds.
+    """Sums over the queries along the path: the values at lam = 0, and what each change adds.
 
     Attributes:
-        lam: Where each operating point begins; the first at 0.
-        query: The query of each change of winner, by rising lam.
-        last: The place of each point's last change, for all points but the first.
-        start: What each query has at lam = 0.
-        change: What each change adds to it.
+        lam: Where the interval of each operating point begins; 0 for the first.
+        query: The query whose chosen target changes, of each change, by rising lam.
+        last: Index of each point's last change, for all points but the first.
+        start: The values of each query at lam = 0.
+        change: What each change adds to each value.
     """
 
     lam: Float[NDArray[np.float64], " point"]
@@ -95,23 +95,23 @@ class PathSums:
             [NDArray[np.int64], NDArray[np.int64]], Float[NDArray[np.float64], "row value"]
         ],
         *,
-        felt: Bool[NDArray[np.bool_], " query"] | None = None,
+        counted: Bool[NDArray[np.bool_], " query"] | None = None,
     ) -> "PathSums":
         """Sort the changes of the exact path.
 
         Args:
-            trial: Its path is followed.
-            values: What is summed, of each of some queries and its target.
-            felt: Changes count of these queries alone, and only where they alter a value; all
-                changes if not given.
+            trial: The system whose path is sorted.
+            values: Gives the values to sum from query indices and their targets' indices.
+            counted: The queries whose changes count, and these only where they alter a value; all
+                changes of all queries if not given.
         """
         path = trial.path
         later = np.flatnonzero(path.lam > 0)
         later = later[np.argsort(path.lam[later], kind="stable")]
         query = path.query[later]
         change = values(query, path.target[later]) - values(query, path.target[later - 1])
-        if felt is not None:
-            kept = (change != 0).any(axis=1) & felt[query]
+        if counted is not None:
+            kept = (change != 0).any(axis=1) & counted[query]
             later, query, change = later[kept], query[kept], change[kept]
         lam, first = np.unique(path.lam[later], return_index=True)
         last = np.append(first[1:], len(later)) - 1 if len(later) else first
@@ -132,7 +132,7 @@ class PathSums:
     def running(
         self, added: Float[NDArray[np.float64], "resample change"], begin: PerResample
     ) -> PerPoint:
-        """At every point what there was and what the changes up to it have added."""
+        """The running total at every point: the start plus the changes up to it."""
         total = np.concatenate([begin[:, None], added], axis=1)
         np.cumsum(total, axis=1, out=total)
         return total[:, np.append(0, self.last + 1)]
@@ -142,14 +142,14 @@ class PathSums:
 @final
 @dataclass(frozen=True, eq=False)
 class LambdaSweep:
-    """The changes of winner of all queries, sorted once.
+    """The changes of the chosen target of all queries, sorted once by lam.
 
     Point i holds on (lam[i], lam[i + 1]], the first from 0 on, the last up to 1.
 
     Attributes:
-        sums: Of label, measured, observed cost, known (missing as 0). A change to a target that did
-            as well at the same cost makes no other operating point.
-        compared: 1 for each query that is compared, 0 for the others.
+        sums: Sums of four values: label, whether measured, observed cost, whether known (missing as
+            0). A change to a target with equal label and cost makes no new operating point.
+        compared: 1 for each compared query, 0 for the others.
     """
 
     sums: PathSums
@@ -157,25 +157,25 @@ class LambdaSweep:
 
     @classmethod
     def of(cls, trial: Trial) -> "LambdaSweep":
-        """Sort the changes of the exact path, on the queries that are compared."""
-        sums = PathSums.of(trial, partial(_four, trial), felt=trial.compared)
+        """Sort the changes of the exact path on the compared queries."""
+        sums = PathSums.of(trial, partial(_four, trial), counted=trial.compared)
         return cls(sums, trial.compared.astype(np.float64))
 
     @property
     def lam(self) -> Float[NDArray[np.float64], " point"]:
-        """Where each operating point begins."""
+        """Where the interval of each operating point begins."""
         return self.sums.lam
 
     def __len__(self) -> int:
         return len(self.lam)
 
     def place(self, lam: Float[NDArray[np.float64], " lam"]) -> Int[NDArray[np.int64], " lam"]:
-        """The operating point that holds at each of these lam."""
+        """The index of the operating point that holds at each lam."""
         point = np.maximum(np.searchsorted(self.lam, lam, side="left") - 1, 0)
         return np.where(lam == 1, len(self) - 1, point)
 
     def retained(self, step: float | None) -> Int[NDArray[np.int64], " point"]:
-        """The distinct operating points that a grid of lam meets; all of them without a step."""
+        """Indices of the distinct operating points on a grid of lam; all points without a step."""
         return np.arange(len(self)) if step is None else np.unique(self.place(lam_grid(step)))
 
     def points(
@@ -185,7 +185,7 @@ class LambdaSweep:
 
         Args:
             weights: How often each query counts.
-            at: Only these points, ascending; all of them if not given.
+            at: Indices of the points to return, ascending; all points if not given.
         """
         at = np.arange(len(self)) if at is None else at
         weights = weights * self.compared
@@ -207,7 +207,7 @@ def _four(
 
 
 PLACES = 101
-"""How many costs a curve is read at: few enough to hold each against each."""
+"""How many costs a curve is read at: few enough to compare every pair."""
 
 
 @final
@@ -216,10 +216,10 @@ class CurveReading:
     """A system's operating points, in the forms that the metrics need.
 
     Attributes:
-        points: By rising setting.
-        rising: By rising cost, those of unknown cost last.
-        cost: Costs evenly spread from the cheapest setting to the dearest, US dollars.
-        accuracy: There, the points joined by lines.
+        points: The points by rising lam.
+        rising: The points by rising cost, unknown costs last.
+        cost: Costs evenly spaced from the cheapest setting to the most expensive, US dollars.
+        accuracy: Linearly interpolated accuracy at these costs.
     """
 
     points: Points
@@ -229,7 +229,7 @@ class CurveReading:
 
     @classmethod
     def of(cls, points: Points) -> "CurveReading":
-        """Sort and read the points."""
+        """Sort the points and interpolate between them."""
         rising = points.by_cost()
         known = np.isfinite(rising.cost) & np.isfinite(rising.accuracy)
         low = np.fmin.reduce(np.where(known, rising.cost, np.nan), axis=1)
@@ -239,7 +239,7 @@ class CurveReading:
         for row in np.flatnonzero(known.any(axis=1)):
             here = known[row]
             accuracy[row] = np.interp(cost[row], rising.cost[row, here], rising.accuracy[row, here])
-        # Several settings may be the cheapest or the dearest; the most accurate of them counts.
+        # Where several settings share the lowest or the highest cost, the most accurate counts.
         room = SAME * high
         for place, end in ((0, low + room), (-1, high - room)):
             at_end = rising.cost <= end[:, None] if place == 0 else rising.cost >= end[:, None]
@@ -254,8 +254,8 @@ class ComparedSystems:
 
     Attributes:
         max_cost: The largest cost of any setting of any system, US dollars; NaN where unknown.
-        cost: Of every single target, and the costs at which every system is read, US dollars.
-        accuracy: Of the same.
+        cost: Costs of every single target and of every system's interpolated curve, US dollars.
+        accuracy: The accuracies at these costs.
     """
 
     max_cost: PerResample
@@ -266,12 +266,12 @@ class ComparedSystems:
     def of(
         cls, singles: Points, systems: Sequence[CurveReading], *, max_cost: float | None = None
     ) -> "ComparedSystems":
-        """What these systems make together.
+        """Collect the points of all compared systems.
 
         Args:
             singles: The single targets.
             systems: Every system.
-            max_cost: Taken instead of the largest cost, if given.
+            max_cost: Replaces the largest cost, if given; US dollars per query.
         """
         largest = np.stack([np.fmax.reduce(one.points.cost, axis=1) for one in systems])
         top = np.fmax.reduce(largest) if max_cost is None else np.full(len(singles.cost), max_cost)

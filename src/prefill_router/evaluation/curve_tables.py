@@ -24,11 +24,11 @@ class Curve:
     """Every exact operating point by rising lam; NaN where a number isn't defined.
 
     Attributes:
-        lam_from: A point holds above this lam; the first from 0 on.
-        lam_to: And up to this one.
+        lam_from: Lower end of each point's interval of lam, excluded except at 0.
+        lam_to: Upper end of that interval, included.
         accuracy: Mean label.
         mean_cost: Mean observed cost, US dollars.
-        normalised_cost: 1 at the cheapest single target, 0 at the dearest.
+        normalised_cost: 1 at the cheapest single target, 0 at the most expensive.
         normalised_accuracy: 1 at the oracle, 0 at the worst single target.
         dearest_share: The share of the queries that go to the target with the highest mean cost,
             just above `lam_from`.
@@ -53,19 +53,19 @@ class Curve:
 @final
 @dataclass(frozen=True)
 class Step:
-    """One row of the paper's lambda table, and what the curve's metrics are when read like that.
+    """One row of the paper's lambda table, and the curve's metrics on that grid of lam.
 
     Attributes:
         step: The step of the grid of lam; None for the exact path.
         points: Distinct operating points.
-        q1: Those in the lowest quarter of the curve's range of mean cost.
-        q2: In the second.
-        q3: In the third.
-        q4: In the highest; points without a known cost are in none.
-        p_auccc: With inverse cost.
-        p_auccc_linear: With linear cost.
-        oracle_distance: With inverse cost.
-        oracle_distance_linear: With linear cost.
+        q1: Points in the lowest quarter of the curve's range of mean cost.
+        q2: Points in the second quarter.
+        q3: Points in the third quarter.
+        q4: Points in the highest quarter; points of unknown cost are in none.
+        p_auccc: P-AUCCC with inverse cost.
+        p_auccc_linear: P-AUCCC with linear cost.
+        oracle_distance: Oracle distance with inverse cost.
+        oracle_distance_linear: Oracle distance with linear cost.
     """
 
     step: float | None
@@ -86,7 +86,7 @@ class Step:
 
 
 def curve_of(scorer: Scorer, scores: Scores) -> Curve:
-    """The exact curve, whatever grid the metrics are read on."""
+    """The exact curve, regardless of the grid that the metrics are read on."""
     points = scorer.sweep.points(ones(len(scorer.trial)))
     lam = scorer.sweep.lam
     return Curve(
@@ -101,7 +101,7 @@ def curve_of(scorer: Scorer, scores: Scores) -> Curve:
 
 
 def _share(trial: Trial, cost: Float[NDArray[np.float64], " target"], lam: PerPoint) -> PerPoint:
-    """The share of the queries that go to the dearest target just above each lam."""
+    """The share of the queries that go to the most expensive target just above each lam."""
     if np.isnan(cost).all():
         return np.full(len(lam), np.nan)
     path, dearest = trial.path, int(np.nanargmax(cost))
@@ -114,7 +114,7 @@ def _share(trial: Trial, cost: Float[NDArray[np.float64], " target"], lam: PerPo
 
 
 def max_lam_interval(scorer: Scorer, scores: Scores, curve: Curve) -> tuple[float, float]:
-    """Where the highest accuracy is reached at the lowest cost; the lowest lam of several."""
+    """The interval of lam with the highest accuracy at the lowest cost; the lowest of several."""
     top, cost = scores.best
     best = scores.points.accuracy[0] >= top[0] - SAME
     if not np.isnan(cost[0]):
@@ -124,7 +124,7 @@ def max_lam_interval(scorer: Scorer, scores: Scores, curve: Curve) -> tuple[floa
 
 
 def steps_of(scorer: Scorer, scores: Scores, curve: Curve) -> tuple[Step, ...]:
-    """The paper's lambda table, from the exact path on."""
+    """The paper's lambda table, the exact path first."""
     return tuple(_step(scorer, scores, curve, step) for step in (None, *STEPS))
 
 

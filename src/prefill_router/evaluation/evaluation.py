@@ -1,7 +1,4 @@
-"""Evaluate a system's predictions against what happened: everything that an evaluation holds.
-
-`evaluate` judges one system.
-"""
+"""Evaluate one system's predictions against labels and observed costs."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -49,27 +46,27 @@ class Evaluation:
     """Every number of one system, each with its interval.
 
     Attributes:
-        verdict: Whether it is worth having; None where the train part wasn't given.
+        verdict: Whether the router is worth using; None where the train part wasn't given.
         chosen: The settings that were chosen on train rows; None if there are none.
         queries: How many queries were evaluated.
         labels: How many labels they have.
         coverage: Which of the queries are compared.
         targets: The targets' names.
-        headline: By name, see `catalogue.HEADLINE`.
-        per_target: By target, then by name, see `catalogue.TARGET`.
-        regimes: By consensus regime, then by name, see `catalogue.REGIME`.
+        headline: The metrics of the system by name, see `catalogue.HEADLINE`.
+        per_target: Metrics by target, then by name, see `catalogue.TARGET`.
+        regimes: Metrics by consensus regime, then by name, see `catalogue.REGIME`.
         regime_sizes: How many of the compared queries each regime has; the others are `unmeasured`.
         anchors: `cost_low`, `cost_high` (US dollars), `floor`, `ceiling` of the normalised plane.
         curve: Every exact operating point.
         max_lam: The interval of lam on which the highest accuracy is reached at the lowest cost.
         steps: The paper's lambda table.
-        frontier: The targets on the Pareto frontier of single targets, as they are in the pool.
-        raw_band: Accuracy against mean cost.
-        normalised_band: Normalised accuracy against normalised cost.
+        frontier: The targets on the Pareto frontier of single targets, in the order of the pool.
+        raw_band: Bootstrap band of accuracy over mean cost.
+        normalised_band: Bootstrap band of normalised accuracy over normalised cost.
         mix: The targets whose fixed mixes are the best at each cost, by rising cost.
         resamples: How many resamples the intervals come from.
-        seed: What they were drawn with.
-        definitions: The readings that were used, by subject.
+        seed: Random seed of the resamples.
+        definitions: The variants of the metrics that were used, by subject.
     """
 
     verdict: Verdict | None
@@ -96,7 +93,7 @@ class Evaluation:
 
     @property
     def caution(self) -> str:
-        """How many queries are compared and what they lack, if that isn't all; else empty."""
+        """How many queries are compared and why not all; empty if all are."""
         return self.coverage.note
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,7 +129,7 @@ class Evaluation:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Differences of two systems on the same queries, first minus second, paired.
+    """Paired differences of two systems on the same queries, first minus second.
 
     Attributes:
         first: The first system's numbers, by name.
@@ -145,7 +142,7 @@ class Comparison:
     difference: Estimates
 
     def significant(self, name: str) -> bool:
-        """Whether the interval of a difference leaves zero out."""
+        """Whether the interval of a difference excludes zero."""
         return self.difference[name].is_significant
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,7 +159,7 @@ class Comparison:
 
 
 DEFAULT_LAM = 0.5
-"""Where the verdict is of a router for which no setting was chosen on train rows."""
+"""The lam of the verdict on a router for which no setting was chosen on train rows."""
 Tables: TypeAlias = Mapping[tuple[str, str, str], NDArray[np.float64]]
 
 
@@ -181,27 +178,28 @@ def evaluate(
     train: RoutingDataset | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Judge predictions by what happened. Rows are joined by query id, columns by target.
+    """Judge predictions by labels and observed costs, joined by query id and target.
 
     Args:
-        predictions: What is judged; the queries that it holds are evaluated.
+        predictions: The judged predictions; all their queries are evaluated.
         dataset: Has at least these queries and targets; missing labels are left out.
         resamples: Bootstrap resamples for the intervals; 0 for none.
-        seed: Another seed, other resamples.
-        step: Reads the curve on a grid of lam, as the paper does; exactly if not given.
+        seed: Random seed of the resampling.
+        step: Step of the grid of lam on which the curve is read, as in the paper; the exact path if
+            not given.
         axis: How cost is normalised.
-        policy: How the choice is made of the predictions; the paper's if not given.
-        check: Scores the answers, for a cascade; the probabilities stand in for it if not given.
-        max_cost: Where AIQ ends, US dollars per query; the largest cost of the curve if not given.
+        policy: How targets are chosen from the predictions; the paper's if not given.
+        check: Scores the answers, for a cascade; the probabilities replace it if not given.
+        max_cost: Largest cost of AIQ, US dollars per query; that of the curve if not given.
         chosen: The settings that were chosen on train rows; the numbers at them aren't defined if
             not given.
-        train: What was trained on, for the verdict, whose references are chosen there; no verdict
-            if not given.
-        progress: Shows how far the bootstrap is.
+        train: The train part, on which the verdict's references are chosen; no verdict if not
+            given.
+        progress: Reports the progress of the bootstrap.
 
     Raises:
         DataError: The dataset lacks some queries, or nothing was measured on them.
-        ConfigError: The dataset lacks some targets, or an option makes no sense.
+        ConfigError: The dataset lacks some targets, or an option is invalid.
     """
     trial = Trial.join(predictions, dataset, policy=policy, check=check)
     scorer = Scorer(trial, step, axis, max_cost, chosen)
@@ -273,7 +271,7 @@ def _resample(
 
 
 def _estimates(scores: Scores, drawn: Tables) -> dict[str, dict[str, dict[str, Estimate]]]:
-    """By group, by column (a target, a regime, or the one of the headline), then by name."""
+    """Estimates by group, then column (target, regime, or the headline's only one), then name."""
     columns = ("",), scores.trial.targets, tuple(map(str, REGIMES))
     found: dict[str, dict[str, dict[str, Estimate]]] = {
         group: {column: {} for column in names}

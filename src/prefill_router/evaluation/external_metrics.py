@@ -1,8 +1,8 @@
-"""The metrics that other benchmarks of routers quote, and the references that they need.
+"""The metrics of other router benchmarks, and the references that they need.
 
 RouterBench's AIQ, RouterArena's score, the area of NVIDIA's blueprint, and LLMRouterBench's gains
-and ParetoDist: how far a router's settings are from what nothing that is compared beats. RouteLLM's
-APGR and CPT are computed in `strong_weak`.
+and ParetoDist, the distance of a router's settings to the Pareto frontier of everything compared.
+RouteLLM's APGR and CPT are computed in `strong_weak`.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ _NO_END_COST = "no cost is known at the router's most accurate end"
 def _why_no_pair(scores: Scores) -> str:
     count = scores.singles.accuracy.shape[1]
     if count != 2:
-        return f"it is of a strong and a weak target; {count} targets were evaluated"
+        return f"it needs a strong and a weak target; {count} targets were evaluated"
     return "neither of the two targets is known to be more accurate than the other"
 
 
@@ -37,7 +37,7 @@ def _random_accuracy(scores: Scores) -> PerResample:
 
 @metric("Cost of a random target", "usd", "neither", undefined=NO_COST)
 def _random_cost(scores: Scores) -> PerResample:
-    """The mean observed cost of a query so."""
+    """The mean observed cost per query with random choice."""
     return macro_mean(scores.singles.cost)
 
 
@@ -45,19 +45,19 @@ def _random_cost(scores: Scores) -> PerResample:
 def _mix_gain(scores: Scores) -> PerResample:
     """How far the router's curve runs above the best fixed mix of targets at the same cost, on
     average over the costs that both reach. A mix sends fixed shares of the queries to fixed targets
-    without looking at them; a router that isn't above it knows nothing of use.
+    without looking at them; a router that isn't above it has learned nothing useful.
 
     Reading: upper concave envelope of the single targets' (cost, accuracy), level beyond the best;
-    gain: mean over cost of the linearly joined points minus the mix, from the dearer of both
-    beginnings to the cheaper of both ends
+    gain: mean over cost of the linearly interpolated points minus the mix, over the range of costs
+    that both cover
     """
     return mix_gain(scores.own.rising, scores.singles)
 
 
 @metric("AIQ", "number", "higher", quoted="RouterBench", undefined=NO_COST)
 def _aiq(scores: Scores) -> PerResample:
-    """The area under the best that settings of the router and mixes of them reach at each cost,
-    divided by the largest cost. It depends on that cost, so on what is compared.
+    """The area under the best accuracy that the router's settings and mixes of them reach at each
+    cost, divided by the largest cost. It depends on that cost, so on which systems are compared.
 
     Reading: non-decreasing concave envelope of the points, level from the last one to {max_cost},
     trapezoid from the first, divided by that cost
@@ -74,8 +74,8 @@ def _aiq(scores: Scores) -> PerResample:
     subject="strong_weak",
 )
 def _apgr(scores: Scores) -> PerResample:
-    """For a strong and a weak target: which part of the gap between them is closed, on average over
-    the share of queries sent to the strong one; 0.5 is a blind choice.
+    """For a strong and a weak target: the part of the accuracy gap between them that is closed, on
+    average over the share of queries sent to the strong one; 0.5 is random choice.
 
     Reading: strong: the more accurate of two targets on all the evaluated queries, or the one that
     the policy names; the curve over the share of strong calls is completed by the two targets alone
@@ -112,8 +112,8 @@ def _cpt_80(scores: Scores) -> PerResample:
     subject="gains",
 )
 def _gain_random(scores: Scores) -> PerResample:
-    """By which part of a random target's accuracy the router's, at its most accurate end, is
-    higher.
+    """By how much the router's accuracy at its most accurate end is higher than a random target's,
+    relative to the latter.
 
     Reading: relative, at the policy's most accurate end (gain_random, gain_best, gap_oracle) or its
     most accurate setting (perf_gain)
@@ -123,22 +123,26 @@ def _gain_random(scores: Scores) -> PerResample:
 
 @metric("Gain@B", "share", "higher", quoted="LLMRouterBench", undefined=_NONE_RIGHT)
 def _gain_best(scores: Scores) -> PerResample:
-    """By which part of the best single target's accuracy the router's, at the same end, is
-    higher.
+    """By how much the router's accuracy at the same end is higher than the best single target's,
+    relative to the latter.
     """
     return _beyond(scores.headline["argmax_accuracy"], scores.headline["best_single_accuracy"])
 
 
 @metric("Gap@O", "share", "lower", quoted="LLMRouterBench", undefined=_NONE_RIGHT)
 def _gap_oracle(scores: Scores) -> PerResample:
-    """By which part of the oracle's accuracy the router's, at the same end, is lower."""
+    """By how much the router's accuracy at the same end is lower than the oracle's, relative to the
+    latter.
+    """
     oracle = scores.anchors.ceiling
     return divide(oracle - scores.headline["argmax_accuracy"], oracle)
 
 
 @metric("PerfGain", "share", "higher", quoted="LLMRouterBench", undefined=_NONE_RIGHT)
 def _perf_gain(scores: Scores) -> PerResample:
-    """By which part of the best single target's accuracy the router's best setting is higher."""
+    """By how much the accuracy of the router's best setting is higher than the best single
+    target's, relative to the latter.
+    """
     return _beyond(scores.best[0], scores.headline["best_single_accuracy"])
 
 
@@ -157,20 +161,20 @@ def _cost_save(scores: Scores) -> PerResample:
 
 @metric("ParetoDist", "number", "lower", quoted="LLMRouterBench", undefined=why_no_plane)
 def _pareto_dist(scores: Scores) -> PerResample:
-    """The mean distance of the router's curve to the nearest point, of all curves and single
-    targets compared, that nothing beats in both cost and accuracy.
+    """The mean distance of the router's curve to the Pareto frontier of all compared curves and
+    single targets.
 
-    Reading: curves, their points joined by lines, read at 101 costs evenly spread over their own
-    range; in the plane of linear cost and normalised accuracy; to the nearest of all compared
-    curves' readings and single targets that none of them dominates
+    Reading: curves are interpolated linearly at 101 costs evenly spaced over their own range;
+    distances are in the plane of linear cost and normalised accuracy, to the nearest undominated
+    point of all compared curves and single targets
     """
     return pareto_distance(scores.own, scores.among, scores.anchors)
 
 
 @metric("RouterArena score", "number", "higher", undefined=_NO_END_COST)
 def _router_arena(scores: Scores) -> PerResample:
-    """A weighted harmonic mean of the accuracy at the most accurate end and of the logarithm of its
-    cost, from $200 per 1,000 queries (0) to $0.0044 (1).
+    """A weighted harmonic mean of the accuracy at the most accurate end and a logarithmic score of
+    its cost, from 0 at $200 per 1,000 queries to 1 at $0.0044.
 
     Reading: (1 + b) A C / (b A + C), b = 0.1, C = (log2 200 - log2 c) / (log2 200 - log2 0.0044), c
     dollars per 1,000 queries, clamped; at the policy's most accurate end
@@ -181,7 +185,7 @@ def _router_arena(scores: Scores) -> PerResample:
 @metric("Area over price", "number", "higher", quoted="NVIDIA blueprint", undefined=why_no_plane)
 def _blueprint_area(scores: Scores) -> PerResample:
     """The area between the router's accuracy and that of the worst target, over price from the
-    cheapest to the dearest target.
+    cheapest to the most expensive target.
 
     Reading: trapezoid of accuracy minus floor over linear cost, padded left as P-AUCCC
     """
@@ -215,7 +219,7 @@ def _front(
     Float[NDArray[np.float64], "resample undominated"],
     Float[NDArray[np.float64], "resample undominated"],
 ]:
-    """The undominated points, filled up with NaN; x is cheapness, so more is better."""
+    """The undominated points, padded with NaN; x is cheapness, so more is better."""
     known = np.isfinite(x) & np.isfinite(y)
     keys = (np.where(known, -y, np.inf), np.where(known, -x, np.inf))
     order = np.lexsort(keys, axis=1)
@@ -233,15 +237,15 @@ def _front(
 
 _WEIGHT = 0.1
 _CLAMP = (0.0044, 200.0)
-"""RouterArena: how much cost weighs, and its range in US dollars per 1,000 queries."""
+"""RouterArena: the weight of cost, and its range in US dollars per 1,000 queries."""
 
 
 def mix_gain(points: Points, singles: Points) -> PerResample:
     """The curve's mean height over the best fixed mix, over the costs that both reach.
 
     Args:
-        points: By rising cost, of unknown cost last.
-        singles: Each single target.
+        points: The curve's points by rising cost, unknown costs last.
+        singles: The single targets.
     """
     cost, accuracy = envelope(singles.cost, singles.accuracy)
     low = np.fmax(np.fmin.reduce(points.cost, axis=1), np.fmin.reduce(singles.cost, axis=1))
@@ -249,7 +253,7 @@ def mix_gain(points: Points, singles: Points) -> PerResample:
     high = np.fmin(np.fmax.reduce(points.cost, axis=1), dearest)
     high = np.where(high - low > SAME * np.abs(high), high, np.nan)
     own = area(points.cost, points.accuracy, low, high)
-    # The mix is level from its last corner to the dearest target.
+    # The mix is level from its last corner to the most expensive target.
     cost = np.concatenate([cost, np.fmax(cost[:, -1:], dearest[:, None])], axis=1)
     accuracy = np.concatenate([accuracy, accuracy[:, -1:]], axis=1)
     return divide(own - area(cost, accuracy, low, high), high - low)
@@ -265,7 +269,7 @@ def aiq(points: Points, max_cost: PerResample) -> PerResample:
 
 
 def router_arena(accuracy: PerResample, cost: PerResample) -> PerResample:
-    """RouterArena's score of one accuracy at one cost, US dollars per query."""
+    """RouterArena's score of an accuracy at a mean cost in US dollars per query."""
     low, high = (float(np.log2(end)) for end in _CLAMP)
     cheapness = (high - np.log2(np.clip(1000 * cost, *_CLAMP))) / (high - low)
     together = (1 + _WEIGHT) * accuracy * cheapness
@@ -274,6 +278,6 @@ def router_arena(accuracy: PerResample, cost: PerResample) -> PerResample:
 
 
 def blueprint_area(points: Points, anchors: Anchors) -> PerResample:
-    """NVIDIA's blueprint: the area of accuracy over the worst target's, over linear price."""
+    """NVIDIA's blueprint: the area of accuracy minus the worst target's, over linear price."""
     cheapness = anchors.cheapness(points.cost, axis="linear")
     return padded_area(cheapness, points.accuracy - anchors.floor[:, None])

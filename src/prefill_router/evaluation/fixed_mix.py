@@ -1,13 +1,13 @@
-"""Fixed mixes of targets: what can be had for the same money without reading a query.
+"""Fixed mixes of targets: the accuracy available at each cost without reading a query.
 
-Who knows nothing of a query can still mix two targets so as to spend any amount between theirs. The
-best mixes are the upper concave envelope of the single targets in the plane of cost and accuracy;
-a router must beat them to know anything. Who knows a query's domain can mix in each domain: the
-best mixes then move one domain after another from a cheaper target to a dearer one, where the step
-gains the most for its money first.
+Two targets can be mixed blindly to spend any amount between their costs. The best mixes are the
+upper concave envelope of the single targets in the plane of cost and accuracy; a router that does
+not beat them has learned nothing. If the domain of a query is known, each domain can have its own
+mix: the best mixes then move one domain after another from a cheaper target to a more expensive
+one, in order of accuracy gained per dollar.
 
-`mix_of` has the best mixes on the evaluated queries themselves. `FixedChoice` finds them on the
-train part; what they cost and answer is measured on the same queries as the router.
+`mix_of` gives the best mixes on the evaluated queries themselves. `FixedChoice` finds them on the
+train part; their accuracy and cost are measured on the same queries as the router's.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ class MixPoint:
     """A corner of the best mixes: one target alone. Between two corners lie mixes of both.
 
     Attributes:
-        target: Its name.
-        mean_cost: Observed, US dollars.
+        target: The target's name.
+        mean_cost: Mean observed cost, US dollars per query.
         accuracy: Mean label.
     """
 
@@ -57,11 +57,11 @@ def mix_of(singles: Points, targets: tuple[str, ...]) -> tuple[MixPoint, ...]:
     """The corners of the best mixes of these single targets, by rising cost.
 
     Args:
-        singles: Each single target, in one resample.
+        singles: The single targets, in one resample.
         targets: Their names.
 
     Returns:
-        None where no cost is known; of targets alike in both the first.
+        The corners, empty where no cost is known; of targets equal in both the first.
     """
     cost, accuracy = singles.cost[0], singles.accuracy[0]
     return tuple(
@@ -72,14 +72,14 @@ def mix_of(singles: Points, targets: tuple[str, ...]) -> tuple[MixPoint, ...]:
 
 Corners = Int[NDArray[np.int64], "corner group"]
 LEAST = 20
-"""A domain with fewer labelled train queries takes the mix of the whole."""
+"""A domain with fewer labelled train queries takes the mix of the whole train part."""
 
 
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class FixedChoice:
-    """The best mixes of targets that look at nothing of a query but its group.
+    """The best mixes of targets that know nothing about a query but its group.
 
     Attributes:
         groups: The groups that have mixes of their own; every other query belongs to the last
@@ -93,12 +93,12 @@ class FixedChoice:
 
     @classmethod
     def mix(cls, train: RoutingDataset) -> "FixedChoice":
-        """The best fixed mixes. Where no cost is known, the most accurate target alone."""
+        """The best fixed mixes; where no cost is known, the most accurate target alone."""
         return cls((), np.array(_envelope(train), dtype=np.int64)[:, None])
 
     @classmethod
     def by_domain(cls, train: RoutingDataset) -> "FixedChoice":
-        """The best mixes that look at the domain."""
+        """The best mixes that know the domain."""
         names = domains_of(train)
         whole = _envelope(train)
         ids = np.array(train.query_ids, dtype=object)
@@ -125,7 +125,7 @@ class FixedChoice:
 @final
 @dataclass(frozen=True, eq=False)
 class FixedOutcome:
-    """What fixed choices answered and cost on some queries, at each corner.
+    """Labels and costs of a fixed choice on some queries, at each corner.
 
     Attributes:
         label: Labels; NaN where not measured.
@@ -139,7 +139,7 @@ class FixedOutcome:
     def of(
         cls, fixed: FixedChoice, domains: Sequence[str], correct: PerCell, cost: PerCell
     ) -> "FixedOutcome":
-        """Look up what happened."""
+        """Look up the labels and costs of the targets that the choice sends each query to."""
         columns = fixed.columns(domains).T
         rows = np.arange(len(correct))[:, None]
         return cls(correct[rows, columns], cost[rows, columns])
@@ -157,11 +157,12 @@ class FixedOutcome:
         return known
 
     def at(self, weights: Weights, cost: PerResample) -> PerResample:
-        """The accuracy of the mix that costs so much: between its neighbours, the end beyond them.
+        """The accuracy of the mix with this mean cost, interpolated between the nearest corners.
 
         Args:
             weights: How often each query counts.
-            cost: US dollars per query; the dearest corner where unknown.
+            cost: US dollars per query. Beyond the cheapest or most expensive corner that corner's
+                accuracy counts; where the cost is unknown, that of the most expensive one.
         """
         costs, labels = known_mean(weights, self.cost), known_mean(weights, self.label)
         rows = zip(cost.tolist(), costs, labels, strict=True)
@@ -182,7 +183,7 @@ def _envelope(train: RoutingDataset) -> list[int]:
 
 
 def _merged(envelopes: Sequence[list[int]], parts: Sequence[RoutingDataset]) -> Corners:
-    """Every group begins at its cheapest target; the steps are taken by falling gain per dollar."""
+    """The joint corners: all groups start at their cheapest target and step by gain per dollar."""
     steps = []
     for group, (corners, part) in enumerate(zip(envelopes, parts, strict=True)):
         cost, accuracy = _singles(part)
@@ -198,8 +199,8 @@ def _merged(envelopes: Sequence[list[int]], parts: Sequence[RoutingDataset]) -> 
 def _singles(train: RoutingDataset) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean cost and accuracy of every target, on the queries that all of them have answered.
 
-    Targets measured on hardly any query are left out (NaN); where too few queries have all the
-    others' answers, each target is taken on what is known of it.
+    Targets measured on very few queries are left out (NaN). Where too few queries have all the
+    others' answers, each target's means are over its own measured queries.
     """
     weights, known = ones(len(train)), ~np.isnan(train.correct)
     judged = well_measured(train.correct)

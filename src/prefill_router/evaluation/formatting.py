@@ -1,7 +1,4 @@
-"""How a number is printed: with its unit, and its interval.
-
-Numbers are printed as readers want them: percentages, points, dollars per thousand queries.
-"""
+"""How numbers and intervals are printed: percentages, points, dollars per thousand queries."""
 
 import math
 from typing import Literal
@@ -15,16 +12,16 @@ Better = Literal["higher", "lower", "neither"]
 NOTHING = "\u2013"
 UNKNOWN = "?"
 PER = 1000
-"""Costs are shown for so many queries; files hold them for one."""
+"""Costs are shown per this many queries; files hold the cost per query."""
 
 
 def digits(value: float, form: str) -> str:
-    """A number in a format such as `.4f`; a dash where it isn't defined."""
+    """A number in a format like `.4f`; a dash where it isn't defined."""
     return format(value, form) if math.isfinite(value) else NOTHING
 
 
 def worded(value: float, unit: Unit, *, signed: bool = False) -> str:
-    """A number with its unit; a dash where it isn't defined, a question mark for a cost."""
+    """A number with its unit; where it isn't defined, a dash, or a question mark for a cost."""
     if not math.isfinite(value):
         return UNKNOWN if unit == "usd" else NOTHING
     sign = "+" if signed or unit == "points" else ""
@@ -48,7 +45,7 @@ def dollars(value: float) -> str:
 
 
 def interval(estimate: Estimate, unit: Unit) -> str:
-    """The 95 % interval of a number, its unit named once; empty where there is none."""
+    """The 95 % interval of a number with its unit given once; empty where there is none."""
     if not (math.isfinite(estimate.lower) and math.isfinite(estimate.upper)):
         return ""
     lower, upper = (worded(end, unit) for end in (estimate.lower, estimate.upper))

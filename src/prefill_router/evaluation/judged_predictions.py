@@ -1,13 +1,14 @@
-"""Predictions beside what happened: the common ground of all metrics.
+"""Predictions joined with labels and observed costs: the input of all metrics.
 
 A `Trial` is one system on the queries that it is judged on, and `Coverage` says which of them are
 compared and how they differ from the rest.
 
-Where answers were sampled several times, the oracle is measured without the luck of single runs. An
-oracle that is told the labels it is judged by takes a lucky guess for knowledge: of ten targets
-that are each right half of the time, one is right on nearly every query. Told all runs of each
-target but one, and judged by that one, it gains nothing by luck. It knows less than an oracle with
-endless runs, so the truth lies between it and the plain one, and nearer the more runs there are.
+Where answers were sampled several times, the oracle is also measured without the luck of single
+runs. An oracle that sees the labels it is judged by mistakes a lucky guess for ability: of ten
+targets that are each right half of the time, one is right on nearly every query. The held-out
+oracle sees all runs of each target but one and is judged by that one, so it gains nothing by luck.
+It knows less than an oracle with infinitely many runs, whose accuracy lies between this one and the
+plain one; with more runs the gap narrows.
 """
 
 from collections import Counter
@@ -47,15 +48,12 @@ class Trial:
         cost: Estimated costs on the scale of Equation 2.
         correct: Labels in [0, 1]; NaN where not measured.
         observed_cost: US dollars; NaN where unknown.
-        policy: How the choice is made of them.
-        quality: Scores of the answers, for a cascade; the probabilities stand in for them if not
-            given.
+        policy: Chooses a target from the probabilities and costs.
+        quality: Scores of the answers in [0, 1], for a cascade; the probabilities if not given.
         domains: Benchmark and domain of each query; empty if not known.
         shared: The queries that all systems of a comparison can be compared on; None if there is
             no other system.
-        runs: Of how many runs each label is the mean; None where that isn't known.
-        quality: Scores of the answers, for a cascade; the policy's own scorer or the probabilities
-            stand in for them if not given.
+        runs: The number of runs that each label is the mean of; NaN or None where that isn't known.
     """
 
     query_ids: tuple[str, ...]
@@ -79,12 +77,12 @@ class Trial:
         policy: Policy | None = None,
         check: QualityCheck | None = None,
     ) -> "Trial":
-        """Look up what happened on the predicted queries.
+        """Look up the labels and observed costs of the predicted queries.
 
         Args:
-            predictions: What is judged.
-            dataset: What happened.
-            policy: How the choice is made; the paper's if not given.
+            predictions: The judged predictions.
+            dataset: Labels and observed costs.
+            policy: How targets are chosen; the paper's if not given.
             check: Scores the answers, for a cascade. An answer that it can't score ends the
                 cascade, so that the query is left out and not counted as wrong.
 
@@ -129,22 +127,22 @@ class Trial:
 
     @cached_property
     def paid(self) -> PerCell:
-        """What each target's answer costs by the policy, US dollars: a cascade pays for several."""
+        """Cost of choosing each target under the policy, US dollars: a cascade pays for several."""
         return self.policy.charge(self.observed_cost, self.cost, targets=self.targets)
 
     @cached_property
     def judged(self) -> Bool[NDArray[np.bool_], " target"]:
-        """Which targets are measured on enough of the labelled queries to be compared with."""
+        """Which targets are measured on enough of the labelled queries to be compared."""
         return well_measured(self.correct)
 
     @cached_property
     def compared(self) -> Bool[NDArray[np.bool_], " query"]:
         """The queries on which the outcomes of all sides are known.
 
-        These are the outcomes of all targets that are compared with, and of all that the policy
-        chooses at any setting. Router, single targets, mixes and oracle are held against each other
-        on these queries alone, so that a missing label helps none of them. A cost counts as an
-        outcome where the target has known costs at all.
+        These are the outcomes of all compared targets, and of all that the policy chooses at any
+        setting. Router, single targets, mixes and oracle are compared with each other on these
+        queries alone, so that a missing label helps none of them. A cost counts as an outcome where
+        the target has known costs at all.
         """
         costless = np.isnan(self.observed_cost)
         lacking = np.isnan(self.correct) | (costless & self.priced)
@@ -163,12 +161,12 @@ class Trial:
 
     @cached_property
     def single_label(self) -> PerCell:
-        """The labels of the targets that are compared with; NaN for the others."""
+        """The labels of the compared targets; NaN for the others."""
         return np.where(self.judged, self.correct, np.nan)
 
     @cached_property
     def single_cost(self) -> PerCell:
-        """What the targets that are compared with cost, US dollars; NaN for the others."""
+        """The observed costs of the compared targets, US dollars; NaN for the others."""
         return np.where(self.judged & self.priced, self.observed_cost, np.nan)
 
     @cached_property
@@ -179,7 +177,7 @@ class Trial:
 
     @cached_property
     def held_out_label(self) -> PerQuery:
-        """The oracle's without the luck of single runs; NaN where labels are of single ones."""
+        """The held-out oracle's label; NaN where labels come from single runs."""
         return held_out_oracle(self.correct, self.runs)
 
     @cached_property
@@ -201,7 +199,7 @@ def _scores(check: QualityCheck, predictions: Predictions, correct: PerCell) -> 
 
 
 def _own_scores(policy: Policy, predictions: Predictions, data: RoutingDataset) -> PerCell | None:
-    """What the policy's own scorer says of the answers; None where it has none."""
+    """The scores of the policy's own scorer; None where it has none."""
     scores = policy.scores(predictions.correctness, data.output_tokens, targets=predictions.targets)
     if scores is predictions.correctness:
         return None
@@ -209,19 +207,19 @@ def _own_scores(policy: Policy, predictions: Predictions, data: RoutingDataset) 
 
 
 _WHOLE = 1e-6
-"""A mean of right and wrong runs, times their number, is this near a whole number."""
+"""Tolerance for the mean of 0/1 runs times their number to be a whole number."""
 
 
 def held_out_oracle(correct: PerCell, runs: PerCell | None) -> PerQuery:
     """The mean label of an oracle that sees all runs of every target but the one it is judged by.
 
-    Over all ways to leave one run of each target out; of targets that did equally well in the
-    others each is chosen as often. NaN for queries that have a label which isn't known to be the
-    mean of two or more runs, each right or wrong.
+    The mean is over all ways to leave one run of each target out; ties between targets are broken
+    uniformly at random. NaN for queries with a label that isn't known to be the mean of two or more
+    runs, each right or wrong.
 
     Args:
         correct: The labels; NaN where missing.
-        runs: Of how many runs each is the mean; NaN or None where that isn't known.
+        runs: The number of runs that each label is the mean of; NaN or None where that isn't known.
     """
     found = np.full(len(correct), np.nan)
     if runs is None:
@@ -239,11 +237,11 @@ def held_out_oracle(correct: PerCell, runs: PerCell | None) -> PerQuery:
 def _expected(
     right: PerCell, runs: PerCell, known: Bool[NDArray[np.bool_], "query target"]
 ) -> PerQuery:
-    """How probably the run that was left out is right, of the target that is chosen."""
-    seen = np.where(known, (right - 1) / (runs - 1), -1)  # of the others, if it was right
+    """The probability that the left-out run of the chosen target is right."""
+    seen = np.where(known, (right - 1) / (runs - 1), -1)  # the other runs' mean, if it was right
     otherwise = np.where(known, right / (runs - 1), -1)
     chance = np.where(known, right / runs, 0)
-    # Ties are broken by a uniform draw for each target: the integral over that of the chosen one.
+    # Ties are broken by a uniform draw per target; this integrates over the chosen one's draw.
     nodes, weights = np.polynomial.legendre.leggauss(right.shape[1] // 2 + 1)
     total = np.zeros(len(right))
     for k in range(right.shape[1]):
@@ -259,7 +257,7 @@ def _expected(
 
 
 _SHORT = 0.75
-"""A domain of which a smaller share is compared than this part of the whole's is named."""
+"""A domain is named if its compared share is below this fraction of the overall one."""
 _NAMED = 4
 
 
@@ -269,9 +267,9 @@ class DomainCoverage:
     """How much of a domain is compared.
 
     Attributes:
-        domain: Its benchmark and name.
-        queries: How many it has.
-        compared: How many of them are compared.
+        domain: Benchmark and domain, as one name.
+        queries: Number of its queries.
+        compared: Number of these that are compared.
     """
 
     domain: str
@@ -282,15 +280,15 @@ class DomainCoverage:
 @final
 @dataclass(frozen=True)
 class Coverage:
-    """The queries on which router, single targets, mixes and oracle are held against each other.
+    """The queries on which router, single targets, mixes and oracle are compared with each other.
 
     Attributes:
-        queries: How many were evaluated.
-        compared: How many of them are compared: the outcomes of all sides are known.
-        domains: The same by domain, by name.
-        left_out: Targets that are measured on too few queries to be compared with.
-        harder: How much less often the targets are right on the other queries than on the compared
-            ones, each target against its own mean; NaN where nothing is known of them.
+        queries: Number of evaluated queries.
+        compared: Number of compared queries: those where the outcomes of all sides are known.
+        domains: The same numbers by domain, in order of the names.
+        left_out: Targets that are measured on too few queries to be compared.
+        harder: How much lower the targets' accuracy is on the other queries than on the compared
+            ones, each label relative to its target's mean; NaN where either side has no label.
     """
 
     queries: int
@@ -316,11 +314,11 @@ class Coverage:
 
     @property
     def note(self) -> str:
-        """How many queries are compared and what they lack, in sentences; empty if all are."""
+        """How many queries are compared and why not all, in sentences; empty if all are."""
         if self.compared == self.queries and not self.left_out:
             return ""
         parts = [
-            f"{self.compared:,} of {self.queries:,} queries are compared, those on which the "
+            f"{self.compared:,} of {self.queries:,} queries are compared: those on which the "
             "outcomes of all sides are known"
         ]
         short = self._short()

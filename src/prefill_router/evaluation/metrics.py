@@ -1,15 +1,16 @@
 """The metrics of a system that don't need its curve: AUC, choice AUC, Brier, accuracy, selection.
 
-They are by target, by regime, and overall at lam = 1. Each takes weights and gives one row per
-resample. Missing labels and costs are left out of every mean; a mean over nothing is NaN.
+They are computed by target, by regime, and overall at lam = 1. Each takes weights and gives one row
+per resample. Missing labels and costs are left out of every mean; a mean over nothing is NaN.
 
-The AUC is how often a correctly answered query has the higher score, ties counting half; 0.5 is
-chance. `probes.ranking` has it for rows that count once.
+The AUC is how often a correctly answered query has a higher score than a wrongly answered one, ties
+counting half; 0.5 is chance. `probes.ranking` has the version for unweighted rows.
 
-Choice AUC says whether the probabilities tell which of two targets is right. Most of a target's AUC
-is difficulty, which all targets share and which chooses nothing. What chooses is the difference
-between two targets. So for each pair, over the queries that exactly one of the two answers
-correctly, choice AUC is the AUC of the difference of their predicted log-odds; 0.5 is chance.
+Choice AUC measures whether the probabilities identify which of two targets is right. Most of a
+target's AUC comes from the difficulty of the queries, which all targets share and which does not
+help to choose; the difference between two targets does. So for each pair, over the queries that
+exactly one of the two answers correctly, choice AUC is the AUC of the difference of their predicted
+log-odds; 0.5 is chance.
 """
 
 from collections.abc import Iterator
@@ -36,8 +37,8 @@ class Ranking:
     Attributes:
         right: The queries answered correctly.
         wrong: The queries answered wrongly, by rising score.
-        below: For each of `right`, how many of `wrong` score less.
-        upto: For each of `right`, how many of `wrong` score no more.
+        below: For each of `right`, how many of `wrong` have a lower score.
+        upto: For each of `right`, how many of `wrong` have a lower or equal score.
     """
 
     right: Int[NDArray[np.int64], " right"]
@@ -71,10 +72,10 @@ class Ranking:
 
 
 BEST = 6
-"""How many of the most accurate targets `choice_auc_best` is of."""
+"""The number of most accurate targets that `choice_auc_best` covers."""
 NO_PAIR = "no query was answered correctly by exactly one of two targets"
 _LEAST = 1e-6
-"""Probabilities are kept so far from 0 and 1: their log-odds are finite."""
+"""Probabilities are clipped to this distance from 0 and 1, so that their log-odds are finite."""
 
 
 @short_repr
@@ -84,8 +85,8 @@ class PairRankings:
     """The differences of log-odds of every pair of targets, sorted once.
 
     Attributes:
-        rankings: One for each pair that is told apart by some query.
-        best: Which of these are of two of the most accurate targets.
+        rankings: One for each pair of which exactly one is right on some query.
+        best: Which of these pairs are among the most accurate targets.
     """
 
     rankings: tuple[Ranking, ...]
@@ -93,7 +94,7 @@ class PairRankings:
 
     @classmethod
     def of(cls, correctness: PerCell, correct: PerCell) -> "PairRankings":
-        """Sort the pairs; the most accurate targets are those of all the labels.
+        """Sort the pairs; the most accurate targets are determined on all labels.
 
         Args:
             correctness: Predicted probabilities.
@@ -138,13 +139,13 @@ REGIMES = (Regime.ALL_CORRECT, Regime.ALL_INCORRECT, Regime.DISAGREEMENT)
 
 
 def rankings(trial: Trial) -> tuple[Ranking, ...]:
-    """Each target's scores, sorted once."""
+    """Each target's probabilities, sorted once."""
     columns = zip(trial.correctness.T, trial.correct.T, strict=True)
     return tuple(Ranking.of(scores, labels) for scores, labels in columns)
 
 
 def auc_by_target(ranking: tuple[Ranking, ...], weights: Weights) -> PerTarget:
-    """ROC-AUC of each target's predicted probabilities; NaN where one class is measured."""
+    """ROC-AUC of each target's predicted probabilities; NaN where only one class is measured."""
     return np.stack([target.auc(weights) for target in ranking], axis=1)
 
 
@@ -154,23 +155,23 @@ def brier_by_target(trial: Trial, weights: Weights) -> PerTarget:
 
 
 def macro_mean(values: PerTarget) -> PerResample:
-    """The mean over the targets, or the pairs of them, where the metric is defined."""
+    """The mean over the targets, or pairs of targets, where the metric is defined."""
     known = ~np.isnan(values)
     return divide(np.where(known, values, 0).sum(axis=1), known.sum(axis=1).astype(np.float64))
 
 
 def routed(trial: Trial) -> Bool[NDArray[np.bool_], "query target"]:
-    """Which target argmax routing (lam = 1) sends each query to."""
+    """The target that argmax routing (lam = 1) sends each query to, one-hot."""
     to: NDArray[np.bool_] = trial.most_probable[:, None] == np.arange(len(trial.targets))
     return to
 
 
 def routing_by_target(trial: Trial, weights: Weights) -> dict[str, PerTarget]:
-    """Routing delta: each target on the queries routed to it at lam = 1, and on all the others.
+    """Routing delta: each target's accuracy and cost on the queries routed to it and on the others.
 
     Returns:
         `share_routed`; `accuracy_routed`, `accuracy_away` and their difference `accuracy_delta`;
-        the same of mean observed `cost`, in US dollars.
+        the same for mean observed `cost`, in US dollars; all at lam = 1.
     """
     to = routed(trial)
     result = {
@@ -191,9 +192,9 @@ def selection(trial: Trial, weights: Weights) -> dict[str, PerResample]:
     """How often argmax routing finds a right target where there is one.
 
     Returns:
-        `solvable_share`: queries that some target answers correctly; `solvable_accuracy`: of
-        those, where the chosen target was measured, the share it answers correctly;
-        `optimal_selection`: the share where it does at the lowest observed cost of any.
+        `solvable_share`: the share of queries that some target answers correctly;
+        `solvable_accuracy`: of those where the chosen target was measured, the share that it
+        answers correctly; `optimal_selection`: the share where it is also the cheapest right one.
     """
     labels = binary(trial.correct)
     chosen = trial.of_choice(labels, trial.most_probable)
@@ -213,8 +214,8 @@ def by_regime(trial: Trial, weights: Weights) -> dict[str, PerRegime]:
     """The consensus regimes: their share of the queries, and accuracy in each at lam = 1.
 
     Returns:
-        `share`, of the queries that count; `accuracy` of argmax routing; `best_single`, the
-        accuracy there of the target that is best overall.
+        `share` of the compared queries; `accuracy` of argmax routing; `best_single`, the accuracy
+        in the regime of the target that is best overall.
     """
     regime = regimes(trial.correct)
     member = np.stack([regime == str(name) for name in REGIMES], axis=1)

@@ -1,8 +1,7 @@
 """The settings at which a router is reported, chosen on train rows out of fold.
 
-A maximum over lam on the judged queries is optimistic: it is picked where chance helped. So the lam
-values are picked on predictions for train rows by fits that did not see them, and only measured on
-the test part.
+A maximum over lam on the judged queries is biased upwards by selection. So the lam values are
+chosen on out-of-fold predictions for train rows and only measured on the test part.
 """
 
 import numpy as np
@@ -26,7 +25,7 @@ def choose_operating_points(trial: Trial) -> OperatingPoints | None:
     """The settings that are best on train rows.
 
     Args:
-        trial: Predictions for train rows by fits that did not see these rows.
+        trial: Out-of-fold predictions for train rows, with their labels.
 
     Returns:
         None where no row has the outcomes of all targets.
@@ -50,7 +49,7 @@ def choose_operating_points(trial: Trial) -> OperatingPoints | None:
 
 
 def _lam(lam: PerPoint, height: PerPoint, cost: PerPoint) -> float:
-    """The lam of the highest point, the cheapest of several."""
+    """The lam of the highest point; of several, the cheapest."""
     top = height >= np.nanmax(height) - SAME
     dear = np.where(np.isnan(cost), np.inf, cost)
     return float(lam[np.argmin(np.where(top, dear, np.inf))] if np.isfinite(dear[top]).any()

@@ -1,4 +1,4 @@
-"""Many systems on the same queries and the same resamples: which differences are real."""
+"""Paired comparison of many systems on the same queries and the same resamples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -36,15 +36,15 @@ Table = Mapping[tuple[str, str], NDArray[np.float64]]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Paired:
-    """Every headline number of many systems, and how they differ from one of them.
+    """The headline metrics of many systems, and their differences to one of them.
 
     Attributes:
-        reference: The system that the others are held against.
-        headline: By system, then by number.
-        difference: By system but the reference, then by number: the system minus the reference,
-            with the interval of the paired differences.
+        reference: The system that the others are compared with.
+        headline: Metrics by system, then by name.
+        difference: Each other system minus the reference, by system and name, with the interval of
+            the paired differences.
         resamples: How many resamples the intervals come from.
-        seed: What they were drawn with.
+        seed: Random seed of the resamples.
     """
 
     reference: str
@@ -54,7 +54,7 @@ class Paired:
     seed: int
 
     def significant(self, system: str, name: str) -> bool:
-        """Whether the interval of a system's difference leaves zero out."""
+        """Whether the interval of a system's difference excludes zero."""
         return self.difference[system][name].is_significant
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,27 +89,27 @@ def paired(
     chosen: Mapping[str, OperatingPoints | None] | None = None,
     progress: Progress | None = None,
 ) -> Paired:
-    """Every headline number of every system, on the same resamples of the same queries.
+    """The headline metrics of every system, on the same resamples of the same queries.
 
-    Numbers that depend on what is compared (`aiq`, `pareto_dist`) are of all systems together.
+    Metrics that depend on what is compared (`aiq`, `pareto_dist`) take all systems into account.
 
     Args:
         systems: Predictions and policy by name; all of the same queries and targets, in any order.
-        dataset: What happened.
-        reference: Whom the others are held against; the first if not given.
+        dataset: Labels and observed costs.
+        reference: The system that the others are compared with; the first if not given.
         checks: The quality checks of cascades, by system.
         resamples: Bootstrap resamples; 0 for no intervals.
-        seed: Another seed, other resamples.
-        step: Reads the curves on a grid of settings; exactly if not given.
+        seed: Random seed of the resampling.
+        step: Step of the grid of lam on which the curves are read; the exact path if not given.
         axis: How cost is normalised.
-        max_cost: Where AIQ ends, US dollars per query; the largest cost of any system if not given.
+        max_cost: Largest cost of AIQ, US dollars per query; that of any system if not given.
         chosen: The settings that were chosen on train rows, by system.
-        progress: Shows how far the bootstrap is.
+        progress: Reports the progress of the bootstrap.
 
     Raises:
-        DataError: The systems are not of the same queries and targets, or the dataset lacks some.
-        ConfigError: There is no system, the reference or a check is of none, or an option makes no
-            sense.
+        DataError: The systems have different queries or targets, or the dataset lacks some of them.
+        ConfigError: There is no system, the reference or a check names an unknown one, or an option
+            is invalid.
     """
     reference = _named(systems, reference, checks or {})
     scorers = {
@@ -163,21 +163,21 @@ def compare(
     Args:
         first: One system.
         second: The other, on the same queries and targets, in any order.
-        dataset: What happened.
-        policies: How each makes its choice; the paper's for both if not given.
+        dataset: Labels and observed costs.
+        policies: The policy of each; the paper's for both if not given.
         checks: The quality check of each, for cascades.
         resamples: Bootstrap resamples.
-        seed: Another seed, other resamples.
-        step: Reads the curves on a grid of lam; exactly if not given.
+        seed: Random seed of the resampling.
+        step: Step of the grid of lam on which the curves are read; the exact path if not given.
         axis: How cost is normalised.
-        max_cost: Where AIQ ends, US dollars per query; the larger of both if not given.
-        chosen: The settings that were chosen on train rows, of each.
-        progress: Shows how far the bootstrap is.
+        max_cost: Largest cost of AIQ, US dollars per query; that of both systems if not given.
+        chosen: The settings of each that were chosen on train rows.
+        progress: Reports the progress of the bootstrap.
 
     Raises:
         DataError: The systems were not run on the same queries and targets, or the dataset lacks
             some of them.
-        ConfigError: An option makes no sense.
+        ConfigError: An option is invalid.
     """
     one, other = policies or (Lambda(), Lambda())
     both = paired(
@@ -228,7 +228,7 @@ def _trials(
     trials = {}
     for name, (predictions, policy) in systems.items():
         aligned = predictions.select(first.query_ids, targets=first.targets)
-        # The other direction: nobody has more queries or targets than the first.
+        # The other direction: no system has more queries or targets than the first.
         first.select(predictions.query_ids, targets=predictions.targets)
         trials[name] = Trial.join(aligned, dataset, policy=policy, check=checks.get(name))
     shared = np.all([trial.compared for trial in trials.values()], axis=0)
@@ -257,7 +257,7 @@ def _headlines(scores: Mapping[str, Scores]) -> Table:
 
 
 def _minus(table: Table, reference: str) -> Table:
-    """The numbers of every system but the reference, less the reference's."""
+    """The numbers of every other system minus the reference's."""
     return {
         (name, number): value - table[reference, number]
         for (name, number), value in table.items()

@@ -36,9 +36,7 @@ def _p_auccc(scores: Scores) -> PerResample:
 
 @metric("MDP-AUCCC", "number", "higher", undefined=why_no_plane)
 def _mdp_auccc(scores: Scores) -> PerResample:
-    """By how much that area exceeds the area that the best single targets give without any
-    router.
-    """
+    """By how much that area exceeds the area under the best single targets without a router."""
     return scores.headline["p_auccc"] - scores.headline["model_only_p_auccc"]
 
 
@@ -55,8 +53,8 @@ def _model_only_p_auccc(scores: Scores) -> PerResample:
 
 @metric("Oracle distance", "number", "lower", undefined=why_no_plane)
 def _oracle_distance(scores: Scores) -> PerResample:
-    """The mean distance of the router's settings to the corner that is as good as the oracle and as
-    cheap as the cheapest target.
+    """The mean distance of the router's settings to the corner of the plane that is as accurate as
+    the oracle and as cheap as the cheapest target.
 
     Reading: mean over the points, each counted once, to (1, 1)
     """
@@ -65,7 +63,7 @@ def _oracle_distance(scores: Scores) -> PerResample:
 
 @metric("Oracle distance saved", "number", "higher", undefined=why_no_plane)
 def _oracle_distance_reduction(scores: Scores) -> PerResample:
-    """By how much that distance is shorter than the one of the single targets on the Pareto
+    """By how much that distance is shorter than that of the single targets on the Pareto
     frontier.
     """
     return scores.headline["model_only_oracle_distance"] - scores.headline["oracle_distance"]

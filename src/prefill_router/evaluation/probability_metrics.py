@@ -19,7 +19,7 @@ _ONE_CLASS_EACH = "every target has only one class of answers, all correct or al
 
 @target_metric("AUC", "number", "higher", undefined=_ONE_CLASS)
 def _auc(scores: Scores) -> PerTarget:
-    """How well its probabilities rank the queries.
+    """How well the target's predicted probabilities rank the queries.
 
     Reading: labels cut at 0.5; targets with one class left out of the mean
     """
@@ -28,7 +28,7 @@ def _auc(scores: Scores) -> PerTarget:
 
 @target_metric("Brier", "number", "lower")
 def _brier(scores: Scores) -> PerTarget:
-    """Mean squared error of its probabilities.
+    """Mean squared error of the target's predicted probabilities.
 
     Reading: against the labels as they are, soft ones included
     """
@@ -45,10 +45,10 @@ def _auc_mean(scores: Scores) -> PerResample:
 
 @metric("Choice AUC", "number", "higher", compares=False, undefined=NO_PAIR)
 def _choice_auc(scores: Scores) -> PerResample:
-    """Of the questions that exactly one of two targets answers correctly, how often the
-    probabilities favour it more than on those that only the other one does, averaged over all pairs
-    of targets; 0.5 is chance. Mean AUC is mostly the difficulty of the question, which all targets
-    share; this is what chooses.
+    """For a pair of targets: how often a question that only the first answers correctly has
+    probabilities that favour the first more than a question that only the second answers correctly;
+    averaged over all pairs, 0.5 is chance. Mean AUC mostly measures the difficulty of the question,
+    which all targets share; routing depends on this number.
 
     Reading: AUC of the difference of two targets' predicted log-odds, over the queries that exactly
     one of them answers correctly; mean over the pairs where it is defined
@@ -58,14 +58,14 @@ def _choice_auc(scores: Scores) -> PerResample:
 
 @metric("Choice AUC, best six", "number", "higher", compares=False, undefined=NO_PAIR)
 def _choice_auc_best(scores: Scores) -> PerResample:
-    """The same over the pairs of the six most accurate targets, among which a choice matters."""
+    """The same over the pairs of the six most accurate targets, where the choice matters most."""
     return scores.choice["choice_auc_best"]
 
 
 @metric("Mean Brier score", "number", "lower", compares=False)
 def _brier_mean(scores: Scores) -> PerResample:
     """The mean squared difference between predicted probability and outcome, averaged over the
-    targets; always saying 0.5 gives 0.25.
+    targets; always predicting 0.5 gives 0.25.
     """
     return macro_mean(scores.targets["brier"])
 
@@ -74,30 +74,26 @@ def _brier_mean(scores: Scores) -> PerResample:
 def _ece_mean(scores: Scores) -> PerResample:
     """How far the predicted probabilities are from how often a target is right, in 15 bins of
     equal width, averaged over the targets. Part of it is chance, see the next number; the interval
-    is that of what endless queries would say.
+    is for the error on infinitely many queries.
     """
     return macro_mean(calibration_error(scores.sums)[:, :-1])
 
 
 @metric("ECE by chance", "number", "neither", compares=False)
 def _ece_by_chance(scores: Scores) -> PerResample:
-    """What the calibration error would be on average, on as many queries, if every probability
-    held.
-    """
+    """The average calibration error of perfectly calibrated probabilities on as many queries."""
     return macro_mean(chance_error(scores.sums)[:, :-1])
 
 
 @metric("Brier score, reliability", "number", "lower", compares=False)
 def _brier_reliability(scores: Scores) -> PerResample:
-    """The part of the Brier score that comes from probabilities that don't hold; 0 for those that
-    do.
-    """
+    """The part of the Brier score that comes from miscalibration; 0 for perfect calibration."""
     return macro_mean(scores.brier_parts["reliability"][:, :-1])
 
 
 @metric("Brier score, resolution", "number", "higher", compares=False)
 def _brier_resolution(scores: Scores) -> PerResample:
-    """How much the Brier score is lower for telling questions apart; 0 for a predictor that says
-    the same of all.
+    """How much distinguishing questions lowers the Brier score; 0 for a predictor that gives all
+    the same probability.
     """
     return macro_mean(scores.brier_parts["resolution"][:, :-1])

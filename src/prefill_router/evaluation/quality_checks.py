@@ -1,4 +1,4 @@
-"""Quality checks: what a cascade learns of an answer once it has it."""
+"""Quality checks: how a cascade scores an answer that it has received."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _STEPS = 2**64
 
 
 class QualityCheck(ABC):
-    """Scores answers in [0, 1]; the higher, the more likely to be right."""
+    """Scores answers in [0, 1]; a higher score means more likely to be right."""
 
     @abstractmethod
     def scores(
@@ -40,7 +40,7 @@ class QualityCheck(ABC):
     @property
     @abstractmethod
     def description(self) -> str:
-        """What it is, in words."""
+        """A description for reports."""
 
 
 @short_repr
@@ -96,23 +96,23 @@ class RecordedCheck(QualityCheck):
 
     @property
     def description(self) -> str:
-        """`recorded`."""
+        """A description for reports."""
         return "recorded scores"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class SimulatedCheck(QualityCheck):
-    """A made-up check that knows the labels and errs at stated rates; no real check is meant.
+    """A simulated check that knows the labels and errs at given rates; it models no real check.
 
     Scores are above 0.5 for the share `sensitivity` of the right answers, and below for the share
-    `specificity` of the wrong ones, evenly spread on either side. An answer's score depends on the
-    seed, its query's id and its target's name alone.
+    `specificity` of the wrong ones, uniform on either side. An answer's score depends on nothing
+    but the seed, its label, the query's id and the target's name.
 
     Attributes:
         sensitivity: The share of right answers that pass at 0.5.
-        specificity: The share of wrong answers that don't.
-        seed: Another seed, other errors.
+        specificity: The share of wrong answers that fail at 0.5.
+        seed: Random seed of the errors.
 
     Raises:
         ConfigError: A rate is outside [0, 1].
@@ -130,7 +130,7 @@ class SimulatedCheck(QualityCheck):
     def scores(
         self, query_ids: tuple[str, ...], targets: tuple[str, ...], correct: PerCell
     ) -> PerCell:
-        """Scores made up from the labels; NaN where there is none."""
+        """Scores simulated from the labels; NaN where there is no label."""
         label = binary(correct)
         first, second = (
             np.array([[self._draw(which, q, t) for t in targets] for q in query_ids])
@@ -147,7 +147,7 @@ class SimulatedCheck(QualityCheck):
 
     @property
     def description(self) -> str:
-        """What was simulated."""
+        """A description for reports that says it is simulated."""
         return (
             f"SIMULATED from the labels, sensitivity {self.sensitivity:g}, specificity "
             f"{self.specificity:g} at 0.5, seed {self.seed}"

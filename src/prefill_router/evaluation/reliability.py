@@ -1,8 +1,8 @@
-"""Whether probabilities hold: calibration error, Brier decomposition, log loss.
+"""Calibration of probabilities: calibration error, Brier decomposition, log loss.
 
-Of the queries that are given 0.7, do seven in ten turn out right? Each function takes weights, or
-what `Bins.sums` makes of them, and gives one row per resample and one column per target, with all
-targets together in the last.
+Of the queries that are predicted 0.7, are seven in ten answered correctly? Each function takes
+weights, or the statistics that `Bins.sums` computes from them, and gives one row per resample and
+one column per target, with all targets together in the last.
 """
 
 from collections.abc import Mapping
@@ -17,17 +17,17 @@ from prefill_router.evaluation.bootstrap import Estimate, Weights, divide
 from prefill_router.evaluation.judged_predictions import Trial
 
 _EDGE = 1e-6
-"""Predictions nearer to 0 or 1 count as this near in the log loss: at most 13.8 nats per label."""
+"""The log loss clips predictions to this distance from 0 and 1: at most 13.8 nats per label."""
 _CHANCE = np.sqrt(2 / np.pi)
 """The mean of |z|, z standard normal."""
 
 
 def calibration_error(sums: BinSums) -> PerColumn:
-    """ECE: how far mean prediction and share of right answers are apart in a bin, on average.
+    """ECE: the distance between mean prediction and share of right answers, averaged over bins.
 
-    Naeini, Cooper and Hauskrecht (2015). NaN without labels. It is never below what chance makes of
-    few queries per bin, see `chance_error`. Of each distance is taken off by how much the noise
-    that the sums tell would lengthen it on average, the mean of a folded normal distribution.
+    Naeini, Cooper and Hauskrecht (2015). NaN without labels. With few queries per bin, chance alone
+    gives it a positive value, see `chance_error`. Each distance is reduced by the amount that the
+    noise in `sums` adds to it on average, from the mean of a folded normal distribution.
     """
     from scipy.special import ndtr
 
@@ -39,14 +39,14 @@ def calibration_error(sums: BinSums) -> PerColumn:
 
 
 def chance_error(sums: BinSums) -> PerColumn:
-    """What the calibration error of a perfectly calibrated system would be, by chance.
+    """The expected calibration error of a perfectly calibrated system.
 
-    For each target the mean deviation of a binomial variable (De Moivre), of all targets together
-    that of a normal one, since the answers to one query go together. Soft labels scatter less than
-    right and wrong; it is shorter by the ratio.
+    For each target this is the mean deviation of a binomial variable (De Moivre); for all targets
+    together that of a normal one, since the answers to one query are correlated. Soft labels have
+    less variance than 0/1 labels, so theirs is smaller by the ratio of the standard deviations.
 
     Args:
-        sums: With the noise of `sampling`, if the last column is looked at.
+        sums: Statistics with the noise of `sampling`, if the last column is used.
     """
     single = np.isinf(sums.gap_noise[:, -1:])
     apart = np.abs(sums.predicted - sums.observed)[:, -1:]
@@ -58,11 +58,11 @@ def chance_error(sums: BinSums) -> PerColumn:
 
 
 def _deviation(draws: PerBin, chance: PerBin) -> PerBin:
-    """The mean distance of a share from its chance, in so many draws; NaN where there is none."""
+    """The mean distance of a binomial share from its probability; NaN without draws."""
     from scipy.special import gammaln, xlog1py, xlogy
 
     count, said = np.where(draws > 0, draws, np.nan), np.clip(chance, 0, 1)
-    over = np.floor(count * said) + 1  # the first number of successes above the mean
+    over = np.floor(count * said) + 1  # the lowest number of successes above the mean
     inside = over <= count
     over = np.where(inside, over, 1)
     ways = gammaln(count + 1) - gammaln(over) - gammaln(count - over + 1)
@@ -75,17 +75,17 @@ def with_chance(
     name: str = "ece_mean",
     by_chance: str = "ece_by_chance",
 ) -> dict[str, Estimate]:
-    """The same with an interval that covers the calibration error of endless queries.
+    """The estimates with an interval of the calibration error on infinitely many queries.
 
-    The error is never negative, so chance only makes it larger: by what `chance_error` says where
-    every probability holds, by nearly nothing where they are far off. Nobody knows which, so the
-    interval is as wide as the resamples spread, around the error, and goes down by all that chance
-    may have added, to 0 at the lowest.
+    The error is never negative, so chance only makes it larger: by `chance_error` where the
+    probabilities are calibrated, by almost nothing where they are far off. Which of these applies
+    is unknown, so the interval has the width of the resamples' interval, is centred on the error,
+    and is extended downwards by `chance_error`, to no less than 0.
 
     Args:
-        estimates: By name; returned as they are where either is lacking.
-        name: Of the calibration error.
-        by_chance: Of what chance makes of it.
+        estimates: Estimates by name; returned unchanged where either name is missing.
+        name: Name of the calibration error.
+        by_chance: Name of the expected error by chance.
     """
     found = dict(estimates)
     if name in found and by_chance in found and np.isfinite(found[name].lower):
@@ -99,20 +99,20 @@ def with_chance(
 def ece_by_target(
     bins: Bins, weights: Weights, *, noise: Noise = "resampling"
 ) -> Float[NDArray[np.float64], "resample target"]:
-    """The calibration error of each target; with `all` noise taken off, of endless queries."""
+    """The calibration error of each target; with noise `all`, that on infinitely many queries."""
     return calibration_error(bins.sums(weights, noise=noise))[:, :-1]
 
 
 def decomposition(sums: BinSums) -> dict[str, PerColumn]:
-    """The Brier score taken apart: Murphy (1973), with the terms within bins of Stephenson (2008).
+    """Decompose the Brier score: Murphy (1973), with the within-bin terms of Stephenson (2008).
 
     brier = reliability - resolution + uncertainty + within
 
     Returns:
         `brier`; `reliability`, the mean squared gap of the bins: 0 is perfect calibration;
-        `resolution`, how far the bins' shares of right answers are from the overall one: higher is
-        better; `uncertainty`, the variance of the labels; `within`, what the predictions vary
-        within bins, less what they tell there.
+        `resolution`, the mean squared distance of the bins' shares of right answers to the overall
+        one: higher is better; `uncertainty`, the variance of the labels; `within`, the variance of
+        the predictions within bins minus twice their covariance with the labels there.
     """
     gap = (sums.predicted - sums.observed) ** 2
     apart = (sums.observed - sums.label_mean[:, :, None]) ** 2
@@ -131,18 +131,18 @@ def decomposition(sums: BinSums) -> dict[str, PerColumn]:
 def brier_parts_by_target(
     bins: Bins, weights: Weights, *, noise: Noise = "resampling"
 ) -> dict[str, Float[NDArray[np.float64], "resample target"]]:
-    """The Brier score of each target taken apart."""
+    """The decomposed Brier score of each target."""
     parts = decomposition(bins.sums(weights, noise=noise))
     return {name: table[:, :-1] for name, table in parts.items()}
 
 
 def bias(sums: BinSums) -> PerColumn:
-    """Mean prediction minus share of right answers: above 0, the target is thought too good."""
+    """Mean prediction minus share of right answers: above 0, the target is overestimated."""
     return _over_bins(sums, sums.predicted - sums.observed)
 
 
 def log_loss(trial: Trial, weights: Weights) -> PerColumn:
-    """Mean cross-entropy in nats, soft labels as they are; always saying 0.5 gives 0.693."""
+    """Mean cross-entropy in nats, soft labels as they are; always predicting 0.5 gives 0.693."""
     known = ~np.isnan(trial.correct)
     said = np.clip(trial.correctness, _EDGE, 1 - _EDGE)
     label = np.where(known, trial.correct, 0)
@@ -155,11 +155,11 @@ def log_loss(trial: Trial, weights: Weights) -> PerColumn:
 
 
 def _over_bins(sums: BinSums, values: PerBin) -> PerColumn:
-    """The mean over the bins, by how many cells they have; NaN where there is none."""
+    """The mean over the bins, weighted by their cells; NaN without cells."""
     total = np.where(sums.weight > 0, sums.weight * values, 0).sum(axis=2)
     return divide(total, sums.cells)
 
 
 def _finite(noise: PerBin, square: PerBin) -> PerBin:
-    """The noise; of a bin with a single draw, which can't be told from noise, all there is."""
+    """The noise; in a bin with a single draw, where it can't be estimated, the whole square."""
     return np.where(np.isinf(noise), square, noise)

@@ -1,4 +1,4 @@
-"""Whether a system's probabilities hold, target by target: the numbers, and the diagrams' data."""
+"""Calibration of a system's probabilities, target by target: numbers and data of the diagrams."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,18 +36,19 @@ MEAN = "mean of targets"
 MEANINGS: Mapping[str, str] = {
     "ece": "calibration error: how far predicted probability and share of right answers are "
     "apart, on average over bins of equal width",
-    "ece_equal_mass": "the same over bins of as many queries each",
-    "ece_by_chance": "what the first would be on average if every probability held",
-    "ece_equal_mass_by_chance": "what the second would be",
-    "bias": "mean predicted probability minus share of right answers; above 0: thought too good",
+    "ece_equal_mass": "the same over bins with equally many queries",
+    "ece_by_chance": "the average calibration error of perfectly calibrated probabilities",
+    "ece_equal_mass_by_chance": "the same over bins with equally many queries",
+    "bias": "mean predicted probability minus share of right answers; above 0: overestimated",
     "brier": "mean squared difference of probability and outcome "
     "= reliability - resolution + uncertainty + within",
-    "reliability": "of it, what calibration could save",
-    "reliability_beyond_chance": "the same less what chance adds; around 0 where every probability "
-    "holds",
-    "resolution": "what telling hard queries from easy ones has gained",
-    "uncertainty": "what always saying the share of right answers would cost",
-    "within": "what predictions vary within bins, less what they tell there",
+    "reliability": "the part of the Brier score that recalibration could remove",
+    "reliability_beyond_chance": "the same minus what chance adds; around 0 for calibrated "
+    "probabilities",
+    "resolution": "how much distinguishing hard queries from easy ones lowers the Brier score",
+    "uncertainty": "the Brier score of always predicting the share of right answers",
+    "within": "the variance of predictions within bins, minus twice their covariance with the "
+    "outcomes there",
     "log_loss": "mean cross-entropy, nats",
 }
 PerCell = Float[NDArray[np.float64], "column bin"]
@@ -62,12 +63,12 @@ class Diagram:
     """Reliability diagrams of all targets, and of all together in the last row.
 
     Attributes:
-        bins: What was put into which bin.
-        cells: How many labelled predictions are in each.
-        predicted: Their mean; NaN in an empty bin.
-        observed: The share of right answers among them.
+        bins: The bins.
+        cells: How many labelled predictions are in each bin.
+        predicted: Mean prediction of each bin; NaN in an empty bin.
+        observed: Share of right answers in each bin.
         lower: The 2.5th percentile of that share over the resamples; NaN without any.
-        upper: The 97.5th percentile.
+        upper: The 97.5th percentile of that share.
     """
 
     bins: Bins
@@ -103,15 +104,15 @@ class Diagram:
 @final
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Whether probabilities hold.
+    """The calibration of a system's probabilities.
 
     Attributes:
-        queries: How many were judged.
-        labels: How many labels each target has.
-        estimates: By target, `binning.POOLED` and `MEAN`, then by name; see `MEANINGS`.
-        diagrams: In bins of equal width and of equal mass.
-        resamples: What the intervals come from.
-        seed: What they were drawn with.
+        queries: Number of judged queries.
+        labels: Number of labels of each target.
+        estimates: Metrics by target, `binning.POOLED` and `MEAN`, then by name; see `MEANINGS`.
+        diagrams: Diagrams with bins of equal width and of equal mass.
+        resamples: How many resamples the intervals come from.
+        seed: Random seed of the resamples.
     """
 
     queries: int
@@ -123,10 +124,10 @@ class Reliability:
 
     @property
     def off(self) -> tuple[str, ...]:
-        """The rows of `estimates` that are further off than chance explains, worst first.
+        """The rows of `estimates` that are miscalibrated beyond chance, worst first.
 
-        The interval of their reliability beyond chance is above 0; of 40 rows that hold, about one
-        will be named all the same.
+        The interval of their reliability beyond chance is above 0; of 40 calibrated rows, about one
+        is listed by chance.
         """
         beyond = {n: row["reliability_beyond_chance"] for n, row in self.estimates.items()}
         named = [name for name, value in beyond.items() if value.lower > 0]
@@ -148,7 +149,7 @@ class Reliability:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each target, all together, and the mean; with `_lower` and `_upper`."""
+        """One row per target, for all together, and for the mean; with `_lower` and `_upper`."""
         return [
             {"target": name, "labels": self.labels[name]}
             | {
@@ -170,17 +171,17 @@ def reliability_of(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Reliability:
-    """Judge whether a system's probabilities hold.
+    """Measure the calibration of a system's probabilities.
 
     Args:
-        trial: Its predictions and what happened.
-        bins: How many.
+        trial: Its predictions and labels.
+        bins: Number of bins.
         resamples: Bootstrap resamples for the intervals; 0 for none.
-        seed: Another seed, other resamples.
-        progress: Shows how far the bootstrap is.
+        seed: Random seed of the resampling.
+        progress: Reports the progress of the bootstrap.
 
     Raises:
-        ConfigError: An option makes no sense.
+        ConfigError: An option is invalid.
     """
     kinds: tuple[BinKind, BinKind] = ("width", "mass")
     placed = {kind: Bins.of(trial, kind=kind, count=bins) for kind in kinds}
@@ -190,7 +191,7 @@ def reliability_of(
     drawn = draws.resample(partial(_judge, trial, placed), point, progress, "calibration")
     for name, bins_of in zip(("ece", "ece_equal_mass"), placed.values(), strict=True):
         by_chance = _with_mean(chance_error(bins_of.sums(whole, noise="sampling")))
-        # Of the sample's size, so it isn't resampled.
+        # It depends on the size of the sample, so it isn't resampled.
         point[f"{name}_by_chance"], drawn[f"{name}_by_chance"] = by_chance, by_chance[:0]
     names = (*placed["width"].names, MEAN)
     known = (~np.isnan(trial.correct)).sum(axis=0).tolist()
@@ -205,9 +206,9 @@ def reliability_of(
 
 
 def _judge(trial: Trial, placed: Mapping[BinKind, Bins], weights: Weights) -> _Table:
-    """All numbers, by name: the targets, all together, the mean over the targets.
+    """All numbers by name, with columns for the targets, all together, and the mean over targets.
 
-    Beside them the share of right answers in each bin of each kind.
+    Further entries give the share of right answers in each bin of each kind.
     """
     sums = {kind: bins.sums(weights) for kind, bins in placed.items()}
     wide, clean = sums["width"], placed["width"].sums(weights, noise="all")

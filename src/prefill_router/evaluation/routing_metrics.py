@@ -1,5 +1,5 @@
-"""The metrics of what the router's choices answer and cost: at lam = 1, at the lam that was chosen
-on train rows, at the best lam of the judged queries, and what single targets and oracle do.
+"""The metrics of accuracy and cost of the router's choices: at lam = 1, at the lam that was chosen
+on train rows, at the best lam of the judged queries; and those of single targets and oracle.
 """
 
 import numpy as np
@@ -13,52 +13,54 @@ from prefill_router.evaluation.scores import Scores
 _NONE_CHOSEN = "no lam was chosen on train rows, or no cost is known; fit the router again"
 _NO_HEADROOM = "the oracle is no better than the best single target, so there is no headroom"
 _SINGLE_RUNS = (
-    "the labels are of single runs, as far as is known, and an oracle picks their luck: it and the "
-    "headroom are too high by an unknown amount; answer some queries several times and give the "
-    "mean label with its number of runs"
+    "the labels come from single runs, as far as is known, and an oracle profits from their luck: "
+    "it and the headroom are too high by an unknown amount; answer some queries several times and "
+    "give the mean label with its number of runs"
 )
 
 
 @metric("Argmax accuracy", "share", "higher")
 def _argmax_accuracy(scores: Scores) -> PerResample:
-    """Accuracy when every query goes to the target most probably right (lam = 1), whatever it
-    costs.
+    """Accuracy when every query goes to the target that is most probably right (lam = 1),
+    regardless of cost.
     """
     return scores.at(1.0)[0]
 
 
 @metric("Cost at argmax", "usd", "lower", undefined=NO_COST)
 def _argmax_cost(scores: Scores) -> PerResample:
-    """The mean observed cost of a query at that setting."""
+    """The mean observed cost per query at that setting."""
     return scores.at(1.0)[1]
 
 
 @metric("Accuracy at the chosen lam", "share", "higher", undefined=_NONE_CHOSEN, subject="chosen")
 def _chosen_accuracy(scores: Scores) -> PerResample:
-    """Accuracy at the lam that was most accurate on train questions, by fits that had not seen
-    them: nothing is picked on the questions that are judged.
+    """Accuracy at the lam that was most accurate out of fold on train questions: nothing is chosen
+    on the judged questions.
 
-    Reading: lam values picked on predictions for train rows by fits that had not seen them; best
-    single target of the train rows
+    Reading: lam values chosen on out-of-fold predictions for train rows; best single target of the
+    train rows
     """
     return scores.at(None if scores.chosen is None else scores.chosen.accurate)[0]
 
 
 @metric("Cost at the chosen lam", "usd", "lower", undefined=_NONE_CHOSEN)
 def _chosen_cost(scores: Scores) -> PerResample:
-    """The mean observed cost of a query there."""
+    """The mean observed cost per query at the chosen lam."""
     return scores.at(None if scores.chosen is None else scores.chosen.accurate)[1]
 
 
 @metric("Gain at the chosen lam", "points", "higher", undefined=_NONE_CHOSEN)
 def _chosen_gain(scores: Scores) -> PerResample:
-    """That accuracy minus the accuracy of the target that is the best on the train questions."""
+    """That accuracy minus the accuracy of the target that is best on the train questions."""
     return scores.headline["chosen_accuracy"] - scores.chosen_single[0]
 
 
 @metric("Headroom at the chosen lam", "share", "higher", undefined=_NONE_CHOSEN)
 def _chosen_headroom(scores: Scores) -> PerResample:
-    """Which part of the way from that target to the oracle the router goes there."""
+    """The part of the accuracy gap between that target and the oracle that the router closes at the
+    chosen lam.
+    """
     return _of_headroom(scores, scores.headline["chosen_gain"], scores.chosen_single[0])
 
 
@@ -75,7 +77,7 @@ def _savings(scores: Scores) -> PerResample:
 
 @metric("Accuracy meanwhile", "points", "higher", undefined=_NONE_CHOSEN)
 def _savings_gain(scores: Scores) -> PerResample:
-    """By how much it is more accurate than the best single target at that lam."""
+    """By how much the router is more accurate than the best single target at that lam."""
     if scores.chosen is not None and scores.chosen.thrifty is None:
         return np.zeros(len(scores.weights))
     lam = None if scores.chosen is None else scores.chosen.thrifty
@@ -84,8 +86,8 @@ def _savings_gain(scores: Scores) -> PerResample:
 
 @metric("Max-lam accuracy", "share", "higher", quoted="paper", subject="max_lam")
 def _max_lam_accuracy(scores: Scores) -> PerResample:
-    """The paper's reading: the highest accuracy at any setting of lam, the dial from cheapest (0)
-    to most probable (1), picked on the queries that it is measured on: optimistic.
+    """As in the paper, the highest accuracy at any lam, from cheapest (0) to most probable (1),
+    chosen on the queries that it is measured on: optimistic.
 
     Reading: highest accuracy over the points; the cheapest of them where several tie
     """
@@ -94,7 +96,7 @@ def _max_lam_accuracy(scores: Scores) -> PerResample:
 
 @metric("Cost at max-lam", "usd", "lower", quoted="paper", undefined=NO_COST)
 def _max_lam_cost(scores: Scores) -> PerResample:
-    """The mean observed cost of a query at that setting; the cheapest one, where several reach the
+    """The mean observed cost per query at that setting; at the cheapest, where several reach the
     highest accuracy.
     """
     return scores.best[1]
@@ -119,13 +121,11 @@ def _oracle_accuracy(scores: Scores) -> PerResample:
     "Oracle, held out",
     "share",
     "neither",
-    undefined="the labels are of single runs, as far as is known, and an oracle picks their luck: "
-    "it and the headroom are too high by an unknown amount; answer some queries several times and "
-    "give the mean label with its number of runs",
+    undefined=_SINGLE_RUNS,
 )
 def _oracle_held_out(scores: Scores) -> PerResample:
     """The same without the luck of single runs, on queries that every target answered several
-    times: the oracle sees all runs but one of each target, and is judged by that one.
+    times: the oracle sees all runs of each target but one, and is judged by that one.
     """
     return mean_over(scores.same, scores.trial.held_out_label)
 
@@ -138,8 +138,8 @@ def _accuracy_gain(scores: Scores) -> PerResample:
 
 @metric("Headroom captured", "share", "higher", quoted="paper", undefined=_NO_HEADROOM)
 def _headroom_captured(scores: Scores) -> PerResample:
-    """The paper's headroom captured: which part of the way from the best single target to the
-    oracle the router goes at its highest accuracy, picked on the same queries: optimistic.
+    """As in the paper, the part of the accuracy gap between the best single target and the oracle
+    that the router closes at its highest accuracy, chosen on the same queries: optimistic.
     """
     gain = scores.headline["accuracy_gain"]
     return _of_headroom(scores, gain, scores.headline["best_single_accuracy"])
@@ -147,8 +147,8 @@ def _headroom_captured(scores: Scores) -> PerResample:
 
 @metric("Cost savings", "share", "higher", quoted="paper", undefined=NO_COST)
 def _cost_savings(scores: Scores) -> PerResample:
-    """The paper's reading: how much less the router spends, at max-lam, than sending everything to
-    the target with the highest mean cost, which nobody would do.
+    """As in the paper, how much less the router spends at max-lam than sending every query to the
+    target with the highest mean cost, which nobody would do.
 
     Reading: at the max-lam point, against the target with the highest mean cost
     """

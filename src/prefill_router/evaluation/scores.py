@@ -1,8 +1,8 @@
 """Every number of an evaluation, as one function of the queries' weights.
 
-What the probabilities are worth (AUC, Brier, calibration) is measured on every label. Whatever
-holds router, single targets, mixes and oracle against each other is measured on the queries where
-the outcomes of all sides are known (`Trial.compared`): a missing label helps none of them.
+The quality of the probabilities (AUC, Brier, calibration) is measured on every label. Comparisons
+of router, single targets, mixes and oracle use the queries where the outcomes of all sides are
+known (`Trial.compared`): a missing label helps none of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,17 +32,17 @@ from prefill_router.short_repr import short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """A trial with everything sorted that needs sorting, each when it is first asked for.
+    """A trial with all sorted data that the metrics need, each computed on first use.
 
     Attributes:
-        trial: What is scored.
-        step: A grid of lam with this step; every operating point if not given.
+        trial: The judged system.
+        step: Step of a grid of lam; None for every operating point of the exact path.
         axis: How cost is normalised.
-        max_cost: Where AIQ ends, US dollars per query; None for the largest cost compared.
+        max_cost: Largest cost of AIQ, US dollars per query; None for the largest compared cost.
         chosen: The settings that were chosen on train rows; None if there are none.
 
     Raises:
-        ConfigError: The cost isn't positive.
+        ConfigError: `max_cost` isn't positive.
     """
 
     trial: Trial
@@ -59,12 +59,12 @@ class Scorer:
 
     @cached_property
     def sweep(self) -> LambdaSweep:
-        """Its changes of winner."""
+        """The changes of the chosen target along lam."""
         return LambdaSweep.of(self.trial)
 
     @cached_property
     def retained(self) -> Int[NDArray[np.int64], " point"]:
-        """The operating points that P-AUCCC, oracle distance and max-lam accuracy see.
+        """Indices of the operating points that P-AUCCC, oracle distance and max-lam accuracy use.
 
         Raises:
             ConfigError: The step isn't one over a whole number.
@@ -73,17 +73,17 @@ class Scorer:
 
     @cached_property
     def ranking(self) -> tuple[metrics.Ranking, ...]:
-        """Each target's scores."""
+        """Each target's probabilities, sorted."""
         return metrics.rankings(self.trial)
 
     @cached_property
     def pairs(self) -> metrics.PairRankings:
-        """The scores of each pair of targets."""
+        """The log-odds differences of each pair of targets, sorted."""
         return metrics.PairRankings.of(self.trial.correctness, self.trial.correct)
 
     @cached_property
     def bins(self) -> Bins:
-        """Its predictions, in bins of equal width."""
+        """The predictions in bins of equal width."""
         return Bins.of(self.trial)
 
     @cached_property
@@ -107,12 +107,12 @@ class Scorer:
         reading: CurveReading | None = None,
         among: Sequence[CurveReading] = (),
     ) -> "Scores":
-        """All statistics in each resample, each computed when it is first asked for.
+        """All statistics in each resample, each computed on first use.
 
         Args:
             weights: How often each query counts.
-            reading: `read` of these weights, where it is known already.
-            among: `read` of everything that the system is compared with, itself included; alone
+            reading: The result of `read` for these weights, where it is known already.
+            among: The results of `read` for all compared systems, including this one; only this one
                 if not given.
         """
         return Scores(self, weights, reading, tuple(among))
@@ -121,11 +121,11 @@ class Scorer:
 @final
 @dataclass(frozen=True, eq=False)
 class MetricValues(Mapping[str, NDArray[np.float64]]):
-    """The metrics of one table by name, computed when they are first asked for.
+    """The metrics of one table by name, each computed on first use.
 
     Attributes:
         table: The metrics.
-        scores: What they are computed from.
+        scores: The statistics that they are computed from.
     """
 
     table: MetricTable
@@ -148,14 +148,14 @@ class MetricValues(Mapping[str, NDArray[np.float64]]):
 @final
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """A system's statistics in each resample, one row per resample, and what they are made of.
+    """A system's statistics, one row per resample, and the data that they are computed from.
 
     Attributes:
         scorer: The system.
         weights: How often each query counts.
         reading: Its operating points, where they are known already.
-        systems: Those of everything that it is compared with; none for itself alone.
-        known: What was computed already.
+        systems: The operating points of all compared systems; empty for this system alone.
+        known: Metrics computed so far.
     """
 
     scorer: Scorer
@@ -166,17 +166,17 @@ class Scores:
 
     @property
     def headline(self) -> MetricValues:
-        """The numbers that sum up the system, by name."""
+        """The metrics of the whole system by name."""
         return MetricValues(HEADLINE, self)
 
     @property
     def targets(self) -> MetricValues:
-        """By name, a column for each target."""
+        """Metrics by name, with a column for each target."""
         return MetricValues(TARGET, self)
 
     @property
     def regimes(self) -> MetricValues:
-        """By name, a column for each of `metrics.REGIMES`."""
+        """Metrics by name, with a column for each of `metrics.REGIMES`."""
         return MetricValues(REGIME, self)
 
     def tables(self) -> dict[tuple[str, str, str], PerResample]:
@@ -194,7 +194,7 @@ class Scores:
         }
 
     def why_undefined(self, key: tuple[str, str, str]) -> str:
-        """The reason that a number of `tables` can't be computed, if it can't be."""
+        """The reason why a number of `tables` isn't defined, where it isn't."""
         group, name, _ = key
         entry = {"headline": HEADLINE, "targets": TARGET, "regimes": REGIME}[group][name]
         if group == "headline" and entry.compares and np.isnan(self.singles.accuracy).all():
@@ -203,17 +203,17 @@ class Scores:
 
     @property
     def trial(self) -> Trial:
-        """What is scored."""
+        """The judged system."""
         return self.scorer.trial
 
     @cached_property
     def same(self) -> Weights:
-        """How often each query counts, of those on which the outcomes of all sides are known."""
+        """The weights restricted to the queries on which the outcomes of all sides are known."""
         return self.weights * self.trial.compared
 
     @cached_property
     def singles(self) -> Points:
-        """Each single target, as a point."""
+        """The single targets, as points."""
         accuracy, cost = (
             known_mean(self.same, table)
             for table in (self.trial.single_label, self.trial.single_cost)
@@ -222,7 +222,7 @@ class Scores:
 
     @cached_property
     def anchors(self) -> Anchors:
-        """What 0 and 1 mean in the normalised plane."""
+        """The anchors of the normalised plane."""
         oracle = mean_over(self.same, self.trial.best_label)
         return Anchors.of(self.singles.cost, self.singles.accuracy, oracle)
 
@@ -238,7 +238,7 @@ class Scores:
 
     @cached_property
     def among(self) -> ComparedSystems:
-        """What the system is compared with."""
+        """The points of all compared systems."""
         systems = self.systems or (self.own,)
         return ComparedSystems.of(self.singles, systems, max_cost=self.scorer.max_cost)
 
@@ -260,12 +260,12 @@ class Scores:
 
     @cached_property
     def frontier_points(self) -> tuple[PerPoint, PerPoint]:
-        """These in the normalised plane; NaN for the others."""
+        """The targets of the frontier in the normalised plane; NaN for the others."""
         x, y = self.anchors.place(self.singles.cost, self.singles.accuracy, axis=self.scorer.axis)
         return np.where(self.frontier, x, np.nan), y
 
     def at(self, lam: float | None) -> tuple[PerResample, PerResample]:
-        """Accuracy and mean cost at a lam, US dollars per query; NaN for none."""
+        """Accuracy and mean cost (US dollars per query) at a lam; NaN for None."""
         if lam is None:
             return (np.full(len(self.weights), np.nan),) * 2
         if lam not in self.known:
@@ -285,7 +285,7 @@ class Scores:
 
     @cached_property
     def chosen_single(self) -> tuple[PerResample, PerResample]:
-        """Accuracy and mean cost of the best single target of the train rows; NaN for none."""
+        """Accuracy and mean cost of the best single target of the train rows; NaN without one."""
         if self.chosen is None:
             return self.at(None)
         column = self.trial.targets.index(self.chosen.best)
@@ -295,27 +295,27 @@ class Scores:
 
     @cached_property
     def choice(self) -> dict[str, PerResample]:
-        """Choice AUC, over all pairs of targets and over the best."""
+        """Choice AUC, over all pairs of targets and over those of the most accurate."""
         return self.scorer.pairs.scores(self.weights)
 
     @cached_property
     def sums(self) -> BinSums:
-        """What the weights make of the bins."""
+        """The statistics of the bins under the weights."""
         return self.scorer.bins.sums(self.weights)
 
     @cached_property
     def brier_parts(self) -> dict[str, PerColumn]:
-        """The Brier score taken apart; the last column is of all targets together."""
+        """The decomposed Brier score; the last column is for all targets together."""
         return decomposition(self.sums)
 
     @cached_property
     def routing(self) -> dict[str, metrics.PerTarget]:
-        """Each target on the queries routed to it at lam = 1, and on all the others."""
+        """Accuracy and cost of each target on the queries routed to it and on the others."""
         return metrics.routing_by_target(self.trial, self.same)
 
     @cached_property
     def by_regime(self) -> dict[str, metrics.PerRegime]:
-        """The consensus regimes at lam = 1."""
+        """Share and accuracy of the consensus regimes at lam = 1."""
         return metrics.by_regime(self.trial, self.same)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The metrics of which target is chosen at lam = 1: by target, by regime, among the right ones."""
+"""The metrics of the target choice at lam = 1: by target, by regime, and on solvable queries."""
 
 from typing import TypeAlias
 
@@ -20,7 +20,7 @@ _NONE_RIGHT = "no query has a right answer from a target whose label, and cost, 
 
 @target_metric("Accuracy", "share", "neither")
 def _accuracy(scores: Scores) -> PerTarget:
-    """On the compared queries.
+    """The target's accuracy on the compared queries.
 
     Reading: mean label of the compared queries
     """
@@ -29,7 +29,7 @@ def _accuracy(scores: Scores) -> PerTarget:
 
 @target_metric("Mean cost", "usd", "neither", subject="cost")
 def _mean_cost(scores: Scores) -> PerTarget:
-    """Observed, of a compared query.
+    """Mean observed cost per compared query.
 
     Reading: observed, mean over the compared queries where it is known
     """
@@ -38,7 +38,7 @@ def _mean_cost(scores: Scores) -> PerTarget:
 
 @target_metric("Routed to it", "share", "neither", undefined=_NONE_ROUTED, subject="routing")
 def _share_routed(scores: Scores) -> PerTarget:
-    """Share of the queries at lam = 1.
+    """Share of the queries routed to the target at lam = 1.
 
     Reading: delta, routed-to accuracy, regimes and selection are at lam = 1
     """
@@ -47,13 +47,13 @@ def _share_routed(scores: Scores) -> PerTarget:
 
 @target_metric("Accuracy there", "share", "higher", undefined=_NONE_ROUTED)
 def _accuracy_routed(scores: Scores) -> PerTarget:
-    """On the queries routed to it."""
+    """The target's accuracy on the queries routed to it."""
     return scores.routing["accuracy_routed"]
 
 
 @target_metric("Accuracy elsewhere", "share", "neither", undefined=_NONE_AWAY)
 def _accuracy_away(scores: Scores) -> PerTarget:
-    """On all the others."""
+    """The target's accuracy on all other queries."""
     return scores.routing["accuracy_away"]
 
 
@@ -65,13 +65,13 @@ def _accuracy_delta(scores: Scores) -> PerTarget:
 
 @target_metric("Cost there", "usd", "neither", undefined=_NONE_ROUTED)
 def _cost_routed(scores: Scores) -> PerTarget:
-    """Mean observed, queries routed to it."""
+    """Mean observed cost per query routed to it."""
     return scores.routing["cost_routed"]
 
 
 @target_metric("Cost elsewhere", "usd", "neither", undefined=_NONE_AWAY)
 def _cost_away(scores: Scores) -> PerTarget:
-    """Mean observed, all other queries."""
+    """The target's mean observed cost on all other queries."""
     return scores.routing["cost_away"]
 
 
@@ -83,31 +83,31 @@ def _cost_delta(scores: Scores) -> PerTarget:
 
 @target_metric("Cheapness", "number", "neither")
 def _normalised_cost(scores: Scores) -> PerTarget:
-    """1 for the cheapest target, 0 for the dearest."""
+    """Cost normalised to 1 for the cheapest target and 0 for the most expensive."""
     return scores.anchors.cheapness(scores.singles.cost, axis=scores.scorer.axis)
 
 
 @target_metric("Normalised accuracy", "number", "neither")
 def _normalised_accuracy(scores: Scores) -> PerTarget:
-    """1 for the oracle, 0 for the worst target."""
+    """Accuracy normalised to 1 for the oracle and 0 for the worst target."""
     return scores.anchors.height(scores.singles.accuracy)
 
 
 @regime_metric("Share", "share", "neither")
 def _share(scores: Scores) -> PerRegime:
-    """Of the compared queries."""
+    """Share of the compared queries in the regime."""
     return scores.by_regime["share"]
 
 
 @regime_metric("Argmax accuracy", "share", "higher", name="accuracy")
 def _regime_accuracy(scores: Scores) -> PerRegime:
-    """Of the router at lam = 1."""
+    """The router's accuracy in the regime at lam = 1."""
     return scores.by_regime["accuracy"]
 
 
 @regime_metric("Best single", "share", "neither")
 def _best_single(scores: Scores) -> PerRegime:
-    """Of the target best overall."""
+    """The accuracy in the regime of the target that is best overall."""
     return scores.by_regime["best_single"]
 
 

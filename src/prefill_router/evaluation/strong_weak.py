@@ -1,7 +1,7 @@
 """A strong and a weak target: accuracy over the share of queries sent to the strong one.
 
-RouteLLM (Ong et al., 2024): APGR is which part of the gap between the two is closed on average over
-that share, CPT(x) the share that closes the part x.
+RouteLLM (Ong et al., 2024): APGR is the part of the accuracy gap between the two that is closed, on
+average over that share; CPT(x) is the share that closes the part x.
 """
 
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ CPT = {"cpt_20": 0.2, "cpt_50": 0.5, "cpt_80": 0.8}
 @final
 @dataclass(frozen=True, eq=False)
 class StrongWeak:
-    """The changes between two targets, sorted once.
+    """The changes between two targets along the path, sorted once.
 
     Attributes:
         strong: The labels of the strong target, NaN where missing.
-        weak: Those of the weak one.
-        judged: Whether either is known; shares are of these queries.
-        sums: Of strong or not, label, measured (missing as 0), along the path.
+        weak: The labels of the weak target, NaN where missing.
+        judged: 1 where either label is known; shares are of these queries.
+        sums: Sums along the path of: strong chosen, label, measured (missing as 0).
     """
 
     strong: Float[NDArray[np.float64], " query"]
@@ -66,11 +66,11 @@ class StrongWeak:
     def _curve(
         self, weights: Weights, weak: PerResample, strong: PerResample
     ) -> tuple[Float[NDArray[np.float64], "resample point"], ...]:
-        """Share of strong calls, rising, and accuracy; from the weak target to the strong one."""
+        """Share of strong calls, rising, and accuracy, from the weak target to the strong one."""
         total, label, measured = self.sums.totals(weights)
         share = divide(total, (weights @ self.judged)[:, None])
         accuracy = divide(label, measured)
-        # Where nothing was measured there is no point; it is put upon the weak target's.
+        # Points without any measured query are moved onto the weak target's.
         unknown = np.isnan(accuracy) | np.isnan(share)
         share = np.where(unknown, 0, np.round(share, 12))
         accuracy = np.where(unknown, weak[:, None], accuracy)
@@ -114,7 +114,7 @@ def _crossing(
     closed: Float[NDArray[np.float64], "resample point"],
     part: float,
 ) -> PerResample:
-    """The lowest share at which the part is closed, joining the points by lines."""
+    """The lowest share at which the part is closed, by linear interpolation."""
     rows = np.arange(len(share))
     # The first point closes nothing and the last everything, so there is a crossing.
     after = np.maximum((closed >= part).argmax(axis=1), 1)

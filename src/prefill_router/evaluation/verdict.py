@@ -1,7 +1,7 @@
-"""Is a router worth having? One verdict, from what can be had without it for the same money.
+"""Is a router worth using? A verdict, by comparison with fixed mixes of targets at equal cost.
 
-The router at one operating point is held against the best fixed mix of targets at equal cost, and
-against the best mix that knows each query's domain; both are chosen on the train part. Every
+The router at one operating point is compared with the best fixed mix of targets at equal cost, and
+with the best mix that knows each query's domain; both are chosen on the train part. Every
 difference is paired: on the queries where the outcomes of both sides are known.
 """
 
@@ -32,22 +32,22 @@ from prefill_router.short_repr import short_repr
 Word = Literal["worth it", "can't tell", "not worth it"]
 Choice = Int[NDArray[np.int64], " query"]
 WORTH = 0.01
-"""A gain of accuracy that can't reach this is counted as none: one percentage point."""
+"""A gain of accuracy that can't reach this counts as none: one percentage point."""
 HALF = 0.5
-"""Where less than this part of the queries can be compared, nothing is said of the whole."""
+"""Where fewer than this share of the labelled queries can be compared, the verdict is open."""
 
 
 @final
 @dataclass(frozen=True)
 class MixReference:
-    """What the router is held against, and by how much it is better.
+    """A reference for the router, and the router's gain over it.
 
     Attributes:
         gain: The router's accuracy minus the reference's at the same mean cost.
-        accuracy: The reference's.
-        router_accuracy: The router's, on the same queries.
+        accuracy: The reference's accuracy.
+        router_accuracy: The router's accuracy on the same queries.
         cost: The router's mean cost on them, US dollars; NaN where unknown.
-        queries: How many they are.
+        queries: Number of these queries.
     """
 
     gain: Estimate
@@ -58,7 +58,7 @@ class MixReference:
 
     @property
     def is_free(self) -> bool:
-        """Whether no cost is known, so that it is of accuracy alone."""
+        """Whether no cost is known, so that accuracies alone are compared."""
         return math.isnan(self.cost)
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,14 +79,15 @@ class Verdict:
     """The verdict on a router at one operating point.
 
     Attributes:
-        word: In two or three words.
-        because: Why, as a sentence.
+        word: The verdict in two or three words.
+        because: The reason, as a sentence.
         lam: The operating point.
         queries: How many queries were judged.
-        mix: Against the best fixed mix.
-        domains: Against the best mix that knows the domain; None where there is one domain.
-        choice_auc: How well its probabilities tell which of two targets is right.
-        needed: About how many judged queries would tell, where it can't be told; 0 otherwise.
+        mix: The comparison with the best fixed mix.
+        domains: The comparison with the best mix that knows the domain; None where there is only
+            one domain.
+        choice_auc: How well the probabilities identify which of two targets is right.
+        needed: About how many judged queries would decide it, where the verdict is open; else 0.
     """
 
     word: Word
@@ -123,16 +124,16 @@ def judge(
     seed: int = 0,
     choice_auc: Estimate | None = None,
 ) -> Verdict:
-    """Hold a router at one lam against what can be had without it.
+    """Compare a router at one lam with the best fixed mixes of targets.
 
     Args:
         trial: The router on queries that it was not fitted on.
-        train: What it was fitted on; the references are chosen here. Its targets include the
-            router's.
+        train: The data it was fitted on, on which the references are chosen. Its targets include
+            the router's.
         lam: The operating point, chosen on other queries than these.
-        resamples: For the intervals.
-        seed: Of the resamples.
-        choice_auc: Of the trial, where it is known already.
+        resamples: Bootstrap resamples for the intervals.
+        seed: Random seed of the resamples.
+        choice_auc: The choice AUC of the trial, where it is known already.
     """
     train = train.select(targets=trial.targets)
     choice = trial.path.at(lam)
@@ -147,12 +148,12 @@ def judge(
     word, because = _decided(mix, labelled, only)
     needed = _needed(mix) if word == "can't tell" else 0
     known = choice_auc or _choice_auc(trial, resamples, seed)
-    told = domains if domains is not None and domains.queries >= HALF * labelled else None
+    clear = domains if domains is not None and domains.queries >= HALF * labelled else None
     parts = (
         because,
-        _domains_told(told),
-        _choice_told(known),
-        f"about {needed:,} judged queries would tell" if needed else "",
+        _domains_clause(clear),
+        _choice_auc_clause(known),
+        f"about {needed:,} judged queries would decide it" if needed else "",
     )
     return Verdict(
         word, "; ".join(filter(None, parts)), lam, len(trial), mix, domains, known, needed
@@ -195,7 +196,7 @@ def _against(
 
 
 def _decided(mix: MixReference, labelled: int, only: str) -> tuple[Word, str]:
-    """The word, and why."""
+    """The verdict and its reason."""
     gain = mix.gain
     said = (
         f"{points(gain)} of accuracy against the best fixed mix of targets at equal cost, on "
@@ -216,7 +217,7 @@ def _decided(mix: MixReference, labelled: int, only: str) -> tuple[Word, str]:
 
 
 def _needed(mix: MixReference) -> int:
-    """About how many judged queries would tell: intervals shrink with the square root."""
+    """About how many judged queries would decide it: intervals shrink with the square root."""
     gain = mix.gain
     half = max(gain.upper - gain.value, gain.value - gain.lower)
     if not math.isfinite(half):
@@ -226,21 +227,21 @@ def _needed(mix: MixReference) -> int:
     return int(round(needed, 1 - len(str(int(needed))))) if needed > mix.queries else 0
 
 
-def _choice_told(choice_auc: Estimate) -> str:
+def _choice_auc_clause(choice_auc: Estimate) -> str:
     if math.isnan(choice_auc.value):
         return ""
     spread = interval(choice_auc, "number")
     value = worded(choice_auc.value, "number") + (f" [{spread}]" if spread else "")
-    return f"choice AUC {value}, 0.5 being chance"
+    return f"choice AUC {value} (0.5 is chance)"
 
 
-def _domains_told(domains: MixReference | None) -> str:
+def _domains_clause(domains: MixReference | None) -> str:
     if domains is None or math.isnan(domains.gain.value):
         return ""
     said = f"{points(domains.gain)} against the best targets of each domain at equal cost"
     if domains.gain.lower > 0:
         return said
-    return f"{said}: who knows the domain of a query may do as well with a table of targets"
+    return f"{said}: if the domain of a query is known, a table of targets may do as well"
 
 
 def points(difference: Estimate) -> str:

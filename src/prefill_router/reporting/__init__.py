@@ -1,4 +1,4 @@
-"""Reports for people and programs: pages, figures and tables, on disk whole or not at all."""
+"""Reports for people and programs: pages, figures and tables, written atomically."""
 
 from prefill_router.lazy_imports import face
 

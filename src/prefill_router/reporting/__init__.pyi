@@ -50,14 +50,14 @@ from .report import (
     Row as Row,
     Rows as Rows,
     Section as Section,
-    Sure as Sure,
+    Significance as Significance,
     Table as Table,
     ends as ends,
     estimate_cell as estimate_cell,
     flat as flat,
     heading as heading,
     plain_numbers as plain_numbers,
-    sure as sure,
+    significance as significance,
 )
 from .report_files import (
     PAGE as PAGE,

@@ -1,7 +1,4 @@
-"""The accuracy-cost figures, as objects: of one evaluation, and of several systems in one figure.
-
-Several systems were judged on the same queries; their figure is written with its data beside it.
-"""
+"""The accuracy-cost figures: of one evaluation, and of several systems on the same queries."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,7 +33,7 @@ View = Literal["raw", "normalised"]
 Values = Float[NDArray[np.float64], " point"]
 Mixes = Float[NDArray[np.float64], " mixture"]
 Singles = Float[NDArray[np.float64], " target"]
-# The colours that the targets and the oracle leave free; the strokes differ as well.
+# The colours that the targets and the oracle don't use; the line styles differ as well.
 CURVES: tuple[tuple[str, Any], ...] = (
     (BLUE, "-"),
     (PINK, "--"),
@@ -45,11 +42,11 @@ CURVES: tuple[tuple[str, Any], ...] = (
     (YELLOW, (0, (5, 1, 1, 1))),
 )
 _SYSTEMS = 4
-"""As many curves with their bands can be told apart in one figure."""
+"""The most curves with bands that can be distinguished in one figure."""
 _PER_MIX = 40
 """Points drawn between two targets of the best mix: a straight line only where cost is linear."""
 _MOST = 4000
-"""Points drawn of a curve; more can't be seen."""
+"""The most points drawn of a curve; more would not be visible."""
 
 
 @final
@@ -58,21 +55,21 @@ class Drawing:
     """What a figure shows, in its own units.
 
     Attributes:
-        title: Of the figure.
-        x_label: With the unit.
-        y_label: With the unit.
+        title: Title of the figure.
+        x_label: Label of the x axis, with the unit.
+        y_label: Label of the y axis, with the unit.
         curve: The router's points, x and y, by rising lam.
-        band: Where the curves of the resamples run.
+        band: The band of the resampled curves.
         singles: Each target's x and y.
         names: The targets.
-        frontier: Which of them are on the Pareto frontier.
-        mix: The best fixed mixes of them, x and y.
+        frontier: Which targets are on the Pareto frontier.
+        mix: The best fixed mixes of the targets, x and y.
         best: The point of highest accuracy, x and y.
-        oracle: Its accuracy.
-        corner: Whether the oracle is the corner (1, 1), and not only an accuracy.
+        oracle: The oracle's accuracy.
+        corner: Whether the oracle is drawn as the corner (1, 1), and not as a line.
         log: Whether x is drawn on a logarithmic scale.
-        dearest: The dearest target, and at each point of the curve the share of the queries that
-            it gets; None where that isn't drawn.
+        dearest: The most expensive target, and at each point of the curve the share of the queries
+            that it gets; None where that isn't drawn.
     """
 
     title: str
@@ -108,7 +105,7 @@ class Drawing:
 
 
 def drawing(evaluation: Evaluation, view: View) -> Drawing:
-    """What the raw or the normalised accuracy-cost figure shows."""
+    """The content of the raw or the normalised accuracy-cost figure."""
     curve, headline = evaluation.curve, evaluation.headline
     best = int(np.flatnonzero(curve.lam_from == evaluation.max_lam[0])[0])
     on = tuple(name in evaluation.frontier for name in evaluation.targets)
@@ -134,7 +131,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
     axis = evaluation.definitions["cost_axis"].split(":")[0]
     return Drawing(
         "Accuracy against cheapness, normalised",
-        f"Normalised {axis} cost (0: dearest target, 1: cheapest)",
+        f"Normalised {axis} cost (0: most expensive target, 1: cheapest)",
         "Normalised accuracy (0: worst target, 1: oracle)",
         (curve.normalised_cost, curve.normalised_accuracy),
         evaluation.normalised_band,
@@ -181,8 +178,8 @@ def name_targets(axes: Axes, *drawn: Drawing) -> None:
     """Write each single target's name beside it, clear of the curves; call it last.
 
     Args:
-        axes: With everything drawn on them.
-        drawn: What is, with the same targets.
+        axes: The axes, with everything drawn on them.
+        drawn: The drawings on them, all of the same targets.
     """
     first = drawn[0]
     at = [(float(a), float(b)) for a, b in zip(*first.singles, strict=True)]
@@ -204,7 +201,7 @@ def _row(
 
 
 def is_wide(cost: Singles) -> bool:
-    """Whether costs are so far apart that a logarithmic scale shows them better."""
+    """Whether the costs span so wide a range that a logarithmic scale shows them better."""
     known = cost[np.isfinite(cost)]
     return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
 
@@ -214,7 +211,7 @@ def _of_targets(evaluation: Evaluation, name: str) -> Singles:
 
 
 def _mixes(evaluation: Evaluation) -> tuple[Mixes, Mixes]:
-    """Cost and accuracy of the best mixes, close enough for what another scale makes of them."""
+    """Cost and accuracy of the best mixes, densely spaced for scales where they aren't straight."""
     corners = [(point.mean_cost, point.accuracy) for point in evaluation.mix]
     if len(corners) < 2:
         return np.array([c for c, _ in corners]), np.array([a for _, a in corners])
@@ -239,7 +236,7 @@ def _dearest(evaluation: Evaluation, cost: Singles) -> tuple[str, Values] | None
 
 
 def _panels(figure: Figure, what: Drawing) -> tuple[Axes, Axes | None]:
-    """The plane, and below it on the same cost the calls to the dearest target."""
+    """The axes of the plane and, below with the same x axis, of the costliest target's share."""
     if what.dearest is None:
         return figure.add_subplot(), None
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(5, 1))
@@ -256,21 +253,21 @@ def _draw_band(axes: Axes, band: Band) -> None:
 
 
 def draw_singles(axes: Axes, what: Drawing) -> None:
-    """Draw the single targets, and the best fixed mixes of them as what a router must beat."""
+    """Draw the single targets and their best fixed mixes, which a router must beat."""
     x, y = what.singles
     on = np.array(what.frontier)
     axes.plot(x[~on], y[~on], "o", color=ORANGE, mfc="none", ms=6, label="single target", zorder=4)
-    axes.plot(x[on], y[on], "o", color=ORANGE, ms=6, label="one that no other beats", zorder=4)
+    axes.plot(x[on], y[on], "o", color=ORANGE, ms=6, label="on the Pareto frontier", zorder=4)
     draw_mix(axes, *what.mix)
 
 
 def draw_mix(axes: Axes, cost: Mixes, accuracy: Mixes) -> None:
-    """Draw what drawing targets by lot reaches; it is bent where cost isn't linear."""
+    """Draw the best fixed mixes; their line is curved where the cost axis isn't linear."""
     axes.plot(cost, accuracy, "--", color=ORANGE, lw=1.3, label="best fixed mix", zorder=2)
 
 
 def frame(axes: Axes, what: Drawing) -> None:
-    """Draw the oracle, the scales and what is written at them."""
+    """Draw the oracle, the axes and their labels."""
     if what.log:
         scale_cost(axes)
     if what.corner:
@@ -287,11 +284,11 @@ class CurveLine:
     """One of several curves of a figure.
 
     Attributes:
-        what: Whose curve it is.
-        label: In the legend.
-        colour: Of the line.
-        stroke: Of the line.
-        width: Of the line, in points.
+        what: The drawing that the curve is taken from.
+        label: Label in the legend.
+        colour: Colour of the line.
+        stroke: Style of the line.
+        width: Width of the line, in points.
         band: Whether its band is drawn.
     """
 
@@ -315,10 +312,10 @@ def draw_lines(
 
     Args:
         lines: The curves.
-        first: Whose targets and oracle are drawn.
-        title: Of the figure.
-        size: Of the figure, inches.
-        named: The curves that the targets' names keep clear of.
+        first: The drawing whose targets and oracle are shown.
+        title: Title of the figure.
+        size: Size of the figure, inches.
+        named: The curves that the targets' names must not cover.
     """
     figure = new_figure(*size)
     axes = figure.add_subplot()
@@ -336,9 +333,9 @@ def write_side_by_side(systems: Mapping[str, Evaluation], path: Path, *, title: 
     """Write the figure as PNG and SVG, and its data as CSV, each whole or not at all.
 
     Args:
-        systems: By name, at most four, evaluated on the same queries and targets.
-        path: Where to, without a suffix.
-        title: Of the figure.
+        systems: Evaluations by name, at most four, of the same queries and targets.
+        path: Path of the files, without a suffix.
+        title: Title of the figure.
 
     Returns:
         The files.
@@ -365,7 +362,7 @@ def draw_side_by_side(systems: Mapping[str, Evaluation], *, title: str) -> Figur
 
 
 def rows(systems: Mapping[str, Evaluation]) -> list[dict[str, Any]]:
-    """The data of the figure: the first system's rows, and the others' curves, bands and bests."""
+    """The data of the figure: all rows of the first system; curve, band and best of the others."""
     own = ("router", "band", "max-lam")
     return [
         {"system": name if row["series"] in own else "", **row}

@@ -1,10 +1,10 @@
-"""The report of an evaluation on disk: numbers for programs, tables, figures, one page for people.
+"""The report of an evaluation on disk: numbers, tables, figures and an HTML page.
 
     metrics.json           every number with its interval, and the definitions used
     curve.csv              every exact operating point of the accuracy-cost curve
     targets.csv            every number of every target
     operating_points.csv   the paper's lambda table
-    index.html             one page with all of it; opens without a network
+    index.html             one page with all of it; works offline
     figures/               accuracy_cost and accuracy_cost_normalised: .png, .svg, .csv
 
 The folder is written whole or not at all. Costs in files are US dollars per query.
@@ -13,8 +13,6 @@ The folder is written whole or not at all. Costs in files are US dollars per que
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from markupsafe import Markup
 
 from prefill_router.errors import MissingExtraError
 from prefill_router.evaluation import HEADLINE, Evaluation, interval, worded
@@ -37,16 +35,16 @@ _CARDS = (
     *("chosen_accuracy", "savings", "savings_gain", "best_single_accuracy"),
     *("oracle_accuracy", "auc_mean", "choice_auc", "p_auccc"),
 )
-_DIAL = Markup(
-    "A dial called <i>lam</i> says how much accuracy is worth to you: at 0 every query goes to the "
-    "cheapest target, at 1 to the one most probably right. Turning it draws the curve. Where it "
-    "runs above the dashed line, routing beats drawing targets by lot for the same money."
+_LAM = (
+    "A setting called lam weighs accuracy against cost: at 0 every query goes to the cheapest "
+    "target, at 1 to the one that is most probably right. The curve shows all its values. Where it "
+    "runs above the dashed line, routing beats random mixes of targets at the same cost."
 )
 _CAPTIONS = {
-    "accuracy_cost": "Each point of the curve is one setting of the dial. 95 % of the curves of "
-    "resampled queries stay within the band from end to end. Below: which share of the calls goes "
-    "to the dearest target.",
-    "accuracy_cost_normalised": "The same on a scale of this pool: right is cheaper, up is more "
+    "accuracy_cost": "Each point of the curve is one value of lam. 95 % of the curves of resampled "
+    "queries stay within the band from end to end. Below: the share of the calls that goes to the "
+    "most expensive target.",
+    "accuracy_cost_normalised": "The same, normalised to this pool: right is cheaper, up is more "
     "accurate. The area under the curve is P-AUCCC; the mean distance to the star is the oracle "
     "distance.",
 }
@@ -58,11 +56,11 @@ def is_report(folder: Path) -> bool:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Check that a report may be written here; worth doing before long work.
+    """Check that a report may be written to the folder, before any long computation.
 
     Raises:
-        DataError: The folder holds something else than a report.
-        ConfigError: It can't be made.
+        DataError: The folder holds something other than a report.
+        ConfigError: The folder can't be created.
     """
     KIND.check_replaceable(folder)
 
@@ -77,13 +75,13 @@ def write_report(
     """Write a report, whole or not at all; an earlier report in the folder is replaced.
 
     Args:
-        evaluation: What is reported.
-        folder: Where to; empty, not there yet, or an earlier report.
-        title: Heads the page.
-        facts: What the reader must know of it, such as the router, the data, the date.
+        evaluation: The reported evaluation.
+        folder: The folder to write: missing, empty, or an earlier report.
+        title: Title of the page.
+        facts: Facts about the run by name, for example the router, the data, the date.
 
     Raises:
-        DataError: The folder holds something else than a report.
+        DataError: The folder holds something other than a report.
         MissingExtraError: Matplotlib isn't installed; all but the figures and the page is written.
     """
     check_replaceable(Path(folder))
@@ -106,7 +104,7 @@ def report_of(
     title: str,
     facts: Mapping[str, str],
 ) -> Report:
-    """Everything that the report says; the arguments are those of `write_report`."""
+    """The content of the report; the arguments are those of `write_report`."""
     number = evaluation.headline
     cards = []
     for name in _CARDS:
@@ -122,7 +120,7 @@ def report_of(
         Banner(verdict(evaluation).splitlines()),
         {**facts, **_counts(evaluation, said=facts)},
         Cards(cards),
-        Section("Accuracy and cost", [_DIAL, *figures]),
+        Section("Accuracy and cost", [_LAM, *figures]),
         *tables,
         Section("How the numbers were read", [evaluation.definitions]),
     ]
@@ -148,7 +146,7 @@ def _figures(evaluation: Evaluation) -> list[ReportFigure]:
 
 
 def verdict(evaluation: Evaluation) -> str:
-    """Whether the router is worth having, the result, and what isn't compared, a line each."""
+    """The verdict, the result, and any queries that aren't compared, one line each."""
     if not evaluation.coverage.compared:
         return evaluation.caution
     said, first = evaluation.verdict, ""
@@ -188,7 +186,7 @@ def _accuracy(evaluation: Evaluation, name: str) -> float:
 
 
 def _counts(evaluation: Evaluation, *, said: Mapping[str, str]) -> dict[str, str]:
-    """What the evaluation itself knows, without what the writer of the report has said."""
+    """Facts that the evaluation itself gives, except those that the caller has set."""
     cells = evaluation.queries * len(evaluation.targets)
     counts = {
         "queries": f"{evaluation.queries:,}",

@@ -1,7 +1,7 @@
-"""The tables of an evaluation's report: each is one function, and `report_table` registers it.
+"""The tables of an evaluation's report: each is one function, registered by `report_table`.
 
-A table stands on the page in a section of its own, in the order of this file; where it has rows of
-its own as well, they are written to a CSV file beside the page.
+Each table has a section of its own on the page, in the order of this file. A table with `rows` is
+also written to a CSV file beside the page.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,9 +21,9 @@ class ReportTable:
     """A table of the report.
 
     Attributes:
-        name: Of its CSV file, without the suffix.
-        title: Heads its section of the page.
-        note: Stands above it on the page.
+        name: Name of its CSV file, without the suffix.
+        title: Heading of its section of the page.
+        note: Text above it on the page.
         make: Makes it from an evaluation.
         rows: Makes the rows of the CSV file; None for no file.
     """
@@ -45,9 +45,9 @@ def report_table(
     """Register a function of an evaluation as a table of its report.
 
     Args:
-        name: Of its CSV file, without the suffix; no other table has it.
-        title: Heads its section of the page.
-        note: Stands above it on the page.
+        name: Name of its CSV file, without the suffix; unique among the tables.
+        title: Heading of its section of the page.
+        note: Text above it on the page.
         rows: Makes the rows of the CSV file; none is written if not given.
 
     Raises:
@@ -82,9 +82,9 @@ def _target_rows(evaluation: Evaluation) -> Rows:
 @report_table(
     "targets",
     "The targets",
-    "AUC and Brier judge the predicted probabilities of each target. The others say what happens "
-    "at lam = 1: a good router sends a target the queries that it is better at than at the others, "
-    "so its routing delta is above zero.",
+    "AUC and Brier judge the predicted probabilities of each target. The other columns describe "
+    "routing at lam = 1: a good router sends a target the queries that it is better at, so its "
+    "routing delta is above zero.",
     rows=_target_rows,
 )
 def targets(evaluation: Evaluation) -> Table:
@@ -100,7 +100,7 @@ def targets(evaluation: Evaluation) -> Table:
 @report_table(
     "regimes",
     "Where routing can help",
-    "Only where the targets disagree does it matter who answers.",
+    "The choice of target matters only where the targets disagree.",
 )
 def regimes(evaluation: Evaluation) -> Table:
     """Where all targets are right, all are wrong, or they disagree."""
@@ -124,13 +124,12 @@ def _step_rows(evaluation: Evaluation) -> Rows:
 @report_table(
     "operating_points",
     "Operating points",
-    "How many distinct settings a grid of lam meets, by quarter of the range of mean cost (Q1 the "
-    "cheapest), and what the curve's numbers become when it is read on that grid, with inverse or "
-    "linear cost.",
+    "Distinct operating points on a grid of lam, by quarter of the range of mean cost (Q1 is the "
+    "cheapest), and the curve's metrics on that grid, with inverse or linear cost.",
     rows=_step_rows,
 )
 def operating_points(evaluation: Evaluation) -> Table:
-    """What a grid of lam meets, by its step."""
+    """The operating points on grids of lam, by step."""
     head = ["Step of lam", "Points", "Q1", "Q2", "Q3", "Q4", "P-AUCCC", "linear",
             "Oracle distance", "linear"]  # fmt: skip
     rows = []
@@ -144,6 +143,6 @@ def operating_points(evaluation: Evaluation) -> Table:
 
 
 def csv_tables(evaluation: Evaluation) -> Mapping[str, Rows]:
-    """The rows of the CSV files by name: the curve, and those of the tables."""
+    """The rows of the CSV files by name: the curve, and the tables that have rows."""
     made = {one.name: one.rows(evaluation) for one in REPORT_TABLES.values() if one.rows}
     return {"curve": evaluation.curve.columns(), **made}

@@ -1,8 +1,7 @@
-"""Figures: their style, labels beside points, and what is made of them as files and in pages.
+"""Figures: their style, labels beside points, and their rendering as files and in pages.
 
-A figure on disk is PNG and SVG with real text to look at, and CSV to read; in a page it is an SVG
-element in the page's text colour. Labels are placed so that they cover neither each other nor the
-points.
+A figure on disk is PNG, SVG with real text, and CSV with the data; in a page it is an SVG element
+in the page's text colour. Labels are placed so that they cover neither each other nor the points.
 """
 
 import io
@@ -46,16 +45,16 @@ STROKES: tuple[tuple[str, Any, str], ...] = (
 PALE = "#9a9a9a"
 QUIET = "#888888"
 INK = "#010203"
-"""Black for the eye; `inline_svg` makes it the page's text colour."""
+"""Practically black; `inline_svg` replaces it with the page's text colour."""
 
 
 def stroke(place: int) -> tuple[str, Any, str]:
-    """Colour, line style and marker of the series at a place; grey where there are no more."""
+    """Colour, line style and marker of the series at an index; grey beyond the last style."""
     return STROKES[place] if place < len(STROKES) else (QUIET, "-", "")
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, inches."""
+    """An empty figure of this size in inches."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -70,17 +69,17 @@ def style(
     bars: bool = False,
     grid: bool = True,
 ) -> None:
-    """Title, labels and a quiet frame, in a colour that follows the page's.
+    """Set title, labels and a plain frame, in a colour that follows the page's.
 
     Args:
-        axes: With everything drawn on them.
-        title: Of the axes.
+        axes: The axes, with everything drawn on them.
+        title: Title of the axes.
         x: Label of the horizontal axis.
         y: Label of the vertical axis.
-        size: Of the title's letters, in points.
-        label_size: Of the labels' letters; as usual if not given.
-        bars: Whether the rows lie beside names, so that they need no axis of their own.
-        grid: Whether there is one.
+        size: Font size of the title, in points.
+        label_size: Font size of the labels, in points; Matplotlib's default if not given.
+        bars: Whether the rows have names beside them and need no vertical axis.
+        grid: Whether a grid is drawn.
     """
     axes.set_title(title, color=INK, fontsize=size, loc="left", parse_math=False)
     axes.set_xlabel(x, color=INK, fontsize=label_size, parse_math=False)
@@ -95,7 +94,7 @@ def style(
 
 
 def scale_cost(axes: Axes) -> None:
-    """Draw costs on a logarithmic scale, with plain numbers at it."""
+    """Draw costs on a logarithmic scale with plain tick labels."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
@@ -103,7 +102,7 @@ def scale_cost(axes: Axes) -> None:
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Write the names of rows at the vertical axis, the first at the bottom."""
+    """Write the names of rows beside the vertical axis, the first at the bottom."""
     axes.set_yticks(range(len(names)), list(names))
     axes.set_ylim(-0.6, len(names) - 0.4)
 
@@ -123,15 +122,15 @@ def draw_interval(
     """Draw a number in its row: a mark, and its interval as a line where it is known.
 
     Args:
-        axes: Where.
-        row: The height.
+        axes: The axes.
+        row: Vertical position.
         one: The number.
-        colour: Of both.
-        scale: What it is multiplied by.
-        marker: The mark.
-        size: Of the mark, in points.
-        width: Of the line, in points.
-        label: Of the mark, in the legend.
+        colour: Colour of marker and line.
+        scale: Factor on the number.
+        marker: Style of the marker.
+        size: Size of the marker, in points.
+        width: Width of the line, in points.
+        label: Label of the marker in the legend.
     """
     if np.isfinite([one.lower, one.upper]).all():
         axes.plot([scale * one.lower, scale * one.upper], [row, row], color=colour, lw=width)
@@ -139,7 +138,7 @@ def draw_interval(
 
 
 def legend_below(figure: Figure, *, columns: int = 4) -> None:
-    """One legend of all that is labelled in the first axes, under the figure."""
+    """One legend for the first axes, below the figure."""
     shown = figure.axes[0].get_legend_handles_labels()
     how: dict[str, Any] = {"frameon": False, "fontsize": 8, "labelcolor": INK}
     if shown[0]:
@@ -150,14 +149,14 @@ def legend_below(figure: Figure, *, columns: int = 4) -> None:
 _RADII = (8, 12, 18, 26, 36, 48, 62)
 _ANGLES = (0, 180, 90, 270, 35, 145, 325, 215)
 _PARTS = (0.3, 0.5, 0.7)
-"""Where a leader is looked at for other labels that it would cross."""
+"""Positions along a leader line where it is tested for crossing other labels."""
 _LEADER = 15
 """From this distance on (points), a thin line leads from the label to its point."""
 
 
 @contextmanager
 def any_script() -> Iterator[None]:
-    """Letters that the font lacks are drawn as boxes, without a warning for each."""
+    """Draw characters that the font lacks as boxes, without a warning for each."""
     with warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", message="Glyph .* missing from font", category=UserWarning
@@ -185,12 +184,12 @@ def place_labels(
     """Write each name near its point.
 
     Args:
-        axes: With its limits already set.
+        axes: The axes, with their limits already set.
         at: The points, in data coordinates.
-        names: What they are called.
-        avoid: Other places that labels had better not cover, in data coordinates.
-        size: Of the letters, in points.
-        colour: Of the letters and the leaders.
+        names: The points' names.
+        avoid: Other positions that labels should not cover, in data coordinates.
+        size: Font size, in points.
+        colour: Colour of the text and the leader lines.
     """
     figure = axes.get_figure(root=True)
     if not isinstance(figure, Figure) or not at:
@@ -198,7 +197,7 @@ def place_labels(
     canvas = FigureCanvasAgg(figure)
     with any_script():
         canvas.draw()  # type: ignore[no-untyped-call]
-    figure.set_layout_engine("none")  # what is placed now mustn't move the axes again
+    figure.set_layout_engine("none")  # labels must not move the axes again
     scale = figure.dpi / 72
     points = axes.transData.transform(np.asarray(at))
     others = axes.transData.transform(np.asarray([*at, *avoid]))
@@ -235,7 +234,7 @@ def _place(
     taken: Sequence[Bbox],
     others: np.ndarray,
 ) -> _Place:
-    """A candidate, and how bad it is: what it covers, then how far it is."""
+    """A candidate position with its penalty: overlaps first, then distance."""
     towards = np.cos(np.deg2rad(angle)), np.sin(np.deg2rad(angle))
     centre = [
         point[i] + scale * radius * towards[i] + extent[i] / 2 * float(np.round(towards[i]))
@@ -299,7 +298,7 @@ def svg(figure: Figure, *, background: str = "white") -> str:
 
 
 def inline_svg(figure: Figure, *, label: str) -> str:
-    """The figure as an element of a page, in the page's text colour, on its background."""
+    """The figure as an SVG element in the page's text colour, on a transparent background."""
     text = svg(figure, background="none")
     text = text[text.index("<svg") :].replace(INK, "currentColor")
     return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
@@ -309,8 +308,8 @@ def write_figure(figure: Figure, path: Path, rows: Rows) -> list[Path]:
     """Write a figure and its data, each file whole or not at all.
 
     Args:
-        figure: What is drawn.
-        path: Where to, without a suffix.
+        figure: The figure.
+        path: Path of the files, without a suffix.
         rows: The data of the figure, one mapping per point.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Pages for people: one HTML file that opens without a network, light and dark, and prints."""
+"""HTML pages: one file that works offline, in light and dark mode, and in print."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -19,15 +19,15 @@ def render(report: Report, svg: Mapping[str, str]) -> str:
     """The page's HTML.
 
     Args:
-        report: What it says.
+        report: The report.
         svg: The figures as SVG elements (`figures.inline_svg`), by name.
     """
     known = [report.known] if report.known else []
-    return page(report.title, [*report.said, *known, *report.parts], svg)
+    return page(report.title, [*report.summary, *known, *report.parts], svg)
 
 
 def page(title: str, parts: Sequence[Part], svg: Mapping[str, str] | None = None) -> str:
-    """A page of a title and parts, as HTML; every text in them is escaped."""
+    """An HTML page with a title and parts; all text is escaped."""
     drawn = {name: Markup(element) for name, element in (svg or {}).items()}
     return _template().render(title=title, style=Markup(style()), parts=parts, svg=drawn)
 

@@ -1,4 +1,4 @@
-"""Draws reliability diagrams: small multiples, one panel for each target, the data beside."""
+"""Reliability diagrams: small multiples with one panel per target, and their data."""
 
 import math
 from collections.abc import Mapping
@@ -28,9 +28,9 @@ def write_diagrams(found: Reliability, path: Path, *, title: str) -> list[Path]:
     """Write the diagrams as PNG and SVG, and their data in both kinds of bins as CSV.
 
     Args:
-        found: What is drawn.
-        path: Where to, without a suffix; each file is written whole or not at all.
-        title: Of the figure.
+        found: The calibration to draw.
+        path: Path of the files, without a suffix; each file is written whole or not at all.
+        title: Title of the figure.
 
     Returns:
         The files.
@@ -48,9 +48,9 @@ def draw_diagrams(diagram: Diagram, errors: Mapping[str, str], *, title: str) ->
     """Draw a panel for each target, and one for all together.
 
     Args:
-        diagram: What is drawn.
-        errors: What each panel says of its calibration error.
-        title: Of the figure.
+        diagram: The data of the panels.
+        errors: Text about the calibration error, for each panel.
+        title: Title of the figure.
     """
     names = diagram.bins.names
     across = min(_ACROSS, len(names))
@@ -79,7 +79,7 @@ def draw_diagrams(diagram: Diagram, errors: Mapping[str, str], *, title: str) ->
 
 
 def _draw(axes: Axes, diagram: Diagram, column: int) -> None:
-    """The points with their intervals, the even line, and where the predictions are."""
+    """Draw the points with their intervals, the diagonal, and the distribution of predictions."""
     used = diagram.cells[column] > 0
     x, y = diagram.predicted[column, used], diagram.observed[column, used]
     low, high = diagram.lower[column, used], diagram.upper[column, used]
@@ -94,7 +94,7 @@ def _draw(axes: Axes, diagram: Diagram, column: int) -> None:
 
 
 def _draw_mass(axes: Axes, diagram: Diagram, column: int) -> None:
-    """How densely the predictions lie in each bin; the densest is as high as it may be."""
+    """Draw the density of predictions per bin, scaled to the highest bin."""
     used = diagram.cells[column] > 0
     low, high = diagram.bins.lower[column, used], diagram.bins.upper[column, used]
     wide = np.maximum(high - low, 0.01)

@@ -1,4 +1,4 @@
-"""What a report is made of: text, tables and figures, whatever they are rendered to.
+"""The parts of a report: text, tables and figures, independent of the output format.
 
 A part of a page is a paragraph (a string), a list of facts (a mapping), or one of the classes here.
 Everything is plain text, which `pages` escapes; none of it is HTML.
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table as TerminalTable
 
-Sure = Literal["", "better", "worse"]
+Significance = Literal["", "better", "worse"]
 Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 """The rows of a CSV file, or its columns."""
 BOLD = (
-    "Bold: surely better than what it is held against, on the same queries (the interval of the "
-    "difference excludes 0); in brackets: surely worse."
+    "Bold: significantly better than the reference on the same queries (the interval of the "
+    "difference excludes 0); in brackets: significantly worse."
 )
 """What bold and brackets mean in every table of every page."""
-UNDERLINED = "Underlined: the best of its row, surely or by chance."
+UNDERLINED = "Underlined: the best of its row, significantly or by chance."
 _ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
 
 
@@ -33,20 +33,20 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        text: What it says.
-        note: Smaller, under it.
-        hint: Shows when the pointer rests on it.
-        held: How it does against what it is held against, see `BOLD`.
+        text: The content.
+        note: Small text under it.
+        hint: Tooltip.
+        compared: Whether it is significantly better or worse than the reference, see `BOLD`.
         best: Whether it is the best of its row, see `UNDERLINED`.
-        words: Whether it is text to read, and no number.
-        cited: Smaller, in italics, under the note: what somebody else found.
-        folded: Text that shows when the cell is opened.
+        words: Whether it is prose and not a number.
+        cited: Small italic lines under the note: results that others published.
+        folded: Text that is shown when the cell is expanded.
     """
 
     text: str
     note: str = ""
     hint: str = ""
-    held: Sure = ""
+    compared: Significance = ""
     best: bool = False
     words: bool = False
     cited: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ Row = list[str | Cell]
 
 
 def as_cell(content: str | Cell) -> Cell:
-    """A cell of a table, also where it was given as its text."""
+    """The cell itself, or a new cell with the given text."""
     return Cell(content) if isinstance(content, str) else content
 
 
@@ -69,12 +69,12 @@ class Table:
     """A table; the first cell of each row heads it.
 
     Attributes:
-        head: Heads of the columns.
-        rows: The cells; a string is a cell of nothing else.
-        note: Small text above it.
-        otherwise: What is said where there are no rows.
-        right_from: From this column on they stand to the right in a terminal.
-        unbroken: Whether these are never broken into lines there.
+        head: Headings of the columns.
+        rows: The cells; a string is a cell with that text alone.
+        note: Small text above the table.
+        otherwise: Text shown instead where there are no rows.
+        right_from: The first column that is aligned to the right in a terminal.
+        unbroken: Whether those columns never wrap in a terminal.
     """
 
     kind: ClassVar[str] = "table"
@@ -86,7 +86,7 @@ class Table:
     unbroken: bool = False
 
     def for_terminal(self) -> "TerminalTable":
-        """The same for a terminal."""
+        """The table for a terminal."""
         # Here and not above: pages need no terminal.
         from rich.table import Table as TerminalTable
 
@@ -107,11 +107,11 @@ class ReportFigure:
     """A figure of a report.
 
     Attributes:
-        name: Of its files.
-        figure: It.
+        name: Name of its files.
+        figure: The figure.
         rows: The data that it is drawn from.
-        caption: What to see in it.
-        label: What it is called where it can't be seen; its name if not given.
+        caption: The caption.
+        label: Text alternative for screen readers; the name if not given.
     """
 
     kind: ClassVar[str] = "figure"
@@ -154,7 +154,7 @@ class Code:
 @final
 @dataclass(frozen=True)
 class Banner:
-    """What the reader must see first: a verdict, with its word in front or without."""
+    """Highlighted text at the top: a verdict, with or without its word in front."""
 
     kind: ClassVar[str] = "banner"
     lines: Sequence[str]
@@ -164,7 +164,7 @@ class Banner:
 @final
 @dataclass(frozen=True)
 class Cards:
-    """A few numbers in large print: what each is called, its value, a note."""
+    """A few numbers in large print, each with its name, value and note."""
 
     kind: ClassVar[str] = "cards"
     cards: Sequence[tuple[str, str, str]]
@@ -174,7 +174,7 @@ class Cards:
 @final
 @dataclass(frozen=True)
 class Checks:
-    """What was checked: the class of each sign, the sign, a title, what was found."""
+    """A list of checks, each with its CSS class, sign, title and result."""
 
     kind: ClassVar[str] = "checks"
     checks: Sequence[tuple[str, str, str, str]]
@@ -184,7 +184,7 @@ class Checks:
 @final
 @dataclass(frozen=True)
 class Folded:
-    """Parts that show when they are opened, under a title."""
+    """Parts that are collapsed under a title until expanded."""
 
     kind: ClassVar[str] = "folded"
     title: str
@@ -195,7 +195,7 @@ class Folded:
 @final
 @dataclass(frozen=True)
 class Section:
-    """A headed part."""
+    """Parts under a heading."""
 
     kind: ClassVar[str] = "section"
     title: str
@@ -225,23 +225,23 @@ class Report:
     """Everything that a report says.
 
     Attributes:
-        name: Of its JSON file, without the suffix.
-        title: Heads the page.
-        said: The result in sentences, which the terminal shows as well.
-        known: What the reader must know: the data, the split, the seed.
-        parts: What follows on the page.
+        name: Name of its JSON file, without the suffix.
+        title: Title of the page.
+        summary: The result in sentences, for the page and the terminal.
+        known: Facts about the run: the data, the split, the seed.
+        parts: The rest of the page.
         numbers: Plain values for JSON, without NaN.
         tables: Rows by the name of their CSV file, without the suffix.
-        head: What the JSON file has before the numbers; the title and what is known if not given.
-        short: The table that the terminal shows.
-        warnings: What the terminal says first, such as routers that couldn't be fitted.
+        head: Entries of the JSON file before the numbers; `title` and `known` if not given.
+        short: The table for the terminal.
+        warnings: Lines shown first in the terminal, for example routers that couldn't be fitted.
     """
 
     name: str
     title: str
     parts: Sequence[Part]
     numbers: Mapping[str, Any]
-    said: Sequence[str] = ()
+    summary: Sequence[str] = ()
     known: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, Rows] = field(default_factory=dict)
     head: Mapping[str, Any] | None = None
@@ -254,39 +254,41 @@ class Report:
         return {one.name: one for one in _figures(self.parts)}
 
 
-def sure(difference: Estimate, better: Better) -> Sure:
-    """What a difference says of the first of two: nothing where its interval holds 0."""
+def significance(difference: Estimate, better: Better) -> Significance:
+    """Whether the first of two systems is better or worse; empty where the interval contains 0."""
     if better == "neither" or not (difference.lower > 0 or difference.upper < 0):
         return ""
     return "better" if (difference.lower > 0) == (better == "higher") else "worse"
 
 
-def estimate_cell(estimate: Estimate, unit: Unit, *, signed: bool = False, held: Sure = "") -> Cell:
-    """A cell with a number, its interval under it, and why it isn't defined as a hint.
+def estimate_cell(
+    estimate: Estimate, unit: Unit, *, signed: bool = False, compared: Significance = ""
+) -> Cell:
+    """A cell with a number, its interval below, and the reason why it isn't defined as a tooltip.
 
     Args:
         estimate: The number.
-        unit: Of it.
-        signed: Whether a plus is shown.
-        held: How it does against what it is held against, see `BOLD`.
+        unit: Its unit.
+        signed: Whether a plus sign is shown.
+        compared: Whether it is significantly better or worse than the reference, see `BOLD`.
     """
     text = worded(estimate.value, unit, signed=signed)
-    return Cell(text, note=interval(estimate, unit), hint=estimate.reason, held=held)
+    return Cell(text, note=interval(estimate, unit), hint=estimate.reason, compared=compared)
 
 
 def heading(entry: MetricEntry, *, unit: str = "") -> str:
-    """The head of a number's column: its name, and which direction is better.
+    """The heading of a metric's column: its name, and which direction is better.
 
     Args:
-        entry: Of the number.
-        unit: What stands between them where the number is in US dollars, `{}` for how many queries.
+        entry: The metric.
+        unit: Inserted for numbers in US dollars, with `{}` for the number of queries.
     """
     dollars = unit.format(f"{PER:,}") if entry.unit == "usd" else ""
     return entry.label + dollars + _ARROWS[entry.better]
 
 
 def flat(numbers: Mapping[str, Estimate]) -> dict[str, float]:
-    """Numbers for the columns of a CSV file: each value, then the ends of its interval."""
+    """Numbers as columns of a CSV file: each value, then the bounds of its interval."""
     row: dict[str, float] = {}
     for name, one in numbers.items():
         row |= {name: one.value, f"{name}_lower": one.lower, f"{name}_upper": one.upper}
@@ -294,7 +296,7 @@ def flat(numbers: Mapping[str, Estimate]) -> dict[str, float]:
 
 
 def ends(one: Estimate, *, name: str = "value") -> dict[str, float]:
-    """A number for the columns of a CSV file: its value, then the ends of its interval."""
+    """A number as columns of a CSV file: its value, then the bounds of its interval."""
     return {name: one.value, "lower": one.lower, "upper": one.upper}
 
 

@@ -3,14 +3,14 @@
     NAME.json      every number
     *.csv          its tables
     figures/       .png, .svg, .csv
-    index.html     one page with all of it; opens without a network
+    index.html     one page with all of it; works offline
 
-Each file is written whole or not at all. The folder of a study holds these files beside others:
+Each file is written whole or not at all. The folder of a study also holds:
 
-    study.json     which study the folder is for, and what it was asked; there from the start
-    routers/       what was fitted on the way, where routers are
+    study.json     the study that the folder is for, and its options; written at the start
+    routers/       the fitted routers, where there are any
 
-A folder that isn't the report's own is left alone.
+A folder that holds something else is never overwritten.
 """
 
 import json
@@ -37,9 +37,9 @@ class ReportKind:
     """A kind of report that is written as a whole folder, and replaced as one.
 
     Attributes:
-        what: Such as `a report`.
+        what: A noun for messages, for example `a report`.
         numbers: The name of the JSON file with its numbers.
-        format: Of that file; another version of it is of the same kind.
+        format: The format name in that file; other versions of it count as the same kind.
     """
 
     what: str
@@ -52,11 +52,11 @@ class ReportKind:
         return found.startswith(self.format[:-1])
 
     def check_replaceable(self, folder: Path) -> None:
-        """Check that one may be written here; worth doing before long work.
+        """Check that a report may be written to the folder, before any long computation.
 
         Raises:
             DataError: The folder holds something else.
-            ConfigError: It can't be made.
+            ConfigError: The folder can't be created.
         """
         empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
         if not empty and not self.is_own(folder):
@@ -69,8 +69,8 @@ class ReportKind:
         """Write a report, the folder whole or not at all; an earlier one is replaced.
 
         Args:
-            report: What it says.
-            folder: Where to.
+            report: The report.
+            folder: The folder to write.
             page: Whether figures and the page are written too.
 
         Raises:
@@ -82,7 +82,7 @@ class ReportKind:
 
 
 def check_place(folder: Path, name: str) -> None:
-    """Check that a study may be written here; worth doing before long work.
+    """Check that a study may be written to the folder, before any long computation.
 
     Raises:
         ConfigError: The folder holds something else.
@@ -95,7 +95,7 @@ def check_place(folder: Path, name: str) -> None:
 
 
 def mark(folder: Path, name: str, asked: Mapping[str, Any]) -> None:
-    """Say what the folder is for, before the work begins."""
+    """Record the study that the folder is for, before the work begins."""
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / MARK, {"format": STUDY_FORMAT, "study": name, "asked": dict(asked)})
 
@@ -104,8 +104,8 @@ def write_report_files(report: Report, folder: Path, *, page: bool = True) -> No
     """Write a report, each file whole or not at all.
 
     Args:
-        report: What it says.
-        folder: Where to, checked before.
+        report: The report.
+        folder: The folder to write, already checked.
         page: Whether figures and the page are written too.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The paper's tables and figures, rebuilt on data at hand, beside the paper's own numbers."""
+"""The paper's tables and figures, reproduced on available data beside the paper's own numbers."""
 
 from prefill_router.lazy_imports import face
 

@@ -1,4 +1,4 @@
-"""A table as it is reported: our number with its interval, and the paper's beside it."""
+"""A reported table: our number with its interval, and the paper's number beside it."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +19,14 @@ from prefill_router.reproduce.pools import POOLS
 from prefill_router.reproduce.systems import PoolRun
 
 Unit = Literal["number", "share", "points", "count", "usd", "seconds"]
-"""Shares are of 1, differences of shares are points; dollars and seconds are as they are."""
+"""Shares are of 1, and differences of shares are points."""
 
 
 _ROUNDED: Mapping[Unit, float] = {
     **{"number": 5e-5, "share": 5e-5, "points": 5e-5},
     **{"count": 0.5, "seconds": 5e-4, "usd": 0.0},
 }
-"""What is less is shown as 0, and then without a sign."""
+"""Smaller values are shown as 0 without a sign."""
 
 
 @final
@@ -35,11 +35,11 @@ class TableCell:
     """One number, ours and the paper's.
 
     Attributes:
-        ours: Ours, with its interval where there is one; nothing where we have none.
-        paper: The paper's; nothing where it has none.
-        unit: Of both.
-        sd: The standard deviation of ours over training seeds, where that is what is asked.
-        why: Why ours isn't there.
+        ours: Our number, with its interval where there is one; None where we have none.
+        paper: The paper's number; None where it has none.
+        unit: The unit of both.
+        sd: The standard deviation of ours over training seeds, where the table reports that.
+        why: The reason why ours is missing.
     """
 
     ours: Estimate | None
@@ -64,11 +64,11 @@ class TableCell:
 @final
 @dataclass(frozen=True)
 class TableRow:
-    """A row.
+    """A row of a table.
 
     Attributes:
-        names: What it is about, one text per key of the table.
-        cells: One per column.
+        names: The row's names, one per key of the table.
+        cells: The cells, one per column.
     """
 
     names: tuple[str, ...]
@@ -78,18 +78,18 @@ class TableRow:
 @final
 @dataclass(frozen=True)
 class PaperTable:
-    """A table of the paper, rebuilt.
+    """A reproduced table of the paper.
 
     Attributes:
-        number: Of the table in the paper.
+        number: The table's number in the paper.
         label: Its label in the paper's source.
-        where: The section that it stands in.
-        title: What it shows.
-        keys: What the names of a row are.
-        columns: Heads of the columns of numbers.
-        rows: The rows; those of the paper alone too, where ours can't be computed.
-        said: What must be known to read it: how a definition differs, why something is missing.
-        missing: Why there is none of ours at all; empty where there is.
+        where: Its section in the paper.
+        title: Its title.
+        keys: Headings of the names of a row.
+        columns: Headings of the columns of numbers.
+        rows: The rows, including rows with only the paper's numbers where ours can't be computed.
+        said: Notes: how a definition differs, why something is missing.
+        missing: Why none of our numbers are there; empty where some are.
     """
 
     number: int
@@ -157,17 +157,17 @@ _MAKERS: list[Maker] = []
 
 
 MODULES = ("router_tables", "study_tables")
-"""The files with tables."""
+"""The modules with tables."""
 
 
 def paper_table(make: Maker) -> Maker:
-    """Register a function of the pools as one that makes a table of the paper, or several."""
+    """Register a function that makes one or several tables of the paper from the pools' runs."""
     _MAKERS.append(make)
     return make
 
 
 def all_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
-    """Every table of the paper, in its order; those that can't be made say why."""
+    """Every table of the paper, in its order; tables that can't be made give the reason."""
     for module in MODULES:
         import_module(f"prefill_router.reproduce.{module}")
     made: list[PaperTable] = []
@@ -178,17 +178,17 @@ def all_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
 
 
 def exact(value: float) -> Estimate:
-    """A number without an interval: it describes the data, or is given."""
+    """A number without an interval, since it describes the data or is given."""
     return Estimate(float(value), math.nan, math.nan)
 
 
 def known(value: float | None) -> Estimate | None:
-    """A number without an interval, or nothing."""
+    """A number without an interval; None where it isn't known."""
     return None if value is None or math.isnan(value) else exact(value)
 
 
 def shown(value: float, unit: Unit, *, signed: bool = False) -> str:
-    """A number with its unit, to as many digits as the paper gives."""
+    """A number with its unit, with as many digits as in the paper."""
     if not math.isfinite(value):
         return NOTHING
     sign = "+" if signed or unit == "points" else ""
@@ -209,7 +209,7 @@ def shown(value: float, unit: Unit, *, signed: bool = False) -> str:
 
 
 def spread(lower: float | None, upper: float | None, unit: Unit) -> str:
-    """An interval in words, its unit named once; empty where there is none."""
+    """An interval with its unit given once; empty where there is none."""
     if lower is None or upper is None or not (math.isfinite(lower) and math.isfinite(upper)):
         return ""
     low, high = shown(lower, unit), shown(upper, unit)
@@ -227,7 +227,7 @@ def make(
     said: Sequence[str] = (),
     missing: str = "",
 ) -> PaperTable:
-    """A table with what the paper says of it, and how our definitions differ."""
+    """A table with the paper's title and section, and notes on how our definitions differ."""
     paper = published()[label]
     return PaperTable(
         number=paper.number,
@@ -243,20 +243,20 @@ def make(
 
 
 def of_pool(runs: Sequence[PoolRun], pool: str) -> PoolRun | None:
-    """The run beside which a pool's numbers stand."""
+    """The run that corresponds to a pool of the paper; None where there is none."""
     return next((run for run in runs if run.pool == pool), None)
 
 
 def context(runs: Sequence[PoolRun]) -> list[str]:
-    """Which of the paper's pools stand beside ours, where that isn't plain."""
+    """Notes on the correspondence of the paper's pools to ours, where it isn't exact."""
     said = [
-        f"In italics: the paper's {run.pool} pool, as context and no counterpart: these aren't the "
-        "paper's targets."
+        f"In italics: the paper's {run.pool} pool, for context only: these aren't the paper's "
+        "targets."
         for run in runs
         if not run.found.is_counterpart
     ]
     said += [
-        f"{run.title}: the data lack {', '.join(run.found.absent)}, which the paper has."
+        f"{run.title}: the data lack {', '.join(run.found.absent)}, which are in the paper."
         for run in runs
         if run.found.absent
     ]
@@ -264,12 +264,12 @@ def context(runs: Sequence[PoolRun]) -> list[str]:
 
 
 def left_out(runs: Sequence[PoolRun]) -> list[str]:
-    """The pools of the paper that the data don't have."""
+    """A note on the pools of the paper that the data don't have."""
     absent = [pool for pool in POOLS if of_pool(runs, pool) is None]
     if not absent:
         return []
     return [
-        f"The data hold no {' and no '.join(absent)} pool; the paper's rows of it are left out."
+        f"The data have no {' and no '.join(absent)} pool; the paper's rows of it are left out."
     ]
 
 
@@ -279,13 +279,13 @@ def no_pool(label: str, pool: str, units: Mapping[str, Unit], keys: Sequence[str
     columns = list(dict.fromkeys(c for row in paper.rows for c in row if _is_number(row, c)))
     rows = [paper_row(row, columns, units, paper) for row in paper.of_pool(pool)]
     heads = [HEADLINE[name].label if name in HEADLINE else name for name in columns]
-    return make(label, keys, heads, rows, missing=f"The data hold no {pool} pool of the paper.")
+    return make(label, keys, heads, rows, missing=f"The data have no {pool} pool of the paper.")
 
 
 def paper_row(
     row: Mapping[str, Value], columns: Sequence[str], units: Mapping[str, Unit], paper: Published
 ) -> TableRow:
-    """A row of the paper alone."""
+    """A row with only the paper's numbers."""
     names = [str(row[key]) for key in paper.keys if key != "pool"]
     if "place" in paper.keys:
         names.append(experiment(row))
@@ -296,7 +296,7 @@ def paper_row(
 
 
 def experiment(row: Mapping[str, Value]) -> str:
-    """What the paper calls an experiment: its router, and the embeddings in brackets."""
+    """The paper's name of an experiment: its router, with the embeddings in brackets."""
     return f"{row['system']} [{row['variant']}]" if "variant" in row else str(row["system"])
 
 

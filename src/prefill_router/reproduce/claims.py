@@ -1,4 +1,4 @@
-"""What the paper claims of its router, checked on the data at hand."""
+"""The paper's claims about its router, checked on the available data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from prefill_router.reproduce.systems import SEMANTIC, TRUNK, UNIFIED, PoolRun
 
 Answer = Literal["yes", "no", "undecided"]
 _LAYER = 0.0003
-"""By how much AUC the paper lets Fisher J miss the best selector."""
+"""The AUC by which Fisher J may miss the best selector, as in the paper."""
 
 
 @final
 @dataclass(frozen=True)
 class Claim:
-    """One claim.
+    """One claim of the paper.
 
     Attributes:
-        pool: Where it was checked.
-        text: What the paper says.
+        pool: The pool that it was checked on.
+        text: The claim.
         answer: `yes` or `no` where the intervals decide, else `undecided`.
-        because: What was found.
+        because: The numbers behind the answer.
     """
 
     pool: str
@@ -65,9 +65,9 @@ def _leads(run: PoolRun, name: str, text: str) -> Claim:
         (won if lower > 0 else lost if upper < 0 else open_).append(system)
     answer: Answer = "no" if lost else "undecided" if open_ or not won else "yes"
     said = [
-        f"surely better than {', '.join(won)}" if won else "",
-        f"no sure difference from {', '.join(open_)}" if open_ else "",
-        f"surely worse than {', '.join(lost)}" if lost else "",
+        f"significantly better than {', '.join(won)}" if won else "",
+        f"no significant difference to {', '.join(open_)}" if open_ else "",
+        f"significantly worse than {', '.join(lost)}" if lost else "",
     ]
     return Claim(run.title, text, answer, "; ".join(part for part in said if part))
 
@@ -97,9 +97,9 @@ def _over_unified(run: PoolRun) -> Claim:
         found["better" if low > 0 else "worse" if high < 0 else "open"].append(HEADLINE[name].label)
     answer: Answer = "no" if found["worse"] else "yes" if len(found["better"]) >= 3 else "undecided"
     said = [
-        f"surely better in {', '.join(found['better'])}" if found["better"] else "",
-        f"surely worse in {', '.join(found['worse'])}" if found["worse"] else "",
-        f"no sure difference in {', '.join(found['open'])}" if found["open"] else "",
+        f"significantly better in {', '.join(found['better'])}" if found["better"] else "",
+        f"significantly worse in {', '.join(found['worse'])}" if found["worse"] else "",
+        f"no significant difference in {', '.join(found['open'])}" if found["open"] else "",
     ]
     return Claim(run.title, text, answer, "; ".join(part for part in said if part))
 

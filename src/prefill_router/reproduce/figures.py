@@ -1,4 +1,4 @@
-"""The paper's figures by number: which can be drawn of the data, and why the others can't.
+"""The paper's figures by number: those that can be drawn from the data, and why the others can't.
 
 Accuracy against cost, raw and normalised, and against the routing ratio.
 """
@@ -29,11 +29,11 @@ from prefill_router.reproduce.systems import SYSTEMS, TRUNK, PoolRun
 
 _CURVES = (
     "Each line is one router from its cheapest to its most accurate setting; up and to the "
-    "{better} is better. Circles are the single targets, the dashed line is what drawing "
-    "targets by lot reaches."
+    "{better} is better. Circles are the single targets, the dashed line is the best random mix "
+    "of targets."
 )
 _FIRST = {"frontier": 2, "small": 5, "mixed": 7}
-"""The number of each pool's first figure of curves; the normalised one comes next."""
+"""The number of each pool's first figure of curves; the normalised figure has the next number."""
 _PLACE = {"frontier": "section 5.1.3", "small": "appendix J.1", "mixed": "appendix J.2"}
 
 
@@ -43,11 +43,11 @@ class PaperFigure:
     """One figure of the paper.
 
     Attributes:
-        number: Of the figure in the paper.
-        title: What it shows.
-        where: The section that it stands in.
+        number: The figure's number in the paper.
+        title: Its title.
+        where: Its section in the paper.
         missing: Why it isn't drawn; empty where it is.
-        drawn: It and its data.
+        drawn: The figure with its data; None where it isn't drawn.
     """
 
     number: int
@@ -58,10 +58,10 @@ class PaperFigure:
 
 
 def all_figures(runs: Sequence[PoolRun]) -> list[PaperFigure]:
-    """Every figure of the paper, in its order; one that has several panels comes several times."""
+    """Every figure of the paper, in its order; a figure with several panels is several entries."""
     diagram = (
         "A diagram of the method, without numbers: an encoder reads the query once, and a network "
-        "says how probably each target is right."
+        "predicts the probability that each target is right."
     )
     made = [PaperFigure(1, "The two stages of the router", "section 2", diagram)]
     for pool in POOLS:
@@ -75,7 +75,7 @@ def _curves(pool: str, run: PoolRun | None) -> list[PaperFigure]:
     for number, view in enumerate(views, start=_FIRST[pool]):
         title = f"{pool.capitalize()} pool: accuracy against cost, {view}"
         if run is None:
-            why = f"The data hold no {pool} pool of the paper."
+            why = f"The data have no {pool} pool of the paper."
             made.append(PaperFigure(number, title, _PLACE[pool], why))
             continue
         name, (figure, rows) = f"figure_{number}_{pool}_{view}", curves(run, view)
@@ -92,9 +92,9 @@ def _ratio(run: PoolRun) -> PaperFigure:
         return PaperFigure(4, title, where, f"Not drawn. {why}")
     figure, rows = ratio(run)
     caption = (
-        "The most accurate target of the test part is forced on the share of queries that each "
-        "router thinks it most surely right on, and the router's best other target answers the "
-        "rest; prices play no part. All lines end where that target answers alone." + _context(run)
+        "The most accurate target of the test part answers the share of queries where each router "
+        "gives it the highest probabilities, and the router's best other target answers the rest; "
+        "prices play no part. All lines end where that target answers alone." + _context(run)
     )
     name = f"figure_4_{run.pool}_routing_ratio"
     return PaperFigure(4, title, where, drawn=ReportFigure(name, figure, rows, caption, title))
@@ -115,7 +115,7 @@ Rows = list[dict[str, Any]]
 
 
 def curves(run: PoolRun, view: View) -> tuple[Figure, Rows]:
-    """Accuracy against cost of the six routers among the single targets, and its data.
+    """The figure of accuracy against cost of the six routers with the single targets, and its data.
 
     Args:
         run: The pool.
@@ -140,7 +140,7 @@ def curves(run: PoolRun, view: View) -> tuple[Figure, Rows]:
 
 
 def ratio(run: PoolRun) -> tuple[Figure, Rows]:
-    """Accuracy over the share of queries that is forced on the strong target, and its data."""
+    """The figure of accuracy over the share of queries sent to the strong target, and its data."""
     study, rows = run.parts["ratio"], Rows()
     figure = new_figure(9.2, 5.2)
     axes = figure.add_subplot()
@@ -153,7 +153,7 @@ def ratio(run: PoolRun) -> tuple[Figure, Rows]:
         rows += [{"router": system, "ratio": a, "accuracy": b} for a, b in points]
     strong = study["strong"]
     axes.axhline(study["strong_accuracy"], color=ORANGE, lw=1.0, ls=":", label=f"{strong} alone")
-    label, title = f"share of the queries forced on {strong}", "accuracy by routing ratio"
+    label, title = f"share of the queries sent to {strong}", "accuracy by routing ratio"
     style(axes, title=f"{run.title}: {title}", x=label, y="accuracy", size=11)
     legend_below(figure)
     return figure, rows

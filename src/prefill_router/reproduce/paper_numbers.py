@@ -1,6 +1,6 @@
-"""The paper's own numbers, as they stand in its tables, and where ours are defined otherwise.
+"""The paper's own numbers, as printed in its tables, and the differences to our definitions.
 
-`DIFFERENCES` says where our definitions, or our means, aren't the paper's.
+`DIFFERENCES` lists where our definitions or methods differ from the paper's.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ class PublishedNumber:
     """One number of the paper.
 
     Attributes:
-        value: It.
-        lower: The lower end of its 95 % interval, where the paper gives one.
-        upper: The upper end.
+        value: The number.
+        lower: The lower bound of its 95 % interval, where the paper gives one.
+        upper: The upper bound.
         sd: Its standard deviation over training seeds, where the paper gives one.
-        count: How many queries it stands for, where the paper says it.
+        count: The number of queries that it is based on, where the paper gives it.
     """
 
     value: float
@@ -47,12 +47,12 @@ class Published:
     """One table of the paper.
 
     Attributes:
-        number: Of the table, in the order of the paper.
+        number: The table's number in the paper.
         label: Its label in the paper's source.
-        where: The section that it stands in.
-        title: What it shows.
+        where: Its section in the paper.
+        title: Its title.
         keys: The columns that name a row.
-        rows: Its rows by column, as they were printed; shares are of 1.
+        rows: Its rows by column, as printed; shares are of 1.
     """
 
     number: int
@@ -63,11 +63,11 @@ class Published:
     rows: tuple[Mapping[str, Value], ...]
 
     def of_pool(self, pool: str) -> list[Mapping[str, Value]]:
-        """The rows of one pool; all rows of a table that has but one."""
+        """The rows of one pool; all rows where the table has only one pool."""
         return [row for row in self.rows if row.get("pool", pool) == pool]
 
     def find(self, pool: str, name: str) -> Mapping[str, Value]:
-        """The row of a pool with this name in its last key; empty if there is none."""
+        """The row of a pool with this name in the last key column; empty if there is none."""
         found = [row for row in self.of_pool(pool) if row[self.keys[-1]] == name]
         return found[0] if found else {}
 
@@ -112,13 +112,13 @@ def _table(value: Mapping[str, Any]) -> Published:
 
 
 _CURVE = (
-    "Ours is read on every operating point of the exact path over lam with inverse cost; the paper "
-    "reads a grid. Its own router has 0.4377 on the frontier pool in Table 5 and 0.4536 in Table "
-    "24, so the paper has more than one reading itself."
+    "Ours uses every operating point of the exact path over lam with inverse cost; the paper uses "
+    "a grid. Its own router has 0.4377 on the frontier pool in Table 5 and 0.4536 in Table 24, so "
+    "the paper itself has more than one definition."
 )
 _BEST = (
-    "Max-lam accuracy is the highest along the curve, found on the queries that it is measured on, "
-    "as the paper's appendix defines it; in each resample it is found anew."
+    "Max-lam accuracy is the highest along the curve, chosen on the queries that it is measured "
+    "on, as the paper's appendix defines it; it is chosen again in each resample."
 )
 _SWEEP = (
     "Test AUC of a logistic probe on PCA components of last-token states at the layer of greatest "
@@ -126,16 +126,16 @@ _SWEEP = (
     "and McNeil's (1982) for a single AUC; the paper gives none."
 )
 _EXTREMES = (
-    "The paper ranks its semantic experiments without SharedTrunkNet; ours are ranked with all the "
-    "routers that were fitted, the prefill ones among them."
+    "The paper ranks its semantic experiments without SharedTrunkNet; ours are ranked among all "
+    "fitted routers, including the prefill ones."
 )
 _SHIFT = (
     "Every router is tested on the same queries, all of the test part: no reference has seen any "
     "of them. The paper tests on all questions of the shifted kind, 3,503 and 1,225, and doesn't "
     "say that its reference, trained on the whole train part, hasn't seen some of those. The last "
-    "reference is trained on as many queries as the shifted router, so that less data isn't taken "
-    "for shift; the paper has none such. Every router is one network here, none averaged, which "
-    "costs all three arms alike."
+    "reference is trained on as many queries as the shifted router, so that the effect of less "
+    "data isn't mistaken for shift; the paper has no such reference. Every router is a single "
+    "network here, not an ensemble, which lowers all three arms alike."
 )
 
 DIFFERENCES: Mapping[str, tuple[str, ...]] = {
@@ -151,8 +151,8 @@ DIFFERENCES: Mapping[str, tuple[str, ...]] = {
     "tab:small_sweep": (_SWEEP,),
     "tab:mixed_sweep": (_SWEEP,),
     "tab:per_llm_routing": (
-        "kNN is the majority vote of 25 neighbours, the paper's kNN voting. Routed-to accuracy is "
-        "at lam = 1, weighted by the queries routed to each target.",
+        "kNN is the majority vote of 25 neighbours, as the paper's kNN voting. Routed-to accuracy "
+        "is at lam = 1, weighted by the queries routed to each target.",
     ),
     "tab:headroom_summary": (
         _BEST,
@@ -180,29 +180,29 @@ DIFFERENCES: Mapping[str, tuple[str, ...]] = {
         for key in ("auc", "brier")
     },
     "tab:seed_variability_all": (
-        "Every router is one network here, none averaged, as in the paper: the numbers are "
+        "Every router is a single network here, not an ensemble, as in the paper: the numbers are "
         "therefore a little lower than those of the ensembles in the other tables. ± is the sample "
-        "standard deviation over seeds, no confidence interval.",
+        "standard deviation over seeds, not a confidence interval.",
     ),
     **{f"tab:bootstrap_{pool}": (_BEST, _CURVE) for pool in ("frontier", "small", "mixed")},
     "tab:paired_bootstrap_unified": (
-        "Both systems are judged on the same resampled queries; an interval that excludes 0 is a "
-        "difference that other queries would hardly undo.",
+        "Both systems are judged on the same resampled queries; an interval that excludes 0 shows "
+        "a significant difference.",
     ),
     "tab:end_to_end_cost_points": (
-        "The encoder is charged at the paper's price for Qwen3.5-35B, or the one that was given, "
-        "on the tokens that it reads; for a small encoder that is far more than it costs. The "
-        "semantic router is Unified Multitask, charged nothing as in the paper, and the best "
-        "single target the one that is best on the train part. Totals are mean costs times the "
-        "number of test queries.",
+        "The encoder is charged at the paper's price for Qwen3.5-35B, or at the given price, for "
+        "the tokens that it reads; for a small encoder that is far more than its real cost. The "
+        "semantic router is Unified Multitask, which is not charged, as in the paper. The best "
+        "single target is the best on the train part. Totals are mean costs times the number of "
+        "test queries.",
     ),
     "tab:end_to_end_latency": (
         "Routing is timed on this machine, one request after the other, encoding included; the "
         "completion time of a target needs its published or measured speed.",
     ),
     "tab:lambda_operating_points": (
-        "Points that several steps of lam meet are counted once; the paper's first step keeps all "
-        "101. Q1 to Q4 are four equal parts of the range of cost, Q4 the dearest.",
+        "Points that several values of lam share are counted once; the paper's first step keeps "
+        "all 101. Q1 to Q4 are four equal parts of the range of cost, Q4 the most expensive.",
     ),
 }
-"""Sentences by the label of the table."""
+"""Notes by the label of the table."""

@@ -1,8 +1,8 @@
-"""The studies that the paper's tables need beside the routers themselves; each gives plain values.
+"""The studies that the paper's tables need besides the routers; each returns plain values.
 
-Which encoder, and which layer of it (the sweep and the ablation); seeds, shifts and routing ratios
-of the six routers; cost and latency with the encoder counted. A part is made once and kept as a
-file, so that interrupted work goes on from there. A part that can't be made on the data says why.
+These are the encoder sweep and the layer ablation; seeds, shifts and routing ratios of the six
+routers; and total cost and latency, encoder included. A part is made once and kept as a file, so
+that interrupted work can resume. A part that can't be made on the data gives the reason.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ _Z = 1.959964
 
 
 def sweep_part(scene: PoolContext) -> dict[str, Any]:
-    """The test AUC of every target under every encoder, with intervals."""
+    """The test AUC of every target with every encoder, with intervals."""
     found = sweep(
         scene.stores,
         scene.train,
@@ -80,13 +80,13 @@ def with_interval(auc: float, right: int, wrong: int) -> dict[str, float | None]
     """An AUC with its 95 % interval.
 
     Hanley and McNeil, "The meaning and use of the area under a ROC curve", Radiology 143, 1982:
-    the standard error follows from the AUC and the sizes of both classes. It supposes a shape of
-    the scores, so that 95 % is about right and not exact.
+    the standard error follows from the AUC and the sizes of both classes. It assumes a distribution
+    of the scores, so the coverage of 95 % is approximate.
 
     Args:
         auc: The AUC; NaN where it isn't defined.
-        right: Queries answered correctly.
-        wrong: The others.
+        right: Number of queries answered correctly.
+        wrong: Number of queries answered wrongly.
     """
     if math.isnan(auc) or not right or not wrong:
         return {"value": plain(auc), "lower": None, "upper": None}
@@ -99,7 +99,7 @@ def with_interval(auc: float, right: int, wrong: int) -> dict[str, float | None]
 
 
 def ablation_part(scene: PoolContext) -> dict[str, Any]:
-    """The ways to select a layer, for every encoder."""
+    """The methods of selecting a layer, for every encoder."""
     rows = []
     for store in scene.stores:
         dim, sites = scene.options.dim, candidate_sites(store, poolings=("last",))
@@ -143,7 +143,7 @@ def domains_part(scene: PoolContext) -> dict[str, Any]:
     lacking = [name for name in (*wanted.train_on, *wanted.test_on) if name not in known]
     if lacking:
         raise DataError(
-            "the data don't name MMLU-Pro's subjects: no query has the domains "
+            "the data don't have MMLU-Pro's subjects: no query has the domains "
             f"{', '.join(lacking)}"
         )
     return _shift(scene, wanted, "domains")
@@ -155,14 +155,14 @@ def benchmark_part(scene: PoolContext) -> dict[str, Any]:
     held = [name for name in known if _HLE.search(name)]
     if not held:
         raise DataError(
-            "the data hold no question of Humanity's Last Exam; their benchmarks are "
+            "the data have no question of Humanity's Last Exam; their benchmarks are "
             f"{', '.join(known[:20]) or 'not named'}"
         )
     return _shift(scene, Shift.hold_out(scene.found.dataset, held), "benchmark")
 
 
 def ratio_part(scene: PoolContext) -> dict[str, Any]:
-    """Accuracy over the share of queries that is forced on the strong target."""
+    """Accuracy over the share of queries that is sent to the strong target."""
     fitted = scene.result.by_name
     systems = {
         paper: fitted[name].fitted.router.predict(scene.test, stores=scene.states)
@@ -202,17 +202,17 @@ def _shift(scene: PoolContext, shift: Shift, name: str) -> dict[str, Any]:
 
 
 def _thin(values: np.ndarray) -> list[float | None]:
-    """At most some hundred points of a curve, both ends among them."""
+    """At most a few hundred points of a curve, including both ends."""
     places = np.unique(np.linspace(0, len(values) - 1, 301).round().astype(np.int64))
     return [float(v) if np.isfinite(v) else None for v in values[places]]
 
 
 _TIMED = 20
-"""Prompts whose decisions are timed."""
+"""Number of prompts whose decisions are timed."""
 
 
 def end_to_end_part(scene: PoolContext) -> dict[str, Any]:
-    """SharedTrunkNet, its encoder charged, against Unified Multitask for nothing."""
+    """SharedTrunkNet with its encoder charged, compared with Unified Multitask without charge."""
     fitted = scene.result.by_name
     if SYSTEMS[UNIFIED] not in fitted:
         raise DataError("the semantic router couldn't be fitted")
@@ -249,7 +249,7 @@ def _contender(scene: PoolContext, router: Router, name: str, latency: Latency |
 def _latencies(
     scene: PoolContext, routers: Mapping[str, Router], notes: list[str]
 ) -> dict[str, Latency]:
-    """Of those that can decide here, taking turns."""
+    """The latencies of the routers that can decide on this machine, timed in turns."""
     prompts = [query.prompt for query in scene.test.queries[:_TIMED]]
     routes = {}
     for name, router in routers.items():
@@ -272,7 +272,7 @@ PARTS: Final[Mapping[str, Callable[[PoolContext], dict[str, Any]]]] = {
     "shift_benchmark": benchmark_part,
     "seeds": seeds_part,
 }
-"""The parts by name, the quick ones first."""
+"""The parts by name, the fast ones first."""
 
 
 def make_parts(
@@ -281,9 +281,9 @@ def make_parts(
     """Every part of a pool; `{"missing": why}` where one can't be made.
 
     Args:
-        scene: What they are made from.
-        folder: Keeps each part as soon as it is made, and gives back those that it holds of the
-            same routers, data, split and options; nothing is kept if not given.
+        scene: The pool with its fitted routers.
+        folder: Keeps each part once it is made, and reuses kept parts of the same routers, data,
+            split and options; nothing is kept if not given.
         only: The parts to make; all if not given.
     """
     of, made = _digest(scene), {}
@@ -294,7 +294,7 @@ def make_parts(
             value = None if place is None else _held(place, of)
             if value is None:
                 value = _made(make, scene)
-                if place is not None and "missing" not in value:  # what lacks may come
+                if place is not None and "missing" not in value:  # may be available next time
                     files.write_json(place, {"of": of, "value": value})
             made[name] = value
             advance(note=name)
@@ -309,7 +309,7 @@ def _made(make: Callable[[PoolContext], dict[str, Any]], scene: PoolContext) -> 
 
 
 def _digest(scene: PoolContext) -> str:
-    """What a part depends on."""
+    """A digest of the inputs of a part."""
     said = {
         "package": __version__,
         "data": scene.found.dataset.fingerprint,

@@ -1,4 +1,4 @@
-"""The paper's pools in somebody's data: which targets are which."""
+"""The paper's pools in a dataset: which targets correspond to the paper's."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ OF_BENCH: Mapping[str, tuple[PoolName, ...]] = {
     "nvidia-v1": ("mixed",),
     "mmlu-pro": (),
 }
-"""The pools that the paper has on each benchmark's data."""
+"""The paper's pools for each source of data."""
 LEAST = 2
-"""Targets that make a pool."""
+"""The fewest targets of a pool."""
 
 
 @short_repr
@@ -33,11 +33,11 @@ class PaperPool:
     """A pool in the data.
 
     Attributes:
-        pool: The paper's pool whose numbers stand beside ours.
-        title: What the tables call ours.
-        dataset: Its answers.
-        names: The paper's name of each target; empty where the targets aren't the paper's, and its
-            numbers are context and no counterpart.
+        pool: The paper's pool whose numbers are shown beside ours.
+        title: The name of our pool in tables.
+        dataset: Its scored answers.
+        names: The paper's name of each target; empty where the targets aren't the paper's, so that
+            its numbers are shown for context only.
         absent: The paper's targets that the data lack.
     """
 
@@ -53,15 +53,15 @@ class PaperPool:
         return bool(self.names)
 
     def paper_name(self, target: str) -> str:
-        """What the paper calls a target; its own name where the paper doesn't know it."""
+        """The paper's name of a target; its own name where it isn't one of the paper's."""
         return self.names.get(target, target)
 
 
 def find_pools(bench: str, dataset: RoutingDataset) -> list[PaperPool]:
-    """The paper's pools in the data, or all targets as one pool where there is none of them.
+    """The paper's pools in the data, or all targets as one pool where there are none.
 
     Args:
-        bench: Where the data come from.
+        bench: The source of the data.
         dataset: Scored answers.
     """
     found = []
@@ -75,7 +75,7 @@ def find_pools(bench: str, dataset: RoutingDataset) -> list[PaperPool]:
 
 
 def matched(pool: str, targets: Sequence[str]) -> dict[str, str]:
-    """The targets that are a pool's, in the paper's order, with the paper's names."""
+    """The targets that belong to a pool, in the paper's order, with the paper's names."""
     by_key = {_key(target): target for target in reversed(targets)}
     result: dict[str, str] = {}
     for name, aliases in known_names()[pool].items():
@@ -87,7 +87,7 @@ def matched(pool: str, targets: Sequence[str]) -> dict[str, str]:
 
 @cache
 def known_names() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """The names that each target of the paper's pools may have, by pool and the paper's name."""
+    """The possible names of each target of the paper's pools, by pool and the paper's name."""
     text = (files("prefill_router.reproduce") / "pools.yaml").read_text(encoding="utf-8")
     known: Mapping[str, Mapping[str, Sequence[str]]] = yaml.safe_load(text)
     return known

@@ -1,11 +1,11 @@
 """A reproduction on disk.
 
-study.json      what the folder is for, and what was asked
+study.json      the study that the folder is for, and its options
 results.json    every number of every table, ours and the paper's
 tables/         each table as CSV, one row per number
 figures/        each figure: .png, .svg, .csv
-index.html      one page with all of it, in the paper's order; opens without a network
-work/           what was fitted and computed on the way; interrupted work goes on from there
+index.html      one page with all of it, in the paper's order; works offline
+work/           fitted routers and intermediate results, from which interrupted work resumes
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from prefill_router.reproduce.figures import PaperFigure
 
 STUDY = "reproduction"
-"""What the folder is marked as (`reporting.report_files.mark`)."""
+"""The name of the study in `study.json` (`reporting.report_files.mark`)."""
 WORK = "work"
 
 
@@ -68,11 +68,11 @@ def write(
     """Write the report, each file whole or not at all.
 
     Args:
-        runs: The pools, worked through.
-        folder: Where to, checked and marked before.
-        title: Heads the page.
-        said: What is to be known first, in sentences.
-        known: The data, the encoder, the work.
+        runs: The pools' results.
+        folder: The folder to write, already checked and marked.
+        title: Title of the page.
+        said: Introductory sentences.
+        known: Facts about the data, the encoder and the options, by name.
     """
     # Here and not above: matplotlib takes longer to import than most commands to run.
     from prefill_router.reproduce.figures import all_figures
@@ -81,7 +81,7 @@ def write(
     report = Report(
         name="results",
         title=title,
-        said=said,
+        summary=said,
         known=known,
         parts=page_parts(tables, all_figures(runs), check(runs)),
         head={"title": title, "said": list(said), "known": dict(known)},
@@ -92,30 +92,29 @@ def write(
 
 
 _AFTER: Mapping[int, int] = {1: 0, 2: 3, 3: 3, 4: 27, 5: 29, 6: 29, 7: 29, 8: 29}
-"""After which table each figure stands in the paper."""
+"""The table that each figure follows in the paper."""
 
 
 _READING = (
-    "Tables and figures stand in the paper's order, under the paper's numbers. In every cell ours "
-    "is on top with its 95 % interval below it, and the paper's number stands last, in italics, "
-    "with the paper's own interval where it gives one. A dash means that we have none; the reason "
-    "shows when the pointer rests on it, or above the table.",
+    "Tables and figures have the paper's order and numbers. In every cell our number is on top "
+    "with its 95 % interval below, and the paper's number comes last, in italics, with the paper's "
+    "own interval where it gives one. A dash means that we have no number; the reason is in the "
+    "tooltip or above the table.",
     "The routers are the packaged ones with their defaults, fitted on the train part of one split "
-    "and judged on its test part. They don't share the paper's encoder, its embeddings or its "
-    "search over configurations, so what can be expected to agree is the order of the routers, "
-    "and not the third digit.",
+    "and judged on its test part. They don't use the paper's encoder, its embeddings or its "
+    "search over configurations, so expect the order of the routers to agree, not the third digit.",
 )
 
 
 def page_parts(
     tables: Sequence[PaperTable], pictures: "Sequence[PaperFigure]", claims: Sequence[Claim]
 ) -> list[Part]:
-    """What stands on the page, in the paper's order.
+    """The parts of the page, in the paper's order.
 
     Args:
         tables: The tables.
         pictures: The figures.
-        claims: What the paper claims, checked.
+        claims: The paper's claims, checked.
     """
 
     def after(number: int) -> list[Part]:
@@ -127,7 +126,7 @@ def page_parts(
     ]
     heads = ["Pool", "the paper says", "holds", "found"]
     return [
-        Section("What the paper claims, on these data", [Table(heads, checked)]),
+        Section("The paper's claims on these data", [Table(heads, checked)]),
         Section("How to read the tables", _READING),
         *after(0),
         *(part for one in tables for part in (_table(one), *after(one.number))),

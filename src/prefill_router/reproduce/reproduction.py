@@ -1,4 +1,4 @@
-"""Works every pool through: fits the routers, judges them, and does the studies."""
+"""Processes every pool: fits the routers, judges them, and runs the studies."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,17 +32,17 @@ from prefill_router.studies.end_to_end import Charge, Speed
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReproduceMeans:
-    """What the work is done with.
+    """Encoders, prices and other inputs of a reproduction.
 
     Attributes:
-        encoders: Whose hidden states are read; the sweeps lay all of them side by side.
-        embedding: What makes the embeddings of the semantic routers.
+        encoders: The encoders whose hidden states are read; the sweeps compare all of them.
+        embedding: The model for the embeddings of the semantic routers.
         sources: Where encoders are found.
-        charge: What the encoder costs.
-        speeds: How fast the targets answer, by target.
-        text_network: What is tuned on the text, a hub id or a folder; None for no such router.
-        soft_labels: A judge's scores; None for no router that learns from them.
-        cache: Keeps states that are encoded on the way; the user's cache if not given.
+        charge: The price of the encoder.
+        speeds: The speeds of the targets, by target.
+        text_network: The text model to fine-tune, a hub id or a folder; None for no such router.
+        soft_labels: A judge's scores; None for no router trained on them.
+        cache: Keeps newly encoded states; the user's cache if not given.
     """
 
     encoders: tuple[str, ...] = ("minilm",)
@@ -77,20 +77,20 @@ def reproduce(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> list[PoolRun]:
-    """Work through every pool of the paper that the data hold.
+    """Reproduce every pool of the paper that is in the data.
 
     Args:
-        bench: Where the data come from.
+        bench: The source of the data.
         dataset: Scored answers.
-        stores: States of its queries; what is lacking is encoded now.
-        options: How much work is put in.
-        means: What it is done with.
+        stores: States of its queries; missing states are encoded now.
+        options: The extent of the work.
+        means: Encoders, prices and other inputs.
         studies: Names in `PARTS`; all of them if not given.
-        folder: Keeps what is fitted and computed; interrupted, the work goes on from there.
-        progress: Shows how far it is.
+        folder: Keeps fitted routers and results, so that interrupted work can resume.
+        progress: Reports the progress of the work.
 
     Raises:
-        DataError: The data are too few.
+        DataError: There is too little data.
         FitError: The prefill router itself can't be fitted.
         ConfigError: An encoder isn't found.
     """
@@ -117,13 +117,13 @@ def reproduce(
 
 
 def with_input_tokens(dataset: RoutingDataset, states: Sequence[Activations]) -> RoutingDataset:
-    """The dataset with the first encoder's count of each prompt where it has no input tokens.
+    """The dataset, with missing input token counts taken from the first encoder's prompts.
 
-    NVIDIA's table has output tokens alone, and without the others nothing has a cost.
+    NVIDIA's table has output tokens only, and costs need the input tokens too.
 
     Args:
         dataset: Scored answers.
-        states: Of its queries.
+        states: States of its queries.
     """
     known = ~np.isnan(dataset.input_tokens)
     if known.any() or not np.isnan(dataset.recorded_cost).all() or not states:

@@ -1,12 +1,12 @@
-"""The tables of the data and of the routers' own numbers.
+"""The tables of the data and of the routers' metrics.
 
-1          what the data hold
-3, 4, 5    the headline numbers
+1          the data
+3, 4, 5    the headline metrics
 11 to 16   the three best and the three worst experiments, target by target
-17 to 22   every target under each of the semantic baselines
-24 to 26   the headline numbers with their bootstrap
+17 to 22   every target with each of the semantic baselines
+24 to 26   the headline metrics with their bootstrap intervals
 27         SharedTrunkNet minus Unified Multitask on the same resamples
-30         how many operating points a grid of lam meets, and where on the range of cost
+30         the number of operating points on a grid of lam, by quarter of the range of cost
 """
 
 import math
@@ -89,7 +89,7 @@ def _share(paper: PublishedNumber | None) -> PublishedNumber | None:
 
 
 BOOTSTRAPPED = ("auc_mean", "brier_mean", "max_lam_accuracy", "p_auccc")
-"""The numbers whose intervals the paper gives."""
+"""The metrics whose intervals the paper gives."""
 _KEYS = ("Pool", "Router")
 _ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
 _MODEL_ONLY = "Model-only Pareto"
@@ -97,7 +97,7 @@ _MODEL_ONLY = "Model-only Pareto"
 
 @paper_table
 def table_3(runs: Sequence[PoolRun]) -> PaperTable:
-    """How well each router's probabilities rank and hold, and how often it routes rightly."""
+    """The ranking and calibration of each router's probabilities, and its routing accuracy."""
     names = ("auc_mean", "brier_mean", "argmax_accuracy")
     return _by_system("tab:per_llm_routing", runs, names)
 
@@ -137,12 +137,12 @@ def bootstrap_tables(runs: Sequence[PoolRun]) -> list[PaperTable]:
 
 
 def unit_of(name: str) -> Unit:
-    """The unit of a headline number."""
+    """The unit of a headline metric."""
     return HEADLINE[name].unit
 
 
 def heading(name: str) -> str:
-    """The head of a column: a headline number's name, and which direction is better."""
+    """The heading of a column: a headline metric's name, and which direction is better."""
     return HEADLINE[name].label + _ARROWS[HEADLINE[name].better]
 
 
@@ -180,7 +180,7 @@ def _model_only(run: PoolRun) -> TableRow:
             None if mine is None else numbers[mine],
             paper.number_of(run.pool, _MODEL_ONLY, name),
             unit_of(name),
-            why="" if mine else "it is measured against this row",
+            why="" if mine else "this row is the reference",
         )
         for mine, name in zip(ours, names, strict=True)
     )
@@ -210,8 +210,8 @@ def _extreme_table(pool: str, key: str, run: PoolRun | None) -> PaperTable:
         cells = [TableCell(None, number(row, name), "number") for name in ("mean", *names)]
         rows.append(TableRow((f"{row['place']} (paper)", experiment(row)), tuple(cells)))
     said = (
-        f"Ours are the best and the worst of {len(run.result.routers)} routers, the paper's of its "
-        "semantic experiments, more than 1,300 configurations.",
+        f"Ours are the best and the worst of {len(run.result.routers)} routers; the paper's are "
+        "those of its semantic experiments, more than 1,300 configurations.",
         *context([run]),
     )
     return make(label, _EXTREME_KEYS, ("Mean", *names), rows, said=said)
@@ -310,7 +310,7 @@ def _paired_row(run: PoolRun, name: str) -> TableRow:
 
 
 def minus(estimate: Estimate) -> Estimate:
-    """The difference the other way round."""
+    """The difference with the opposite sign."""
     return Estimate(
         -estimate.value, -estimate.upper, -estimate.lower, estimate.undefined, estimate.reason
     )

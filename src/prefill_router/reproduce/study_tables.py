@@ -1,10 +1,10 @@
-"""The tables that need a study beside the routers.
+"""The tables that need a study besides the routers.
 
-2, 9, 10   which encoder says most about which target
-6          is the layer of greatest Fisher J the one that probes like?
-7, 8       what a router loses on queries of a kind that it wasn't trained on
-23         how far the numbers move from one training seed to the next
-28, 29     cost and latency with the encoder counted
+2, 9, 10   which encoder best predicts which target
+6          whether the layer of greatest Fisher J is the one with the best probe
+7, 8       the loss on kinds of queries that a router wasn't trained on
+23         the variability over training seeds
+28, 29     total cost and latency, encoder included
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ _ABLATION_KEYS = ("Pool", "Encoder")
 
 @paper_table
 def table_6(runs: Sequence[PoolRun]) -> PaperTable:
-    """The probe AUC of the layer that each selector picks."""
+    """The probe AUC of the layer that each selector chooses."""
     rows = [row for run in runs for row in _ablation_rows(run)]
     why = [run.missing("ablation") for run in runs if run.missing("ablation")]
     return make(
@@ -184,7 +184,7 @@ def _shift_pools(done: Sequence[PoolRun]) -> list[str]:
     other = [run.title for run in done if run.pool != "mixed" or not run.found.is_counterpart]
     if not other:
         return []
-    return [f"The paper's numbers are its mixed pool's: context, no counterpart of {other[0]}."]
+    return [f"The paper's numbers are its mixed pool's, for context only beside {other[0]}."]
 
 
 _TABLE_23 = "tab:seed_variability_all"
@@ -233,7 +233,7 @@ def _seed_fits(runs: Sequence[PoolRun]) -> list[str]:
             count = max(len(one["seeds"]) for one in found.values())
             said.append(
                 f"{run.title}: {count} seeds; ours are mean ± sample standard deviation."
-                + (f" The seed plays no part in {', '.join(same)}." if same else "")
+                + (f" The seed has no effect on {', '.join(same)}." if same else "")
             )
     return said
 
@@ -318,7 +318,7 @@ def _latencies(done: Sequence[PoolRun], why: str) -> PaperTable:
 
 
 def _single(point: Mapping[str, Any]) -> str:
-    """What the study calls the best single target: it stands last."""
+    """The study's name of the best single target, which is the last system."""
     return str(list(point["systems"])[-1])
 
 
@@ -362,7 +362,7 @@ def _said(run: PoolRun) -> list[str]:
         f"{study['charges'][TRUNK]}; best single is {study['best_single']}."
     ]
     if run.pool != "frontier" or not run.found.is_counterpart:
-        said.append("The paper's numbers are its frontier pool's: context and no counterpart.")
+        said.append("The paper's numbers are its frontier pool's, for context only.")
     said += [f"{run.title}: {note}." for note in study.get("notes", ())]
     waited = study["points"][0]["systems"][TRUNK]["answer_seconds"]
     if waited["value"] is None and waited.get("reason"):

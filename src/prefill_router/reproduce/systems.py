@@ -1,7 +1,7 @@
-"""The routers that the paper's tables are about, on the encoders at hand, and one pool's run.
+"""The routers of the paper's tables, on the available encoders, and the run of one pool.
 
-A `PoolContext` is one pool with its routers fitted, which the studies are made from. A `PoolRun` is
-what the pool's tables are made of: the routers, their judgement, and the studies beside them.
+A `PoolContext` is one pool with its fitted routers, the input of the studies. A `PoolRun` is the
+input of the pool's tables: the routers, their evaluations, and the results of the studies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,22 +34,22 @@ SYSTEMS: Mapping[str, str] = {
     "GraphRouter": "GraphRouter",
     "kNN": "kNN majority",
 }
-"""The six routers of the paper's tables, and what they are called in the packaged list."""
+"""The six routers of the paper's tables, and their names in the packaged list."""
 SEMANTIC = tuple(name for name in SYSTEMS if name != TRUNK)
-"""The semantic baselines among them."""
+"""The semantic baselines among these routers."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions:
-    """How much work is put in.
+    """The extent of a reproduction.
 
     Attributes:
-        seed: Of the split, the training and the resamples.
-        seeds: Training seeds of the seed study; the paper has 10.
+        seed: Random seed of the split, the training and the resamples.
+        seeds: Number of training seeds of the seed study; the paper has 10.
         resamples: Bootstrap resamples.
         dim: PCA components of the probes in the sweeps and the ablation.
-        quick: A rehearsal: every network is trained for a few epochs only.
+        quick: Whether it is a rehearsal, which trains every network for a few epochs only.
     """
 
     seed: int = 0
@@ -75,15 +75,15 @@ class ReproduceOptions:
 @final
 @dataclass(frozen=True, eq=False)
 class PoolRun:
-    """One pool, worked through.
+    """The results of one pool.
 
     Attributes:
         found: The pool.
         drawn: Its split.
         result: Every router, fitted and judged on the test part.
-        parts: What the studies came to, plain values by the study's name; `{"missing": why}` where
-            one can't be done on these data.
-        options: How much work was put in.
+        parts: The results of the studies, plain values by the study's name; `{"missing": why}`
+            where one can't be made on these data.
+        options: The extent of the work.
     """
 
     found: PaperPool
@@ -94,12 +94,12 @@ class PoolRun:
 
     @property
     def pool(self) -> str:
-        """The paper's pool whose numbers stand beside ours."""
+        """The paper's pool whose numbers are shown beside ours."""
         return self.found.pool
 
     @property
     def title(self) -> str:
-        """What the tables call it."""
+        """The name of the pool in tables."""
         return self.found.title
 
     @property
@@ -112,13 +112,13 @@ class PoolRun:
         return self.result.by_name.get(SYSTEMS.get(name, name))
 
     def why_not(self, name: str) -> str:
-        """Why a router isn't there."""
+        """Why a router is missing."""
         wanted = SYSTEMS.get(name, name)
         failed = [one.why for one in self.result.failed if one.name == wanted]
         return failed[0] if failed else "it isn't among the routers"
 
     def missing(self, part: str) -> str:
-        """Why a study is missing; empty where it isn't."""
+        """Why a study is missing; empty if it is there."""
         if part not in self.parts:
             return "it wasn't done"
         return str(self.parts[part].get("missing", ""))
@@ -130,14 +130,14 @@ REHEARSAL: Mapping[str, int] = {
     **{"max_epochs": 2, "patience": 1, "seeds": 1, "keep": 1, "networks": 1},
     **{"rounds": 10},
 }
-"""Options that make a fit quick and its router useless."""
+"""Options that make a fit fast and its router useless."""
 CALIBRATION: CalibratorKind = "platt"
-"""Of the paper's suite it doesn't say which its tables have."""
+"""The paper has several calibrations and doesn't say which one its tables use."""
 BASELINES = tuple(SYSTEMS[name] for name in SEMANTIC)
 TUNED = "Fine-tuned text network"
 JUDGED = "Unified Multitask, soft labels"
 REHEARSED = ("IRT-2PL", "kNN score")
-"""What a rehearsal fits beside the six routers of the paper's tables."""
+"""The routers that a rehearsal fits besides the six of the paper's tables."""
 
 
 def routers(
@@ -148,19 +148,20 @@ def routers(
     text_network: str | None = None,
     soft_labels: Path | None = None,
 ) -> dict[str, Recipe]:
-    """The packaged list. The semantic baselines of the paper's tables are calibrated, as there.
+    """The recipes of the packaged list, with the paper's semantic baselines calibrated.
 
-    The list's own calibrated routers are left out: they are the same baselines again. Nothing is
-    shrunk, costs are Equation 1's, and no operating points are chosen: the tables read the whole
-    path of lam.
+    The list's own calibrated routers are left out, since they are the same baselines. There is no
+    shrinkage, costs follow Equation 1, and no operating points are chosen, since the tables use the
+    whole path of lam.
 
     Args:
-        encoders: Whose hidden states the prefill router reads; the best of them, by
-            cross-validation on the train part, where there are several.
-        embedding: What makes the embeddings of the semantic routers.
-        options: How much work is put in.
-        text_network: What is tuned on the text, such as DeBERTa-v3; None leaves that router out.
-        soft_labels: A judge's scores; None leaves out the router that learns from them.
+        encoders: The encoders of the prefill router; where there are several, the best by
+            cross-validation on the train part is used.
+        embedding: The model for the embeddings of the semantic routers.
+        options: The extent of the work.
+        text_network: The text model to fine-tune, for example DeBERTa-v3; None leaves that router
+            out.
+        soft_labels: A judge's scores; None leaves out the router trained on them.
     """
     made = {}
     for name, recipe in recipes_of(ALL).items():
@@ -170,7 +171,7 @@ def routers(
         features = tuple(_features(one, encoders, embedding) for one in recipe.features)
         predictor = recipe.predictor
         if isinstance(predictor, GraphConfig):
-            # A packaged encoder can read texts anywhere; others may be known as states alone.
+            # A packaged encoder can encode texts anywhere; others may exist only as stored states.
             predictor = replace(predictor, text=MINILM if embedding == MINILM else None)
         if options.quick:
             predictor = with_options(predictor, REHEARSAL)
@@ -211,12 +212,12 @@ def single_networks(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
 
 
 def uncalibrated(recipes: Mapping[str, Recipe]) -> dict[str, Recipe]:
-    """The same, without calibration: for studies that have no calibration part."""
+    """The recipes without calibration, for studies that have no calibration part."""
     return {name: replace(recipe, calibration="none") for name, recipe in recipes.items()}
 
 
 def with_options(predictor: PredictorConfig, options: Mapping[str, int]) -> PredictorConfig:
-    """A predictor with those of the options that it has."""
+    """A predictor with the options that apply to it."""
     own = {one.name for one in fields(predictor) if one.init}  # type: ignore[arg-type]
     given: Any = {name: value for name, value in options.items() if name in own}
     return replace(predictor, **given)  # type: ignore[type-var]
@@ -238,22 +239,22 @@ QWEN_PRICE = 0.1625
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PoolContext:
-    """One pool, its routers fitted.
+    """One pool with its fitted routers.
 
     Attributes:
         found: The pool.
         drawn: Its split, 85/15.
         calibrated: The split of the calibrated routers, 75/10/15 with the same test part.
         states: The states of its queries.
-        encoders: Names of the encoders that the sweeps are about.
+        encoders: Names of the encoders in the sweeps.
         recipes: Every router's recipe.
-        result: The routers, judged.
-        options: How much work is put in.
-        folder: Keeps the routers that are fitted on the way; None keeps nothing.
+        result: The routers with their evaluations.
+        options: The extent of the work.
+        folder: Keeps the routers that are fitted in the studies; None keeps nothing.
         sources: Where encoders are found, for timing them.
-        charge: What the encoder costs.
-        speeds: How fast the targets answer, by target.
-        progress: Shows how far it is.
+        charge: The price of the encoder.
+        speeds: The speeds of the targets, by target.
+        progress: Reports the progress of the work.
     """
 
     found: PaperPool

@@ -1,4 +1,4 @@
-"""Studies: seeds, shift, learning curves, and whether a router is worth having."""
+"""Studies of routers: seeds, domain shift, learning curves, comparisons, and more."""
 
 from prefill_router.lazy_imports import face
 

@@ -37,18 +37,18 @@ from prefill_router.reporting import (
 
 FISHER, LIMIT = "Fisher J", "BestLR"
 _TIED = 5e-5
-"""The paper's four digits."""
+"""Half a unit of the fourth digit, the last that the paper prints."""
 
 
 @final
 @dataclass(frozen=True)
 class EncoderAblation:
-    """One pool read through one encoder.
+    """The selection methods compared on one pool with one encoder.
 
     Attributes:
-        pool: Its name.
-        encoder: Its label.
-        ways: What each way to select comes to.
+        pool: The pool's name.
+        encoder: The encoder's label.
+        ways: The result of each selection method.
     """
 
     pool: str
@@ -57,12 +57,12 @@ class EncoderAblation:
 
     @property
     def practical(self) -> dict[str, float]:
-        """The mean AUC of every way but the limit, which needs all probes."""
+        """The mean AUC of every selection method except the limit, which needs all probes."""
         return {s.name: s.auc for s in self.ways.selectors if s.name != LIMIT}
 
     @property
     def behind(self) -> float:
-        """How far Fisher J is below the best practical way; 0 where it is the best."""
+        """How far Fisher J is below the best practical method; 0 where it is the best."""
         return max(self.practical.values()) - self.ways[FISHER].auc
 
     @property
@@ -82,11 +82,11 @@ class AblationStudy:
     """All pools and encoders.
 
     Attributes:
-        rows: By pool, then encoder.
-        skipped: Pools and encoders whose store lacks states of some queries.
-        dim: Components of the probes.
-        poolings: Those of the candidate sites.
-        seed: Of the folds.
+        rows: The results by pool, then encoder.
+        skipped: Pools and encoders whose store lacks the states of some queries.
+        dim: Number of PCA components of the probes.
+        poolings: Poolings of the candidate sites.
+        seed: Random seed of the folds.
     """
 
     rows: tuple[EncoderAblation, ...]
@@ -97,7 +97,7 @@ class AblationStudy:
 
     @property
     def best(self) -> int:
-        """In how many rows Fisher J is the best practical way, or tied to four digits."""
+        """In how many rows Fisher J is the best practical method, or tied to four digits."""
         return sum(row.behind < _TIED for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,20 +130,20 @@ def ablation_study(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AblationStudy:
-    """Compare the ways to select a layer for every pool under every encoder.
+    """Compare the methods of selecting a layer for every pool with every encoder.
 
     Args:
         pools: The train part of each pool's dataset, by name.
-        stores: States, one store per encoder; one that lacks queries of a pool is skipped for it.
-        dim: Components of the probes.
-        poolings: Last-token sites alone, as in the paper, unless asked otherwise.
+        stores: States, one store per encoder; a store that lacks queries of a pool is skipped.
+        dim: Number of PCA components of the probes.
+        poolings: Poolings of the candidate sites; the last token alone by default, as in the paper.
         all_layers: Whether layers below ceil(L/2) are candidates too.
-        seed: Of the folds.
-        progress: Shows how far it is.
+        seed: Random seed of the folds.
+        progress: Reports the progress of the work.
 
     Raises:
-        ConfigError: There is no pool or store, no store holds a pool's queries, or no target can
-            be judged.
+        ConfigError: There is no pool or store, no store holds a pool's queries, or no target can be
+            evaluated.
     """
     shown, labels = progress or SilentProgress(), encoder_labels(stores)
     rows, skipped = list[EncoderAblation](), list[tuple[str, str]]()
@@ -171,32 +171,33 @@ def _plain(value: Any) -> Any:
 
 
 _CAPTION = (
-    "How far each way to select a layer stays below probing every layer for every target, in mean "
-    "AUC; 0 is the limit that nothing can exceed, further left is worse."
+    "How far each selection method stays below probing every layer for every target, in mean AUC; "
+    "0 is the limit that nothing can exceed, further left is worse."
 )
 _MEANINGS = {
-    "mean AUC": "Of five-fold linear probes on the train rows, over the targets; 0.5 is chance.",
+    "mean AUC": "The AUC of five-fold linear probes on the train rows, averaged over the targets; "
+    "0.5 is chance.",
     "Random": "The expectation over the candidate layers.",
     "Last": "The deepest layer.",
-    "d_eff": "The layer of most effective dimensions.",
+    "d_eff": "The layer with the highest effective dimensionality.",
     "alpha": "The least anisotropic layer.",
     FISHER: "Each target's layer of greatest class separability, which needs no probes.",
-    LIMIT: "Each target's best-probing layer: the limit, for reference alone.",
+    LIMIT: "Each target's layer with the best probe: the limit, for reference only.",
 }
 
 
 def report_ablations(study: AblationStudy, *, title: str, known: Mapping[str, str]) -> Report:
-    """Everything that the study says."""
+    """The content of the study's report."""
     rows = [row.row() for row in study.rows]
     components = f"{study.dim} components, {' and '.join(study.poolings)} states"
     return Report(
         name="layers",
         title=title,
-        said=said(study),
+        summary=summary(study),
         known={**known, "probes": components},
         parts=[
             ReportFigure("layers", draw(study), rows, _CAPTION),
-            Section("Mean AUC by way to select", [Note(UNDERLINED), _table(study)]),
+            Section("Mean AUC by selection method", [Note(UNDERLINED), _table(study)]),
             Section("What the columns mean", [_MEANINGS]),
         ],
         numbers=study.to_dict(),
@@ -205,24 +206,24 @@ def report_ablations(study: AblationStudy, *, title: str, known: Mapping[str, st
     )
 
 
-def said(study: AblationStudy) -> list[str]:
+def summary(study: AblationStudy) -> list[str]:
     """The result in a few sentences."""
     count, behind = len(study.rows), max(row.behind for row in study.rows)
     lines = [
-        "Fisher J is the best practical way to select a layer, or tied to four digits, in "
+        "Fisher J is the best practical method of selecting a layer, or tied to four digits, in "
         f"{study.best} of {count} combinations of pool and encoder"
         + (f", and at most {behind:.4f} below the best elsewhere" if study.best < count else "")
         + f". It stays within {max(row.short for row in study.rows):.4f} of probing every layer."
     ]
     lines += [
-        f"Left out: {pool} under {encoder}, whose store lacks some of its queries."
+        f"Left out: {pool} with {encoder}, whose store lacks some of its queries."
         for pool, encoder in study.skipped
     ]
     return lines
 
 
 def _table(study: AblationStudy) -> Table:
-    """The paper's table; the best practical way of each row is underlined."""
+    """The paper's table; the best practical method of each row is underlined."""
     rows: list[Row] = []
     for row in study.rows:
         top = max(row.practical.values())
@@ -244,7 +245,7 @@ def _short(study: AblationStudy) -> Table:
 
 
 def draw(study: AblationStudy) -> Figure:
-    """Every way's distance from the limit, a line per pool and encoder."""
+    """Draw every method's distance from the limit, one line per pool and encoder."""
     ordered = study.rows[::-1]
     figure = new_figure(9.4, 1.8 + 0.34 * len(ordered))
     axes = figure.add_subplot()
@@ -254,7 +255,7 @@ def draw(study: AblationStudy) -> Figure:
         far = [row.ways[name].auc - row.ways[LIMIT].auc for row in ordered]
         axes.plot(far, range(len(ordered)), marker, color=colour, ms=6, label=name)
     axes.axvline(0, color=QUIET, lw=1, ls=":")
-    style(axes, title="Below the limit, by way to select", x="mean AUC less that of BestLR")
+    style(axes, title="Below the limit, by selection method", x="mean AUC minus that of BestLR")
     name_rows(axes, [f"{row.pool}, {row.encoder}" for row in ordered])
     legend_below(figure, columns=len(names))
     return figure

@@ -1,7 +1,7 @@
-"""Pooling and PCA dimension: how well linear probes read the targets' correctness at each.
+"""Pooling and PCA dimension: how well linear probes predict the targets' correctness at each.
 
-Five-fold probe AUC on the train rows, as the paper's grid search has it, at the layer that Fisher J
-chooses for each target and at the best layer there is; for every encoder, pooling and dimension.
+Five-fold probe AUC on the train rows, as in the paper's grid search, at the layer that Fisher J
+chooses for each target and at the best layer; for every encoder, pooling and dimension.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,19 +39,19 @@ from prefill_router.reporting import (
 )
 
 USUAL = 100
-"""The components that a router keeps unless it is told otherwise."""
+"""The number of components that a router keeps by default."""
 
 
 @final
 @dataclass(frozen=True)
 class DimensionCell:
-    """One encoder, choice of poolings and dimension.
+    """The result for one encoder, choice of poolings and dimension.
 
     Attributes:
-        encoder: Its label.
-        poolings: Those that layers were chosen among.
-        dim: Components kept.
-        ways: What each way to select a layer comes to there (`layers.ablation`).
+        encoder: The encoder's label.
+        poolings: Poolings of the candidate sites.
+        dim: Number of PCA components kept.
+        ways: The result of each method of selecting a layer (`layers.ablation`).
     """
 
     encoder: str
@@ -61,7 +61,7 @@ class DimensionCell:
 
     @property
     def fisher(self) -> float:
-        """Mean AUC over the targets, each at the layer of its greatest J."""
+        """Mean AUC over the targets, each at its layer of greatest Fisher J."""
         return self.ways["Fisher J"].auc
 
     @property
@@ -86,11 +86,11 @@ class DimensionStudy:
     """All encoders, poolings and dimensions.
 
     Attributes:
-        cells: By encoder, then poolings, then rising dimension.
-        widths: The size of each encoder's states; more components than that there are none.
-        targets: The targets.
-        queries: Train queries.
-        seed: Of the folds.
+        cells: The results by encoder, then poolings, then rising dimension.
+        widths: The size of each encoder's states, which bounds the number of components.
+        targets: The targets' names.
+        queries: Number of train queries.
+        seed: Random seed of the folds.
     """
 
     cells: tuple[DimensionCell, ...]
@@ -101,7 +101,7 @@ class DimensionStudy:
 
     @property
     def top(self) -> DimensionCell:
-        """The cell of the greatest AUC at the Fisher-chosen layers; the smallest of equals."""
+        """The cell with the greatest AUC at the Fisher-chosen layers; of equals, the smallest."""
         return max(self.cells, key=lambda cell: (cell.fisher, -cell.dim))
 
     def line(self, encoder: str, poolings: Sequence[Pooling]) -> list[DimensionCell]:
@@ -148,14 +148,14 @@ def dimension_study(
     Args:
         stores: The states of all train queries, one store per encoder.
         train: The train part.
-        dims: Components to keep.
-        poolings: Each alone, and together where there are two.
+        dims: Numbers of PCA components to keep.
+        poolings: Poolings to probe, each alone, and all together where there are several.
         all_layers: Whether layers below ceil(L/2) are candidates too.
-        seed: Of the folds.
-        progress: Shows how far it is.
+        seed: Random seed of the folds.
+        progress: Reports the progress of the work.
 
     Raises:
-        ConfigError: There is no store, pooling or dimension, or no target can be judged.
+        ConfigError: There is no store, pooling or dimension, or no target can be evaluated.
         DataError: There are fewer distinct prompts than folds.
         StoreError: States are missing.
     """
@@ -188,29 +188,30 @@ def _choices(held: Sequence[Pooling]) -> list[tuple[Pooling, ...]]:
 
 _CAPTION = (
     "Mean five-fold probe AUC over the targets on the train rows, by the number of PCA components "
-    "kept. Left: each target at the layer that Fisher J chooses; right: at the layer that probes "
-    "best, which nothing can exceed."
+    "kept. Left: each target at the layer that Fisher J chooses; right: at the layer with the best "
+    "probe, which nothing can exceed."
 )
 _MEANINGS = {
     "mean AUC": "A linear probe is fitted for every target on four fifths of the train rows and "
     "scored on the rest, five times; 0.5 is chance, 1 is perfect. Scaler and PCA are fitted in "
-    "each fold. The test part isn't looked at.",
+    "each fold. The test part isn't used.",
     "last, mean": "Which state of a layer is read: that of the last token, or the mean over all "
     "tokens. Where both are named, the layer is chosen among the states of both.",
-    "Random, Last": "A candidate layer drawn by lot, and the deepest one.",
-    "d_eff, alpha": "The layer of most effective dimensions, and the least anisotropic one.",
+    "Random, Last": "A random candidate layer, and the deepest one.",
+    "d_eff, alpha": "The layer with the highest effective dimensionality, and the least "
+    "anisotropic one.",
     "Fisher J": "Each target's layer of greatest separability, which needs no probes.",
-    "BestLR": "Each target's best-probing layer: the limit of any selection.",
+    "BestLR": "Each target's layer with the best probe: the limit of any selection.",
 }
 
 
 def report_dimensions(study: DimensionStudy, *, title: str, known: Mapping[str, str]) -> Report:
-    """Everything that the study says."""
-    ways = f"Ways to choose the layer, at {_shown(study)} components"
+    """The content of the study's report."""
+    ways = f"Methods of choosing the layer, at {_shown(study)} components"
     return Report(
         name="dimensions",
         title=title,
-        said=said(study),
+        summary=summary(study),
         known=known,
         parts=[
             ReportFigure("dimensions", draw(study), study.rows(), _CAPTION),
@@ -225,19 +226,19 @@ def report_dimensions(study: DimensionStudy, *, title: str, known: Mapping[str, 
     )
 
 
-def said(study: DimensionStudy) -> list[str]:
+def summary(study: DimensionStudy) -> list[str]:
     """The result in a few sentences."""
     top = study.top
     lines = [
-        f"At the layers that Fisher J chooses, probes read best from {_kind(top.poolings)} states "
-        f"of {top.encoder} with {top.dim} components: a mean AUC of {top.fisher:.4f} over "
+        f"At the layers that Fisher J chooses, probes are best on {_kind(top.poolings)} states of "
+        f"{top.encoder} with {top.dim} components: a mean AUC of {top.fisher:.4f} over "
         f"{len(study.targets)} targets."
     ]
     line = study.line(top.encoder, top.poolings)
     usual = next((cell for cell in line if cell.dim == USUAL), None)
     if usual is not None and usual.dim != top.dim:
         lines.append(
-            f"With {USUAL} components, what a router keeps unless told otherwise, it is "
+            f"With {USUAL} components, the default of a router, it is "
             f"{usual.fisher:.4f}, {top.fisher - usual.fisher:.4f} less."
         )
     lines.append(
@@ -246,12 +247,12 @@ def said(study: DimensionStudy) -> list[str]:
     )
     for name, width in study.widths:
         if any(cell.encoder == name and cell.dim > width for cell in study.cells):
-            lines.append(f"The states of {name} have {width} dimensions; more can't be kept.")
+            lines.append(f"The states of {name} have {width} dimensions; PCA can't keep more.")
     return lines
 
 
 def _grid(study: DimensionStudy, which: str, *, first: str = "States") -> Table:
-    """Mean AUC by encoder and pooling, a column per dimension; the best of each row underlined."""
+    """A table of mean AUC by encoder and pooling, a column per dimension; row bests underlined."""
     rows: list[Row] = []
     for encoder, poolings in study.lines:
         values = [_value(cell, which) for cell in study.line(encoder, poolings)]
@@ -261,7 +262,7 @@ def _grid(study: DimensionStudy, which: str, *, first: str = "States") -> Table:
 
 
 def _selectors(study: DimensionStudy) -> Table:
-    """The paper's ablation: mean AUC by way to select, for every encoder and pooling."""
+    """The paper's ablation: mean AUC by selection method, for every encoder and pooling."""
     cells = [cell for cell in study.cells if cell.dim == _shown(study)]
     rows = [
         [f"{cell.encoder}, {_kind(cell.poolings)}", *(f"{s.auc:.4f}" for s in cell.ways.selectors)]
@@ -272,7 +273,7 @@ def _selectors(study: DimensionStudy) -> Table:
 
 
 def draw(study: DimensionStudy) -> Figure:
-    """Mean AUC by dimension, at the Fisher-chosen and at the best layers."""
+    """Draw the mean AUC by dimension, at the Fisher-chosen and at the best layers."""
     figure = new_figure(10.0, 4.4)
     panels = figure.subplots(1, 2, sharey=True)
     titles = {"fisher": "Layer chosen by Fisher J", "best": "Best layer"}
@@ -299,6 +300,6 @@ def _kind(poolings: Sequence[Pooling]) -> str:
 
 
 def _shown(study: DimensionStudy) -> int:
-    """The usual dimension if it was studied, else the smallest."""
+    """The default dimension if it was studied, else the smallest."""
     dims = [cell.dim for cell in study.cells]
     return USUAL if USUAL in dims else min(dims)

@@ -1,12 +1,12 @@
-"""Accuracy when a given share of the queries is forced on the strong target.
+"""Accuracy when a given share of the queries is sent to the strong target.
 
 The paper's appendix on routing ratios: the queries are ordered by the router's probability for the
 strong target, the first `n` of `N` go to it and the others to the router's argmax over the other
 targets. Prices play no part, so this judges the probabilities alone.
 
-Every `n` is computed exactly. In a bootstrap resample a query may stand several times; its copies
-stand side by side in the order, so the sums are straight lines between queries and reading them in
-between is exact too. A missing label counts neither as right nor as wrong.
+Every `n` is computed exactly. In a bootstrap resample a query may occur several times; its copies
+are adjacent in the order, so the running sums are linear between queries and interpolation is exact
+too. A missing label counts neither as right nor as wrong.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting import plain_numbers
 
 RATIOS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
-"""The shares that tables show."""
+"""The shares shown in tables."""
 BAND = 200
-"""Steps of the share at which bands are drawn."""
+"""Number of steps of the share at which bands are drawn."""
 _CPT = {"cpt_20": 0.2, "cpt_50": 0.5, "cpt_80": 0.8}
 _SAME = 1e-12
 Table = Float[NDArray[np.float64], "resample _point"]
@@ -36,10 +36,10 @@ Table = Float[NDArray[np.float64], "resample _point"]
 @final
 @dataclass(frozen=True, eq=False)
 class RatioReading:
-    """One router in some resamples.
+    """One router's accuracy by share, in some resamples.
 
     Attributes:
-        band: Accuracy at `BAND` + 1 even shares from 0 to 1.
+        band: Accuracy at `BAND` + 1 evenly spaced shares from 0 to 1.
         at: Accuracy at `RATIOS`.
         summary: Means over all shares, by name.
     """
@@ -50,7 +50,7 @@ class RatioReading:
 
     @classmethod
     def together(cls, parts: Sequence["RatioReading"]) -> "RatioReading":
-        """The resamples of all parts."""
+        """Concatenate the resamples of all parts."""
         summary = {n: np.concatenate([p.summary[n] for p in parts]) for n in parts[0].summary}
         band, at = (np.concatenate([getattr(p, n) for p in parts]) for n in ("band", "at"))
         return cls(band, at, summary)
@@ -62,10 +62,10 @@ class RatioOrder:
     """A router's order of the queries, the most probable for the strong target first.
 
     Attributes:
-        order: The queries.
+        order: Indices of the queries.
         forced: In this order, the strong target's label, 0 where missing, and whether it is known.
-        free: The same of the router's choice among the other targets.
-        targets: How many targets there are.
+        free: The same for the router's choice among the other targets.
+        targets: Number of targets.
     """
 
     order: NDArray[np.int64]
@@ -80,12 +80,12 @@ class RatioOrder:
         """The order of a router's predictions.
 
         Args:
-            predictions: Of all queries.
-            correct: Their labels, in the same rows and columns.
+            predictions: Predictions for all queries.
+            correct: The labels, in the same rows and columns.
             strong: The strong target.
         """
         column = predictions.targets.index(strong)
-        # Stable: of queries with the same probability the one that stands first goes first.
+        # Stable: queries with equal probabilities keep their order.
         order = np.argsort(-predictions.correctness[:, column], kind="stable")
         others = predictions.correctness.copy()
         others[:, column] = -1
@@ -98,7 +98,7 @@ class RatioOrder:
         return cls(order, forced, free, len(predictions.targets))
 
     def points(self, weights: Weights) -> tuple[Table, Table, Table]:
-        """Share, right and known after each query of the order, from none of them to all."""
+        """Running share, right and known after each query of the order, from none to all."""
         ordered = weights[:, self.order]
         share = _running(ordered) / ordered.sum(axis=1, keepdims=True)
         right, known = (
@@ -109,7 +109,7 @@ class RatioOrder:
         return share, right, known
 
     def read(self, weights: Weights) -> RatioReading:
-        """What is reported, in each resample."""
+        """The reported numbers in each resample."""
         share, right, known = self.points(weights)
         grid = np.concatenate([np.linspace(0, 1, BAND + 1), RATIOS])
         rows = zip(share, right, known, strict=True)
@@ -135,7 +135,7 @@ def _running(values: Table) -> Table:
 
 
 def known_only(known: NDArray[np.float64]) -> NDArray[np.float64]:
-    """NaN instead of nothing known, so that quotients by it aren't defined."""
+    """Replace counts of 0 by NaN, so that quotients by them aren't defined."""
     return np.where(known > _SAME, known, np.nan)
 
 
@@ -147,7 +147,7 @@ def _area(share: Table, accuracy: Table) -> PerResample:
 
 
 def _pair(share: Table, accuracy: Table) -> dict[str, PerResample]:
-    """Which part of the gap between the two targets is closed on average, and the share for it."""
+    """RouteLLM's APGR and CPT: the part of the gap that is closed, and the share that it takes."""
     weak, strong = accuracy[:, :1], accuracy[:, -1:]
     gap = np.where(strong - weak > _SAME, strong - weak, np.nan)
     closed = (accuracy - weak) / gap
@@ -162,7 +162,7 @@ def _pair(share: Table, accuracy: Table) -> dict[str, PerResample]:
 
 
 PAIR = ("apgr", "cpt_20", "cpt_50", "cpt_80")
-"""RouteLLM's numbers, for two targets."""
+"""RouteLLM's metrics, for two targets."""
 Line = Float64[NDArray[np.float64], " point"]
 Shares = Float64[NDArray[np.float64], " share"]
 
@@ -170,19 +170,19 @@ Shares = Float64[NDArray[np.float64], " share"]
 @final
 @dataclass(frozen=True, eq=False)
 class RatioCurve:
-    """One router's accuracy over the share that is forced.
+    """One router's accuracy over the share that is sent to the strong target.
 
     Attributes:
-        name: The router's.
+        name: The router's name.
         ratio: n / N, for n from 0 to N.
-        accuracy: At each; NaN where nothing was measured.
-        band_ratio: Where the band is known.
-        lower: The band's lower end there; 95 % of the resamples' curves stay within the band from
-            end to end (`evaluation.bootstrap.Band`). NaN without resamples.
-        upper: Its upper end.
+        accuracy: Accuracy at each share; NaN where nothing was measured.
+        band_ratio: Shares at which the band is given.
+        lower: Lower bound of the band; 95 % of the resampled curves stay within the band from end
+            to end (`evaluation.bootstrap.Band`). NaN without resamples.
+        upper: Upper bound of the band.
         at: The accuracy at each of `RATIOS`, with intervals.
-        summary: `mean_accuracy` over all shares, and `lift`, by how much that is above forcing the
-            same shares at random; for two targets also RouteLLM's `apgr` and `cpt_20`, `cpt_50`,
+        summary: `mean_accuracy` over all shares, and `lift`, its difference to sending the same
+            shares at random; for two targets also RouteLLM's `apgr` and `cpt_20`, `cpt_50`,
             `cpt_80`.
         difference: Each number of `at` (by position) minus the first router's; empty for the first.
         summary_difference: Each of `summary` minus the first router's; empty for the first.
@@ -201,7 +201,7 @@ class RatioCurve:
 
     @property
     def best(self) -> tuple[float, float]:
-        """The share with the highest accuracy, the lowest of several, and that accuracy."""
+        """The share with the highest accuracy (the lowest of several), and that accuracy."""
         place = int(np.nanargmax(self.accuracy))
         return float(self.ratio[place]), float(self.accuracy[place])
 
@@ -236,12 +236,12 @@ class RatioStudy:
     """The curves of several routers on the same queries.
 
     Attributes:
-        strong: The target that queries are forced on.
+        strong: The target that queries are sent to.
         strong_accuracy: Its accuracy on these queries, where all curves end.
         curves: One per router; differences are from the first.
         queries: How many there are.
         resamples: How many resamples the intervals come from.
-        seed: What they were drawn with.
+        seed: Random seed of the resamples.
     """
 
     strong: str
@@ -264,7 +264,7 @@ class RatioStudy:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """The curves' points."""
+        """The points of all curves."""
         return [row for one in self.curves for row in one.rows()]
 
 
@@ -291,18 +291,18 @@ def routing_ratio(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> RatioStudy:
-    """Force every share of the queries on the strong target, by each router's own order.
+    """Send every share of the queries to the strong target, in each router's own order.
 
     Args:
         systems: Predictions by name, of the same queries and targets.
-        dataset: What happened.
-        strong: The strong target; `strongest` of the train part, or of the test part as the paper.
+        dataset: Labels and observed costs.
+        strong: The strong target; `strongest` of the train part, or as in the paper the test part.
         resamples: Bootstrap resamples, the same for all; 0 for no intervals.
-        seed: Another seed, other resamples.
-        progress: Shows how far it is.
+        seed: Random seed of the resampling.
+        progress: Reports the progress of the work.
 
     Raises:
-        ConfigError: There is no system, only one target, or none of the strong one's name.
+        ConfigError: There is no system, only one target, or no target called `strong`.
         DataError: The systems' queries differ, the dataset lacks some, or nothing was measured.
     """
     if not systems:
@@ -311,7 +311,7 @@ def routing_ratio(
     if strong not in first.targets or len(first.targets) < 2:
         raise ConfigError(
             f"the strong target is {strong!r}, the router has {list(first.targets)}; name one of "
-            "at least two"
+            "its targets, of which there must be at least two"
         )
     data = dataset.select(first.query_ids, targets=first.targets)
     if np.isnan(data.correct).all():

@@ -1,4 +1,4 @@
-"""Routers of several recipes on one split, each kept as soon as it is fitted."""
+"""Fits of several recipes on one split, each kept once it is fitted."""
 
 import hashlib
 import json
@@ -20,20 +20,20 @@ from prefill_router.reporting import Part
 from prefill_router.router import Router
 
 _TIMES = ".times.json"
-"""What is written beside a router's folder: how long its fit took, which changes by chance, and a
-digest of what it was made of."""
+"""Suffix of the file beside a router's folder: the duration of the fit, which isn't reproducible,
+and a digest of its inputs."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class RecipeFit:
-    """A router of a recipe.
+    """A router fitted from a recipe.
 
     Attributes:
-        name: What the recipe is called.
-        recipe: It.
-        router: It, fitted.
-        seconds: What the fit took, features included and states not.
+        name: The recipe's name.
+        recipe: The recipe.
+        router: The fitted router.
+        seconds: Duration of the fit, including features but not encoding.
     """
 
     name: str
@@ -48,7 +48,7 @@ class RecipeFailure:
     """A recipe that can't be fitted on these data or this machine.
 
     Attributes:
-        name: What the recipe is called.
+        name: The recipe's name.
         why: The reason.
     """
 
@@ -59,12 +59,12 @@ class RecipeFailure:
 def failures(
     failed: Sequence[RecipeFailure], *, said: str = "These could not be fitted:"
 ) -> list[Part]:
-    """What couldn't be fitted, and why, for a page; nothing where everything could."""
+    """The failed recipes and the reasons, as parts of a page; empty without failures."""
     return [said, {one.name: one.why for one in failed}] if failed else []
 
 
 def warnings(failed: Sequence[RecipeFailure], *, end: str = ":") -> list[str]:
-    """The same as lines for the terminal."""
+    """The failed recipes and the reasons, as lines for the terminal."""
     return [f"{one.name} could not be fitted{end} {one.why}" for one in failed]
 
 
@@ -79,18 +79,18 @@ def fit_all(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[RecipeFit], list[RecipeFailure]]:
-    """Fit each recipe on the train part; the test part isn't looked at.
+    """Fit each recipe on the train part; the test part isn't used.
 
     Args:
         dataset: Scored answers.
-        recipes: By name.
-        states: What their features read, see `fitting.gather`.
+        recipes: The recipes by name.
+        states: Hidden states for their features, see `fitting.gather`.
         drawn: The split.
         calibrated: The split of the recipes with a calibration; `drawn` if not given.
-        config: The options beside the recipe.
-        folder: Keeps each router as soon as it is fitted, and gives back those that it holds of the
-            same recipe, data, prices, states and split; nothing is kept if not given.
-        progress: Shows how far it is.
+        config: The options of the fits other than the recipe.
+        folder: Keeps each router once it is fitted, and reuses kept routers of the same recipe,
+            data, prices, states and split; nothing is kept if not given.
+        progress: Reports the progress of the work.
 
     Returns:
         The routers in the order of the recipes, and the recipes that failed.
@@ -128,7 +128,7 @@ def _one(
     router = learn(dataset, states, drawn, config=config)
     seconds = time.monotonic() - began
     if place is not None:
-        # What was told of another router that lies here doesn't outlive it.
+        # The file about an earlier router in this folder must not outlive that router.
         place.with_suffix(_TIMES).unlink(missing_ok=True)
         router.save(place)
         files.write_json(place.with_suffix(_TIMES), {"seconds": seconds, "made": made})
@@ -136,11 +136,11 @@ def _one(
 
 
 def _made_of(dataset: RoutingDataset, states: Sequence[Activations], recipe: Recipe) -> str:
-    """A digest of what a fit depends on and a router's record doesn't say."""
+    """A digest of the inputs of a fit that a router's record doesn't contain."""
     soft = recipe.soft_labels
     try:
         judged = "" if soft is None else files.file_digest(soft.file)
-    except OSError:  # the fit says what is wrong with it
+    except OSError:  # the fit reports the error
         judged = "unreadable"
     told = {
         "package": __version__,
@@ -152,7 +152,7 @@ def _made_of(dataset: RoutingDataset, states: Sequence[Activations], recipe: Rec
 
 
 def priced(dataset: RoutingDataset) -> str:
-    """A digest of everything that costs come from, whatever the order of queries and targets."""
+    """A digest of all inputs of costs, independent of the order of queries and targets."""
     rows, columns = np.argsort(dataset.query_ids), np.argsort(dataset.pool.names)
     digest = hashlib.sha256(repr(sorted(repr(target) for target in dataset.pool)).encode())
     for table in (dataset.input_tokens, dataset.output_tokens, dataset.recorded_cost):
@@ -161,7 +161,7 @@ def priced(dataset: RoutingDataset) -> str:
 
 
 def _held(place: Path, dataset: RoutingDataset, drawn: Split, config: FitConfig) -> Router | None:
-    """The router that was kept, if it is of the same recipe, data and split."""
+    """The kept router, if its recipe, data and split are the same."""
     try:
         router = Router.load(place)
     except (ConfigError, StoreError):
@@ -175,7 +175,7 @@ def _held(place: Path, dataset: RoutingDataset, drawn: Split, config: FitConfig)
 
 
 def _told(place: Path) -> dict[str, Any]:
-    """What is written beside a router; nothing where it can't be read."""
+    """The content of the file beside a router; empty where it can't be read."""
     try:
         value = json.loads(place.with_suffix(_TIMES).read_text(encoding="utf-8"))
         return {"seconds": float(value["seconds"]), "made": str(value["made"])}
@@ -184,5 +184,5 @@ def _told(place: Path) -> dict[str, Any]:
 
 
 def _file_name(name: str) -> str:
-    """A folder's name for a router's; distinct names stay distinct."""
+    """A folder name for a router; distinct names stay distinct."""
     return "".join(c if c.isalnum() or c in "-_" else f"%{ord(c):x}" for c in name) or "%"

@@ -1,8 +1,8 @@
-"""How far a router's numbers move when only the seed of its training changes.
+"""Variability of a router's metrics when only the training seed changes.
 
 The paper's appendix on seed variability: every recipe is fitted with several seeds on the same
-split and judged on the same test queries. This is the noise of training; what other queries would
-change is the bootstrap's matter.
+split and judged on the same test queries. This is the noise of training; the bootstrap covers the
+variability over queries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,9 +40,9 @@ from prefill_router.studies.recipe_fits import RecipeFailure, failures, fit_all,
 
 Number = Literal["auc_mean", "brier_mean", "max_lam_accuracy", "p_auccc", "argmax_accuracy"]
 NUMBERS: tuple[Number, ...] = get_args(Number)
-"""The numbers of the paper's table, and the accuracy at lam = 1."""
+"""The metrics of the paper's table, and the accuracy at lam = 1."""
 ENOUGH = 3
-"""So many fits with the same probabilities to the last bit, and the seed plays no part."""
+"""After this many fits with bitwise equal probabilities the seed counts as unused."""
 
 
 @final
@@ -51,11 +51,11 @@ class Spread:
     """One recipe over its seeds.
 
     Attributes:
-        name: The recipe's.
-        values: Every number's value for each seed, in the order of `seeds`.
-        seeds: What it was fitted with.
-        deterministic: Whether the predictions were the same, bit for bit, whatever the seed; then
-            it was fitted `ENOUGH` times at most.
+        name: The recipe's name.
+        values: Every metric's value for each seed, in the order of `seeds`.
+        seeds: The seeds that it was fitted with.
+        deterministic: Whether the predictions were bitwise equal for all seeds; it was then fitted
+            `ENOUGH` times at most.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Spread:
         return float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
 
     def still(self, number: Number) -> bool:
-        """Whether it has no deviation: the seed is unused, or a fit has no such number."""
+        """Whether there is no deviation to report: the seed is unused, or a value is undefined."""
         return self.deterministic or not np.isfinite(self.values[number]).all()
 
     def range(self, number: Number) -> tuple[float, float]:
@@ -109,8 +109,8 @@ class SeedStudy:
 
     Attributes:
         spreads: One per recipe that could be fitted, in the order given.
-        failed: The others.
-        queries: How many test queries they were judged on.
+        failed: The recipes that could not be fitted.
+        queries: Number of test queries they were judged on.
         seed: The first seed.
         count: How many seeds.
     """
@@ -173,21 +173,21 @@ def seed_study(
 
     Args:
         dataset: Scored answers.
-        recipes: By name.
-        states: What their features read, see `fitting.gather`.
-        drawn: The split that all share.
-        calibrated: That of recipes with a calibration, with the same test part; `drawn` if not
+        recipes: The recipes by name.
+        states: Hidden states for their features, see `fitting.gather`.
+        drawn: The split that all recipes share.
+        calibrated: The split of recipes with a calibration, with the same test part; `drawn` if not
             given.
-        count: How many seeds.
-        seed: The first.
-        folder: Keeps each router as soon as it is fitted; interrupted, the work goes on from there.
-        progress: Shows how far it is.
+        count: Number of seeds.
+        seed: The first seed.
+        folder: Keeps each router once it is fitted, so that interrupted work can resume.
+        progress: Reports the progress of the work.
 
     Raises:
         ConfigError: There are fewer than two seeds, or the first is negative.
     """
     if count < 2 or seed < 0:
-        raise ConfigError(f"{count} seeds from {seed} on; give at least 2, from 0 up; 10 is usual")
+        raise ConfigError(f"{count} seeds from {seed}; give at least 2, from 0 up (10 is usual)")
     spreads, failed = list[Spread](), list[RecipeFailure]()
     test = dataset.select(drawn["test"])
     with (progress or SilentProgress()).task("fits", total=float(count * len(recipes))) as advance:
@@ -260,29 +260,29 @@ class _Fits:
 
 _CAPTION = (
     "Each dot is one fit with another seed, judged on the same test queries; the bar is the mean "
-    "with one sample standard deviation on either side. A diamond is a router that comes out the "
-    "same whatever the seed."
+    "with one sample standard deviation on either side. A diamond is a router that is the same for "
+    "every seed."
 )
 _EXTREMES = (
-    "In brackets: the extremes over the seeds. They are no confidence intervals: another set of "
-    "test queries would move the numbers further."
+    "In brackets: the extremes over the seeds. They aren't confidence intervals: with other test "
+    "queries the numbers would vary more."
 )
 _DEVIATION = (
-    "Of the sample (n - 1), over the seeds. An ensemble of networks, the default of the shared "
-    "trunk, moves less than the single networks of the paper's table; for these say seeds: 1 and "
-    "keep: 1 in the recipe."
+    "The sample standard deviation (n - 1) over the seeds. An ensemble of networks, the default of "
+    "the shared trunk, varies less than the single networks of the paper's table; for single "
+    "networks set seeds: 1 and keep: 1 in the recipe."
 )
 _HEADS = tuple(heading(HEADLINE[name]) for name in NUMBERS)
 
 
 def report_seeds(study: SeedStudy, *, title: str, known: Mapping[str, str]) -> Report:
-    """Everything that the study says."""
+    """The content of the study's report."""
     drawn = [ReportFigure("seeds", draw(study), study.rows(), _CAPTION)] if study.spreads else []
     meanings = {HEADLINE[name].label: HEADLINE[name].meaning for name in NUMBERS}
     return Report(
         name="seeds",
         title=title,
-        said=said(study),
+        summary=summary(study),
         known=known,
         parts=[
             *drawn,
@@ -297,7 +297,7 @@ def report_seeds(study: SeedStudy, *, title: str, known: Mapping[str, str]) -> R
     )
 
 
-def said(study: SeedStudy) -> list[str]:
+def summary(study: SeedStudy) -> list[str]:
     """The result in a few sentences."""
     moving = [one for one in study.spreads if not one.deterministic]
     still = [one.name for one in study.spreads if one.deterministic]
@@ -307,26 +307,26 @@ def said(study: SeedStudy) -> list[str]:
         count = "One router was" if len(moving) == 1 else f"{len(moving)} routers were"
         lines.append(
             f"{count} fitted {study.count} times on the same queries, each time "
-            f"with another seed. The seed moves the mean AUC most for {most.name}, by a standard "
-            f"deviation of {most.sd('auc_mean'):.4f}; differences between routers that aren't "
-            "clearly larger than that may be luck of the seed."
+            f"with another seed. The seed changes the mean AUC most for {most.name}, with a "
+            f"standard deviation of {most.sd('auc_mean'):.4f}; differences between routers that "
+            "aren't clearly larger than that may be due to the seed."
         )
     if still:
         lines.append(
-            f"Deterministic, the same to the last bit whatever the seed: {', '.join(still)}. They "
-            "have no deviation to report."
+            f"Deterministic, bitwise equal for every seed: {', '.join(still)}. They have no "
+            "deviation to report."
         )
     lost = [n for n in NUMBERS if any(not np.isfinite(one.mean(n)) for one in study.spreads)]
     if lost:
         lines.append(
             f"On these test queries a router has no {', '.join(HEADLINE[n].label for n in lost)}: "
-            "labels or costs that it takes are missing, or no labels differ."
+            "the labels or costs that it needs are missing, or all labels are the same."
         )
     return lines or ["No router could be fitted."]
 
 
 def _means(study: SeedStudy) -> Table:
-    """The paper's table: mean and sample standard deviation."""
+    """The paper's table of means and sample standard deviations."""
 
     def cell(one: Spread, name: Number) -> Cell:
         still = "deterministic" if one.deterministic else NOTHING
@@ -341,7 +341,7 @@ def _means(study: SeedStudy) -> Table:
 
 
 def _extremes(study: SeedStudy) -> Table:
-    """The mean with the lowest and the highest value of any seed."""
+    """A table of means with the lowest and the highest value over the seeds."""
 
     def cell(one: Spread, name: Number) -> Cell:
         low, high = one.range(name)
@@ -362,7 +362,7 @@ def _short(study: SeedStudy) -> Table:
 
 
 def draw(study: SeedStudy) -> Figure:
-    """Every fit as a dot, a panel per number."""
+    """Draw every fit as a dot, with a panel per metric."""
     ordered = study.spreads[::-1]
     figure = new_figure(11.0, 1.5 + 0.32 * len(ordered))
     panels = figure.subplots(1, len(NUMBERS), sharey=True, squeeze=False)[0]

@@ -1,11 +1,11 @@
-"""What a router loses on queries of a kind that it wasn't trained on.
+"""Domain shift: what a router loses on kinds of queries that it wasn't trained on.
 
 The paper's appendix on domain shift: a router trained on some benchmarks or domains is tested on
-others, beside a reference that was trained on all of them, on exactly the same test queries. A
-shifted router also has less to learn from, so there is a second reference, trained on as many
-queries as it; what is lost against that one is due to the shift alone.
+others and compared with a reference that was trained on all of them, on the same test queries. A
+shifted router also has less training data, so there is a second reference, trained on equally many
+queries; the loss against that one is due to the shift alone.
 
-All that is fitted, the layers and the costs included, is fitted anew in each arm.
+Everything, including layers and costs, is fitted separately in each arm.
 """
 
 import math
@@ -26,14 +26,14 @@ from prefill_router.router import Router
 from prefill_router.studies.recipe_fits import RecipeFailure, fit_all
 
 Arm = Literal["reference", "shifted", "equal"]
-"""Trained on the whole train part; on the shift's part of it; on as many queries of the whole."""
+"""Trained on the whole train part; on the shift's part of it; on equally many random queries."""
 PRESETS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "mmlu-pro-stem": (
         ("biology", "chemistry", "computer science", "engineering", "math", "physics"),
         ("history", "law", "philosophy", "economics", "psychology"),
     )
 }
-"""What is trained on and tested on. The paper doesn't list the categories of its STEM, humanities
+"""Domains trained on and tested on. The paper doesn't list the categories of its STEM, humanities
 and social sciences; these follow MMLU's own grouping (Hendrycks et al., 2021), whose fourth group
 (business, health, other) is in neither."""
 _LEAST = 2
@@ -42,14 +42,14 @@ _LEAST = 2
 @final
 @dataclass(frozen=True)
 class Shift:
-    """A shift by name.
+    """A shift between named benchmarks or domains.
 
     Attributes:
         train_on: Benchmarks or domains that are trained on.
-        test_on: Those that are tested on.
+        test_on: Benchmarks or domains that are tested on.
 
     Raises:
-        ConfigError: One of them is empty, or they share a name.
+        ConfigError: One of the two is empty, or they share a name.
     """
 
     train_on: tuple[str, ...]
@@ -68,7 +68,7 @@ class Shift:
         """One of the shifts of the paper.
 
         Raises:
-            ConfigError: There is none of this name.
+            ConfigError: There is no preset of this name.
         """
         if name not in PRESETS:
             raise ConfigError(f"there is no preset {name!r}; there are {list(PRESETS)}")
@@ -107,7 +107,7 @@ class ShiftArms:
     Attributes:
         splits: By arm.
         sizes: Train queries by arm.
-        domains: How many test queries each benchmark or domain tested on has.
+        domains: Number of test queries of each benchmark or domain that is tested on.
     """
 
     splits: Mapping[Arm, Split]
@@ -116,16 +116,16 @@ class ShiftArms:
 
 
 def arms(dataset: RoutingDataset, drawn: Split, shift: Shift, *, seed: int = 0) -> ShiftArms:
-    """The splits to train on.
+    """The splits of the three arms.
 
-    A query counts for a name that is its benchmark, its domain or `benchmark/domain`. One that
-    counts for both sides is only tested on.
+    A name matches a query if it is its benchmark, its domain or `benchmark/domain`. Queries that
+    match names of both sides are only tested on.
 
     Args:
         dataset: Scored answers.
-        drawn: The whole split; its test part alone is tested on.
-        shift: What is trained on and tested on.
-        seed: Of the draw for the reference of equal size.
+        drawn: The whole split; only queries of its test part are tested on.
+        shift: The names trained on and tested on.
+        seed: Random seed of the draw for the reference of equal size.
 
     Raises:
         ConfigError: A name is unknown.
@@ -207,7 +207,7 @@ def _few(names: Sequence[str]) -> str:
 ARMS: tuple[Arm, ...] = get_args(Arm)
 Number = Literal["argmax_accuracy", "auc_mean", "brier_mean", "max_lam_accuracy"]
 NUMBERS: tuple[Number, ...] = get_args(Number)
-"""The paper's two, argmax accuracy and macro AUC, and two more."""
+"""The paper's two metrics, argmax accuracy and macro AUC, and two more."""
 
 
 @final
@@ -216,8 +216,8 @@ class ShiftResult:
     """One recipe in the three arms, on the same test queries.
 
     Attributes:
-        name: The recipe's.
-        numbers: By arm, then by number.
+        name: The recipe's name.
+        numbers: Metrics by arm, then by name.
         loss: The shifted arm minus the reference, paired.
         loss_of_shift: The shifted arm minus the reference of equal size, paired.
     """
@@ -239,15 +239,15 @@ class ShiftResult:
 @final
 @dataclass(frozen=True)
 class ShiftStudy:
-    """What shifts cost.
+    """The loss of several recipes under a shift.
 
     Attributes:
-        shift: What was trained on and tested on.
+        shift: The names trained on and tested on.
         arms: The splits.
         routers: One per recipe that could be fitted in all arms, in the order given.
-        failed: The others.
+        failed: The recipes that could not be fitted.
         resamples: How many resamples the intervals come from.
-        seed: Of the training and the resamples.
+        seed: Random seed of the training and the resamples.
     """
 
     shift: Shift
@@ -259,7 +259,7 @@ class ShiftStudy:
 
     @property
     def queries(self) -> int:
-        """How many queries are tested on."""
+        """The number of test queries."""
         return len(self.arms.splits["reference"]["test"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -302,22 +302,22 @@ def shift_study(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> ShiftStudy:
-    """Fit every recipe on what the shift trains on, and on two references.
+    """Fit every recipe in the three arms: the shifted one and two references.
 
     Args:
         dataset: Scored answers.
-        recipes: By name.
-        states: What their features read, see `fitting.gather`.
-        drawn: The whole split; tested are queries of its test part alone.
-        shift: What is trained on and tested on.
+        recipes: The recipes by name.
+        states: Hidden states for their features, see `fitting.gather`.
+        drawn: The whole split; only queries of its test part are tested on.
+        shift: The names trained on and tested on.
         resamples: Bootstrap resamples, the same for all arms.
-        seed: Of the training, the draw of the equal reference and the resamples.
-        folder: Keeps each router as soon as it is fitted; interrupted, the work goes on from there.
-        progress: Shows how far it is.
+        seed: Random seed of the training, the draw of the equal reference and the resamples.
+        folder: Keeps each router once it is fitted, so that interrupted work can resume.
+        progress: Reports the progress of the work.
 
     Raises:
-        ConfigError: There is no recipe, or the shift names what the dataset lacks.
-        DataError: Too few queries are left, or none of those that are tested on has a label.
+        ConfigError: There is no recipe, or the dataset lacks a name of the shift.
+        DataError: Too few queries are left, or no test query has a label.
     """
     if not recipes:
         raise ConfigError("there is no router; name at least one")
@@ -373,6 +373,6 @@ def _kept(numbers: Estimates) -> dict[Number, Estimate]:
 
 
 def _negated(one: Estimate) -> Estimate:
-    """The difference the other way round."""
+    """The difference with the opposite sign."""
     value, lower, upper = (0.0 - end for end in (one.value, one.upper, one.lower))  # not -0.0
     return Estimate(value, lower, upper, one.undefined, one.reason)

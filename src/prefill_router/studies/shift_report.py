@@ -21,8 +21,8 @@ from prefill_router.reporting import (
     legend_below,
     name_rows,
     new_figure,
+    significance,
     style,
-    sure,
 )
 from prefill_router.studies.recipe_fits import failures, warnings
 from prefill_router.studies.shift import ARMS, Arm, Number, ShiftResult, ShiftStudy
@@ -33,20 +33,19 @@ NAMES: Mapping[Arm, str] = {
     "equal": "trained on all, as few queries",
 }
 _MEANINGS = {
-    "trained on all": "The in-distribution reference: the whole train part, which has queries of "
-    "the kinds tested on.",
-    "trained elsewhere": "Trained only on the kinds named above, none of which are tested on; "
-    "layers, PCA, probabilities and costs were all fitted anew.",
-    "trained on all, as few queries": "A second reference, trained on a stratified draw of the "
-    "train part as large as that of the router trained elsewhere: what is lost against this one is "
-    "due to the shift, and not to having fewer queries.",
-    "difference": "Percentage points for accuracy; paired, the same resampled test queries on both "
-    "sides.",
+    "trained on all": "The in-distribution reference: trained on the whole train part, which has "
+    "queries of the tested kinds.",
+    "trained elsewhere": "Trained only on the kinds named above, none of which are tested; layers, "
+    "PCA, probabilities and costs were all fitted again.",
+    "trained on all, as few queries": "A second reference, trained on a stratified sample of the "
+    "train part as large as that of the router trained elsewhere: the loss against this one is due "
+    "to the shift, and not to having fewer queries.",
+    "difference": "Percentage points for accuracy; paired, on the same resampled test queries.",
 }
 _CAPTION = (
     "The same routers on the same test queries, trained on everything, on as few queries of "
-    "everything, and elsewhere only. Lines hold 95 % of what other test queries would give; the "
-    "paired differences below say more than their overlap."
+    "everything, and only elsewhere. Lines are 95 % intervals over test queries; the paired "
+    "differences below are more informative than their overlap."
 )
 _DRAWN: tuple[Number, ...] = ("argmax_accuracy", "auc_mean")
 _ORDER: tuple[Arm, ...] = ("reference", "equal", "shifted")
@@ -61,12 +60,12 @@ _SECTIONS: Mapping[str, Number] = {
 
 
 def report_shift(study: ShiftStudy, *, title: str, known: Mapping[str, str]) -> Report:
-    """Everything that the study says."""
+    """The content of the study's report."""
     drawn = [ReportFigure("shift", draw(study), study.rows(), _CAPTION)] if study.routers else []
     return Report(
         name="shift",
         title=title,
-        said=said(study),
+        summary=summary(study),
         known={**known, **_kinds(study)},
         parts=[
             *drawn,
@@ -83,7 +82,7 @@ def report_shift(study: ShiftStudy, *, title: str, known: Mapping[str, str]) -> 
     )
 
 
-def said(study: ShiftStudy) -> list[str]:
+def summary(study: ShiftStudy) -> list[str]:
     """The result in a few sentences."""
     if not study.routers:
         return ["No router could be fitted in all three ways."]
@@ -97,29 +96,29 @@ def said(study: ShiftStudy) -> list[str]:
     hurt = [o.name for o in study.routers if o.loss_of_shift["argmax_accuracy"].upper < 0]
     if study.resamples:
         lines.append(
-            "Surely lost to the shift itself, against a reference with as few training queries, at "
-            f"lam = 1: {', '.join(hurt) if hurt else 'none'}."
+            "Significant loss due to the shift itself, against a reference with as few training "
+            f"queries, at lam = 1: {', '.join(hurt) if hurt else 'none'}."
         )
     blind = [o.name for o in study.routers if not o.numbers["shifted"]["auc_mean"].lower > 0.5]
     if blind and study.resamples:
         lines.append(
-            "Trained elsewhere, these no longer surely tell which queries a target gets right "
-            f"(macro AUC not above 0.5): {', '.join(blind)}."
+            "Trained elsewhere, these no longer significantly predict which queries a target gets "
+            f"right (macro AUC not above 0.5): {', '.join(blind)}."
         )
     return lines
 
 
 def _arms(study: ShiftStudy, number: Number) -> Table:
-    """One number in the three arms and the two differences, a row per router."""
+    """A table of one metric in the three arms and their differences, a row per router."""
     entry = HEADLINE[number]
     unit = "points" if entry.unit == "share" else entry.unit
-    head = ["Router", *(NAMES[a] for a in ARMS), "elsewhere less all", "elsewhere less as few"]
+    head = ["Router", *(NAMES[a] for a in ARMS), "elsewhere minus all", "elsewhere minus as few"]
     rows: list[Row] = [
         [
             one.name,
             *(estimate_cell(one.numbers[arm][number], entry.unit) for arm in ARMS),
             *(
-                estimate_cell(value, unit, signed=True, held=sure(value, entry.better))
+                estimate_cell(value, unit, signed=True, compared=significance(value, entry.better))
                 for value in (one.loss[number], one.loss_of_shift[number])
             ),
         ]
@@ -147,7 +146,7 @@ def _short(study: ShiftStudy) -> Table:
 
 
 def paper_rows(study: ShiftStudy) -> list[dict[str, object]]:
-    """The columns of the paper's two tables: percent, and differences in points."""
+    """The columns of the paper's two tables: percentages, and differences in points."""
     return [
         {
             "router": one.name,
@@ -163,7 +162,7 @@ def paper_rows(study: ShiftStudy) -> list[dict[str, object]]:
 
 
 def draw(study: ShiftStudy) -> Figure:
-    """Accuracy and AUC of every router in the three arms."""
+    """Draw accuracy and AUC of every router in the three arms."""
     ordered = study.routers[::-1]
     figure = new_figure(10.0, 1.7 + 0.5 * len(ordered))
     panels = figure.subplots(1, len(_DRAWN), sharey=True, squeeze=False)[0]
@@ -194,11 +193,11 @@ def _lost(one: ShiftResult) -> str:
     spread = interval(loss, "points")
     if not np.isfinite(loss.value):
         why = one.numbers["shifted"]["argmax_accuracy"].reason or loss.reason
-        return f"What {one.name} lost isn't known: {why or 'an accuracy is not defined'}."
+        return f"The loss of {one.name} isn't known: {why or 'an accuracy is not defined'}."
     return (
         f"{one.name} trained elsewhere answers "
         f"{worded(one.numbers['shifted']['argmax_accuracy'].value, 'share')} of them correctly, "
-        f"{worded(loss.value, 'points')} against being trained on all kinds"
+        f"{worded(loss.value, 'points')} compared with training on all kinds"
         + (f" ({spread})." if spread else ".")
     )
 

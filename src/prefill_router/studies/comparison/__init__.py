@@ -1,4 +1,4 @@
-"""Any set of routers, fitted and judged side by side on one split."""
+"""Comparison of any set of routers, fitted and judged on one split."""
 
 from prefill_router.lazy_imports import face
 

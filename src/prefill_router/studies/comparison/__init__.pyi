@@ -10,7 +10,7 @@ from .comparison import (
 )
 from .report import (
     STUDY as STUDY,
-    sure_of as sure_of,
+    significance_of as significance_of,
     to_dict as to_dict,
     verdict as verdict,
     write as write,

@@ -1,6 +1,6 @@
-"""What is compared, and what comes of it: routers by name, fitted and judged on one split.
+"""The plan and the result of a comparison of routers.
 
-All routers of a plan share the split; they are fitted on its train part and judged on the same test
+All routers of a plan share one split: they are fitted on its train part and judged on the same test
 queries.
 """
 
@@ -23,9 +23,9 @@ from prefill_router.progress import Progress, SilentProgress
 from prefill_router.studies.recipe_fits import RecipeFailure, RecipeFit, fit_all
 
 CONSTANT = "(constant)"
-"""What every router must beat: each target's share of right answers on the train part."""
+"""The baseline that every router must beat: each target's accuracy on the train part."""
 ALL = "all"
-"""The name of the list that comes with the package: every predictor that needs no download."""
+"""The name of the packaged list: every predictor that needs no download."""
 
 
 @final
@@ -34,11 +34,11 @@ class ComparisonPlan:
     """Routers on one split.
 
     Attributes:
-        recipes: By name; the first is the reference, if no other is named.
-        reference: The router that the others are compared with.
-        drawn: The split that all share.
+        recipes: The recipes by name.
+        reference: The name of the router that the others are compared with.
+        drawn: The split that all routers share.
         resamples: Bootstrap resamples of the test queries.
-        seed: Of everything that is drawn.
+        seed: Random seed of fits and resamples.
         calibrated: The split of routers with a calibration, with the same test part; `drawn` if not
             given.
     """
@@ -56,7 +56,7 @@ class ComparisonPlan:
                 "the split of calibrated routers has another test part; draw both with one seed"
             )
         if CONSTANT in self.recipes:
-            raise ConfigError(f"no router may be called {CONSTANT}: that is what all must beat")
+            raise ConfigError(f"no router may be called {CONSTANT}: that is the baseline's name")
         if self.resamples < 0 or self.seed < 0:
             raise ConfigError(
                 f"{self.resamples} resamples and the seed {self.seed}; neither may be negative; "
@@ -64,12 +64,12 @@ class ComparisonPlan:
             )
         if self.reference not in self.recipes:
             raise ConfigError(
-                f"the reference {self.reference!r} is no router of the list; it has "
+                f"the reference {self.reference!r} is no router of the list; the list has "
                 f"{list(self.recipes)}"
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; what makes this comparison and no other."""
+        """Plain values for JSON that identify this comparison."""
         return {
             "recipes": {name: recipe.to_dict() for name, recipe in self.recipes.items()},
             "reference": self.reference,
@@ -81,10 +81,10 @@ class ComparisonPlan:
 
 
 def recipes_of(config: str) -> dict[str, Recipe]:
-    """The routers of a YAML file, or of the list that comes with the package, `all`.
+    """The routers of a YAML file, or of the packaged list `all`.
 
     Raises:
-        FormatError: The file is missing, malformed, or says something unknown.
+        FormatError: The file is missing, malformed, or has unknown entries.
     """
     if config == ALL and not Path(config).exists():
         with as_file(files("prefill_router.studies.comparison") / "all.yaml") as path:
@@ -93,7 +93,7 @@ def recipes_of(config: str) -> dict[str, Recipe]:
 
 
 def draw_for(recipes: Mapping[str, Recipe], dataset: RoutingDataset, *, seed: int) -> Split:
-    """A split for all: with a calibration part where one of them is calibrated."""
+    """A split for all routers, with a calibration part if one of them is calibrated."""
     calibrated = any(recipe.calibration != "none" for recipe in recipes.values())
     return split(dataset, seed=seed, fractions=WITH_CALIBRATION if calibrated else FRACTIONS)
 
@@ -104,12 +104,12 @@ class ComparedRouter:
     """One router of a comparison.
 
     Attributes:
-        name: What the plan calls it.
-        fitted: It, and what the fit took.
-        evaluation: On the test part, by itself.
-        headline: Its numbers among the others; AIQ and the like depend on who is compared.
-        against: It minus the reference, paired; nothing for the reference itself.
-        over_constant: It minus the constant predictor, paired.
+        name: Its name in the plan.
+        fitted: The fitted router, and the duration of the fit.
+        evaluation: Its evaluation on the test part.
+        headline: Its metrics in the comparison; some, like AIQ, depend on the other routers.
+        against: Its paired differences to the reference; empty for the reference itself.
+        over_constant: Its paired differences to the constant predictor.
     """
 
     name: str
@@ -123,12 +123,12 @@ class ComparedRouter:
 @final
 @dataclass(frozen=True, eq=False)
 class ComparisonResult:
-    """What came of a plan.
+    """The result of a plan.
 
     Attributes:
-        plan: It.
+        plan: The plan.
         routers: The routers that could be fitted, in the plan's order.
-        failed: The others.
+        failed: The recipes that could not be fitted.
     """
 
     plan: ComparisonPlan
@@ -142,7 +142,7 @@ class ComparisonResult:
 
     @property
     def beaten_by_constant(self) -> list[str]:
-        """The routers that aren't surely better than the constant predictor."""
+        """The routers that aren't significantly better than the constant predictor."""
         return [one.name for one in self.routers if not beats(one.over_constant)]
 
 
@@ -162,11 +162,11 @@ def run_plan(
     """Fit every router on the train part, and then judge all of them on the test part.
 
     Args:
-        plan: What is compared.
+        plan: The plan.
         dataset: Scored answers.
-        states: What the features read, see `fitting.gather`.
-        folder: Keeps each router as soon as it is fitted; interrupted, the work goes on from there.
-        progress: Shows how far it is.
+        states: Hidden states for the features, see `fitting.gather`.
+        folder: Keeps each router once it is fitted, so that interrupted work can resume.
+        progress: Reports the progress of the work.
 
     Raises:
         FitError: The reference can't be fitted.
@@ -195,7 +195,7 @@ def _judged(
     states: Sequence[Activations],
     progress: Progress,
 ) -> tuple[ComparedRouter, ...]:
-    """Every router on the test part."""
+    """The evaluation of every router on the test part."""
     test = dataset.select(plan.drawn["test"])
     systems = {
         one.name: (one.router.predict(test, stores=states), one.router.policy) for one in fitted
@@ -241,7 +241,7 @@ def _drawing(plan: ComparisonPlan) -> _Drawing:
 
 
 def _constant(train: RoutingDataset, like: Predictions) -> Predictions:
-    """Each target's share of right answers, for every query, at the same estimated costs."""
+    """Predict each target's train accuracy for every query, at the same estimated costs."""
     rates = Examples(
         np.zeros((len(train), 1), dtype=np.float32),
         train.correct,

@@ -1,4 +1,4 @@
-"""The figures of a comparison: all curves among the single targets, and each number's interval."""
+"""The figures of a comparison: all curves with the single targets, and the metrics' intervals."""
 
 from typing import Any
 
@@ -23,11 +23,11 @@ from prefill_router.reporting import (
 from prefill_router.studies.comparison.comparison import ComparedRouter, ComparisonResult, by_number
 
 SHOWN = ("auc_mean", "choice_auc", "brier_mean", "argmax_accuracy", "p_auccc")
-"""The numbers whose intervals are drawn."""
+"""The metrics whose intervals are drawn."""
 
 
 def highlighted(result: ComparisonResult) -> list[ComparedRouter]:
-    """The routers whose curves have a colour: the reference, and those of the largest P-AUCCC."""
+    """The routers whose curves are coloured: the reference, and those with the largest P-AUCCC."""
     reference = result.by_name[result.plan.reference]
     others = [one for one in result.routers if one is not reference]
     others.sort(key=lambda one: -_finite(one.headline["p_auccc"].value))
@@ -53,14 +53,14 @@ def curves(result: ComparisonResult) -> ReportFigure:
     )
     caption = (
         "Each curve is one router from its cheapest to its most accurate setting; up and to the "
-        "left is better. Circles are the single targets, the dashed line is what drawing targets "
-        "by lot reaches. A router is worth having where it runs above that line."
+        "left is better. Circles are the single targets, the dashed line is the best random mix of "
+        "targets. A router is worth using where it runs above that line."
     )
     return ReportFigure("curves", figure, curve_rows(result), caption)
 
 
 def curve_rows(result: ComparisonResult) -> list[dict[str, Any]]:
-    """The data of the curves: one row per operating point and single target."""
+    """The data of the curves: one row per operating point and per single target."""
 
     def row(
         router: str, target: str, lam: float | None, cost: float, right: float
@@ -79,7 +79,7 @@ def curve_rows(result: ComparisonResult) -> list[dict[str, Any]]:
 
 
 def intervals(result: ComparisonResult) -> ReportFigure:
-    """Each router's numbers with their intervals, the best AUC on top."""
+    """Each router's metrics with their intervals, the best AUC on top."""
     ordered = by_number(result.routers, "auc_mean")[::-1]
     figure = new_figure(11.0, 1.4 + 0.27 * len(ordered))
     panels = figure.subplots(1, len(SHOWN), sharey=True, squeeze=False)[0]
@@ -92,10 +92,10 @@ def intervals(result: ComparisonResult) -> ReportFigure:
         style(axes, title=heading(HEADLINE[name]), size=9, bars=True)
     panels[0].set_yticks(range(len(ordered)), [one.name for one in ordered])
     caption = (
-        "Dots are the numbers on the test queries, each line is the 95 % interval of its dot "
-        "alone; the dotted line is the reference. Overlapping lines don't say that two routers are "
-        "equal: the paired differences in the tables do better, since both are judged on the same "
-        "queries."
+        "Dots are the metrics on the test queries, each line is the 95 % interval of its dot "
+        "alone; the dotted line is the reference. Overlapping intervals don't mean that two "
+        "routers are equal: the paired differences in the tables are more powerful, since both "
+        "routers are judged on the same queries."
     )
     rows = [
         {"router": one.name, "number": name, **ends(one.headline[name])}

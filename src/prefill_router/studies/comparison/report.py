@@ -1,11 +1,11 @@
 """A comparison on disk.
 
-compare.json    the plan, and every number of every router with its interval
-routers.csv     the headline numbers, a row per router
+compare.json    the plan, and every metric of every router with its interval
+routers.csv     the headline metrics, a row per router
 paired.csv      each router minus the reference, and minus the constant predictor
 targets.csv     AUC and Brier score of every router and target
 figures/        curves and intervals: .png, .svg, .csv
-index.html      one page with all of it; opens without a network
+index.html      one page with all of it; works offline
 routers/        every router, ready to load
 """
 
@@ -33,14 +33,14 @@ from prefill_router.reporting import (
     Row,
     Rows,
     Section,
-    Sure,
+    Significance,
     Table,
     ends,
     estimate_cell,
     flat,
     heading,
     plain_numbers,
-    sure,
+    significance,
     write_report_files,
 )
 from prefill_router.studies.comparison.comparison import (
@@ -52,22 +52,22 @@ from prefill_router.studies.comparison.comparison import (
 from prefill_router.studies.recipe_fits import failures
 
 STUDY = "comparison"
-"""What the folder is marked as (`reporting.report_files.mark`)."""
+"""The name of the study in `study.json` (`reporting.report_files.mark`)."""
 
 
 def write(result: ComparisonResult, folder: Path, *, title: str, known: Mapping[str, str]) -> None:
     """Write the report, each file whole or not at all.
 
     Args:
-        result: What is reported.
-        folder: Where to.
-        title: Heads the page.
-        known: What the reader must know of the data.
+        result: The reported comparison.
+        folder: The folder to write.
+        title: Title of the page.
+        known: Facts about the data, by name.
     """
     report = Report(
         name="compare",
         title=title,
-        said=verdict(result),
+        summary=verdict(result),
         known=known,
         parts=page_parts(result),
         numbers=to_dict(result),
@@ -132,7 +132,7 @@ MAIN = (
     "mdp_auccc",
     "oracle_distance",
 )
-"""The numbers of the first table: ours, and those of the paper's tables."""
+"""The metrics of the first table: ours, and those of the paper's tables."""
 SAME_FOR_ALL = (
     "best_single_accuracy",
     "oracle_accuracy",
@@ -141,18 +141,18 @@ SAME_FOR_ALL = (
     "model_only_oracle_distance",
     "solvable_share",
 )
-"""Numbers of the targets and not of a router."""
+"""Metrics of the targets, which don't depend on the router."""
 _EDGE = 3
 _BASELINES = (
     "Baselines are implementations of this package, not their authors' code. A learned cascade "
-    "(FrugalGPT) reads no text of an answer, since datasets keep none: its scorer knows the "
-    "answer's length and the router's prediction. The guides on predictors and policies say what "
-    "else differs from each paper."
+    "(FrugalGPT) reads no text of an answer, since datasets keep none: its scorer uses the "
+    "answer's length and the router's prediction. The guides on predictors and policies list the "
+    "other differences to each paper."
 )
 
 
 def page_parts(result: ComparisonResult) -> list[Part]:
-    """What stands on the page under the verdict."""
+    """The parts of the page below the verdict."""
     # Here and not above: matplotlib takes longer to import than most commands to run.
     from prefill_router.studies.comparison.figures import curves, intervals
 
@@ -160,19 +160,19 @@ def page_parts(result: ComparisonResult) -> list[Part]:
     reference = result.plan.reference
     reading = (
         "↑ higher is better, ↓ lower is better. The small print is the 95 % interval over "
-        f"resampled queries. {BOLD} Here and below that is the reference, {reference}."
+        f"resampled queries. {BOLD} Here and below the reference is {reference}."
     )
     definitions = result.routers[0].evaluation.definitions
     return [
         Section("The routers", [Note(reading), _numbers(result, MAIN)]),
         Section("Accuracy and cost", [curves(result)]),
-        Section("How sure the numbers are", [intervals(result)]),
+        Section("Uncertainty", [intervals(result)]),
         Section(f"Differences from {reference}", [_differences(result)]),
-        Section("Better than no predictor at all?", _over_constant(result)),
+        Section("Better than constant predictions?", _over_constant(result)),
         Section("Each target: AUC ↑", _per_target(result, "auc")),
         Section("Each target: Brier score ↓", _per_target(result, "brier")),
         Section("Best and worst", [_extremes(result, n) for n in ("auc_mean", "brier_mean")]),
-        Section("What other benchmarks quote", [_numbers(result, others)]),
+        Section("Metrics of other benchmarks", [_numbers(result, others)]),
         Section("The targets themselves", [_targets(result)]),
         Section(
             "How each router is made",
@@ -182,9 +182,9 @@ def page_parts(result: ComparisonResult) -> list[Part]:
             "What the numbers mean",
             [{HEADLINE[name].label: HEADLINE[name].meaning for name in (*MAIN, *others)}],
         ),
-        # What is the same for all; each router's policy stands beside its recipe.
+        # Only definitions shared by all routers; each router's policy is in the table of recipes.
         Section(
-            "How they were read", [{n: said for n, said in definitions.items() if n != "policy"}]
+            "Definitions used", [{n: text for n, text in definitions.items() if n != "policy"}]
         ),
     ]
 
@@ -206,39 +206,41 @@ def verdict(result: ComparisonResult) -> list[str]:
         *_worth(result),
         f"{len(result.routers)} routers were fitted on the same queries and judged on "
         f"{first.queries:,} others. "
-        + _told(
+        + _sentence(
             best.headline["auc_mean"],
-            f"{best.name} predicts best which target will be right (mean AUC {auc}).",
-            "Which predicts best isn't known",
+            f"{best.name} best predicts whether a target will be right (mean AUC {auc}).",
+            "The best predictor isn't known",
         )
         + " "
-        + _told(
+        + _sentence(
             chooser.headline["choice_auc"],
-            f"{chooser.name} tells best which of two targets will be (choice AUC {choice}).",
-            "Which tells two targets apart best isn't known",
+            f"{chooser.name} best predicts which of two targets will be (choice AUC {choice}).",
+            "The best at choosing between two targets isn't known",
         )
         + " "
-        + _told(
+        + _sentence(
             shared["best_single_accuracy"],
-            f"The best single target answers {single}, and a perfect router would reach {oracle}.",
-            "What the best single target answers isn't known",
+            f"The best single target has an accuracy of {single}, a perfect router of {oracle}.",
+            "The accuracy of the best single target isn't known",
         ),
     ]
-    better = [one.name for one in result.routers if sure_of(one.against, "auc_mean") == "better"]
+    better = [
+        one.name for one in result.routers if significance_of(one.against, "auc_mean") == "better"
+    ]
     return [
         *sentences,
-        f"Surely better than the reference, {result.plan.reference}, in mean AUC: "
+        f"Significantly better than the reference, {result.plan.reference}, in mean AUC: "
         f"{', '.join(better) or 'none'}.",
     ]
 
 
-def _told(one: Estimate, said: str, otherwise: str) -> str:
-    """A sentence, or where its number isn't defined the reason."""
-    return said if one.reason == "" else f"{otherwise}: {one.reason}."
+def _sentence(one: Estimate, text: str, otherwise: str) -> str:
+    """The sentence `text`, or `otherwise` with the reason where its number isn't defined."""
+    return text if one.reason == "" else f"{otherwise}: {one.reason}."
 
 
 def _worth(result: ComparisonResult) -> list[str]:
-    """Which routers are worth having, by their verdicts."""
+    """The routers by their verdicts."""
     said: dict[str, list[str]] = {}
     for one in result.routers:
         if one.evaluation.verdict is not None:
@@ -251,18 +253,20 @@ def _worth(result: ComparisonResult) -> list[str]:
     ]
 
 
-def sure_of(against: Estimates, name: str) -> Sure:
-    """What the difference from the reference says of a router; nothing of the reference itself."""
-    return sure(against[name], HEADLINE[name].better) if name in against else ""
+def significance_of(against: Estimates, name: str) -> Significance:
+    """Whether a router is better or worse than the reference; empty for the reference itself."""
+    return significance(against[name], HEADLINE[name].better) if name in against else ""
 
 
 def _numbers(result: ComparisonResult, names: Sequence[str]) -> Table:
-    """A table of headline numbers, a row per router, the best AUC first."""
+    """A table of headline metrics, a row per router, the best AUC first."""
     rows: list[Row] = [
         [
             one.name,
             *(
-                estimate_cell(one.headline[n], HEADLINE[n].unit, held=sure_of(one.against, n))
+                estimate_cell(
+                    one.headline[n], HEADLINE[n].unit, compared=significance_of(one.against, n)
+                )
                 for n in names
             ),
         ]
@@ -272,11 +276,13 @@ def _numbers(result: ComparisonResult, names: Sequence[str]) -> Table:
 
 
 def _differences(result: ComparisonResult) -> Table:
-    """A table of the paired differences from the reference."""
+    """A table of the paired differences to the reference."""
 
     def cell(against: Estimates, name: str) -> Cell:
         unit = "points" if HEADLINE[name].unit == "share" else HEADLINE[name].unit
-        return estimate_cell(against[name], unit, signed=True, held=sure_of(against, name))
+        return estimate_cell(
+            against[name], unit, signed=True, compared=significance_of(against, name)
+        )
 
     rows: list[Row] = [
         [one.name, *(cell(one.against, name) for name in MAIN)]
@@ -293,8 +299,8 @@ def _over_constant(result: ComparisonResult) -> list[Part]:
         "Every router's AUC and Brier score are better than those of always predicting each "
         "target's share of right answers, with intervals that exclude 0."
         if not lost
-        else "Not surely better than always predicting each target's share of right answers, in "
-        f"AUC or in Brier score: {', '.join(lost)}."
+        else "Not significantly better than always predicting each target's share of right "
+        f"answers, in AUC or in Brier score: {', '.join(lost)}."
     )
     rows = [
         [
@@ -305,12 +311,12 @@ def _over_constant(result: ComparisonResult) -> list[Part]:
         ]
         for one in by_number(result.routers, "auc_mean")
     ]
-    head = ["Router", "AUC over 0.5", "Brier score less the constant's", "surely better"]
+    head = ["Router", "AUC over 0.5", "Brier score minus the constant's", "significantly better"]
     return [said, Table(head, rows)]
 
 
 def _per_target(result: ComparisonResult, name: str) -> list[Part]:
-    """A table of one number of every target, a column per router."""
+    """A table of one metric of every target, a column per router."""
     ordered = by_number(result.routers, "auc_mean")
     better = max if TARGET[name].better == "higher" else min
     rows: list[Row] = []
@@ -323,7 +329,7 @@ def _per_target(result: ComparisonResult, name: str) -> list[Part]:
 
 
 def _extremes(result: ComparisonResult, name: str) -> Table:
-    """The first and last three routers by one number, with every target's."""
+    """The first and last three routers by one metric, with its value for every target."""
     ordered, key = by_number(result.routers, name), name.removesuffix("_mean")
     places = list(enumerate(ordered, start=1))
     targets = ordered[0].evaluation.targets

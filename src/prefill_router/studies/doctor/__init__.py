@@ -1,4 +1,4 @@
-"""Is a router more than a fixed choice? Controls that tell the two apart, and one verdict."""
+"""Is a router better than a fixed choice? Controls that decide it, and one verdict."""
 
 from prefill_router.lazy_imports import face
 

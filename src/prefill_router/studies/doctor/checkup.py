@@ -1,7 +1,4 @@
-"""The whole check-up, and its verdict.
-
-The verdict holds the router against what can be had for the same money without it.
-"""
+"""The whole check-up, and its verdict: the router compared with fixed mixes at equal cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +14,7 @@ from prefill_router.studies.doctor.subject import Finding, Sign, Subject
 
 
 def mixture_findings(found: Verdict) -> list[Finding]:
-    """What the comparisons with the best fixed mix, and with the best one of each domain, say."""
+    """The findings of the comparisons with the best fixed mix, overall and by domain."""
     mix = _mixture_finding(
         "mix", "Against the best fixed mix at equal cost", "of targets", found.mix
     )
@@ -45,19 +42,19 @@ FORMAT = "prefill-router doctor 1"
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Checkup:
-    """Everything that was found.
+    """The results of all checks.
 
     Attributes:
-        subject: Who was examined.
-        ruling: The verdict, and the figures that it is from.
+        subject: The examined router.
+        ruling: The verdict, and the numbers that it is based on.
         findings: One for each check.
-        shuffled: The shuffled control; None where the labels allow none.
-        lifts: Against the best single target, by regime, benchmark and domain.
-        switching: What is chosen.
-        probabilities: Whether they hold.
+        shuffled: The shuffled control; None where the labels don't allow one.
+        lifts: Accuracy above the best single target, by regime, benchmark and domain.
+        switching: The shares of the chosen targets.
+        probabilities: The quality of the probabilities.
         regions: Confidence by distance from the train part; empty where it wasn't measured.
-        probe: Confidence on nonsense; None where it wasn't probed.
-        notes: What couldn't be checked, and why.
+        probe: Confidence on nonsense; None where it wasn't measured.
+        notes: Checks that couldn't be made, and why.
     """
 
     subject: Subject
@@ -73,12 +70,12 @@ class Checkup:
 
     @property
     def verdict(self) -> Word:
-        """In two or three words."""
+        """The verdict in two or three words."""
         return self.ruling.word
 
     @property
     def because(self) -> str:
-        """Why, in a sentence."""
+        """The reason of the verdict, in a sentence."""
         return self.ruling.because
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,13 +108,13 @@ def examine(
 
     Args:
         subject: The router at one lam, on queries that it was not trained on.
-        distances: Of each query from the train part (`confidence.distances`), if known.
-        probe: Its probabilities on nonsense (`confidence.probe`), if asked.
-        resamples: For the intervals.
-        shuffles: Of the shuffled control.
-        seed: Of everything that is drawn.
-        notes: What couldn't be checked, and why.
-        progress: Shows how far it is.
+        distances: Each query's distance from the train part (`confidence.distances`), if known.
+        probe: Its probabilities on nonsense (`confidence.probe`), if measured.
+        resamples: Bootstrap resamples for the intervals.
+        shuffles: Number of shuffles of the shuffled control.
+        seed: Random seed of resamples and shuffles.
+        notes: Checks that couldn't be made, and why.
+        progress: Reports the progress of the work.
 
     Raises:
         ConfigError: There are too few resamples or shuffles for a verdict, or the seed is negative.
@@ -168,4 +165,4 @@ def examine(
 
 
 SIGNS: Mapping[str, str] = {"good": "ok", "bad": "!!", "unclear": "??", "note": "--"}
-"""How a sign is shown in a terminal."""
+"""How each sign is shown in a terminal."""

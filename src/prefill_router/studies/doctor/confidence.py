@@ -1,8 +1,8 @@
-"""Are the probabilities to be believed? Three controls.
+"""Can the probabilities be trusted? Three checks.
 
-Whether the probabilities hold and say more than each target's average; whether the router is surer
-of itself than it should be far from what it was trained on; and whether it says so of prompts that
-no target can answer correctly.
+Whether the probabilities are calibrated and better than each target's average; whether the router
+is overconfident on queries far from its training queries; and whether it gives low probabilities to
+prompts that no target can answer correctly.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,21 +37,21 @@ from prefill_router.studies.doctor.subject import (
 )
 
 TOLERATED_ERROR = 0.05
-"""An expected calibration error below this is good however sure it is."""
+"""An expected calibration error below this is good, however narrow its interval."""
 
 
 @final
 @dataclass(frozen=True)
 class Probabilities:
-    """How good the probabilities are.
+    """The quality of the probabilities.
 
     Attributes:
-        brier: Mean squared difference from the labels, over all targets.
-        base_brier: That of each target's accuracy on the train part, predicted for every query.
+        brier: Brier score over all targets.
+        base_brier: Brier score of predicting each target's train accuracy for every query.
         skill: 1 - brier / base_brier.
-        calibration_error: Expected calibration error over all targets, bins of equal mass.
-        by_chance: What it would be on average if every probability held.
-        overconfidence: Of the chosen targets: mean probability minus mean label.
+        calibration_error: Expected calibration error over all targets, in bins of equal mass.
+        by_chance: The average calibration error of perfectly calibrated probabilities.
+        overconfidence: Mean probability minus mean label of the chosen targets.
     """
 
     brier: float
@@ -100,7 +100,7 @@ def probabilities(subject: Subject, *, resamples: int, seed: int) -> Probabiliti
 
 
 def probability_finding(found: Probabilities) -> Finding:
-    """What the probabilities are worth."""
+    """The finding about the probabilities."""
     off = found.calibration_error
     holds = off.lower == 0 or off.value <= TOLERATED_ERROR
     sign: Sign = "good" if holds and found.skill.lower > 0 else "bad"
@@ -121,7 +121,7 @@ def probability_finding(found: Probabilities) -> Finding:
         "calibration_error_by_chance": found.by_chance,
         "overconfidence_of_the_chosen": found.overconfidence.to_dict(),
     }
-    return Finding("calibration", "Do the probabilities hold", sign, said, numbers)
+    return Finding("calibration", "Are the probabilities calibrated", sign, said, numbers)
 
 
 NEIGHBOURS = 10
@@ -139,10 +139,10 @@ class Region:
     """The queries at some distance from the train part.
 
     Attributes:
-        name: Which.
-        queries: How many.
+        name: Name of the region.
+        queries: Number of its queries.
         confidence: Mean probability of the chosen target.
-        accuracy: Its mean label.
+        accuracy: Mean label of the chosen target.
         gap: Confidence minus accuracy.
     """
 
@@ -162,12 +162,12 @@ _NUMBERS = ("confidence", "accuracy")
 
 
 def distances(train: Features, examined: Features, *, seed: int = 0) -> PerQuery:
-    """The mean distance of each row to its nearest train rows, each feature in standard deviations.
+    """The mean distance of each row to its nearest train rows, with standardised features.
 
     Args:
-        train: Features of the train part; a sample of them is taken where they are many.
+        train: Features of the train part, subsampled where there are many rows.
         examined: Features of other queries.
-        seed: Of that sample.
+        seed: Random seed of that sample.
 
     Raises:
         DataError: There is no train row.
@@ -197,10 +197,10 @@ def regions(
     """Confidence and accuracy by distance from the train part, nearest first.
 
     Args:
-        subject: Who is examined.
-        distance: Of each of its queries.
-        resamples: For the intervals.
-        seed: Of the resamples.
+        subject: The examined router.
+        distance: The distance of each of its queries.
+        resamples: Bootstrap resamples for the intervals.
+        seed: Random seed of the resamples.
     """
     count = min(BINS, len(subject))
     order = np.argsort(np.argsort(distance, kind="stable"), kind="stable")
@@ -220,7 +220,7 @@ def regions(
 
 
 def distance_finding(found: tuple[Region, ...]) -> Finding:
-    """Whether confidence outruns accuracy far away."""
+    """The finding whether confidence exceeds accuracy far from the training queries."""
     far = [one for one in found if one.name not in ("nearest",) and " of " not in one.name]
     signs: list[Sign] = [_sign(one.gap) for one in far]
     sign: Sign = "bad" if "bad" in signs else "unclear" if "unclear" in signs else "good"
@@ -274,23 +274,23 @@ _UNANSWERABLE = (
 
 
 Routes = Callable[[Sequence[str]], NDArray[np.float64]]
-"""What can be probed: the highest probability that any target is given, for each prompt."""
+"""Gives the highest predicted probability over the targets, for each prompt."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """How sure the router is of prompts that have no right answer.
+    """The router's confidence on prompts that have no right answer.
 
     Attributes:
-        highest: By kind of prompt, the highest probability that any target is given.
+        highest: The highest predicted probability over the targets, by kind of prompt.
     """
 
     highest: Mapping[str, Float[NDArray[np.float64], " prompt"]]
 
     @property
     def all(self) -> Float[NDArray[np.float64], " prompt"]:
-        """Of all kinds together."""
+        """The values of all kinds together."""
         return np.concatenate(list(self.highest.values()))
 
 
@@ -313,11 +313,11 @@ def prompts(*, seed: int = 0, each: int = 8) -> dict[str, tuple[str, ...]]:
 
 
 def probe(highest: Routes, *, seed: int = 0) -> Probe:
-    """Ask for the probabilities of these prompts.
+    """Predict the probabilities of these prompts.
 
     Args:
         highest: Gives the highest probability of each prompt.
-        seed: Other random prompts.
+        seed: Random seed of the prompts.
     """
     asked = prompts(seed=seed)
     every = highest([prompt for kind in asked.values() for prompt in kind])
@@ -326,7 +326,7 @@ def probe(highest: Routes, *, seed: int = 0) -> Probe:
 
 
 def nonsense_finding(found: Probe, subject: Subject) -> Finding:
-    """Whether nonsense gets high probabilities."""
+    """The finding whether nonsense gets high probabilities."""
     usual = subject.trial.correctness.max(axis=1)
     middle = float(np.median(usual))
     above = float((found.all > middle).mean())
@@ -335,7 +335,7 @@ def nonsense_finding(found: Probe, subject: Subject) -> Finding:
     said = (
         f"on nonsense the most probable target gets {percent(float(found.all.mean()))} on average, "
         f"on these queries {percent(float(usual.mean()))}; {percent(above)} of the nonsense gets "
-        f"more than the middle query ({kinds})"
+        f"more than the median query ({kinds})"
     )
     numbers = {
         "mean_highest": float(found.all.mean()),

@@ -1,4 +1,4 @@
-"""The figures of a check-up, each with the rows that it is drawn from."""
+"""The figures of a check-up, each with its data."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,21 +31,21 @@ from prefill_router.studies.doctor.fixed_choice import ShuffledControl
 
 Row = dict[str, Any]
 _MOST = 2000
-"""Points drawn of a curve; more can't be seen."""
+"""The most points drawn of a curve; more would not be visible."""
 
 
 _CAPTIONS = {
     "plane": "The curve is the router at every lam; the diamond is the lam that was examined. The "
-    "dashed line is what drawing targets by lot can reach, the cross what the router's own choices "
-    "reach when they are dealt out at random.",
+    "dashed line is the best random mix of targets, the cross is the router's own choices, "
+    "randomly reassigned to other queries.",
     "shuffled": "Each bar counts shuffles. The further right the line, the more the router's "
-    "choices have to do with the queries.",
-    "lift": "Green is surely better and orange surely worse: where the router is nowhere better or "
-    "worse, in at most 5 of 100 samples any part of the queries has a colour, and as seldom all of "
-    "them. Grey may be chance. Each line is the 95 % interval of its row alone, so some of many "
-    "leave 0 out by chance.",
-    "confidence": "Where the square lies below the dot the router promises more than it holds. The "
-    "bar is where the truth may lie.",
+    "choices depend on the queries.",
+    "lift": "Green is significantly better and orange significantly worse, corrected for multiple "
+    "testing: where the router is nowhere better or worse, at most 5 of 100 samples colour any "
+    "part of a group, and likewise the row of all queries. Grey may be chance. Each line is the "
+    "95 % interval of its row alone, so some of many exclude 0 by chance.",
+    "confidence": "Where the square lies below the dot the router is overconfident. The bar is the "
+    "95 % interval of the accuracy.",
 }
 
 
@@ -108,9 +108,9 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
 
 
 def shuffled(found: ShuffledControl) -> tuple[Figure, list[Row]]:
-    """The control's accuracies, and the router's."""
+    """Histograms of the control's accuracies, and the router's accuracy."""
     series = {"dealt out anywhere": found.anywhere, "within benchmarks and domains": found.within}
-    figure, axes = _frame("The same choices, dealt out to other queries", (9.4, 3.6))
+    figure, axes = _frame("The same choices, shuffled among the queries", (9.4, 3.6))
     bins = np.linspace(*_range([*found.anywhere, *found.within]), 41)
     for (name, values), colour in zip(series.items(), (PINK, ORANGE), strict=True):
         axes.hist(100 * values, bins=bins.tolist(), color=colour, alpha=0.55, label=name)
@@ -137,9 +137,7 @@ def lift(checkup: Checkup) -> tuple[Figure, list[Row]]:
     labels = [f"{one.name} ({one.queries:,})" for one in found]
     axes.set_yticks(range(len(found)), labels, color=INK, fontsize=8)
     axes.axvline(0, color=INK, lw=0.8)
-    label = (
-        "percentage points; line: 95 % interval of this row alone; coloured: sure among all parts"
-    )
+    label = "percentage points; line: 95 % interval of this row alone; coloured: significant in all"
     axes.set_xlabel(label, color=INK)
     rows = [
         {
@@ -157,7 +155,7 @@ def lift(checkup: Checkup) -> tuple[Figure, list[Row]]:
 def confidence(checkup: Checkup) -> tuple[Figure, list[Row]]:
     """Predicted and true accuracy of the chosen targets by distance from the train part."""
     found = checkup.regions
-    figure, axes = _frame("Sure of itself, near and far from the training queries", (9.4, 3.9))
+    figure, axes = _frame("Confidence near and far from the training queries", (9.4, 3.9))
     places = range(len(found))
     predicted = [100 * one.confidence for one in found]
     axes.plot(places, predicted, "o", color=BLUE, label="predicted")
@@ -194,7 +192,7 @@ def _frame(title: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
 def _mixed(
     cost: NDArray[np.float64], accuracy: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mixes between the corners: straight in cost, so bent on a logarithmic scale."""
+    """The mixes between the corners: linear in cost, so curved on a logarithmic scale."""
     order = np.argsort(cost)
     between = np.linspace(0, len(cost) - 1, 200 if len(cost) > 1 else 1)
     places = np.arange(len(cost))

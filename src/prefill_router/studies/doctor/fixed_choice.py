@@ -1,12 +1,13 @@
-"""Is the router more than a fixed choice? Three controls.
+"""Is the router better than a fixed choice? Three controls.
 
-How often the router does anything else than its most usual choice; the shuffled control; and where
-the router is better than the best single target, by consensus regime and by domain.
+How often the router chooses another target than its most frequent one; the shuffled control; and
+where the router is better than the best single target, by consensus regime and by domain.
 
-The shuffled control deals the same choices out to other queries. It asks the same targets equally
-often and knows nothing of the queries, so whatever accuracy the router has beyond it comes from
-sending each query to the right place. What it spends differs from what the router spends only where
-the router keeps long queries from dear targets.
+The shuffled control randomly reassigns the router's choices to other queries. It uses the same
+targets equally often but ignores the queries, so any accuracy that the router has beyond it comes
+from sending each query to a suitable target. Its cost differs from the router's only where the
+router's choices depend on the cost of a query, for example where it keeps long queries from
+expensive targets.
 """
 
 from collections import Counter
@@ -28,17 +29,17 @@ from prefill_router.studies.doctor.subject import (
 )
 
 NEARLY_CONSTANT = 0.02
-"""A router that sends fewer queries than this elsewhere is a fixed choice in all but name."""
+"""A router that sends a smaller share of the queries elsewhere counts as nearly constant."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class SwitchRate:
-    """What the router chooses.
+    """How often the router chooses each target.
 
     Attributes:
         targets: The targets' names.
-        shares: The share of the queries that each one gets.
+        shares: The share of the queries that each target gets.
     """
 
     targets: tuple[str, ...]
@@ -46,17 +47,17 @@ class SwitchRate:
 
     @property
     def usual(self) -> str:
-        """The target that gets the most."""
+        """The target that gets the most queries."""
         return self.targets[int(self.shares.argmax())]
 
     @property
     def rate(self) -> float:
-        """The share of the queries that go anywhere else."""
+        """The share of the queries that go to any other target."""
         return 1 - float(self.shares.max())
 
     @property
     def effective(self) -> float:
-        """How many targets, used equally, would be as varied: the exponential of the entropy."""
+        """The effective number of targets: the exponential of the shares' entropy."""
         used = self.shares[self.shares > 0]
         return float(np.exp(-(used * np.log(used)).sum()))
 
@@ -68,11 +69,11 @@ def switching(subject: Subject) -> SwitchRate:
 
 
 def switching_finding(found: SwitchRate) -> Finding:
-    """What the counts say."""
+    """The finding about the counts."""
     sign: Sign = "bad" if found.rate < NEARLY_CONSTANT else "good"
     said = (
-        f"{percent(found.rate)} of the queries go elsewhere than to {found.usual}, over "
-        f"{found.effective:.1f} targets in effect"
+        f"{percent(found.rate)} of the queries go to other targets than {found.usual}; the "
+        f"effective number of targets is {found.effective:.1f}"
     )
     if sign == "bad":
         said += ": nearly constant"
@@ -95,16 +96,16 @@ Rows = Int[NDArray[np.int64], " query"]
 class ShuffledControl:
     """The control's accuracy over many shuffles.
 
-    Both are measured on the queries where every target that the router uses has a known label, so
-    that a choice can be dealt out to any of them.
+    Router and control are measured on the queries where every target that the router uses has a
+    known label, so that a choice can be reassigned to any of them.
 
     Attributes:
-        queries: How many these are.
-        accuracy: The router's.
-        router_cost: The router's mean cost there, US dollars; NaN if unknown.
-        anywhere: The control's, choices dealt out to any query.
-        within: The same, each choice to a query of the same benchmark and domain.
-        cost: The control's mean cost, US dollars, over the first kind of shuffle; NaN if unknown.
+        queries: Number of these queries.
+        accuracy: The router's accuracy.
+        router_cost: The router's mean cost on them, US dollars; NaN if unknown.
+        anywhere: The control's accuracy in each shuffle over all queries.
+        within: The same for shuffles within each benchmark and domain.
+        cost: The control's mean cost over the shuffles `anywhere`, US dollars; NaN if unknown.
     """
 
     queries: int
@@ -116,7 +117,7 @@ class ShuffledControl:
 
     @property
     def p_value(self) -> float:
-        """How often the control is as good as the router, by the permutation test."""
+        """The p-value of the permutation test: how often the control is as good as the router."""
         return _p_value(self.accuracy, self.anywhere)
 
     @property
@@ -136,10 +137,10 @@ class ShuffledControl:
 
 
 def shuffle(subject: Subject, *, count: int = 1000, seed: int = 0) -> ShuffledControl | None:
-    """Deal the router's choices out to other queries, many times.
+    """Shuffle the router's choices among the queries, many times.
 
     Returns:
-        None if on no query all the targets that the router uses are measured.
+        None if no query has labels of all the targets that the router uses.
     """
     random = np.random.default_rng(seed)
     rows = subject.shared
@@ -160,11 +161,11 @@ def strata(subject: Subject) -> Groups:
 
 
 def shuffled_finding(found: ShuffledControl | None) -> Finding:
-    """What the control says."""
+    """The finding of the control."""
     if found is None:
         why = (
-            "on no query are all the targets that the router uses measured, so its choices can't "
-            "be dealt out to others; score the answers of these targets on the same queries"
+            "no query has labels of all the targets that the router uses, so its choices can't be "
+            "shuffled; score the answers of these targets on the same queries"
         )
         return Finding("shuffled", _TITLE, "unclear", why, {"queries": 0})
     sure = found.p_value <= SURE and found.gain > 0
@@ -172,13 +173,13 @@ def shuffled_finding(found: ShuffledControl | None) -> Finding:
     beyond = f"{100 * found.gain:+.1f} pp (p = {found.p_value:.3g})"
     inside = f"{100 * found.gain_within:+.1f} pp (p = {found.p_within:.3g})"
     said = (
-        f"the same choices dealt out at random answer {percent(float(found.anywhere.mean()))} "
+        f"the same choices, randomly shuffled, answer {percent(float(found.anywhere.mean()))} "
         f"correctly, the router {percent(found.accuracy)}: {beyond}; within benchmarks and domains "
         f"{inside}"
     )
     if np.isfinite(found.router_cost) and np.isfinite(found.cost):
         spent = (worded(cost, "usd") for cost in (found.cost, found.router_cost))
-        said += "; they spend {} and {} per 1,000 queries".format(*spent)
+        said += "; they cost {} and {} per 1,000 queries".format(*spent)
     numbers = {
         "queries": found.queries,
         "accuracy": found.accuracy,
@@ -225,7 +226,7 @@ LEAST = 30
 """Domains with fewer queries are pooled."""
 _RISK = 0.05
 _LEAST_DRAWS, _DRAWN = 999, 200
-"""Draws of signs at least, and how many at a time."""
+"""The fewest draws of signs, and the number of draws per batch."""
 Group = Literal["all", "regime", "benchmark", "domain"]
 
 
@@ -235,12 +236,12 @@ class Lift:
     """The router's accuracy minus the best single target's, on some queries.
 
     Attributes:
-        group: What divides the queries.
-        name: Of these.
-        queries: How many they are.
+        group: How the queries are divided: `all`, regime, benchmark or domain.
+        name: Name of the part.
+        queries: Number of its queries.
         lift: The paired difference, with its own 95 % interval.
-        sure: Which way it differs from 0: 1, -1, or 0 if it may be none. Where there is no lift
-            anywhere, in at most 5 of 100 samples any part of any group is said to have some.
+        sure: Sign of a significant difference: 1 or -1; 0 if it isn't significant. Where there is
+            no lift anywhere, at most 5 of 100 samples have any part that counts as significant.
     """
 
     group: Group
@@ -302,7 +303,7 @@ class _QueryPart:
 
 
 def lift_finding(found: tuple[Lift, ...], subject: Subject) -> Finding:
-    """What the lifts say."""
+    """The finding about the lifts."""
     best, whole = subject.trial.targets[subject.best], found[0].lift
     parts = [one for one in found if one.group in ("benchmark", "domain")]
     ratio = _cost_ratio(subject)
@@ -339,12 +340,13 @@ def _estimate(value: float, drawn: Float[NDArray[np.float64], " resample"]) -> E
 def _sure(
     gained: Float[NDArray[np.float64], "query part"], *, count: int, seed: int
 ) -> Int[NDArray[np.int64], " part"]:
-    """Which way each part surely differs from 0, all of them held against the largest by chance.
+    """The sign of each part's difference where it is significant, by a maximum-statistic test.
 
-    Without any lift a query that is gained might as well have been lost. So the signs are drawn
-    anew, one for each query in all its parts, and the largest |sum| / sqrt(sum of squares) over the
-    parts is noted: Westfall and Young's maximum statistic. It is exact however few queries a part
-    has and however few of them differ, where the spread of resamples is too small.
+    If there is no lift, each query's difference is equally likely to have either sign. So random
+    signs are drawn, one per query for all its parts, and compared with the largest
+    |sum| / sqrt(sum of squares) over the parts: Westfall and Young's maximum statistic. The test is
+    exact even for parts with few queries or few differences, where bootstrap intervals are too
+    narrow.
     """
     known = np.nan_to_num(gained)
     scale = np.sqrt((known**2).sum(axis=0))
@@ -379,6 +381,6 @@ def _pooled(names: list[str]) -> list[str]:
 
 def _listed(what: str, names: list[str]) -> str:
     if not names:
-        return f"surely {what} none"
+        return f"significantly {what} none"
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return f"surely {what} {len(names)} ({', '.join(names[:4])}{more})"
+    return f"significantly {what} {len(names)} ({', '.join(names[:4])}{more})"

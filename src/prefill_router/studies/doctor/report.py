@@ -1,7 +1,7 @@
 """A check-up on disk.
 
     doctor.json    the verdict and every check, for programs
-    index.html     the same on one page, with its figures; opens without a network
+    index.html     the same on one page, with its figures; works offline
     figures/       plane, shuffled, lift and, where it was measured, confidence: .png, .svg, .csv
 
 The folder is written whole or not at all. Costs in files are US dollars per query.
@@ -15,10 +15,10 @@ from prefill_router.studies.doctor.checkup import FORMAT, SIGNS, Checkup
 
 KIND = ReportKind("a check-up", "doctor.json", FORMAT)
 _READING = (
-    "ok: passed; !!: failed; ??: too few queries to say; --: for information. The verdict follows "
-    "from the first two checks: a router that can't beat its own choices dealt out at random, or a "
-    "mix of targets drawn by lot for the same money, knows nothing of the queries. The other "
-    "checks say where to look. Intervals are 95 %."
+    "ok: passed; !!: failed; ??: too few queries to decide; --: for information. The verdict "
+    "follows from the comparison with the best random mix of targets at equal cost; a router that "
+    "can't beat it has learned nothing useful about the queries. The other checks show where to "
+    "look. Intervals are 95 %."
 )
 
 
@@ -32,20 +32,20 @@ def write_checkup(
     """Write a check-up, whole or not at all; an earlier one in the folder is replaced.
 
     Args:
-        checkup: What is reported.
-        folder: Where to; empty, not there yet, or an earlier check-up.
-        title: Heads the page.
-        facts: What the reader must know of it, such as the router, the data, the date.
+        checkup: The reported check-up.
+        folder: The folder to write: missing, empty, or an earlier check-up.
+        title: Title of the page.
+        facts: Facts about the run by name, for example the router, the data, the date.
 
     Raises:
-        DataError: The folder holds something else than a check-up.
+        DataError: The folder holds something other than a check-up.
     """
     KIND.check_replaceable(Path(folder))
     KIND.replace(report_of(checkup, title=title, facts=dict(facts or {})), Path(folder))
 
 
 def report_of(checkup: Checkup, *, title: str, facts: Mapping[str, str]) -> Report:
-    """Everything that the check-up says; the arguments are those of `write_checkup`."""
+    """The content of the check-up's report; the arguments are those of `write_checkup`."""
     # Here and not above: matplotlib takes longer to import than most commands to run.
     from prefill_router.studies.doctor.figures import figures
 

@@ -1,7 +1,7 @@
-"""Who is examined, and what is found: a router at one lam, and one finding of its check-up.
+"""The subject of a check-up, a router at one lam, and one finding about it.
 
-The router is examined on queries that it was not trained on. A finding is a line that anybody can
-read, and the numbers behind it.
+The router is examined on queries that it was not trained on. A finding is one line of text with the
+numbers behind it.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,14 +34,14 @@ Sign = Literal["good", "bad", "unclear", "note"]
 @final
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
         name: Its key in `doctor.json`.
-        title: What was checked.
-        sign: `good`, `bad`, `unclear` where the queries are too few to say, `note` where it is for
-            information alone.
-        said: One line, with the number.
+        title: Title of the check.
+        sign: `good`, `bad`, `unclear` where there are too few queries to decide, `note` where it is
+            for information only.
+        said: The result in one line, with the number.
         numbers: Plain values for JSON.
     """
 
@@ -63,7 +63,7 @@ def points_with_interval(estimate: Estimate) -> str:
 
 
 def percent(value: float) -> str:
-    """A share."""
+    """A share in percent."""
     return worded(value, "share")
 
 
@@ -73,14 +73,14 @@ PerQuery = Float[NDArray[np.float64], " query"]
 @final
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A router at one lam, beside what happened.
+    """A router at one lam, with labels and observed costs.
 
     Attributes:
-        trial: Its predictions and what happened, on queries that it was not trained on.
+        trial: Its predictions, labels and costs, on queries that it was not trained on.
         queries: The same queries, in the same order.
-        train: What it was trained on; the single targets and mixes that it is compared with are
-            chosen here, as somebody without a router would have to.
-        lam: The trade-off.
+        train: Its training data, on which the single targets and mixes that it is compared with are
+            chosen.
+        lam: The trade-off between accuracy and cost.
     """
 
     trial: Trial
@@ -91,9 +91,7 @@ class Subject:
     def __post_init__(self) -> None:
         check_lam(self.lam)
         if tuple(query.id for query in self.queries) != self.trial.query_ids:
-            raise DataError(
-                "the queries aren't those of the trial, in its order; select them by id"
-            )
+            raise DataError("the queries aren't those of the trial in its order; select them by id")
         if self.train.pool.names != self.trial.targets:
             raise DataError(
                 f"the train part has the targets {self.train.pool.names}, the router "
@@ -117,7 +115,7 @@ class Subject:
 
     @cached_property
     def cost(self) -> PerQuery:
-        """What the choice cost, US dollars; NaN where unknown."""
+        """The observed cost of the choice, US dollars; NaN where unknown."""
         return self.trial.of_choice(self.trial.paid, self.choice)
 
     @cached_property
@@ -127,12 +125,12 @@ class Subject:
 
     @cached_property
     def best(self) -> int:
-        """The best single target of the train part, a column."""
+        """Column of the best single target of the train part."""
         return self.trial.targets.index(best_single(self.train))
 
     @cached_property
     def shared(self) -> Int[NDArray[np.int64], " shared"]:
-        """The queries on which every target that is chosen at all has a known label."""
+        """The queries on which every target that is ever chosen has a known label."""
         used = np.unique(self.choice)
         return np.flatnonzero(~np.isnan(self.trial.correct[:, used]).any(axis=1))
 

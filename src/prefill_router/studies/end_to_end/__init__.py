@@ -1,4 +1,4 @@
-"""What routing costs and how long it takes with everything counted: encoder, decision, answer."""
+"""Total cost and latency of routing: encoder, decision and answer."""
 
 from prefill_router.lazy_imports import face
 

@@ -1,15 +1,15 @@
-"""Who is compared from end to end: routers, what their encoders cost, and always the same target.
+"""The systems of an end-to-end comparison: routers with their encoders' cost, and single targets.
 
-A router's own encoder costs its prefill, by the token or by the machine's hour. It is paid for
-every query at every setting, so the router's mean cost moves each operating point by the same
-amount, and P-AUCCC may change. Two readings of the plane are possible then:
+A router's encoder costs its prefill, charged by the token or by the hour of the machine. It is paid
+for every query at every setting, so each operating point moves by the same cost, and P-AUCCC may
+change. There are two ways to compute it then:
 
 `charged`
-    The anchors stay the single targets' mean costs, since nobody who asks one target alone pays for
-    an encoder. This is what a user's bill says.
+    The anchors stay the single targets' mean costs, since using a single target needs no encoder.
+    This is what a user pays.
 `translated`
-    The anchors move by the same amount, as where the paper translates the whole curve. With linear
-    cost this changes nothing at all; with inverse cost it changes a little.
+    The anchors move by the same amount, as in the paper, which translates the whole curve. With
+    linear cost this changes nothing; with inverse cost it changes P-AUCCC slightly.
 """
 
 from collections.abc import Sequence
@@ -50,12 +50,12 @@ _HOUR = 3600.0
 @final
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """What encoding is charged at; one of both.
+    """The price of encoding, in one of two units.
 
     Attributes:
         per_million_tokens: US dollars per million tokens that the encoders read.
-        per_hour: US dollars per hour of the machine that routes, of which a decision takes its
-            mean latency.
+        per_hour: US dollars per hour of the routing machine, which a decision occupies for the mean
+            latency.
     """
 
     per_million_tokens: float | None = None
@@ -77,11 +77,11 @@ class Charge:
         return f"${self.per_million_tokens:g} per million input tokens"
 
     def dollars(self, tokens: PerQuery, latency: Latency | None) -> PerQuery:
-        """What each query's encoding costs.
+        """The cost of encoding each query, US dollars.
 
         Args:
-            tokens: What the encoders read of each query.
-            latency: Of a decision.
+            tokens: Number of tokens that the encoders read of each query.
+            latency: Latency of a decision.
 
         Raises:
             ConfigError: It is charged by the hour and the latency isn't known.
@@ -101,17 +101,16 @@ def tokens_read(
     cache: Path,
     progress: Progress,
 ) -> PerQuery:
-    """How many tokens the router's encoders read of each query, all together.
+    """The number of tokens that all encoders of the router read of each query.
 
-    Prompts that an encoder cuts count as long as what it reads. Features of the text alone read
-    nothing.
+    Truncated prompts count with the tokens that are read. Features of the text alone count as 0.
 
     Args:
-        router: Whose encoders.
+        router: The router with the encoders.
         dataset: The queries.
-        stores: States that are there.
-        cache: Keeps the states that aren't and are made now.
-        progress: Shows how far the encoding is.
+        stores: Existing states.
+        cache: Keeps the states that are missing and encoded now.
+        progress: Reports the progress of the encoding.
     """
     total = np.zeros(len(dataset))
     for source in router.features.sources:
@@ -136,15 +135,15 @@ PerCell = Float[NDArray[np.float64], "query target"]
 @final
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """A router with what it takes besides the targets' answers.
+    """A router with the cost of its encoders and the duration of decisions and answers.
 
     Attributes:
-        name: What tables call it.
-        trial: Its predictions beside what happened.
-        answer_seconds: How long each target's answer takes, from the request to its end; NaN where
+        name: Its name in tables.
+        trial: Its predictions, labels and observed costs.
+        answer_seconds: Duration of each target's answer, from the request to its end; NaN where
             unknown.
-        encoder_cost: What encoding each query costs, US dollars.
-        latency: Of a decision; None where unknown.
+        encoder_cost: Cost of encoding each query, US dollars.
+        latency: Latency of a decision; None where unknown.
     """
 
     name: str
@@ -162,9 +161,9 @@ class Contender:
             )
 
     def at(self, lam: float) -> "ContenderUse":
-        """What using it at one setting gives."""
+        """The outcome of using the router at one setting."""
         choice = self.trial.path.at(lam)
-        # A policy that asks several targets pays for them and waits for them, one after the other.
+        # A policy that calls several targets in turn pays for all of them and waits for each.
         waited = self.trial.policy.charge(
             self.answer_seconds, self.trial.cost, targets=self.trial.targets
         )
@@ -177,7 +176,7 @@ class Contender:
         )
 
     def always(self, target: str) -> "ContenderUse":
-        """What asking one target alone gives, without any routing."""
+        """The outcome of using one target alone, without routing."""
         k = self.trial.targets.index(target)
         choice = np.full(len(self.trial), k, dtype=np.int64)
         return ContenderUse(
@@ -192,13 +191,13 @@ class Contender:
 @final
 @dataclass(frozen=True, eq=False)
 class ContenderUse:
-    """What becomes of each query in one use; NaN where unknown.
+    """The outcome of each query when a system is used at one setting; NaN where unknown.
 
     Attributes:
-        label: Of the answer.
-        target_cost: Paid to the targets, US dollars.
-        encoder_cost: Paid for encoding, US dollars.
-        answer_seconds: Waited for the targets.
+        label: Label of the answer.
+        target_cost: Cost of the targets, US dollars.
+        encoder_cost: Cost of encoding, US dollars.
+        answer_seconds: Duration of the targets' answers, seconds.
         shares: The share of queries that each target answers.
     """
 
@@ -209,11 +208,11 @@ class ContenderUse:
     shares: Float[NDArray[np.float64], " target"]
 
     def numbers(self, weights: Weights, routing: PerResample) -> dict[str, PerResample]:
-        """Its numbers in each resample, by name (`result.NUMBERS`); costs are per query.
+        """The metrics in each resample, by name (`result.NUMBERS`); costs are per query.
 
         Args:
             weights: How often each query counts.
-            routing: What a decision takes on average, seconds; the same for every query.
+            routing: Mean latency of a decision, seconds; the same for every query.
         """
         columns = (self.label, self.target_cost, self.encoder_cost, self.answer_seconds)
         accuracy, target, encoder, answer = known_mean(weights, np.stack(columns, axis=1)).T
@@ -244,8 +243,8 @@ class ChargedPlane:
     """A contender's curve, sorted once.
 
     Attributes:
-        contender: Whose.
-        scorer: Its trial, sorted.
+        contender: The system.
+        scorer: The scorer of its trial.
     """
 
     contender: Contender
@@ -257,7 +256,7 @@ class ChargedPlane:
         return cls(contender, Scorer(contender.trial))
 
     def areas(self, weights: Weights) -> dict[str, PerResample]:
-        """P-AUCCC in each resample, by reading and axis: `p_auccc`, `charged`, `translated`."""
+        """P-AUCCC in each resample, by variant and axis: `p_auccc`, `charged`, `translated`."""
         trial = self.contender.trial
         weights = weights * trial.compared
         points = self.scorer.read(weights).rising

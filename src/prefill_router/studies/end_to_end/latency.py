@@ -1,9 +1,9 @@
-"""How long routing takes before a target is asked, and how long the targets' answers take.
+"""Latency of routing decisions, and duration of the targets' answers.
 
-A machine is faster at one moment than at the next, so systems that are compared take turns on every
-prompt, the whole is repeated, and what is told has an interval over both rounds and prompts.
+The speed of a machine fluctuates, so compared systems take turns on every prompt, all prompts are
+timed in several rounds, and intervals are over both rounds and prompts.
 
-How fast targets answer is published or measured. `speeds.yaml`::
+The speeds of targets are published or measured. `speeds.yaml`::
 
     targets:
       small: {ttft_seconds: 0.4, tokens_per_second: 180}
@@ -31,9 +31,9 @@ from prefill_router.progress import Progress, SilentProgress
 from prefill_router.yaml_files import read_yaml
 
 ROUNDS = 5
-"""How often each prompt is decided on, unless told otherwise."""
+"""How often each prompt is timed, by default."""
 _WARM = 3
-"""Decisions before the first that counts: they load the encoder and fill caches."""
+"""Number of warm-up decisions, which load the encoder and fill caches."""
 
 
 _STATISTICS: Mapping[str, Callable[[NDArray[np.float64]], float]] = {
@@ -46,13 +46,13 @@ _STATISTICS: Mapping[str, Callable[[NDArray[np.float64]], float]] = {
 @final
 @dataclass(frozen=True)
 class Latency:
-    """What a decision takes.
+    """The latency of a decision.
 
     Attributes:
-        seconds: Of each decision that was timed, one after the other, round by round; one number
-            where it was given.
-        source: Whether it was measured here.
-        rounds: How often each prompt was decided on.
+        seconds: Seconds of each timed decision, round by round; a single number where the latency
+            was given.
+        source: Whether it was measured here or given.
+        rounds: How often each prompt was timed.
     """
 
     seconds: tuple[float, ...]
@@ -61,7 +61,7 @@ class Latency:
 
     def __post_init__(self) -> None:
         if not self.seconds or not all(np.isfinite(self.seconds)) or min(self.seconds) < 0:
-            raise ConfigError("a routing latency must be seconds, 0 or more, of one decision or so")
+            raise ConfigError("a routing latency needs one or more numbers of seconds, 0 or more")
         if self.rounds < 1 or len(self.seconds) % self.rounds:
             raise ConfigError(
                 f"{len(self.seconds)} decisions can't be {self.rounds} rounds of the same prompts"
@@ -69,15 +69,15 @@ class Latency:
 
     @property
     def mean(self) -> float:
-        """The mean: what the sum over many queries goes by."""
+        """The mean latency, seconds."""
         return _STATISTICS["mean"](self._table)
 
     def means(self, *, resamples: int, seed: int) -> Float[NDArray[np.float64], " resample"]:
-        """The mean over rounds and prompts drawn anew; of equal shapes and seeds the same ones."""
+        """Bootstrap means over rounds and prompts; equal shapes and seeds give the same draws."""
         return self._drawn(resamples, seed)["mean"]
 
     def estimates(self, *, resamples: int, seed: int) -> dict[str, Estimate]:
-        """`mean`, `median` and `p95` with their intervals; without any where it was given."""
+        """`mean`, `median` and `p95` with their intervals; without intervals if it was given."""
         drawn = self._drawn(0 if self.source == "given" else resamples, seed)
         return {
             name: Estimate.of(statistic(self._table), drawn[name])
@@ -99,7 +99,7 @@ class Latency:
         return np.reshape(self.seconds, (self.rounds, -1))
 
     def _drawn(self, count: int, seed: int) -> dict[str, NDArray[np.float64]]:
-        """Each statistic where rounds and prompts are drawn, each with replacement."""
+        """Each statistic over rounds and prompts, both drawn with replacement."""
         table, random = self._table, np.random.default_rng(seed)
         drawn = np.empty((count, len(_STATISTICS)))
         for row in drawn:
@@ -116,21 +116,21 @@ def time_routing(
     rounds: int = ROUNDS,
     progress: Progress | None = None,
 ) -> dict[str, Latency]:
-    """Time decisions, one request after the other, as a gateway without traffic would see them.
+    """Time decisions, one request at a time, as in a gateway without other traffic.
 
-    The systems take turns on each prompt, each one first as often as the others.
+    The systems take turns on each prompt, and each goes first equally often.
 
     Args:
-        routes: Decide on one prompt, by the system's name.
-        prompts: What is asked; the first few are decided on once more before, untimed.
-        rounds: How often all of it is repeated.
-        progress: Shows how far it is.
+        routes: Functions that decide on one prompt, by the system's name.
+        prompts: The prompts; the first few also serve as an untimed warm-up.
+        rounds: How often all prompts are timed.
+        progress: Reports the progress of the work.
 
     Raises:
         ConfigError: There is no prompt, or no round.
     """
     if rounds < 1:
-        raise ConfigError(f"{rounds} rounds of decisions; {ROUNDS} are usual, 1 is the least")
+        raise ConfigError(f"{rounds} rounds of decisions; give at least 1 ({ROUNDS} is usual)")
     for route in routes.values():
         for prompt in prompts[:_WARM]:
             route(prompt)
@@ -157,11 +157,11 @@ _COLUMNS = ("ttft_seconds", "tokens_per_second")
 @final
 @dataclass(frozen=True)
 class Speed:
-    """How fast a target answers.
+    """The speed of a target.
 
     Attributes:
-        ttft_seconds: From the request to the first token.
-        tokens_per_second: Output tokens from then on, reasoning included.
+        ttft_seconds: Seconds from the request to the first token.
+        tokens_per_second: Output tokens per second from then on, reasoning included.
     """
 
     ttft_seconds: float
@@ -180,28 +180,28 @@ def read_speeds(path: Path) -> dict[str, Speed]:
     """Read the speeds in a YAML or CSV file, by target.
 
     Raises:
-        FormatError: The file is missing, malformed, or says something impossible.
+        FormatError: The file is missing, malformed, or has invalid values.
     """
     try:
         rows = _csv(path) if path.suffix.lower() == ".csv" else _yaml(path)
     except FileNotFoundError:
         raise FormatError("no such file", file=path) from None
     except (ValueError, RecursionError, csv.Error, ConfigError) as error:
-        told = " ".join(str(error).split())
-        raise FormatError(f"isn't a file of speeds: {told}", file=path) from None
+        detail = " ".join(str(error).split())
+        raise FormatError(f"isn't a file of speeds: {detail}", file=path) from None
     if not rows:
         raise FormatError("it names no target", file=path)
     return {str(name): _speed(str(name), row, path) for name, row in rows.items()}
 
 
 def answer_seconds(dataset: RoutingDataset, speeds: Mapping[str, Speed]) -> PerCell:
-    """How long each recorded answer takes: TTFT and its observed output at the target's speed.
+    """Duration of each recorded answer, seconds: TTFT plus its output tokens at the target's speed.
 
     NaN where the target's speed or the answer's length isn't known.
 
     Args:
         dataset: Answers with their output tokens.
-        speeds: By target.
+        speeds: The speeds by target.
     """
     known = [speeds.get(name) for name in dataset.pool.names]
     first = np.array([np.nan if one is None else one.ttft_seconds for one in known])
@@ -236,6 +236,6 @@ def _csv(path: Path) -> Mapping[Any, Any]:
             raise ValueError(f"it lacks the columns {sorted(lacking)}")
         for row in reader:
             if row["target"] in rows:
-                raise ValueError(f"target {row['target']!r} stands in it twice")
+                raise ValueError(f"target {row['target']!r} occurs twice")
             rows[row["target"]] = {column: row[column] for column in _COLUMNS}
     return rows

@@ -1,7 +1,4 @@
-"""The end-to-end study as tables, a figure and a page.
-
-The figure shows what routing adds to the bill and to the wait.
-"""
+"""The end-to-end study as tables, a page, and a figure of the cost and time that routing adds."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -28,35 +25,35 @@ from prefill_router.reporting import (
     new_figure,
     style,
 )
-from prefill_router.studies.end_to_end.result import NUMBERS, ROUTER, EndToEndStudy, number, said
+from prefill_router.studies.end_to_end.result import NUMBERS, ROUTER, EndToEndStudy, number, summary
 
 NAME = "end-to-end"
 _CAPTION = (
     "Each bar is the mean over the queries at argmax accuracy, where every query goes to the "
-    "target most probably right. The orange part is what routing adds: the encoder's price on the "
-    "left, the decision's time on the right."
+    "target that is most probably right. The orange part is what routing adds: the encoder's cost "
+    "on the left, the decision's time on the right."
 )
 _WAIT = ("routing_seconds", "answer_seconds", "routing_share", "total_cost", "accuracy")
 _READINGS = {
     "p_auccc": "targets alone",
     "charged": "encoder charged",
-    "translated": "plane moved as well",
+    "translated": "anchors moved as well",
 }
 
 
 def report_of(result: EndToEndStudy, *, title: str, known: Mapping[str, str]) -> Report:
-    """Everything that the study says.
+    """The content of the study's report.
 
     Args:
-        result: What was found.
-        title: Heads the page.
-        known: What the reader must know of the data.
+        result: The study.
+        title: Title of the page.
+        known: Facts about the data, by name.
     """
     area = "P-AUCCC with the encoder charged"
     return Report(
         name=NAME,
         title=title,
-        said=said(result),
+        summary=summary(result),
         known={
             **known,
             "best single": result.best,
@@ -79,17 +76,17 @@ def report_of(result: EndToEndStudy, *, title: str, known: Mapping[str, str]) ->
 
 _ABOUT_COST = (
     "Totals over all queries; the small print is the 95 % interval over resampled queries. Savings "
-    "and gains are the router's against the other's, on the same queries."
+    "and gains compare the router with the other system on the same queries."
 )
 _ABOUT_TIME = (
     "At argmax accuracy. Completion is from the request to the target until its answer ends; "
-    "routing comes before it. The share is routing in the time of both. Systems took turns on "
-    "every prompt; the intervals of what routing takes are over the prompts and rounds timed."
+    "routing comes before it. The share is routing's part of the total time. Systems took turns on "
+    "every prompt; the intervals of routing are over the timed prompts and rounds."
 )
 _ABOUT_AREA = (
-    "The encoder is paid at every setting alike, so it moves a router's whole curve. Where single "
-    "targets don't pay for it, the area changes; where the plane's ends are moved with the curve, "
-    "linear cost gives the same area and inverse cost nearly so."
+    "The encoder costs the same at every setting, so it moves a router's whole curve. If single "
+    "targets don't pay for it, the area changes; if the anchors of the plane move with the curve, "
+    "linear cost gives the same area and inverse cost nearly the same."
 )
 _ABOUT_SHARES = "The share of the queries that each target answers at argmax accuracy."
 
@@ -218,7 +215,7 @@ def _four(value: float) -> str:
 
 
 _ROOM = 1.35
-"""How far the axis goes beyond the longest bar, for what is written there."""
+"""Length of the axis relative to the longest bar, to leave space for the labels."""
 _PANELS = (
     ("target_cost", "encoder_cost", PER, f"US dollars per {PER:,} queries", "encoder"),
     ("answer_seconds", "routing_seconds", 1, "seconds until the answer", "decision"),

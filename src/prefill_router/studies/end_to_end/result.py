@@ -1,4 +1,4 @@
-"""What the end-to-end study found: its points and their numbers, and the same in sentences."""
+"""The result of the end-to-end study, as numbers and in sentences."""
 
 import math
 from collections.abc import Mapping
@@ -13,34 +13,37 @@ ROUTER = "router"
 Kind = Literal["share", "usd", "seconds"]
 NUMBERS: Mapping[str, tuple[str, Kind, str]] = {
     "accuracy": ("Accuracy", "share", "The mean label of the answers."),
-    "target_cost": ("Targets, $ per query", "usd", "What the targets' answers cost, as observed."),
-    "encoder_cost": ("Encoder, $ per query", "usd", "What reading the query costs."),
-    "total_cost": ("Total, $ per query", "usd", "Both together."),
-    "encoder_share": ("Encoder's share of the cost", "share", "The encoder's cost in the total."),
+    "target_cost": ("Targets, $ per query", "usd", "The observed cost of the targets' answers."),
+    "encoder_cost": ("Encoder, $ per query", "usd", "The cost of encoding the query."),
+    "total_cost": ("Total, $ per query", "usd", "Targets and encoder together."),
+    "encoder_share": (
+        "Encoder's share of the cost",
+        "share",
+        "The encoder's part of the total cost.",
+    ),
     "answer_seconds": (
         "Target completion, s",
         "seconds",
         "From the request to the target until the end of its answer, reasoning included.",
     ),
-    "routing_seconds": ("Routing, s", "seconds", "The decision, before any target is asked."),
+    "routing_seconds": ("Routing, s", "seconds", "The decision, before any target is called."),
     "total_seconds": ("Until the answer, s", "seconds", "Routing and completion together."),
-    "routing_share": ("Routing's share of the time", "share", "Routing in the time until the end."),
+    "routing_share": ("Routing's share of the time", "share", "Routing's part of the total time."),
 }
-"""The numbers of a use by name: heading, unit, meaning."""
+"""The metrics of a system at one setting, by name: heading, unit, meaning."""
 
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EndToEndPoint:
-    """Everybody at one setting of the routers.
+    """All systems at one setting of the routers.
 
     Attributes:
         lam: The setting; 1 is argmax accuracy.
-        systems: Each one's numbers (`NUMBERS`), by name: `router` first, and the best
-            single target last.
-        against: The router against each other one: `savings` (the share of the other's total cost
-            that the router saves), `accuracy_gain`, `cost_difference` (US dollars per query) and
-            `seconds_difference`, router minus other, paired.
+        systems: The metrics (`NUMBERS`) by system: `router` first, the best single target last.
+        against: The router compared with each other system: `savings` (the share of the other's
+            total cost that the router saves), `accuracy_gain`, `cost_difference` (US dollars per
+            query) and `seconds_difference`, router minus other, paired.
         shares: The share of queries that each target answers, by system.
     """
 
@@ -51,26 +54,26 @@ class EndToEndPoint:
 
     @property
     def title(self) -> str:
-        """What tables call it."""
+        """The name of the setting in tables."""
         return "argmax accuracy" if self.lam == 1 else f"lam = {self.lam:g}"
 
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EndToEndStudy:
-    """What routing costs and how long it takes, everything counted.
+    """Total cost and latency of routing.
 
     Attributes:
         queries: How many queries were judged.
-        best: The single target that everything is held against.
+        best: The single target that everything is compared with.
         points: The settings, argmax first.
         areas: P-AUCCC of each router before and after its encoder is charged (`ChargedPlane`).
         area_difference: Router minus the other router, paired; empty without another.
-        latencies: Of each router, where known.
-        charges: What each router's encoder is charged at, in words.
-        timing: Where the answers' seconds come from, in words; empty where they are unknown.
+        latencies: The latency of each router, where known.
+        charges: The price of each router's encoder, in words.
+        timing: The source of the answers' durations, in words; empty where they are unknown.
         resamples: How many resamples the intervals come from.
-        seed: What they were drawn with.
+        seed: Random seed of the resamples.
     """
 
     queries: int
@@ -86,7 +89,7 @@ class EndToEndStudy:
 
     @property
     def routers(self) -> tuple[str, ...]:
-        """The routers, the one that the study is about first."""
+        """The routers' names, the studied one first."""
         return tuple(self.areas)
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,7 +117,7 @@ class EndToEndStudy:
 
 
 def alone(target: str) -> str:
-    """What tables call asking a single target for everything."""
+    """The name in tables of using a single target for all queries."""
     return f"{target} alone"
 
 
@@ -128,11 +131,11 @@ def _point(point: EndToEndPoint) -> dict[str, Any]:
 
 
 _SMALL = 5e-4
-"""Areas that differ by less are the same to three digits."""
+"""Areas that differ by less are equal to three digits."""
 
 
-def said(result: EndToEndStudy) -> list[str]:
-    """What was found, for somebody who hasn't read the paper."""
+def summary(result: EndToEndStudy) -> list[str]:
+    """The result in sentences, for readers who don't know the paper."""
     sentences = [_overhead(result, point) for point in result.points[:1]]
     sentences += [_saved(result, point) for point in result.points]
     return [*sentences, *_waited(result.points[0], result.best), _area(result), *_order(result)]
@@ -147,14 +150,14 @@ def _overhead(result: EndToEndStudy, point: EndToEndPoint) -> str:
         else "Before a router chooses, its encoder reads the query. "
     )
     cost = (
-        f"That is {percent(share)} of what a query costs in all"
+        f"That is {percent(share)} of the total cost of a query"
         if math.isfinite(share.value)
-        else "What share of the cost that is can't be said, since the targets' costs are unknown"
+        else "Its share of the cost is unknown, since the targets' costs are unknown"
     )
     wait = (
-        f"the decision is {percent(time)} of the time until the answer is there"
+        f"the decision takes {percent(time)} of the time until the answer is complete"
         if math.isfinite(time.value)
-        else "what share of the waiting the decision is can't be said"
+        else "the decision's share of the time is unknown"
     )
     return f"{text}{cost}, and {wait} ({point.title}, {result.queries:,} queries)."
 
@@ -173,8 +176,9 @@ def _saved(result: EndToEndStudy, point: EndToEndPoint) -> str:
             f"at {points(gain)} in accuracy"
         )
     total = result.queries * point.systems[ROUTER]["total_cost"].value
-    told = f"{dollars(total)} for all {result.queries:,} queries" if math.isfinite(total) else "it"
-    start = f"At {point.title} the router costs {told}, its encoder included"
+    known = math.isfinite(total)
+    cost = f"{dollars(total)} for all {result.queries:,} queries" if known else "an unknown amount"
+    start = f"At {point.title} the router costs {cost}, its encoder included"
     return f"{start}: {'; '.join(parts)}."
 
 
@@ -186,7 +190,7 @@ def _waited(point: EndToEndPoint, best: str) -> list[str]:
     if not (math.isfinite(own.value) and math.isfinite(single.value)):
         return []
     return [
-        f"An answer is there after {own.value:.3g} s on average, routing included; from "
+        f"An answer is complete after {own.value:.3g} s on average, routing included; with "
         f"{alone(best)} after {single.value:.3g} s."
     ]
 
@@ -205,8 +209,8 @@ def _area(result: EndToEndStudy) -> str:
     return (
         f"P-AUCCC, the area under the normalised accuracy-cost curve, is {before:.4f} with the "
         f"targets' costs alone. With the encoder charged at every setting, and not to single "
-        f"targets, {how}; where the whole plane is moved by the encoder's cost, as in the paper, "
-        f"it is {moved:.4f} with inverse cost and unchanged with linear cost."
+        f"targets, {how}; if the anchors also move by the encoder's cost, as in the paper, it is "
+        f"{moved:.4f} with inverse cost and unchanged with linear cost."
     )
 
 
@@ -220,13 +224,13 @@ def _order(result: EndToEndStudy) -> list[str]:
     kept = (
         "The order of the two routers by P-AUCCC stays"
         if before * after > 0
-        else ("Charging the encoders turns the order of the two routers by P-AUCCC round")
+        else "Charging the encoders reverses the order of the two routers by P-AUCCC"
     )
     return [f"{kept}: {one} minus {other} is {before:+.4f} before and {after:+.4f} after."]
 
 
 def number(name: str, estimate: Estimate) -> str:
-    """A number of a use, in its unit."""
+    """A metric in its unit."""
     if not math.isfinite(estimate.value):
         return UNKNOWN if NUMBERS[name][1] == "usd" else NOTHING
     match NUMBERS[name][1]:
@@ -240,7 +244,7 @@ def number(name: str, estimate: Estimate) -> str:
 
 
 def percent(estimate: Estimate) -> str:
-    """A small share, with two digits after the point."""
+    """A share in percent, with two decimals."""
     return f"{100 * estimate.value:.2f} %"
 
 

@@ -1,4 +1,4 @@
-"""The study itself: routers and the best single target, at several settings, everything counted."""
+"""The study itself: total cost and time of routers and the best single target at several lam."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,21 +46,21 @@ def study_end_to_end(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> EndToEndStudy:
-    """Count everything: targets, encoders, waiting.
+    """Compare total cost, latency and accuracy, targets and encoders included.
 
     Args:
-        contenders: The router, and others that it is held against; all on the same queries and
+        contenders: The router, and others that it is compared with; all on the same queries and
             targets, in the same order.
-        best: The single target that they are held against; choose it on other queries.
-        charges: What each router's encoder is charged at, in words.
-        timing: Where the answers' seconds come from, in words.
-        lams: The settings.
+        best: The single target that they are compared with; choose it on other queries.
+        charges: The price of each router's encoder, in words.
+        timing: The source of the answers' durations, in words.
+        lams: The settings of lam.
         resamples: Bootstrap resamples of the queries; 0 for no intervals.
-        seed: Another seed, other resamples.
-        progress: Shows how far it is.
+        seed: Random seed of the resampling.
+        progress: Reports the progress of the work.
 
     Raises:
-        ConfigError: Names repeat, the queries or targets differ, or an option makes no sense.
+        ConfigError: Names repeat, the queries or targets differ, or an option is invalid.
     """
     _check(contenders, best, lams)
     scene = _StudyContext(
@@ -104,7 +104,7 @@ def study_end_to_end(
 def _waits(
     contenders: Sequence[Contender], resamples: int, seed: int
 ) -> dict[str, NDArray[np.float64]]:
-    """What a decision takes on average, as timed and then in each resample of what was timed."""
+    """The mean latency of a decision, as measured and in each resample of the measurements."""
     waits = {}
     for one in contenders:
         if one.latency is None:
@@ -138,7 +138,7 @@ class _StudyContext:
     def numbers(self, weights: Weights, waits: Mapping[str, PerResample]) -> Table:
         table: Table = {}
         weights = weights * np.all([p.contender.trial.compared for p in self.planes], axis=0)
-        nothing = np.zeros(len(weights))  # is waited for the decision where one target is asked
+        nothing = np.zeros(len(weights))  # a single target needs no decision
         for i, setting in enumerate(self.settings):
             of = {
                 name: use.numbers(weights, waits.get(name, nothing))
@@ -203,7 +203,7 @@ def _reason(key: Key) -> str:
 
 
 def _under(found: Mapping[Key, Estimate], *prefix: str) -> Estimates:
-    """The numbers whose keys begin so, by the rest of the key."""
+    """The numbers whose keys begin with the prefix, by the rest of the key."""
     return {key[-1]: one for key, one in found.items() if key[:-1] == prefix}
 
 

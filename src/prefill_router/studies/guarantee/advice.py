@@ -1,4 +1,4 @@
-"""What would do where no lam can be guaranteed: more queries, more labels, or another promise."""
+"""Advice where no lam can be guaranteed: more queries, more labels, or a weaker guarantee."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from prefill_router.studies.guarantee.betting import enough
 from prefill_router.studies.guarantee.losses import Losses, MissingLabels
 
 _NAMED = 5
-"""Of the places where labels are missing, so many are told."""
+"""How many of the cells with missing labels are named."""
 
 
 @final
 @dataclass(frozen=True)
 class Advice:
-    """What would do for lam = 1, with an even chance.
+    """What would suffice to guarantee lam = 1 with a probability of about 50 %.
 
     Attributes:
-        queries: About how many queries, all labelled and like the measured ones; None where the
-            router falls short on these, so that more won't help.
-        labels: About how many of the missing labels, if they turn out like the measured ones; None
-            where they aren't what is wanting, or wouldn't do without more queries.
-        words: The reason why there is no lam, and all this.
+        queries: About how many queries suffice, all labelled and like the measured ones; None where
+            the router falls short on these, so that more won't help.
+        labels: About how many of the missing labels suffice, if they are like the measured ones;
+            None where labels aren't the problem, or wouldn't suffice without more queries.
+        words: The reason why no lam can be guaranteed, and the advice.
     """
 
     queries: int | None
@@ -32,19 +32,19 @@ class Advice:
 
     @classmethod
     def of(cls, losses: Losses, missing: MissingLabels, *, bounded: bool, level: float) -> "Advice":
-        """What would do.
+        """Work out the advice.
 
         Args:
-            losses: At lam = 1.
-            missing: What is missing there.
+            losses: The losses at lam = 1.
+            missing: The labels missing there.
             bounded: Whether missing labels count at their worst.
-            level: At which the hypothesis stands.
+            level: Significance level of the test.
         """
         queries = enough(losses.scaled[losses.measured], losses.threshold, level=level)
         wanting = bounded and missing.queries and queries is not None
         labels = (_labels(losses, level=level) or None) if wanting else None
         if queries is not None and labels is None:
-            queries = max(queries, len(losses) + 1)  # the even chance of these is gone
+            queries = max(queries, len(losses) + 1)  # the test has failed on this many
         return cls(queries, labels, _words(losses, missing, queries, labels))
 
 
@@ -52,7 +52,7 @@ NONE_NEEDED = Advice(None, None, "")
 
 
 def places(missing: MissingLabels) -> str:
-    """Whose labels are missing where, in words."""
+    """The targets and domains with missing labels, in words."""
     told = [
         f"{cell.target} on {cell.missing:,} of {cell.needed:,}"
         + (f" in {cell.domain}" if cell.domain else "")
@@ -63,18 +63,18 @@ def places(missing: MissingLabels) -> str:
 
 
 def _labels(losses: Losses, *, level: float) -> int | None:
-    """How many of the missing labels would do, those that cost the promise most being first."""
+    """How many of the missing labels would suffice, if the most costly ones are filled in first."""
     measured = losses.scaled[losses.measured]
     worst = np.sort(losses.scaled[~losses.measured])[::-1]
 
-    def would_do(labels: int) -> bool:
+    def suffices(labels: int) -> bool:
         shares = (np.arange(labels) + 0.5) / max(labels, 1)
         learned = np.quantile(measured, shares, method="inverted_cdf")
         mixed = np.concatenate([measured, learned, worst[labels:]])
         wanted = enough(mixed, losses.threshold, level=level)
         return wanted is not None and wanted <= len(losses)
 
-    found = bisect_left(range(len(worst) + 1), True, key=would_do)
+    found = bisect_left(range(len(worst) + 1), True, key=suffices)
     return found if found <= len(worst) else None
 
 
@@ -82,19 +82,19 @@ def _words(losses: Losses, missing: MissingLabels, queries: int | None, labels: 
     if queries is None:
         return (
             f"at lam = 1 the router keeps {100 * losses.kept:.1f} % of the best single target's "
-            "accuracy where both are measured, so more queries won't help: promise less, or fit a "
+            "accuracy where both are measured, so more queries won't help: require less, or fit a "
             "better router"
         )
     if labels:
         return (
             f"at lam = 1, {missing.queries:,} of {len(losses):,} queries lack a label that the "
-            f"promise needs, and at worst {100 * losses.least:.1f} % of that accuracy is kept on "
-            f"these queries: label them. About {labels:,} would do with an even chance, if they "
-            "turn out like the others; or fit a router without the targets that lack labels, or "
-            "promise less"
+            f"guarantee needs; at worst, the router keeps {100 * losses.least:.1f} % of the best "
+            f"single target's accuracy: label these queries. About {labels:,} labels would suffice "
+            "with a probability of 50 %, if they are like the others; or fit a router without the "
+            "targets that lack labels, or require less"
         )
     return (
-        f"{int(losses.measured.sum()):,} labelled queries are too few for this promise: about "
-        f"{queries:,} would do with an even chance, if they are like these; or promise less, or "
-        "with less confidence"
+        f"{int(losses.measured.sum()):,} labelled queries are too few for this guarantee: about "
+        f"{queries:,} would suffice with a probability of 50 %, if they are like these; or require "
+        "less, or a lower confidence"
     )

@@ -1,8 +1,9 @@
 """Tests by betting: is a bounded mean below a threshold? Valid for any number of observations.
 
-Somebody who doubts that the mean is as high as `threshold` bets on each observation before seeing
-it. If it is as high, or higher, the bets are fair or worse, and the capital ever exceeds 1 / p with
-a probability of at most p (Ville's inequality). So the inverse of the highest capital is a p-value.
+A gambler who doubts that the mean is at least `threshold` bets on each observation before seeing
+it. If the mean is at least that high, the bets are fair or unfavourable, so the probability that
+the capital ever exceeds 1 / p is at most p (Ville's inequality). The inverse of the highest capital
+is therefore a p-value.
 The proof, and the stakes, which follow the variance seen so far, are those of Waudby-Smith and
 Ramdas, "Estimating means of bounded random variables by betting" (JRSS B 86, 2024;
 arXiv:2010.09686); Bates et al. 2021 (arXiv:2101.02703) have the one-sided form used here.
@@ -20,20 +21,20 @@ Observed = Float[NDArray[np.float64], " observation"]
 _BOLDEST = 0.75
 """The share of the capital that may be lost on one observation."""
 _PRIOR = 0.25
-"""The variance that is assumed before the first observation: the largest that there can be."""
+"""The variance assumed before the first observation: the largest possible one."""
 
 
 def p_value(observed: Observed, threshold: float, *, level: float) -> float:
-    """Test the hypothesis that the mean is at least the threshold; small values speak against it.
+    """The p-value of the hypothesis that the mean is at least the threshold.
 
     Args:
         observed: Independent draws in [0, 1], in an order that doesn't depend on their values.
         threshold: Strictly between 0 and 1.
-        level: At which the test will be read; the stakes are sized for it, and the p-value is valid
-            whatever it is.
+        level: The intended significance level, for which the stakes are optimised; the p-value is
+            valid for any level.
 
     Raises:
-        ConfigError: An observation is outside [0, 1], or the threshold or the level makes no sense.
+        ConfigError: An observation is outside [0, 1], or the threshold or the level is invalid.
     """
     _check(observed, threshold, level)
     if not len(observed):
@@ -44,13 +45,13 @@ def p_value(observed: Observed, threshold: float, *, level: float) -> float:
 
 
 def enough(observed: Observed, threshold: float, *, level: float) -> int | None:
-    """About how many observations like these would be rejected, with an even chance.
+    """About how many observations like these lead to a rejection with a probability of 50 %.
 
-    The best constant stake in hindsight lets the capital grow by a factor per observation; it
-    takes so many to reach 1 / level.
+    The best constant stake in hindsight multiplies the capital by a factor per observation; the
+    result is the number of observations until it reaches 1 / level.
 
     Returns:
-        None where the observations don't speak against the hypothesis, so that more won't either.
+        None where the observations aren't evidence against the hypothesis, so that more won't help.
     """
     _check(observed, threshold, level)
     if not len(observed) or observed.mean() >= threshold:
@@ -61,7 +62,7 @@ def enough(observed: Observed, threshold: float, *, level: float) -> int | None:
 
 
 def _stakes(observed: Observed, threshold: float, level: float) -> Observed:
-    """The stake on each observation, from the ones before it alone."""
+    """The stake on each observation, computed from the earlier ones alone."""
     count = np.arange(1, len(observed) + 1)
     mean = (threshold + np.cumsum(observed)) / (count + 1)
     variance = (_PRIOR + np.cumsum((observed - mean) ** 2)) / (count + 1)

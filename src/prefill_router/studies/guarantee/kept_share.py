@@ -1,6 +1,7 @@
-"""Find the cheapest lam whose accuracy is guaranteed, and say what the guarantee is.
+"""Find the cheapest lam whose accuracy is guaranteed, and describe the guarantee.
 
-The hypothesis at one lam is that routing there falls short of the promise; `Hypotheses` tests it.
+The hypothesis at one lam is that routing there falls short of the promised share; `Hypotheses`
+tests it.
 """
 
 import math
@@ -24,16 +25,16 @@ from prefill_router.studies.guarantee.losses import Choice, Losses, MissingLabel
 @final
 @dataclass(frozen=True)
 class LamTest:
-    """One hypothesis of the sequence: that routing at this lam falls short of the promise.
+    """The test of one lam, with the hypothesis that routing there falls short of the promise.
 
     Attributes:
-        lam: Where.
-        p_value: Small values speak against it.
-        queries: On how many queries it was tested.
-        missing: How many lack the label of the chosen or of the best target.
+        lam: The tested lam.
+        p_value: Small values are evidence against the hypothesis.
+        queries: Number of queries it was tested on.
+        missing: How many queries lack the label of the chosen or of the best target.
         bounded: Whether these were tested too, each label at its worst; else they were left out.
         kept: Accuracy there as a share of the best single target's, where both are measured; NaN
-            where that is 0.
+            where the latter is 0.
     """
 
     lam: float
@@ -47,19 +48,19 @@ class LamTest:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """The cheapest lam that keeps the promise, with what it was tested on.
+    """The cheapest lam that keeps the promised share, and the data that it was tested on.
 
     Where no lam can be guaranteed, the numbers are those at lam = 1.
 
     Attributes:
-        lam: It; None where no lam can be guaranteed.
+        lam: The guaranteed lam; None where no lam can be guaranteed.
         keep: The share of the best single target's accuracy that is promised.
-        confidence: The chance, at least, that the promise is kept at `lam`.
+        confidence: The minimum probability that the promise is kept at `lam`.
         best: The best single target of the train part.
-        assume: What was to be assumed of missing labels: `nothing`, or `missing-at-random`.
+        assume: The assumption about missing labels: `nothing`, or `missing-at-random`.
         bounded: Whether each missing label counted at its worst; else the queries that lack one
             were left out, as assumed.
-        queries: On how many queries it was tested.
+        queries: Number of queries it was tested on.
         missing: Which labels are missing.
         kept: Accuracy as a share of the best single target's, on the queries with both labels.
         least: The smallest such share on all queries that the missing labels allow; NaN where the
@@ -67,12 +68,12 @@ class Guarantee:
         accuracy: The accuracy on the queries with both labels.
         best_accuracy: The best single target's accuracy on the same queries.
         savings: 1 - mean cost / mean cost of the best single target, where both are known.
-        sequence: What was tested, from lam = 1 down; all but the last were rejected, the last too
-            if the sequence came to its end.
-        needed: Where there is no lam: about how many queries, all labelled, would do for lam = 1;
-            None where more queries of this kind won't help, or a lam was found.
-        labels: Where there is no lam: about how many of the missing labels would do; None where
-            that isn't known to be enough, or a lam was found.
+        sequence: The tests, from lam = 1 down; all but the last were rejected, the last too if the
+            sequence was completed.
+        needed: Where there is no lam: about how many queries, all labelled, would suffice for
+            lam = 1; None where more queries of this kind won't help, or a lam was found.
+        labels: Where there is no lam: about how many of the missing labels would suffice; None
+            where that isn't known to be enough, or a lam was found.
         advice: What to do next, in words.
     """
 
@@ -108,23 +109,23 @@ class Guarantee:
 
 
 Assumption = Literal["nothing", "missing-at-random"]
-"""What is assumed of missing labels."""
+"""The assumption about missing labels."""
 ASSUMPTIONS: tuple[Assumption, ...] = get_args(Assumption)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Hypotheses:
-    """That routing at a lam falls short of the promise, for every lam.
+    """The hypotheses, one per lam, that routing at that lam falls short of the promise.
 
     Attributes:
         trial: A system on queries that it was not fitted on.
-        best: The best single target, a column.
+        best: Column of the best single target.
         keep: The share that is promised.
-        level: At which the tests will be read.
-        assume: What is assumed of missing labels.
-        queries: Those of the trial, found by id, for their benchmarks and domains.
-        seed: Of the draws that tell how labels are missing.
+        level: Significance level of the tests.
+        assume: The assumption about missing labels.
+        queries: The trial's queries, looked up by id, for their benchmarks and domains.
+        seed: Random seed of the tests of whether labels are missing at random.
     """
 
     trial: Trial
@@ -136,16 +137,16 @@ class Hypotheses:
     seed: int
 
     def losses(self, lam: float) -> Losses:
-        """What each query loses."""
+        """The loss of each query."""
         return Losses.of(self.trial, self.trial.path.at(lam), self.best, self.keep)
 
     def missing(self, lam: float) -> MissingLabels:
-        """Which labels are missing."""
+        """The missing labels at this lam."""
         choice = self.trial.path.at(lam)
         return MissingLabels.of(self.trial, choice, self.best, self._domains, seed=self.seed)
 
     def sequence(self, lams: Sequence[float]) -> tuple[LamTest, ...]:
-        """The tests of one lam after another, up to the first that isn't rejected."""
+        """The tests of one lam after another, up to the first that isn't a rejection."""
         tested = []
         for lam in lams:
             tested.append(self.test(lam))
@@ -163,7 +164,7 @@ class Hypotheses:
         if self.assume == "missing-at-random" and not measured.all():
             left = p_value(ordered[known], losses.threshold, level=self.level)
             bounded = bool(self.missing(lam).signs)
-            # The greater of the two, so that looking at what is missing can't help a promise.
+            # The greater of the two, so that choosing after looking can't make it too small.
             found = max(found, left) if bounded else left
         count = len(losses) if bounded else int(measured.sum())
         lost = int((~measured).sum())
@@ -187,16 +188,16 @@ KEEP = 0.98
 CONFIDENCE = 0.95
 _ODDS = np.geomspace(1e4, 1e-4, 401)
 LAMS: tuple[float, ...] = (1.0, *np.round(_ODDS / (1 + _ODDS), 6).tolist(), 0.0)
-"""The lam values that are tested, falling: fixed beforehand, close together near both ends, and
-short enough to be printed in full."""
+"""The tested values of lam, falling: fixed beforehand, dense near both ends, and few enough to be
+printed in full."""
 
 
 def best_single(train: RoutingDataset) -> str:
     """The target that no other beats on the train part, on the queries that both answered.
 
-    Where no label is missing it is that of the highest accuracy, of several the first. A missing
-    label is never an advantage: of two targets, the one that lacks labels on the other's queries
-    has to be better by as much as the labels that it has leave open, so a few lucky ones won't do.
+    Where no label is missing, this is the target of highest accuracy, of several the first. A
+    missing label is never an advantage: a target that lacks labels on another's queries must be
+    better by the margin of uncertainty that its labels leave, so a few lucky labels don't suffice.
 
     Raises:
         DataError: Nothing was measured.
@@ -206,7 +207,7 @@ def best_single(train: RoutingDataset) -> str:
         raise DataError("no training query has a label, so no target is known to be the best")
     labels = train.correct[:, measured]
     known = (~np.isnan(labels)).astype(np.float64)
-    common = np.maximum(known.T @ known, 0.5)  # of no query: as open as can be, and not infinite
+    common = np.maximum(known.T @ known, 0.5)  # no common query: wide, but not infinite, margin
     right = np.nan_to_num(labels).T @ known
     open_to = np.sqrt(1 / common - 1 / known.sum(axis=0))
     margin = (right - right.T) / common - open_to + open_to.T
@@ -227,24 +228,24 @@ def guarantee(
 ) -> Guarantee:
     """Find the cheapest lam that keeps a share of the best single target's accuracy.
 
-    With a probability of at least `confidence` over the draw of the queries, the accuracy at the
-    lam that is found is at least `keep` times that of `best`, on all queries like these. It holds
-    for any number of queries, if they are independent draws that nothing was fitted or chosen on.
-    A label that is missing counts as the worst that it could be, so it holds whatever made it
-    missing.
+    With a probability of at least `confidence` over the sampling of the queries, the accuracy at
+    the returned lam is at least `keep` times that of `best` on the population of queries. This
+    holds for any number of queries, if they are independent draws that nothing was fitted or chosen
+    on. A missing label counts at its worst, so it holds for any reason why labels are missing.
 
     Args:
         trial: A system on queries that it was not fitted on.
         best: The best single target, chosen on other queries: on the train part.
-        keep: The share; above 1 asks for more than the best single target.
-        confidence: Of the promise.
-        lams: What is tested, falling; must be fixed before the labels are seen.
-        assume: `missing-at-random` leaves queries with missing labels out, at every lam where they
-            are spread over domains, choices and difficulty as chance would: for those who know
-            that whether an answer was measured has nothing to do with the query or the answer.
-        queries: Those of the trial, found by id, for their benchmarks and domains.
-        resamples: For the intervals of what is expected; they take no part in the guarantee.
-        seed: Of the resamples, and of the draws that tell how labels are missing.
+        keep: The promised share; above 1 demands more than the best single target.
+        confidence: The confidence of the guarantee.
+        lams: The tested values, falling; must be fixed before the labels are seen.
+        assume: `missing-at-random` leaves out queries with missing labels, at every lam where tests
+            don't reject that they are missing at random over domains, choices and difficulty. Use
+            it only if whether an answer was measured depends on neither the query nor the answer.
+        queries: The trial's queries, looked up by id, for their benchmarks and domains.
+        resamples: Bootstrap resamples for the intervals of the expected numbers, which play no part
+            in the guarantee.
+        seed: Random seed of the resamples and of the tests of missing at random.
 
     Raises:
         ConfigError: An option makes no sense, or the trial has no such target.
@@ -283,7 +284,7 @@ def guarantee(
 def _numbers(
     trial: Trial, choice: Choice, best: int, resamples: int, seed: int
 ) -> dict[str, Estimate]:
-    """What is to be expected, with bootstrap intervals; the same queries for both."""
+    """The expected accuracy and savings with bootstrap intervals, on the same queries."""
     tables = [trial.of_choice(table, choice) for table in (trial.correct, trial.paid)]
     alone = [table[:, best] for table in (trial.correct, trial.observed_cost)]
     both = [~(np.isnan(a) | np.isnan(b)) for a, b in zip(tables, alone, strict=True)]
@@ -321,9 +322,11 @@ def _check(trial: Trial, best: str, keep: float, confidence: float, lams: Sequen
     if best not in trial.targets:
         raise ConfigError(f"there is no target {best!r}; the targets are {list(trial.targets)}")
     if not (math.isfinite(keep) and 0 < keep <= 2):
-        raise ConfigError(f"keep is {keep}; it must be above 0 and at most 2, such as 0.98")
+        raise ConfigError(f"keep is {keep}; it must be above 0 and at most 2, for example 0.98")
     if not 0 < confidence < 1:
-        raise ConfigError(f"confidence is {confidence}; it must be between 0 and 1, such as 0.95")
+        raise ConfigError(f"confidence is {confidence}; it must be between 0 and 1, like 0.95")
     falling = all(a > b for a, b in pairwise(lams))
     if not lams or not falling or not (lams[-1] >= 0 and lams[0] <= 1):
-        raise ConfigError("lams must fall within [0, 1], with at least one of them")
+        raise ConfigError(
+            f"lams are {list(lams)}; give at least one value in [0, 1], in falling order"
+        )

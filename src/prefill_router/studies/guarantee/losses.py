@@ -1,16 +1,17 @@
-"""What a query loses against the promise, and which labels the promise lacks.
+"""The loss of each query against the promised share, and the missing labels.
 
     r = keep * y_best - y_router          in [-1, keep]
 
-The loss is keep times the best target's label, minus the router's. The promise is kept where the
+The loss is `keep` times the best target's label, minus the router's. The promise is kept where the
 mean of r over all queries is not above zero. A label that wasn't measured could be anything in
-[0, 1], so r has a largest value that it could have, whatever made the label missing: the router's
-label 0, the best target's 1; one and the same label where the router chose the best target.
+[0, 1], so r has a largest possible value, for any reason why the label is missing: with the
+router's label 0 and the best target's 1, or a single shared label where the router chose the best
+target.
 
-Labels that are lost at random are spread evenly over the domains, over the targets that the router
-chooses, and over easy and hard queries. Each is tested exactly, by drawing as many queries again
-and again (a permutation test of the chi-square statistic). A small p-value shows that labels aren't
-missing at random; a large one doesn't show that they are.
+Labels missing at random are spread evenly over the domains, over the targets that the router
+chooses, and over easy and hard queries. Each of these is tested exactly by a permutation test of
+the chi-square statistic. A small p-value shows that labels aren't missing at random; a large one
+doesn't show that they are.
 """
 
 import hashlib
@@ -51,9 +52,9 @@ class Losses:
         """The losses of some choices.
 
         Args:
-            trial: What happened.
+            trial: The system with its labels.
             choice: The chosen target of each query.
-            best: The best single target, a column.
+            best: Column of the best single target.
             keep: The share that is promised.
         """
         router = trial.of_choice(trial.correct, choice)
@@ -64,7 +65,7 @@ class Losses:
 
     @property
     def measured(self) -> Bool[NDArray[np.bool_], " query"]:
-        """Where both labels are known."""
+        """Whether both labels are known."""
         return ~(np.isnan(self.router) | np.isnan(self.best))
 
     @property
@@ -80,33 +81,34 @@ class Losses:
 
     @property
     def threshold(self) -> float:
-        """No loss at all, on that scale."""
+        """The value of a zero loss on the scale of `scaled`."""
         return 1 / (1 + self.keep)
 
     @property
     def kept(self) -> float:
         """The router's accuracy as a share of the best target's, where both are measured.
 
-        NaN where the best target's is 0.
+        NaN where the best target's accuracy is 0.
         """
         right, best = (float(label[self.measured].sum()) for label in (self.router, self.best))
         return right / best if best else float("nan")
 
     @property
     def least(self) -> float:
-        """The smallest share, on all these queries, that the missing labels allow; NaN as above."""
+        """The smallest such share on all queries that missing labels allow; NaN as in `kept`."""
         both = self.same & ~self.measured
         right = float(np.nansum(self.router[~both]))
         best = float(np.nan_to_num(self.best[~both], nan=1).sum())
-        ends = (0, int(both.sum()))  # of that one label's sum; the share is monotone in it
+        ends = (0, int(both.sum()))  # of the shared labels' sum; the share is monotone in it
         shares = [(right + end) / (best + end) for end in ends if best + end]
         return min(shares, default=float("nan"))
 
 
 def shuffled(ids: tuple[str, ...]) -> Int[NDArray[np.int64], " query"]:
-    """An order of the queries that depends on their ids alone: not on their rows, nor on labels.
+    """A pseudo-random order of the queries that depends on their ids alone, not on rows or labels.
 
-    Files are often sorted by subject or difficulty, and bets on a sorted file come out badly.
+    Files are often sorted by subject or difficulty, and the betting test has little power on sorted
+    data.
     """
     keys = [
         hashlib.sha256(f"order {name}".encode("utf-8", "surrogatepass")).digest() for name in ids
@@ -115,23 +117,23 @@ def shuffled(ids: tuple[str, ...]) -> Int[NDArray[np.int64], " query"]:
 
 
 DOUBT = 0.01
-"""A p-value up to which labels are said not to be missing at random."""
+"""The p-value up to which labels count as not missing at random."""
 _DRAWS = 1999
 _GRADES = 4
-"""Of difficulty: quarters of the share of the other targets that are right."""
+"""Number of difficulty levels, by the share of the other targets that are right."""
 Choice = Int[NDArray[np.int64], " query"]
 
 
 @final
 @dataclass(frozen=True)
 class LackingLabels:
-    """Labels of one target that one domain lacks, where the promise needs them.
+    """The missing labels of one target in one domain, of those that the promise needs.
 
     Attributes:
-        target: The target that was chosen, or the best single target.
+        target: The chosen target, or the best single target.
         domain: The domain, after the benchmark where there are several; empty where unknown.
         missing: On how many queries its label is needed and missing.
-        needed: On how many it is needed.
+        needed: On how many queries its label is needed.
     """
 
     target: str
@@ -143,15 +145,15 @@ class LackingLabels:
 @final
 @dataclass(frozen=True)
 class MissingLabels:
-    """What is missing at one lam.
+    """The missing labels at one lam.
 
     Attributes:
-        queries: How many lack the label of the chosen or of the best single target.
-        by_domain: The p-value of the hypothesis that the domain has no part in which they are.
-        by_choice: That the target chosen has none.
-        by_difficulty: That the share of right answers has none, among the targets measured on all
+        queries: How many queries lack the label of the chosen or of the best single target.
+        by_domain: The p-value of the hypothesis that missingness doesn't depend on the domain.
+        by_choice: The same for the chosen target.
+        by_difficulty: The same for the share of right answers among the targets measured on all
             queries; 1 where there is no such target.
-        where: What is missing, the most first.
+        where: The missing labels by target and domain, the most first.
     """
 
     queries: int
@@ -164,14 +166,14 @@ class MissingLabels:
     def of(
         cls, trial: Trial, choice: Choice, best: int, domains: tuple[str, ...], *, seed: int
     ) -> "MissingLabels":
-        """What is missing for some choices.
+        """The missing labels for some choices.
 
         Args:
-            trial: What happened.
+            trial: The system with its labels.
             choice: The chosen target of each query.
-            best: The best single target, a column.
-            domains: Of each query.
-            seed: Of the draws.
+            best: Column of the best single target.
+            domains: The domain of each query.
+            seed: Random seed of the permutation tests.
         """
         unknown = np.isnan(trial.correct)
         lost = unknown[np.arange(len(trial)), choice] | unknown[:, best]
@@ -185,7 +187,7 @@ class MissingLabels:
 
     @property
     def signs(self) -> dict[str, float]:
-        """The p-values that speak against labels missing at random, by what they go."""
+        """The p-values that reject labels missing at random, by the tested property."""
         found = {
             "domain": self.by_domain,
             "the router's choice": self.by_choice,
@@ -201,12 +203,12 @@ class MissingLabels:
 def unevenness(
     lost: Bool[NDArray[np.bool_], " query"], groups: Shaped[NDArray[Any], " query"], *, seed: int
 ) -> float:
-    """The chance that queries lost at random are spread over the groups as unevenly as these.
+    """The probability that as many random queries are spread over the groups as unevenly as these.
 
     Args:
-        lost: Which queries.
-        groups: A name or number for each.
-        seed: Of the draws.
+        lost: Which queries lack a label.
+        groups: A name or number for each query.
+        seed: Random seed of the draws.
 
     Returns:
         A p-value, valid for any number of queries; 1 where none or all are lost.

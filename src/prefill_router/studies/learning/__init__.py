@@ -1,4 +1,4 @@
-"""Learning curves: how good a router is with fewer labels, and whether more would help."""
+"""Learning curves: the quality of a router with fewer labels, and whether more would help."""
 
 from prefill_router.lazy_imports import face
 

@@ -1,7 +1,7 @@
-"""From points of a learning curve to what they advise, in numbers and in sentences.
+"""Advice from the points of a learning curve, in numbers and in sentences.
 
 Everything is computed for the points themselves and for each resample of test queries and draws, so
-that whatever is said of a curve comes with an interval.
+that every statement about a curve has an interval.
 """
 
 import math
@@ -30,9 +30,9 @@ from prefill_router.studies.learning.result import (
 
 Values = Float[NDArray[np.float64], " size"]
 _UPPER = 3
-"""The slope is of so many of the largest sizes: what the next labels bring is seen at the end."""
+"""The slope is taken over this many of the largest sizes, which best predict further labels."""
 FLAT = 0.005
-"""An AUC that surely gains less than this when the labels double is as good as flat."""
+"""An AUC that significantly gains less than this when the labels double counts as flat."""
 _TRUSTED = 0.7
 _MISS = 0.25
 
@@ -40,10 +40,10 @@ _MISS = 0.25
 @final
 @dataclass(frozen=True, eq=False)
 class LabelAxis:
-    """One number along the sizes of an axis.
+    """One metric along the sizes of an axis.
 
     Attributes:
-        labels: Of each size, rising.
+        labels: Number of labels of each size, rising.
         value: The mean over the draws at each size.
         resampled: The same in each resample.
     """
@@ -59,7 +59,7 @@ class LabelAxis:
 
 
 def trend_of(number: Number, axis: LabelAxis) -> Trend:
-    """How a number goes on along the axis of queries."""
+    """The trend of a metric along the axis of queries."""
     sign = better(number)
 
     def error(values: Values) -> Values:
@@ -96,7 +96,7 @@ def trend_of(number: Number, axis: LabelAxis) -> Trend:
 
 
 def slope(labels: Values, values: Values) -> float:
-    """The least-squares rise per doubling of the labels, over the largest sizes."""
+    """The least-squares slope per doubling of the labels, over the largest sizes."""
     known = np.flatnonzero(np.isfinite(values))[-_UPPER:]
     if len(known) < 2:
         return float("nan")
@@ -106,7 +106,7 @@ def slope(labels: Values, values: Values) -> float:
 
 
 def spread_of(number: Number, queries: LabelAxis, targets: LabelAxis) -> Estimate:
-    """How much better labels are as few targets of all queries than as all targets of few."""
+    """The gain from spending labels on few targets of all queries, not all targets of few."""
     sign = better(number)
     within = (targets.labels >= queries.labels[0]) & (targets.labels < queries.labels[-1])
 
@@ -130,16 +130,16 @@ def spread_of(number: Number, queries: LabelAxis, targets: LabelAxis) -> Estimat
 
 
 def verdict_of(trends: Mapping[Number, Trend], full: SizePoint) -> tuple[Verdict, str]:
-    """Whether more labels help, by AUC: what a router learns shows there first."""
+    """Whether more labels help, judged by AUC, where learning shows first."""
     auc, rise = full.numbers["auc_mean"], trends["auc_mean"].per_doubling
     if math.isnan(auc.lower):
         why = auc.reason or "there is no interval of the mean AUC with all labels"
-        return "can't tell", f"whether anything has been learned isn't known: {why}"
+        return "can't tell", f"it isn't known whether anything was learned: {why}"
     if not auc.lower > 0.5:
         return (
             "more labels won't help",
-            "with all labels the mean AUC isn't surely above 0.5, so nothing has been learned: "
-            "other features are needed before more labels",
+            "with all labels the mean AUC isn't significantly above 0.5, so nothing was learned: "
+            "try other features before more labels",
         )
     if rise.lower > 0:
         return (
@@ -151,11 +151,11 @@ def verdict_of(trends: Mapping[Number, Trend], full: SizePoint) -> tuple[Verdict
         return (
             "more labels won't help",
             f"doubling the labels raises the mean AUC by less than {FLAT:g}, so these features "
-            "and this predictor have learned what they can",
+            "and this predictor have nearly reached their limit",
         )
     return (
         "can't tell",
-        "the curve is too noisy to say: doubling the labels changes the mean AUC by "
+        "the curve is too noisy: doubling the labels changes the mean AUC by "
         f"{rise.lower:+.4f} to {rise.upper:+.4f}; draw more often, or judge on more queries",
     )
 
@@ -165,7 +165,7 @@ def _of_laws(
     resampled: Sequence[PowerLaw | None],
     of: Callable[[PowerLaw], float],
 ) -> Estimate:
-    """A number of a law with its interval, in which never is the largest number of all."""
+    """A number computed from the power law with its interval, whose bounds may be infinite."""
     if found is None:
         nan = float("nan")
         return Estimate(nan, nan, nan, reason="too few sizes for a power law")
@@ -183,33 +183,33 @@ def _why_poor(law: PowerLaw | None, r2: float, held_out: Estimate, errors: Value
     if law is None:
         return "too few sizes are known for a power law"
     if not r2 >= _TRUSTED:
-        return "the points scatter more than they fall"
+        return "the scatter of the points exceeds their trend"
     known = errors[np.isfinite(errors)]
     wide = abs(held_out.value) > _MISS * float(np.ptp(known))
     if wide and (held_out.lower > 0 or held_out.upper < 0):
-        return "a law of the smaller sizes doesn't predict the largest"
+        return "a power law through the smaller sizes doesn't predict the largest"
     return ""
 
 
 _FAR = 10.0
-"""A law that is asked for more than so many times the labels is only guessing."""
+"""Beyond this multiple of the labels, the power law's prediction is called a guess."""
 POINTS: tuple[Number, ...] = ("argmax_accuracy", "auc_mean")
-"""The numbers of which a point more is priced."""
+"""The metrics for which the cost of another point is given."""
 _EVEN = 0.002
 
 
-def said(found: LearningStudy) -> list[str]:
-    """What was found, for somebody who hasn't read the paper."""
+def summary(found: LearningStudy) -> list[str]:
+    """The result in sentences, for readers who don't know the paper."""
     start = (
         f"Each router was fitted on shares of {found.queries:,} labelled queries with "
-        f"{found.labels:,} measured outcomes, and again on all queries with fewer targets measured "
-        f"each; all were judged on the same {found.tested:,} other queries."
+        f"{found.labels:,} measured outcomes, and also on all queries with fewer targets measured "
+        f"per query; all were judged on the same {found.tested:,} other queries."
     )
     return [*(" ".join(of_curve(curve, found)) for curve in found.curves.values()), start]
 
 
 def of_curve(curve: LearningCurve, found: LearningStudy) -> list[str]:
-    """What one router's curve says."""
+    """The statements about one router's curve."""
     lines = [f"{curve.name}: {curve.verdict}: {curve.because}."]
     if curve.verdict != "more labels won't help":
         lines += [_point(curve, number, found) for number in POINTS]
@@ -226,42 +226,42 @@ def _point(curve: LearningCurve, number: Number, found: LearningStudy) -> str:
     )
     asked = trend.labels_for_step
     if trend.why_poor:
-        return f"{step}: how many labels it takes can't be said, since {trend.why_poor}."
+        return f"{step}: the number of labels it takes is unknown, since {trend.why_poor}."
     if math.isinf(asked.value):
-        text = f"{step}: by the power law no number of labels gives it"
+        text = f"{step}: by the power law no number of labels reaches it"
         few = math.isfinite(asked.lower) and asked.lower <= _FAR * found.labels
         return f"{text}, though {_more(asked.lower, found)} may do." if few else f"{text}."
     text = f"{step} takes about {_more(asked.value, found)}{_range(asked, found)}"
     if asked.value > _FAR * found.labels:
-        return f"{text}. That is so far beyond what was measured that it is a guess."
+        return f"{text}. That is far beyond the measured range, so it is a guess."
     return f"{text}{_price(asked.value, found)}."
 
 
 def _spread(curve: LearningCurve) -> str:
     one = curve.spread["auc_mean"]
     if math.isnan(one.value):
-        return "More queries or more targets per query: it can't be said from these sizes."
+        return "More queries or more targets per query: these sizes can't decide it."
     change = f"{one.value:+.4f} mean AUC ({one.lower:+.4f} to {one.upper:+.4f})"
     if one.lower > 0:
         return (
-            "For the same number of labels it pays to ask fewer targets about more queries: "
+            "For the same number of labels it is better to query fewer targets on more queries: "
             f"{change}."
         )
     if one.upper < 0:
         return (
-            "For the same number of labels it pays to ask every target about fewer queries: "
-            f"{change} for spreading them."
+            "For the same number of labels it is better to query every target on fewer queries: "
+            f"{change} for fewer targets on more queries."
         )
     even = max(abs(one.lower), abs(one.upper)) < _EVEN
-    how = "makes no difference" if even else "makes no sure difference"
+    how = "makes no difference" if even else "makes no significant difference"
     return (
-        f"Whether the same labels are few targets of many queries or all targets of few {how}: "
-        f"{change} for spreading them; take whichever is cheaper to get."
+        f"Spending the same labels on few targets of many queries, not all targets of few, {how}: "
+        f"{change}; take whichever is cheaper to collect."
     )
 
 
 def _more(labels: float, found: LearningStudy) -> str:
-    """So many more labels, as queries with all targets too."""
+    """The number of additional labels, also as queries with all targets."""
     extra = max(0.0, labels - found.labels)
     queries = extra * found.queries / found.labels
     return f"{rounded(extra)} more labels ({rounded(queries)} queries with every target)"
@@ -287,7 +287,7 @@ def _price(labels: float, found: LearningStudy) -> str:
 
 
 def rounded(value: float) -> str:
-    """A number to two digits, since no more are known."""
+    """A number to two significant digits, since it isn't known more precisely."""
     if value < 1:
         return "0"
     digits = 1 - math.floor(math.log10(value))

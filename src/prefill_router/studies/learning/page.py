@@ -1,6 +1,6 @@
 """The study of learning curves as tables, a figure and a page.
 
-The figure shows each number against labels, for both ways of having fewer.
+The figure shows each metric against the number of labels, for both ways of using fewer labels.
 """
 
 import math
@@ -30,7 +30,7 @@ from prefill_router.reporting import (
     new_figure,
     style,
 )
-from prefill_router.studies.learning.advice import rounded, said, shown
+from prefill_router.studies.learning.advice import rounded, shown, summary
 from prefill_router.studies.learning.result import (
     NUMBERS,
     STEP,
@@ -46,43 +46,43 @@ from prefill_router.studies.recipe_fits import failures
 NAME = "learning"
 _CAPTION = (
     "Filled dots: fewer labelled queries, every target measured. Open squares: all queries, fewer "
-    "targets measured of each. At the same place on the horizontal axis both cost the same number "
-    "of answers to collect and grade. A dotted line, where there is one, is the power law through "
-    "the dots, drawn to twice the labels there are (grey line). Shades join the 95 % intervals of "
-    "each size, over draws and test queries."
+    "targets measured of each. At the same horizontal position both need the same number of "
+    "answers to be collected and graded. A dotted line, where there is one, is the power law "
+    "through the dots, drawn to twice the available labels (grey line). Shaded areas are the 95 % "
+    "intervals of the sizes, over draws and test queries."
 )
 _ABOUT = (
     "Every row is the mean over the draws; the small print is the 95 % interval over draws and "
     "test queries together. The test queries are the same everywhere, so differences between rows "
-    "are surer than their intervals look."
+    "are more certain than their intervals suggest."
 )
 _LAW = (
-    "The error (1 minus the number, or the Brier score itself) is fitted as a + b n^-c, n the "
-    "labels. Rises are improvements, whatever their direction. A law is not to be trusted where "
-    "the last column says why."
+    "The error (1 minus the metric, or the Brier score itself) is fitted as a + b n^-c, where n is "
+    "the number of labels. Gains are improvements, also where lower is better. Don't trust a power "
+    "law where the last column gives a reason."
 )
 
 
 def report_of(found: LearningStudy, *, title: str, known: Mapping[str, str]) -> Report:
-    """Everything that the study says.
+    """The content of the study's report.
 
     Args:
-        found: It.
-        title: Heads the page.
-        known: What the reader must know of the data.
+        found: The study.
+        title: Title of the page.
+        known: Facts about the data, by name.
     """
     parts: list[Part] = [ReportFigure("learning", draw(found), rows(found), _CAPTION)]
     for name, curve in found.curves.items():
         lost = failures(curve.failed, said="These fits had too little to learn from:")
         parts += [
             Section(f"{name}: each size", [Note(_ABOUT), _sizes(curve), *lost]),
-            Section(f"{name}: how it goes on", [Note(_LAW), _trends(curve)]),
+            Section(f"{name}: trends", [Note(_LAW), _trends(curve)]),
         ]
     meanings = {HEADLINE[n].label: HEADLINE[n].meaning for n in NUMBERS}
     return Report(
         name=NAME,
         title=title,
-        said=said(found),
+        summary=summary(found),
         known={
             **known,
             "draws of each size": str(found.draws),
@@ -101,7 +101,7 @@ def report_of(found: LearningStudy, *, title: str, known: Mapping[str, str]) -> 
 
 
 def trend_rows(found: LearningStudy) -> Rows:
-    """The trends as rows; labels without end are missing."""
+    """The trends as rows; infinite numbers of labels are missing."""
     return [
         {
             "router": name,
@@ -161,12 +161,12 @@ def _named(point: SizePoint) -> str:
 def _trends(curve: LearningCurve) -> Table:
     head = [
         "Number",
-        "rise per doubling, measured",
-        "rise of the next doubling, by the law",
-        f"labels in all for {STEP:g} more",
-        "few targets of all queries against all targets of few",
+        "gain per doubling, measured",
+        "gain of the next doubling, by the power law",
+        f"total labels for {STEP:g} more",
+        "few targets of all queries minus all targets of few",
         "R²",
-        "not to be trusted because",
+        "unreliable because",
     ]
     body: list[Row] = []
     for number in NUMBERS:
@@ -192,19 +192,19 @@ def _counted(one: Estimate) -> Cell:
 
 
 def _ranged(values: Sequence[str]) -> Cell:
-    """A number and the ends of its interval, where all of them are known."""
+    """A cell with a number and the bounds of its interval, where all are known."""
     return Cell(values[0], note="" if NOTHING in values else f"{values[1]} to {values[2]}")
 
 
 _BEYOND = 2.0
-"""How far beyond the largest size a law is drawn."""
+"""How far beyond the largest size a power law is drawn, as a factor."""
 _TICKS = 6
 _EDGE = 1.15
-"""Room beside the outermost sizes."""
+"""Margin beside the outermost sizes, as a factor."""
 
 
 def draw(found: LearningStudy) -> Figure:
-    """Draw every number against the measured outcomes that were learned from."""
+    """Draw every metric against the number of measured outcomes in training."""
     figure = new_figure(9.8, 7.4)
     panels = figure.subplots(2, 2)
     for axes, number in zip(panels.flat, NUMBERS, strict=True):
@@ -216,7 +216,7 @@ def draw(found: LearningStudy) -> Figure:
 
 
 def rows(found: LearningStudy) -> list[dict[str, Any]]:
-    """The data of the figure: a row per router, size and number."""
+    """The data of the figure: a row per router, size and metric."""
     return [
         {
             "router": name,

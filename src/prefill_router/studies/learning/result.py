@@ -1,11 +1,11 @@
-"""What a study of learning curves found: its numbers, the curves, and a power law through each.
+"""The result of a learning-curve study: metrics, curves, and a power law through each.
 
     err(n) = a + b n^-c
 
-The form in which the error of most learners falls with their data (Hestness et al. 2017, "Deep
-learning scaling is predictable, empirically"). For each exponent the best a and b, neither
-negative, have a closed form; the exponent is searched on a grid. Points far off count less (Huber's
-weights), so that one unlucky fit doesn't bend the curve.
+The error of most learners falls with the amount of data in this form (Hestness et al. 2017, "Deep
+learning scaling is predictable, empirically"). For each exponent the best non-negative a and b have
+a closed form; the exponent is searched on a grid. Outliers count less (Huber's weights), so that
+one unlucky fit doesn't bend the curve.
 """
 
 import math
@@ -41,19 +41,19 @@ from prefill_router.studies.recipe_fits import RecipeFailure
 
 Number = Literal["auc_mean", "brier_mean", "argmax_accuracy", "headroom_captured"]
 NUMBERS: tuple[Number, ...] = get_args(Number)
-"""As in `evaluation.catalogue.HEADLINE`."""
+"""Names of metrics in `evaluation.catalogue.HEADLINE`."""
 _SAME = 1e-12
 
 
 @final
 class FitJudge:
-    """One fit on the test queries, sorted once."""
+    """Computes the metrics of one fit on the test queries, which are sorted once."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial, self._ranking, self._sweep = trial, rankings(trial), LambdaSweep.of(trial)
 
     def numbers(self, weights: Weights) -> dict[Number, PerResample]:
-        """Each number in each resample."""
+        """Each metric in each resample."""
         trial, same = self._trial, weights * self._trial.compared
         top, _ = best_point(self._sweep.points(weights))
         single = np.fmax.reduce(known_mean(same, trial.single_label), axis=1)
@@ -68,7 +68,7 @@ class FitJudge:
 
 
 def better(number: Number) -> int:
-    """1 where a higher number is better, else -1."""
+    """1 where higher is better, else -1."""
     return -1 if number == "brier_mean" else 1
 
 
@@ -79,7 +79,7 @@ _HUBER = 1.345
 """95 % as efficient as least squares where errors are normal (Huber 1964)."""
 _MAD = 1.4826
 _LEAST = 4
-"""Three parameters go through any three points."""
+"""The fewest sizes for a fit: three parameters fit any three points exactly."""
 
 
 @final
@@ -88,10 +88,10 @@ class PowerLaw:
     """An error that falls with the number of labels.
 
     Attributes:
-        floor: a, what no number of labels gets below.
+        floor: a, the error with infinitely many labels.
         scale: b n^-c at the largest size.
         exponent: c.
-        largest: The largest size that was seen; beyond it the law is a guess.
+        largest: The largest fitted size; beyond it the law is an extrapolation.
     """
 
     floor: float
@@ -101,11 +101,11 @@ class PowerLaw:
 
     @classmethod
     def fit(cls, sizes: Sizes, errors: Sizes) -> "PowerLaw":
-        """The robust fit.
+        """Fit the power law robustly.
 
         Args:
             sizes: Numbers of labels, positive.
-            errors: The mean error at each; NaN where unknown.
+            errors: The mean error at each size; NaN where unknown.
 
         Raises:
             FitError: Fewer than four sizes are known.
@@ -132,7 +132,7 @@ class PowerLaw:
         return value
 
     def labels_for(self, gain: float) -> float:
-        """How many labels in all lower the error at the largest size by so much; inf if none do."""
+        """The total number of labels that lowers the error at `largest` by `gain`; may be inf."""
         left = self.scale - gain
         if left <= 0 or self.scale <= 0:
             return math.inf
@@ -140,11 +140,11 @@ class PowerLaw:
             return float(self.largest * np.float64(self.scale / left) ** (1 / self.exponent))
 
     def gain(self, times: float) -> float:
-        """How much lower the error is with so many times the labels of the largest size."""
+        """How much lower the error is with `times` as many labels as the largest size."""
         return self.scale * (1 - float(times**-self.exponent))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; b is that of labels relative to `largest`."""
+        """Plain values for JSON; b refers to labels relative to `largest`."""
         return {"a": self.floor, "b": self.scale, "c": self.exponent, "largest": self.largest}
 
 
@@ -154,7 +154,7 @@ def explained(law: PowerLaw, sizes: Sizes, errors: Sizes) -> float:
     Args:
         law: The law.
         sizes: Numbers of labels.
-        errors: The mean error at each; NaN where unknown.
+        errors: The mean error at each size; NaN where unknown.
     """
     known = np.isfinite(errors)
     x, y = sizes[known], errors[known]
@@ -167,7 +167,7 @@ def explained(law: PowerLaw, sizes: Sizes, errors: Sizes) -> float:
 def _best(
     table: Float[NDArray[np.float64], "size exponent"], y: Sizes, weight: Sizes
 ) -> tuple[float, float, int]:
-    """The a, b and place of the exponent with the least weighted squares."""
+    """The a, b and exponent index with the smallest weighted sum of squares."""
     total = weight.sum()
     mean_u, mean_y = weight @ table / total, float(weight @ y / total)
     centred = table - mean_u
@@ -185,20 +185,20 @@ def _best(
 
 Verdict = Literal["more labels help", "more labels won't help", "can't tell"]
 STEP = 0.01
-"""One point: of accuracy, of headroom, of AUC or of Brier score."""
+"""One point of accuracy, headroom, AUC or Brier score."""
 
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SizePoint:
-    """A router learned from less.
+    """A router learned from fewer labels.
 
     Attributes:
-        size: How much.
-        queries: Labelled queries that were trained on.
-        labels: Measured outcomes of them, mean over the draws.
-        numbers: The mean over the draws, with intervals of draws and test queries together.
-        draws: Each draw's own numbers; NaN where a fit failed.
+        size: How much of the labels was used.
+        queries: Number of labelled queries in training.
+        labels: Number of their measured outcomes, averaged over the draws.
+        numbers: Metrics averaged over the draws, with intervals over draws and test queries.
+        draws: Each draw's metrics; NaN where a fit failed.
     """
 
     size: Size
@@ -222,17 +222,18 @@ class SizePoint:
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trend:
-    """How one number goes on with more labelled queries.
+    """The trend of one metric with more labelled queries.
 
     Attributes:
         law: The power law of its error; None where too few sizes are known.
-        per_doubling: What doubling the labels brought over the upper sizes, as an improvement;
-            measured, and not the law's.
-        next_doubling: What the law expects of the next doubling, as an improvement.
-        explained: R squared of the law on the sizes.
-        held_out: The largest size's error minus what a law of the other sizes predicts.
-        labels_for_step: How many labels in all the law asks for `STEP` more; infinite for never.
-        why_poor: Why the law isn't to be trusted; empty where nothing speaks against it.
+        per_doubling: Improvement per doubling of the labels over the largest sizes; measured, not
+            from the power law.
+        next_doubling: Improvement that the power law predicts for the next doubling.
+        explained: R squared of the power law on the sizes.
+        held_out: The largest size's error minus the prediction of a law fitted to the other sizes.
+        labels_for_step: Total labels that the power law needs for an improvement of `STEP`; may be
+            infinite.
+        why_poor: Why the power law is unreliable; empty where it isn't.
     """
 
     law: PowerLaw | None
@@ -244,7 +245,7 @@ class Trend:
     why_poor: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; None also for labels without end."""
+        """Plain values for JSON; None also for an infinite number of labels."""
         return {
             "law": None if self.law is None else self.law.to_dict(),
             "per_doubling": self.per_doubling.to_dict(),
@@ -263,11 +264,11 @@ class LearningCurve:
     """The learning curves of one recipe.
 
     Attributes:
-        name: Its name.
+        name: The recipe's name.
         points: Every size, shares of the queries first.
-        trends: By number, over shares of the queries.
-        spread: By number: how much better the same labels are as few targets each of all queries
-            than as all targets of few queries, averaged over the sizes where both are known.
+        trends: The trend of each metric over shares of the queries.
+        spread: The improvement of each metric if the same labels are few targets of all queries and
+            not all targets of few queries, averaged over the sizes where both are known.
         verdict: Whether more labels help.
         because: The reason.
         failed: The fits that couldn't be made.
@@ -288,13 +289,13 @@ class LearningCurve:
 
     @property
     def targets_axis(self) -> tuple[SizePoint, ...]:
-        """All queries with so many targets measured, by rising size; all of them last."""
+        """All queries with fewer measured targets per query, by rising size; all targets last."""
         few = [p for p in self.points if p.size.measured is not None]
         return (*few, *(p for p in self.points if p.size == Size()))
 
     @property
     def full(self) -> SizePoint:
-        """With all labels."""
+        """The point with all labels."""
         return next(p for p in self.points if p.size == Size())
 
     def to_dict(self) -> dict[str, Any]:
@@ -315,15 +316,15 @@ class LearningStudy:
     """Learning curves of several recipes on the same test queries.
 
     Attributes:
-        curves: By recipe.
-        queries: Labelled queries there are to learn from.
-        labels: Measured outcomes of them.
+        curves: The learning curves by recipe.
+        queries: Number of labelled queries available for training.
+        labels: Number of their measured outcomes.
         targets: The targets' names.
         tested: How many queries were judged.
         label_cost: The mean observed cost of one outcome, US dollars; NaN where unknown.
         draws: How often each size was drawn.
         resamples: How many resamples the intervals come from.
-        seed: Of everything that was drawn.
+        seed: Random seed of draws, fits and resamples.
     """
 
     curves: Mapping[str, LearningCurve]

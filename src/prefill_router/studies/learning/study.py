@@ -1,7 +1,6 @@
-"""Fits on less and less, judged on the same test queries.
+"""Fits on fewer labels, judged on the same test queries.
 
-The predictions of each fit are kept as soon as they are made, so that interrupted work goes on from
-there.
+The predictions of each fit are kept once they are made, so that interrupted work can resume.
 """
 
 import hashlib
@@ -45,13 +44,14 @@ _LEAST_DRAWS = 2
 @final
 @dataclass(frozen=True)
 class LearningPlan:
-    """How learning curves are drawn.
+    """Options of a learning-curve study.
 
     Attributes:
-        sizes: How much is kept; chosen for the data if empty, and all labels are always among them.
+        sizes: How much of the labels is kept; chosen for the data if empty. All labels are always
+            included.
         draws: How often each size is drawn and fitted.
         resamples: Bootstrap resamples of test queries and draws.
-        seed: Of everything that is drawn.
+        seed: Random seed of draws, fits and resamples.
     """
 
     sizes: tuple[Size, ...] = ()
@@ -65,7 +65,7 @@ class LearningPlan:
                 f"{self.draws} draws of each size; at least {_LEAST_DRAWS} are needed"
             )
         if self.resamples < 1:
-            raise ConfigError(f"{self.resamples} resamples; curves need them, 200 is usual")
+            raise ConfigError(f"{self.resamples} resamples; curves need at least 1 (200 is usual)")
         if self.seed < 0:
             raise ConfigError(f"the seed is {self.seed}; it must be 0 or more")
 
@@ -80,16 +80,16 @@ def study_learning(
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> LearningStudy:
-    """Learn from shares of the labels and see how good that is on the test part.
+    """Fit on subsets of the labels and judge the fits on the test part.
 
     Args:
         dataset: Scored answers.
-        recipes: By name.
-        states: What their features read, see `fitting.gather`.
-        drawn: The split; only its train and calibration parts are thinned and learned from.
-        plan: How; the defaults if not given.
-        folder: Keeps the predictions of each fit; interrupted, the work goes on from there.
-        progress: Shows how far it is.
+        recipes: The recipes by name.
+        states: Hidden states for their features, see `fitting.gather`.
+        drawn: The split; only its train and calibration parts are subsampled and used for fitting.
+        plan: The options; the defaults if not given.
+        folder: Keeps the predictions of each fit, so that interrupted work can resume.
+        progress: Reports the progress of the work.
 
     Raises:
         FitError: A recipe can't be fitted with all labels.
@@ -169,7 +169,7 @@ class _LearningWork:
         except MissingExtraError:
             raise
         except (FitError, ConfigError, DataError) as error:
-            if size == FULL:  # else it comes of having too little
+            if size == FULL:  # a smaller size may fail for lack of data
                 raise
             return replace(found, why=str(error))
 
@@ -259,7 +259,7 @@ def _advised(
 def _judged(
     judges: Sequence[FitJudge | None], weights: Weights, shape: tuple[int, int]
 ) -> dict[Number, NDArray[np.float64]]:
-    """Each number: [resample, size, draw]."""
+    """Each metric: [resample, size, draw]."""
     nothing = np.full(len(weights), np.nan)
     rows = [None if judge is None else judge.numbers(weights) for judge in judges]
     return {
@@ -271,14 +271,14 @@ def _judged(
 
 
 def _redrawn(table: NDArray[np.float64], *, seed: int) -> NDArray[np.float64]:
-    """The mean over draws drawn with replacement, the same ones at every size: [resample, size]."""
+    """Bootstrap means over the draws, with the same indices at every size: [resample, size]."""
     resamples, _, draws = table.shape
     picked = np.random.default_rng([seed, 3]).integers(0, draws, (resamples, 1, draws))
     return _mean(np.take_along_axis(table, np.broadcast_to(picked, table.shape), axis=2))
 
 
 def _mean(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean over the last axis of what is known; NaN where nothing is."""
+    """The mean of the known values over the last axis; NaN where none is known."""
     known = np.isfinite(table)
     total = np.where(known, table, 0).sum(axis=-1)
     count = known.sum(axis=-1)
@@ -296,7 +296,7 @@ def key_of(
     config: FitConfig,
     size: Size,
 ) -> str:
-    """What makes these predictions and no others, as a file's name."""
+    """A file name that identifies these predictions: a digest of everything they depend on."""
     told = {
         "package": __version__,
         "dataset": dataset.fingerprint,
@@ -311,7 +311,7 @@ def key_of(
 
 
 def held(path: Path, ids: tuple[str, ...], targets: tuple[str, ...]) -> Predictions | None:
-    """The predictions that were kept, if they are there and whole."""
+    """The kept predictions, if the file exists and is intact."""
     try:
         found = read_tensors(path)
         tables: Mapping[str, Any] = {name: found.tensors[name] for name in _TABLES}

@@ -1,4 +1,4 @@
-"""Less of the same data: fewer labelled queries, or fewer measured targets of each."""
+"""Subsets of the labels: fewer labelled queries, or fewer measured targets of each."""
 
 from dataclasses import dataclass, replace
 from typing import final
@@ -11,9 +11,9 @@ from prefill_router.errors import ConfigError
 
 _LEARNED: tuple[Part, ...] = ("train", "calibration")
 _LEAST = 20
-"""Fewer queries than this teach nobody anything; no default size is smaller."""
+"""The smallest default size in queries, since fewer teach a router nothing."""
 _SHARES = 5
-"""Sizes of the query axis at least, by default: a power law has three parameters."""
+"""The fewest default sizes of the query axis, since a power law has three parameters."""
 
 
 @final
@@ -22,8 +22,8 @@ class Size:
     """How much of the labels is kept.
 
     Attributes:
-        share: Of the labelled queries.
-        measured: Targets of each query whose outcome is kept, at most; None for all.
+        share: The share of the labelled queries that is kept.
+        measured: The most outcomes that are kept per query; None for all.
     """
 
     share: float = 1.0
@@ -37,7 +37,7 @@ class Size:
 
     @property
     def words(self) -> str:
-        """How many targets of each query."""
+        """The number of targets per query, in words."""
         if self.measured is None:
             return "every target"
         return f"{self.measured} target{'s' if self.measured > 1 else ''} each"
@@ -47,14 +47,14 @@ FULL = Size()
 
 
 def sizes_for(dataset: RoutingDataset, drawn: Split) -> tuple[Size, ...]:
-    """Sizes that answer both questions: shares of queries, and the same labels as few targets each.
+    """Default sizes on both axes: fewer queries, and the same labels as fewer targets per query.
 
-    Doubling numbers of targets, up to all that are measured; shares of the queries with as many
-    labels; and halves of the smallest share until the query axis has five sizes.
+    These are doubling numbers of targets up to all measured ones, shares of the queries with
+    equally many labels, and halves of the smallest share until the query axis has five sizes.
 
     Args:
         dataset: Scored answers.
-        drawn: The split whose train part is thinned.
+        drawn: The split whose train part is subsampled.
     """
     train = dataset.select(drawn["train"])
     each = labels_of(train) / len(train)
@@ -77,16 +77,16 @@ def labels_of(dataset: RoutingDataset) -> int:
 def thinned(
     dataset: RoutingDataset, drawn: Split, size: Size, *, seed: int
 ) -> tuple[RoutingDataset, Split]:
-    """The dataset and split with less of the train and calibration parts; the test part stays.
+    """The dataset and split with fewer train and calibration labels; the test part is unchanged.
 
-    With the same seed a smaller size is a part of a larger one. What isn't kept was never asked:
-    its label, tokens and cost are all missing. Row order doesn't matter.
+    With the same seed a smaller size is a subset of a larger one. The label, tokens and cost of
+    outcomes that aren't kept are all missing, as if never measured. Row order doesn't matter.
 
     Args:
         dataset: Scored answers.
         drawn: The split.
         size: How much is kept.
-        seed: Another seed, other queries and outcomes.
+        seed: Random seed of the draw of queries and outcomes.
     """
     parts = dict(drawn.parts)
     for part in _LEARNED:
@@ -106,7 +106,7 @@ def _some(ids: tuple[str, ...], share: float, seed: int) -> tuple[str, ...]:
 
 
 def _masked(dataset: RoutingDataset, ids: list[str], count: int, seed: int) -> RoutingDataset:
-    """Only so many of the measured outcomes of these queries, drawn for each query."""
+    """Keep at most `count` random measured outcomes of each of these queries."""
     rows, columns = dataset.rows(ids), np.argsort(dataset.pool.names)
     keys = np.full((len(ids), len(columns)), np.inf)
     keys[:, columns] = np.random.default_rng([seed, 2]).random(keys.shape)

@@ -1,4 +1,4 @@
-"""The search for the best configuration, on train rows alone, and one look at the test part."""
+"""The search for the best configuration on train rows, and one evaluation on the test part."""
 
 from prefill_router.lazy_imports import face
 

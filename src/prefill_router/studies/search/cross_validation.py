@@ -1,6 +1,6 @@
-"""The search: candidates are proposed, scored fold by fold, stopped when hopeless, and kept.
+"""The search: candidates are proposed, scored fold by fold, stopped early, and recorded.
 
-Folds are scored in this process, or in several others.
+Folds are scored in this process, or in several worker processes.
 """
 
 import os
@@ -28,19 +28,19 @@ from prefill_router.studies.search.space import Space
 from prefill_router.studies.search.trials import SearchTrial, TrialLedger, worth
 
 Answer = tuple[dict[str, FoldScore], float, str]
-"""Scores by kind of calibration, seconds, and why there are none."""
+"""Scores by kind of calibration, seconds, and the reason where there are no scores."""
 
 
 @final
 class FoldWorkers:
-    """Scores folds: several at once in other processes, or one here, when it is asked."""
+    """Scores folds: several at once in worker processes, or one at a time in this process."""
 
     def __init__(self, at: FoldScorer | Executor, size: int) -> None:
         self._at = at
         self.size = size
 
     def score(self, recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int) -> "Future[Answer]":
-        """Begin to score one candidate on one fold."""
+        """Start scoring one candidate on one fold."""
         if isinstance(self._at, Executor):
             return self._at.submit(_answer_there, recipe, tuple(kinds), fold)
         done: Future[Answer] = Future()
@@ -50,7 +50,7 @@ class FoldWorkers:
 
 @contextmanager
 def team(bench: FoldScorer, jobs: int) -> Iterator[FoldWorkers]:
-    """One process for each job; only train rows are sent there, since the bench has no others."""
+    """Start a process for each job; only train rows are sent there, as `bench` has no others."""
     if jobs == 1:
         yield FoldWorkers(bench, 1)
         return
@@ -64,7 +64,7 @@ def team(bench: FoldScorer, jobs: int) -> Iterator[FoldWorkers]:
 
 
 def answer(bench: FoldScorer, recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int) -> Answer:
-    """The scores, or the reason why there can't be any."""
+    """The scores, or the reason why there are none."""
     try:
         return *bench.score(recipe, kinds, fold), ""
     except (FitError, MissingExtraError) as error:
@@ -75,13 +75,13 @@ _bench_here: list[FoldScorer] = []
 
 
 def _begin(bench: FoldScorer) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"  # each process has a core; threads would quarrel over them
+    os.environ["OMP_NUM_THREADS"] = "1"  # one process per core; more threads would compete
     _bench_here.append(bench)
     Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """End when the parent is killed: a pool's process would wait for work for ever."""
+    """Exit when the parent is killed; a worker process would otherwise wait for work forever."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -98,7 +98,7 @@ MARGINS: dict[Objective, float] = {
     "brier": 0.004,
     "headroom": 0.15,
 }
-"""How far behind the best, on the same folds, a candidate is given up."""
+"""How far behind the best on the same folds a candidate is stopped."""
 
 
 @final
@@ -107,14 +107,15 @@ class SearchConfig:
     """Options of a search.
 
     Attributes:
-        trials: Fits to try, those of earlier runs included; each is one per fold.
-        folds: Of the cross-validation.
-        objective: What is sought: `choice` AUC, mean `auc`, mean `brier`, or `headroom` captured.
-        margin: A candidate whose mean over the folds so far is further than this behind that of the
-            best one on the same folds is stopped; by default as `MARGINS` say.
-        seed: Of everything that is drawn.
-        jobs: Processes.
-        minutes: After these nothing new is begun; None for no limit.
+        trials: Number of trials, those of earlier runs included; each has one fit per fold.
+        folds: Number of folds of the cross-validation.
+        objective: The optimised metric: `choice` AUC, mean `auc`, mean `brier`, or `headroom`
+            captured.
+        margin: A candidate is stopped if its mean over the folds so far is further than this behind
+            the best one's on the same folds; `MARGINS` by default.
+        seed: Random seed of folds, fits and proposals.
+        jobs: Number of processes.
+        minutes: Time after which no new fold is started; None for no limit.
     """
 
     trials: int = 200
@@ -138,11 +139,11 @@ class SearchConfig:
 
     @property
     def stop_behind(self) -> float:
-        """The margin."""
+        """The margin in use."""
         return MARGINS[self.objective] if self.margin is None else self.margin
 
     def to_dict(self) -> dict[str, object]:
-        """What makes this search and no other; how long and how parallel isn't part of it."""
+        """Plain values that identify this search; duration and parallelism don't belong to it."""
         return {
             "folds": self.folds,
             "objective": self.objective,
@@ -164,14 +165,14 @@ def search(
 
     Args:
         train: The rows; test rows can't be among them.
-        space: What there is to try.
-        states: What features read, see `fitting.gather`.
+        space: The search space.
+        states: Hidden states for the features, see `fitting.gather`.
         config: The options.
-        folder: Keeps each fold's scores as soon as they are there; the search goes on from them.
-        progress: Shows how far it is.
+        folder: Keeps each fold's scores once they are computed, so that the search can resume.
+        progress: Reports the progress of the work.
 
     Returns:
-        Every trial, by number, those that the folder held included.
+        Every trial, by number, including those already in the folder.
 
     Raises:
         FitError: None of the candidates could be fitted.
@@ -189,7 +190,7 @@ def search(
     ):
         _SearchRun(space, config, ledger, proposer, trials, at, advance).run()
     if all(trial.state == "failed" for trial in trials.values()):
-        why = next((trial.why for trial in trials.values()), "the time was too short for any")
+        why = next((trial.why for trial in trials.values()), "the time limit was too short")
         raise FitError(f"no candidate could be fitted: {why}")
     return [trials[number] for number in sorted(trials)]
 
@@ -197,7 +198,7 @@ def search(
 @final
 @dataclass(frozen=True, eq=False)
 class _SearchRun:
-    """The loop of one run; `trials` is what changes."""
+    """The loop of one run; only `trials` changes."""
 
     space: Space
     config: SearchConfig
@@ -234,7 +235,7 @@ class _SearchRun:
         return limit is not None and time.monotonic() - self._began > 60 * limit
 
     def _next(self, left: list[SearchTrial]) -> SearchTrial | None:
-        """A trial that was broken off, or a new one; None when it is enough."""
+        """An interrupted trial, or a new one; None when there are enough."""
         if self._over():
             return None
         if left:
@@ -262,7 +263,7 @@ class _SearchRun:
         return self._keep(replace(trial, state="stopped" if self._hopeless(trial) else "running"))
 
     def _hopeless(self, trial: SearchTrial) -> bool:
-        """Whether it is too far behind the best finished one on the same folds."""
+        """Whether the trial is too far behind the best finished one on the same folds."""
         best = self._best()
         if best is None:
             return False
@@ -290,14 +291,14 @@ class _SearchRun:
 
 
 def chosen_on_other_folds(trials: Sequence[SearchTrial], objective: Objective, folds: int) -> float:
-    """What the choice would be worth on rows that it wasn't made on, from train rows alone.
+    """The score of the choice on rows that it wasn't made on, estimated from train rows alone.
 
-    For each fold the best configuration of the other folds is taken and its score on this fold; the
-    mean of these lacks most of the optimism that the best mean over all folds has. Configurations
-    that were stopped are left out.
+    For each fold, the configuration that is best on the other folds is scored on this fold; the
+    mean of these scores lacks most of the selection bias of the best mean over all folds. Stopped
+    configurations are left out.
 
     Returns:
-        In the objective's own direction; NaN without a finished trial.
+        The mean in the objective's own direction; NaN without a finished trial.
     """
     table = np.array(
         [

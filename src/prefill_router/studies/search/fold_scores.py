@@ -1,4 +1,4 @@
-"""What one candidate scores on one fold; what several candidates share is made once."""
+"""The scores of one candidate on one fold; features shared by candidates are computed once."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ WORDS: Mapping[Objective, str] = {
 }
 OBJECTIVES: tuple[Objective, ...] = ("choice", "auc", "brier", "headroom")
 Part = NDArray[np.float32]
-"""The columns of some rows; parts have different numbers of rows."""
+"""Feature columns of some rows; parts differ in their number of rows."""
 _PARTS = ("fit", "held", "judged")
 
 
@@ -55,11 +55,11 @@ class FoldScore:
     """One configuration on one fold's validation rows.
 
     Attributes:
-        auc: Mean over targets; NaN where no target has both classes.
-        brier: Mean over targets.
+        auc: Mean AUC over targets; NaN where no target has both classes.
+        brier: Mean Brier score over targets.
         headroom: Headroom captured; NaN unless it is the objective.
         aucs: Each target's AUC.
-        choice: Choice AUC, the mean over pairs of targets; NaN where none is told apart.
+        choice: Choice AUC, the mean over pairs of targets; NaN where it isn't defined for any pair.
     """
 
     auc: float
@@ -69,9 +69,9 @@ class FoldScore:
     choice: float = np.nan
 
     def of(self, objective: Objective) -> float:
-        """The number that is searched by."""
+        """The metric of the objective."""
         if objective == "choice" and np.isnan(self.choice):
-            return self.auc  # no query of the fold tells two targets apart, whoever predicts
+            return self.auc  # undefined by the fold's labels, so for every candidate alike
         value: float = getattr(self, objective)
         return value
 
@@ -94,8 +94,8 @@ class FoldRows:
     """The rows of one fold.
 
     Attributes:
-        fit: Everything is fitted on these.
-        held: The calibrator's; none where there is none.
+        fit: Rows that everything but the calibrator is fitted on.
+        held: Rows that the calibrator is fitted on; empty without a calibrator.
         judged: The fold's validation rows, which no fit sees.
     """
 
@@ -110,12 +110,12 @@ class FoldScorer:
     """Scores recipes by cross-validation on train rows.
 
     Attributes:
-        train: The rows; there is no way from here to others.
-        states: What features read.
-        folds: How many.
-        seed: Of the folds, of what is held out, and of every fit.
-        objective: Whether headroom is computed.
-        cache: A folder that keeps columns of features; in memory alone if None.
+        train: The rows; no other rows are accessible from here.
+        states: Hidden states for the features.
+        folds: Number of folds.
+        seed: Random seed of the folds, the held-out rows and every fit.
+        objective: The objective; headroom is computed only if it is the objective.
+        cache: Folder that keeps feature columns; None keeps them in memory only.
     """
 
     train: TrainOnly
@@ -130,13 +130,13 @@ class FoldScorer:
     def score(
         self, recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int
     ) -> tuple[dict[str, FoldScore], float]:
-        """One fit on a fold, judged after each of these calibrations.
+        """Fit a recipe once on a fold and score it with each of these calibrations.
 
         Returns:
-            The scores by kind of calibration, and the seconds that they took.
+            The scores by kind of calibration, and the duration in seconds.
 
         Raises:
-            FitError: It can't be fitted on these rows.
+            FitError: The recipe can't be fitted on these rows.
             MissingExtraError: A package isn't installed.
         """
         began = time.monotonic()
@@ -234,7 +234,7 @@ class FoldScorer:
         fit: Part,
         judged: Part,
     ) -> Predictions:
-        """With what the judged rows are estimated to cost, learned from the rows of the fit."""
+        """The predictions with the judged rows' estimated costs, fitted on the rows of the fit."""
         given, asked = self._tokens(rows.fit), self._tokens(rows.judged)
         costs, expected = CostEstimator.fit(rows.fit, given), None
         if recipe.cost == "predicted":
@@ -251,7 +251,7 @@ class FoldScorer:
         )
 
     def _tokens(self, part: RoutingDataset) -> NDArray[np.int64]:
-        """A length of each prompt; each target's own is this times a ratio that is learned."""
+        """The length of each prompt; each target's own length is this times a fitted ratio."""
         if self.states:
             return self.states[0].tokens(part.prompt_keys)
         return np.array([1 + len(prompt_text(q.prompt)) for q in part.queries], dtype=np.int64)
@@ -267,7 +267,7 @@ def _keep(place: Path, parts: list[Part]) -> None:
 
 
 def _read(place: Path, rows: FoldRows) -> list[Part] | None:
-    """The columns that were kept; None where there are none, or they can't be those."""
+    """The kept columns; None where there are none or their shape doesn't match."""
     try:
         held = read_tensors(place).tensors
     except CorruptError:

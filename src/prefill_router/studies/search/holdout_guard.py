@@ -1,7 +1,7 @@
-"""The test part under seal: searching code is given train rows and can't reach any other.
+"""The sealed test part: the search is given train rows and has no access to others.
 
-`seal` parts a dataset in two. What searches takes a `TrainOnly`; what judges in the end breaks the
-seal of a `SealedTest`, which leaves a mark on the disk, so that nobody looks twice by accident.
+`seal` divides a dataset in two. The search takes a `TrainOnly`; the final evaluation opens a
+`SealedTest`, which leaves a mark on disk, so that nobody uses the test part twice by accident.
 """
 
 import json
@@ -18,9 +18,9 @@ from prefill_router.fitting import Recipe
 from prefill_router.studies.search.space import key_of
 
 MARK = "opened.json"
-"""The file that says when a test part was opened, and for which configuration."""
+"""The file that records when a test part was opened, and for which configuration."""
 CALIBRATION: Mapping[Part, float] = {"train": 15 / 17, "calibration": 2 / 17}
-"""What is held out of the rows that aren't test where there is a calibrator: 75 to 10 parts."""
+"""How the rows outside the test part are divided for a calibrator: 75 to 10."""
 
 
 @final
@@ -29,8 +29,8 @@ class TrainOnly:
     """Rows that may be searched on.
 
     Attributes:
-        dataset: These rows, and no others.
-        withheld: The ids of the test part, none of which the rows may have.
+        dataset: The rows.
+        withheld: The ids of the test part, none of which may be among the rows.
 
     Raises:
         DataError: Test rows are among them.
@@ -44,7 +44,7 @@ class TrainOnly:
         if leaked:
             raise DataError(
                 f"{leaked} of {len(self.dataset)} rows to search on belong to the test part; "
-                "part them with studies.search.seal"
+                "separate them with studies.search.seal"
             )
 
 
@@ -54,7 +54,7 @@ class SealedTest:
     """A dataset whose test part can be opened once, for one configuration.
 
     Attributes:
-        mark: The file that says whether it was.
+        mark: The file that records the openings.
     """
 
     mark: Path
@@ -63,10 +63,10 @@ class SealedTest:
 
     @property
     def openings(self) -> list[dict[str, Any]]:
-        """When it was opened, and for what; empty while it is sealed.
+        """The date and configuration of each opening; empty while the test part is sealed.
 
         Raises:
-            CorruptError: The mark can't be read.
+            CorruptError: The file of openings can't be read.
         """
         try:
             value = json.loads(self.mark.read_text(encoding="utf-8"))
@@ -77,24 +77,25 @@ class SealedTest:
             return []
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise CorruptError(
-                f"{self.mark} isn't what was written, so nobody knows whether the test part was "
-                "opened; search in another folder, on another split"
+                f"{self.mark} is damaged, so it isn't known whether the test part was opened; "
+                "search in another folder, on another split"
             ) from None
         return list(found)
 
     def split_for(self, recipe: Recipe, *, seed: int) -> Split:
-        """The split that a recipe is fitted on: with a calibration part where it needs one."""
+        """The split that a recipe is fitted on, with a calibration part if it needs one."""
         return with_calibration(self._train(), self._drawn, seed=seed, recipe=recipe)
 
     def open(self, recipe: Recipe, *, again: bool = False) -> RoutingDataset:
-        """Break the seal: the whole dataset, to judge one configuration.
+        """Open the test part: the whole dataset, to judge one configuration.
 
-        The mark is on the disk before anything is given out. The same configuration may be judged
-        again, since nothing is learned from that.
+        The opening is recorded on disk before the dataset is returned. The same configuration may
+        be judged again, since nothing is learned from that.
 
         Args:
-            recipe: What will be judged.
-            again: Open it for another configuration than before, too; the mark says so.
+            recipe: The configuration to judge.
+            again: Whether to open it even if it was opened for another configuration; this is
+                recorded.
 
         Raises:
             ConfigError: It was opened for another configuration.
@@ -105,9 +106,9 @@ class SealedTest:
         if before and not again:
             raise ConfigError(
                 f"the test part was opened on {before[-1]['date']} for another configuration "
-                f"({before[-1]['configuration']}, now {key}); choosing by its numbers would make "
-                "them worthless. Judge the new one on new data, or open it with --open-again, "
-                "which the report will say"
+                f"({before[-1]['configuration']}, now {key}); choosing a configuration by its test "
+                "numbers would make them worthless. Judge the new one on new data, or use "
+                "--open-again, which the report will mention"
             )
         entry = {
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -123,19 +124,19 @@ class SealedTest:
 
 
 def seal(dataset: RoutingDataset, drawn: Split, folder: Path) -> tuple[TrainOnly, SealedTest]:
-    """Part a dataset into rows to search on and a test part under seal.
+    """Divide a dataset into rows to search on and a sealed test part.
 
     Args:
         dataset: Scored answers.
-        drawn: Its test part is sealed; all other parts are searched on.
-        folder: Where the mark is made.
+        drawn: The split; its test part is sealed, all other parts are searched on.
+        folder: The folder for the file that records openings.
     """
     train = TrainOnly(dataset.select(_searched(drawn)), frozenset(drawn["test"]))
     return train, SealedTest(folder / MARK, dataset, drawn)
 
 
 def with_calibration(train: RoutingDataset, drawn: Split, *, seed: int, recipe: Recipe) -> Split:
-    """The same test part; the other rows are for the fit, or shared with the calibrator."""
+    """A split with the same test part whose other rows are divided between fit and calibrator."""
     parts: dict[Part, tuple[str, ...]] = {"train": tuple(sorted(train.query_ids))}
     if recipe.calibration != "none":
         parts = dict(split(train, seed=seed, fractions=CALIBRATION).parts)

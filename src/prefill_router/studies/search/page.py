@@ -1,6 +1,6 @@
-"""The page of a search: one file that opens offline, for somebody who hasn't read the paper.
+"""The page of a search: one file that works offline, for readers who don't know the paper.
 
-Its figures show the best score so far, and the best of each pair of features and predictor.
+Its figures show the best score so far, and the best score of each pair of features and predictor.
 """
 
 from typing import Any
@@ -39,16 +39,16 @@ _NUMBERS = (
 )
 _CAPTIONS = {
     "progress": "Each dot is one trial: one choice of features, predictor and their options, "
-    "scored by cross-validation on the train part. Grey ones were stopped early, being further "
-    "behind the best on the same folds than the margin. What lies far below isn't shown.",
+    "scored by cross-validation on the train part. Grey ones were stopped early, since they were "
+    "behind the best on the same folds by more than the margin. Very low scores aren't shown.",
     "pairs": "The best mean AUC that was found for each set of features (rows) with each predictor "
-    "(columns), over the folds of the train part. Starred: stopped early, so of fewer folds. "
+    "(columns), over the folds of the train part. Starred: stopped early, so over fewer folds. "
     "Empty: not tried.",
 }
 
 
 def page_parts(verdict: SearchResult) -> list[Part]:
-    """What stands on the page under the result in words."""
+    """The parts of the page below the summary."""
     progress = ReportFigure(
         "progress", draw_progress(verdict), progress_rows(verdict), _CAPTIONS["progress"]
     )
@@ -58,15 +58,15 @@ def page_parts(verdict: SearchResult) -> list[Part]:
     took: list[Part] = [_times(verdict)]
     if lost:
         took += ["These could not be fitted:", lost]
-    intro = "The recipe, as `prefill-router fit --recipe` takes it (winner.yaml):"
+    intro = "The recipe for `prefill-router fit --recipe` (winner.yaml):"
     return [
         Section("The winner", [intro, Code(recipe)]),
         Section("On the test part", _test(verdict)),
-        Section("How the search went", [progress]),
+        Section("Progress of the search", [progress]),
         Section("Features and predictors", [pairs]),
         Section("Top and bottom three", [_edges(verdict)]),
         Section(f"The best {min(_SHOWN, len(verdict.ranking))}", [_best(verdict)]),
-        Section("What it took", took),
+        Section("Computing time", took),
     ]
 
 
@@ -83,7 +83,7 @@ def words(verdict: SearchResult) -> list[str]:
         f"{winner.mean('auc'):.4f} and a Brier score of "
         f"{winner.mean('brier'):.4f} there.",
         f"The best of many is partly luck. Choosing on all folds but one and scoring on that one "
-        f"gives a {WORDS[config.objective]} of {verdict.honest:.4f}, where the winner's mean is "
+        f"gives a {WORDS[config.objective]} of {verdict.honest:.4f}; the winner's mean is "
         f"{winner.mean(config.objective):.4f}.",
     ]
     if verdict.evaluation is None:
@@ -91,20 +91,20 @@ def words(verdict: SearchResult) -> list[str]:
     auc, brier = (verdict.evaluation.headline[n] for n in ("auc_mean", "brier_mean"))
     looks = len(verdict.openings)
     said.append(
-        f"On the {verdict.evaluation.queries:,} test queries, which nothing was fitted to or "
-        f"chosen by, its mean AUC is {auc.value:.4f} (95 %: {interval(auc, 'number')}) and its "
+        f"On the {verdict.evaluation.queries:,} test queries, which weren't used for any fit or "
+        f"choice, its mean AUC is {auc.value:.4f} (95 %: {interval(auc, 'number')}) and its "
         f"Brier score {brier.value:.4f} ({interval(brier, 'number')}). The test part was opened "
         + (
             "once."
             if looks <= 1
-            else f"for {looks} configurations, so this number is no longer that of an unseen part."
+            else f"for {looks} configurations, so this number no longer comes from an unseen part."
         )
     )
     return said
 
 
 def recipe_of(verdict: SearchResult) -> dict[str, object]:
-    """The winner's recipe as a file of it has it: without what isn't used."""
+    """The winner's recipe as in its file: without unused options."""
     made = verdict.winner.recipe.to_dict()
     return {name: value for name, value in made.items() if value is not None}
 
@@ -229,7 +229,7 @@ def draw_progress(verdict: SearchResult) -> Figure:
     axes.step(numbers, best, where="post", color=ORANGE, label="best so far")
     done = [row[objective] for row in rows if row["state"] == "finished"]
     if done:
-        # One hopeless trial must not press all others into a line.
+        # One very bad trial must not compress the scale of all others.
         low, high = np.quantile(done, [0.0, 1.0]) + np.array([-0.02, 0.005])
         axes.set_ylim(*((low, high) if objective != "brier" else (low + 0.015, high + 0.015)))
     axes.legend(frameon=False, fontsize=8, labelcolor=INK)
@@ -238,7 +238,7 @@ def draw_progress(verdict: SearchResult) -> Figure:
 
 
 def best_of_pairs(verdict: SearchResult) -> dict[tuple[str, str], RankedCandidate]:
-    """The best configuration of each features and predictor, finished or as far as it came."""
+    """The best configuration of each pair of features and predictor, finished or stopped."""
     found: dict[tuple[str, str], RankedCandidate] = {}
     for one in verdict.ranking:
         found.setdefault((one.features, one.predictor), one)
@@ -261,7 +261,7 @@ def pair_rows(verdict: SearchResult) -> list[dict[str, Any]]:
 
 
 def draw_pairs(verdict: SearchResult) -> Figure:
-    """A field for each features and predictor: its best AUC; empty where none was tried."""
+    """Draw the best AUC of each pair of features and predictor; empty where none was tried."""
     best = best_of_pairs(verdict)
     features, predictors = list(verdict.space.features), list(verdict.space.predictors)
     table = np.full((len(features), len(predictors)), np.nan)
@@ -285,7 +285,7 @@ def draw_pairs(verdict: SearchResult) -> Figure:
 
 
 def seconds_by_predictor(trials: tuple[SearchTrial, ...]) -> dict[str, tuple[int, float]]:
-    """How many trials of each predictor there were, and the seconds of all of them."""
+    """The number of trials of each predictor, and their total seconds."""
     found: dict[str, tuple[int, float]] = {}
     for trial in trials:
         count, seconds = found.get(trial.candidate.predictor, (0, 0.0))

@@ -1,7 +1,7 @@
-"""What to try next: first a look at every predictor and every set of features, then optuna's TPE.
+"""Proposals of candidates: first every predictor and every set of features, then optuna's TPE.
 
-The proposal depends on the seed and on the trials before it alone, so that a search that was
-interrupted goes on as if it hadn't been.
+A proposal depends only on the seed and on the earlier trials, so that an interrupted search
+continues as if it had never stopped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +30,9 @@ class Proposer:
     """Proposes candidates.
 
     Attributes:
-        space: Which there are.
-        objective: What is sought.
-        seed: Of what is drawn.
+        space: The search space.
+        objective: The optimised metric.
+        seed: Random seed of the proposals.
     """
 
     space: Space
@@ -40,10 +40,10 @@ class Proposer:
     seed: int
 
     def __post_init__(self) -> None:
-        load_optuna()  # a missing package is told before the work
+        load_optuna()  # report a missing package before the work
 
     def propose(self, trials: Sequence[SearchTrial]) -> Candidate | None:
-        """A candidate that none of these trials has; None when all have been tried."""
+        """A candidate that isn't among these trials; None when all have been tried."""
         taken = {trial.candidate for trial in trials}
         for candidate in openers(self.space):
             if candidate not in taken:
@@ -119,7 +119,7 @@ class Proposer:
         return ranges
 
     def _drawn(self, taken: set[Candidate], number: int) -> Candidate | None:
-        """One of those that are left, where the sampler only repeats itself."""
+        """A random untried candidate, where the sampler only repeats itself."""
         left = [c for c in islice(self.space.all_candidates(), _WALKED) if c not in taken]
         random = np.random.default_rng((self.seed, number))
         return left[int(random.integers(len(left)))] if left else None
@@ -128,7 +128,7 @@ class Proposer:
 def openers(space: Space) -> Iterator[Candidate]:
     """Every predictor on the first features, then every set of features with the first predictor.
 
-    All at the options that stand first.
+    All with the first value of each option.
     """
     held = space.held_out[0]
     features, predictors = list(space.features.values()), list(space.predictors.values())
@@ -139,7 +139,7 @@ def openers(space: Space) -> Iterator[Candidate]:
 
 
 def load_optuna() -> Any:
-    """Optuna, silent.
+    """Import optuna and silence its log.
 
     Raises:
         MissingExtraError: It isn't installed.
@@ -151,7 +151,7 @@ def load_optuna() -> Any:
 
 
 def _axes(branch: Branch, what: str) -> list[tuple[str, int]]:
-    """A name for each axis, which no other branch shares, and how long it is."""
+    """The name of each axis, unique among the branches, and its length."""
     return [
         (f"{what} {branch.name} {axis.part} {axis.option}", len(axis.values))
         for axis in branch.axes

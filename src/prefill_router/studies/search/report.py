@@ -1,15 +1,15 @@
 """A search on disk.
 
-plan.json       the space, the options, the data: what makes this search and no other
-trials/         each trial's scores, fold by fold; the search goes on from these
-cache/          columns of features; may be removed
+plan.json       the space, the options and the data, which identify the search
+trials/         each trial's scores, fold by fold, from which the search resumes
+cache/          feature columns; may be removed
 search.json     every number
 ranking.csv     every configuration that was tried, the best first
-winner.yaml     the recipe, and split.json the split, as `fit` takes them
-opened.json     when the test part was opened, and for what
-router/         the winner, fitted; once the test part was opened
+winner.yaml     the winner's recipe, and split.json its split, for `fit`
+opened.json     when the test part was opened, and for which configuration
+router/         the fitted winner, once the test part was opened
 figures/        .png, .svg, .csv
-index.html      one page with all of it; opens without a network
+index.html      one page with all of it; works offline
 """
 
 import json
@@ -35,7 +35,7 @@ PLAN, WINNER, SPLIT, ROUTER = "plan.json", "winner.yaml", "split.json", "router"
 def plan_of(
     space: Space, config: SearchConfig, dataset: RoutingDataset, drawn: Split
 ) -> dict[str, Any]:
-    """What makes a search and no other."""
+    """Plain values that identify a search."""
     return {
         "format": FORMAT,
         "space": space.to_dict(),
@@ -47,10 +47,10 @@ def plan_of(
 
 
 def begin(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Say what the folder is for, or check that it is for this.
+    """Record the search that the folder is for, or check that it is for this one.
 
     Raises:
-        ConfigError: It holds something else, or another search.
+        ConfigError: The folder holds something else, or another search.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         before = _read(folder)
@@ -61,8 +61,8 @@ def begin(folder: Path, plan: Mapping[str, Any]) -> None:
         differ = sorted(k for k in {*before, *plan} if before.get(k) != plan.get(k))
         if differ:
             raise ConfigError(
-                f"{folder} holds another search (other: {', '.join(differ)}); go on with the "
-                "same space, data, split and options, or name another folder"
+                f"{folder} holds another search (other: {', '.join(differ)}); continue it with "
+                "the same space, data, split and options, or name another folder"
             )
         return
     files.check_place(folder, replaced=False)
@@ -84,11 +84,11 @@ def write(
     """Write the report, each file whole or not at all.
 
     Args:
-        verdict: What is reported.
+        verdict: The reported search.
         drawn: The winner's split.
-        folder: Where to.
-        title: Heads the page.
-        known: What the reader must know of the data.
+        folder: The folder to write.
+        title: Title of the page.
+        known: Facts about the data, by name.
     """
     # Here and not above: matplotlib takes longer to import than most commands to run.
     from prefill_router.studies.search import page
@@ -99,7 +99,7 @@ def write(
     report = Report(
         name="search",
         title=title,
-        said=page.words(verdict),
+        summary=page.words(verdict),
         known=known,
         parts=page.page_parts(verdict),
         numbers=verdict.to_dict(),
@@ -109,7 +109,7 @@ def write(
 
 
 def _ranking(verdict: SearchResult) -> Rows:
-    """Every configuration that was tried, a row each."""
+    """One row for every configuration that was tried."""
     return [
         {
             "rank": one.rank,

@@ -1,4 +1,4 @@
-"""What is searched: families of features x predictors x calibrations, with options to try.
+"""The search space: families of features x predictors x calibrations, with options to try.
 
 features:                              # by name: families side by side
   embedding:
@@ -7,7 +7,7 @@ predictors:
   logistic: {kind: logistic, try: {scaling: [columns, rows]}}
 calibrations: [none, platt]
 
-What stands first of everything is tried first, so put the cheap and the proven there.
+The first entry of each list is tried first, so put cheap and proven ones there.
 """
 
 import hashlib
@@ -26,19 +26,19 @@ from prefill_router.fitting import Recipe, recipe_from_dict
 from prefill_router.yaml_files import read_yaml
 
 DEFAULT = "default"
-"""The name of the space that comes with the package."""
+"""The name of the packaged space."""
 Options = Mapping[str, Any]
 
 
 @final
 @dataclass(frozen=True)
 class SearchAxis:
-    """An option and what is tried of it.
+    """An option and the values to try.
 
     Attributes:
-        part: Which of the families, from 0; 0 for a predictor.
-        option: Its name.
-        values: Its candidates, distinct.
+        part: Index of the family that has the option; 0 for a predictor.
+        option: The option's name.
+        values: The values to try, distinct.
     """
 
     part: int
@@ -52,9 +52,9 @@ class Branch:
     """A named set of features, or a named predictor.
 
     Attributes:
-        name: What tables call it.
-        fixed: Kinds with the options that stay.
-        axes: What is tried.
+        name: Its name in tables.
+        fixed: The kinds with their fixed options.
+        axes: The options to vary.
     """
 
     name: str
@@ -63,31 +63,31 @@ class Branch:
 
     @property
     def size(self) -> int:
-        """How many there are of it."""
+        """The number of combinations."""
         return math.prod(len(axis.values) for axis in self.axes)
 
     def at(self, places: Sequence[int]) -> list[dict[str, Any]]:
-        """The kinds with their options, where each axis is at a place."""
+        """The kinds with their options, given an index on each axis."""
         made = [dict(one) for one in self.fixed]
         for axis, place in zip(self.axes, places, strict=True):
             made[axis.part][axis.option] = axis.values[place]
         return made
 
     def all_places(self) -> Iterator[tuple[int, ...]]:
-        """Every combination."""
+        """Every combination of indices."""
         return product(*(range(len(axis.values)) for axis in self.axes))
 
 
 @final
 @dataclass(frozen=True)
 class Candidate:
-    """What is fitted at once: features and a predictor, with or without rows for calibration.
+    """A single fit: features and a predictor, with or without rows for calibration.
 
     Attributes:
-        features: The name of the set.
+        features: The name of the set of features.
         predictor: The predictor's name.
-        places: Where each axis of the features is, then each of the predictor.
-        calibrated: Whether rows are held out of the fit; all calibrators are then tried on them.
+        places: Index on each axis of the features, then of the predictor.
+        calibrated: Whether rows are held out of the fit, on which all calibrators are tried.
     """
 
     features: str
@@ -102,9 +102,9 @@ class Space:
     """All configurations.
 
     Attributes:
-        features: By name.
-        predictors: By name.
-        calibrations: Distinct.
+        features: Sets of features by name.
+        predictors: Predictors by name.
+        calibrations: Kinds of calibration, distinct.
     """
 
     features: Mapping[str, Branch]
@@ -113,7 +113,7 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many distinct configurations there are."""
+        """The number of distinct configurations."""
         return self._fits * len(self.calibrations)
 
     @property
@@ -124,17 +124,17 @@ class Space:
 
     @property
     def candidates(self) -> int:
-        """How many fits, per fold, all of it would take."""
+        """The number of fits per fold for the whole space."""
         return self._fits * len(self.held_out)
 
     @property
     def held_out(self) -> tuple[bool, ...]:
-        """Whether fits are made on all rows (False), on those that calibration leaves (True)."""
+        """The values of `Candidate.calibrated` that the calibrations need."""
         kinds = {kind != "none" for kind in self.calibrations}
         return tuple(sorted(kinds))
 
     def kinds(self, candidate: Candidate) -> tuple[CalibratorKind, ...]:
-        """The calibrations that one fit serves."""
+        """The calibrations that one fit can be scored with."""
         return tuple(k for k in self.calibrations if (k != "none") == candidate.calibrated)
 
     def all_candidates(self) -> Iterator[Candidate]:
@@ -165,16 +165,16 @@ class Space:
 
 
 def key_of(recipe: Recipe) -> str:
-    """A short name for what a recipe says; another recipe, another name."""
+    """A short name that identifies a recipe by its content."""
     text = json.dumps(recipe.to_dict(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def read_space(name: str) -> Space:
-    """The space of a YAML file, or the one that comes with the package, `default`.
+    """The space of a YAML file, or the packaged one, `default`.
 
     Raises:
-        FormatError: The file is missing, isn't YAML, or says something unknown.
+        FormatError: The file is missing, isn't YAML, or has unknown entries.
     """
     if name == DEFAULT and not Path(name).exists():
         with as_file(files("prefill_router.studies.search") / "default.yaml") as path:
@@ -190,10 +190,10 @@ def _read(path: Path) -> Space:
 
 
 def space_from_dict(value: Any) -> Space:
-    """The space of plain values; every option is tried on its own whether it makes sense.
+    """The space of plain values; every value of every option is checked on its own.
 
     Raises:
-        ConfigError: Something is lacking, unknown, or there twice.
+        ConfigError: An entry is missing, unknown, invalid or repeated.
     """
     if not isinstance(value, Mapping) or set(value) - {"features", "predictors", "calibrations"}:
         raise ConfigError("a space is a mapping with features, predictors and calibrations")
@@ -244,7 +244,7 @@ def _axis(name: str, part: int, option: str, values: Any) -> SearchAxis:
 
 
 def _check(space: Space) -> None:
-    """Build each value of each option once, and see that none is there under two names."""
+    """Build each value of each option once, and check that no configuration has two names."""
     first, other = next(iter(space.features.values())), next(iter(space.predictors.values()))
     seen: dict[str, str] = {}
     for branch in (*space.features.values(), *space.predictors.values()):

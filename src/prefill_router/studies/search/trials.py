@@ -1,4 +1,4 @@
-"""Trials: what was found of each candidate, kept one file each, whole or not at all."""
+"""Trials: the results of each candidate, in one file each, written whole or not at all."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ State = Literal["running", "finished", "stopped", "failed"]
 @final
 @dataclass(frozen=True)
 class SearchTrial:
-    """One candidate, fold by fold.
+    """The trial of one candidate, fold by fold.
 
     Attributes:
-        number: From 0, in the order of beginning.
-        candidate: It.
-        scores: By kind of calibration, one per fold done.
-        seconds: That its folds took.
-        state: `stopped`: too far behind to go on; `failed`: can't be fitted.
+        number: Number from 0, in order of start.
+        candidate: The candidate.
+        scores: Scores by kind of calibration, one per finished fold.
+        seconds: Duration of its folds.
+        state: `stopped`: too far behind; `failed`: can't be fitted.
         why: The reason of a failure.
     """
 
@@ -41,11 +41,11 @@ class SearchTrial:
 
     @property
     def folds(self) -> int:
-        """How many folds were done."""
+        """The number of finished folds."""
         return len(next(iter(self.scores.values()), ()))
 
     def best(self, objective: Objective, folds: int) -> float:
-        """Its best calibration's mean over the first folds, larger is better; -inf for nothing."""
+        """Its best calibration's mean over the first folds, higher is better; -inf for none."""
         means = [
             float(np.mean([worth(score, objective) for score in scores[:folds]]))
             for scores in self.scores.values()
@@ -90,7 +90,7 @@ class SearchTrial:
 
 
 def worth(score: FoldScore, objective: Objective) -> float:
-    """A score of which more is better."""
+    """The objective as a number of which higher is better."""
     return -score.of(objective) if objective == "brier" else score.of(objective)
 
 
@@ -100,21 +100,21 @@ class TrialLedger:
     """A folder of trials.
 
     Attributes:
-        folder: It; None keeps nothing.
+        folder: The folder; None keeps nothing.
     """
 
     folder: Path | None
 
     def write(self, trial: SearchTrial) -> None:
-        """Keep a trial; an earlier state of it is replaced."""
+        """Write a trial, replacing its earlier state."""
         if self.folder is not None:
             files.write_json(self.folder / f"{trial.number:05d}.json", trial.to_dict())
 
     def read(self) -> list[SearchTrial]:
-        """The trials kept, by number.
+        """The trials in the folder, by number.
 
         Raises:
-            CorruptError: A file isn't what was written.
+            CorruptError: A file is damaged.
         """
         if self.folder is None:
             return []
@@ -133,17 +133,17 @@ def _read(path: Path) -> SearchTrial:
 @final
 @dataclass(frozen=True)
 class RankedCandidate:
-    """One configuration's place.
+    """One configuration in the ranking.
 
     Attributes:
-        rank: From 1.
+        rank: Rank from 1.
         trial: The number of its trial.
         features: The name of its features.
         predictor: The name of its predictor.
-        calibration: Its kind.
-        recipe: All of it.
-        scores: One per fold done.
-        state: Of its trial; only those that are `finished` can win.
+        calibration: The kind of its calibration.
+        recipe: The whole recipe.
+        scores: One score per finished fold.
+        state: State of its trial; only a `finished` one can win.
     """
 
     rank: int
@@ -182,9 +182,10 @@ class RankedCandidate:
 def ranked(
     space: Space, trials: Sequence[SearchTrial], objective: Objective
 ) -> list[RankedCandidate]:
-    """All configurations that were tried, the best first; those that were stopped come last.
+    """All configurations that were tried, the best first; stopped ones come last.
 
-    Equal ones (to 1e-6) go by the Brier score, which calibrations change where the AUC stays.
+    Ties (to 1e-6) are broken by the Brier score, which calibration changes even where it doesn't
+    change the AUC.
     """
     found = []
     for trial in trials:

@@ -1,4 +1,4 @@
-"""The end of a search: the winner, fitted on all train rows, and judged once on the test part."""
+"""The end of a search: the winner is fitted on all train rows and judged once on the test part."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,16 +21,16 @@ from prefill_router.studies.search.trials import RankedCandidate, SearchTrial, r
 @final
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What came of a search.
+    """The result of a search.
 
     Attributes:
-        space: What was searched.
-        config: How.
+        space: The search space.
+        config: The options.
         trials: Every trial.
         ranking: Every configuration that was tried, the best first.
-        honest: The objective of the choice, each fold judged by a choice on the others.
-        evaluation: The winner's, on the test part; None while that is sealed.
-        openings: When the test part was opened, and for what.
+        honest: The objective when each fold is scored with the choice made on the other folds.
+        evaluation: The winner's evaluation on the test part; None while that is sealed.
+        openings: The dates and configurations of the openings of the test part.
         targets: The targets' names.
     """
 
@@ -93,12 +93,12 @@ def choose(
     *,
     targets: tuple[str, ...] = (),
 ) -> SearchResult:
-    """The winner among some trials; the test part isn't needed.
+    """Choose the winner among the trials, without the test part.
 
     Args:
-        trials: Of `search`.
-        space: What was searched.
-        config: How.
+        trials: The result of `search`.
+        space: The search space.
+        config: The options.
         targets: The targets' names, for tables.
 
     Raises:
@@ -107,7 +107,7 @@ def choose(
     ranking = ranked(space, trials, config.objective)
     if not ranking or ranking[0].state != "finished":
         raise FitError(
-            f"of {len(trials)} trials none went through all {config.folds} folds; give it more time"
+            f"none of {len(trials)} trials finished all {config.folds} folds; allow more time"
         )
     honest = chosen_on_other_folds(trials, config.objective, config.folds)
     return SearchResult(space, config, tuple(trials), tuple(ranking), honest, targets=targets)
@@ -123,18 +123,18 @@ def conclude(
     sources: EncoderSources | None = None,
     progress: Progress | None = None,
 ) -> tuple[SearchResult, Router]:
-    """Break the seal: fit the winner on all rows that were searched on, and judge it.
+    """Open the test part: fit the winner on all rows that were searched on, and judge it.
 
-    It is what `fit` does with the winner's recipe and split.
+    The fit is the same as that of `fit` with the winner's recipe and split.
 
     Args:
-        verdict: The choice, which isn't changed by what is seen now.
+        verdict: The choice, which the test part can't change.
         sealed: The test part.
-        states: What features read.
-        again: Open it although it was opened for another configuration.
-        resamples: For the intervals.
+        states: Hidden states for the features.
+        again: Whether to open it although it was opened for another configuration.
+        resamples: Bootstrap resamples for the intervals.
         sources: Where encoders are found.
-        progress: Shows how far it is.
+        progress: Reports the progress of the work.
 
     Raises:
         ConfigError: It was opened for another configuration.
@@ -156,6 +156,6 @@ def conclude(
 
 
 def spread(one: RankedCandidate) -> float:
-    """The standard error of its mean AUC over folds."""
+    """The standard error of a configuration's mean AUC over folds."""
     values = [score.auc for score in one.scores]
     return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
