@@ -133,6 +133,7 @@ class Provenance:
         dtype: The type that states are computed in: `float32`, `bfloat16` or `float16`.
         num_layers: Blocks of the whole encoder, not only those that are run.
         hidden_size: Width of the residual stream.
+        quantisation: The type that most of a quantised file's weights have, such as `Q4_1`.
     """
 
     encoder: str
@@ -143,10 +144,11 @@ class Provenance:
     dtype: str
     num_layers: int
     hidden_size: int
+    quantisation: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
+        """Plain values for JSON; the quantisation only where there is one."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def require(self, other: "Provenance", *, what: str) -> None:
         """Check that `other` is the same.
@@ -160,7 +162,9 @@ class Provenance:
         """
         mine, theirs = self.to_dict(), other.to_dict()
         differing = [
-            f"{k} is {theirs[k]!r}, needed is {mine[k]!r}" for k in mine if mine[k] != theirs[k]
+            f"{k} is {theirs.get(k)!r}, needed is {mine.get(k)!r}"
+            for k in mine | theirs
+            if mine.get(k) != theirs.get(k)
         ]
         if differing:
             raise ProvenanceError(

@@ -10,7 +10,6 @@ read, and one site is read without the others. Files that are not committed are 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import final
 
@@ -212,7 +211,7 @@ def prepare_store(path: Path, provenance: Provenance, layout: Layout) -> None:
     manifest = {
         "format": "prefill-router activations",
         "version": VERSION,
-        "provenance": asdict(provenance),
+        "provenance": provenance.to_dict(),
         "sites": [site.name for site in layout.sites],
         "dtype": layout.rounding,
     }

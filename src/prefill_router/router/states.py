@@ -5,7 +5,6 @@ States come from a finished store, the cache, or the encoder, now.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,18 +48,6 @@ class EncoderSources:
 Load = Callable[[Provenance], Encoder]
 """Gives the encoder that made some states."""
 _WORD = re.compile(r"\w+|[^\w\s]")
-
-
-def default_cache() -> Path:
-    """The folder of states that were encoded on the way.
-
-    `PREFILL_ROUTER_CACHE` where it is set, else `prefill-router` in the user's cache folder.
-    """
-    chosen = os.environ.get("PREFILL_ROUTER_CACHE")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "prefill-router"
 
 
 def finished_store(
