@@ -14,29 +14,40 @@ from numpy.typing import NDArray
 from prefill_router.errors import ConfigError
 from prefill_router.neighbours import NeighbourIndex
 
-Kernel = Literal["inverse", "gaussian"]
+Kernel = Literal["inverse", "gaussian", "exponential"]
 KERNELS: tuple[Kernel, ...] = get_args(Kernel)
 Labels = Float32[NDArray[np.float32], "row target"]
 PerQueryAndTarget = Float64[NDArray[np.float64], "query target"]
 Among = Float64[NDArray[np.float64], "query k"]
 
-STATISTICS = ("share", "weighted share", "distance where right", "distance where wrong")
+Statistic = Literal["share", "weighted share", "distance where right", "distance where wrong"]
+STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 """What is computed for each K and each target, in the order of the columns."""
 
 _QUERIES_AT_ONCE = 512
 _NEAREST = 1e-3  # of the distance to the K-th; by `inverse`, what is nearer counts no more
+_STEEPNESS = 8.0  # of the exponential, per unit of cosine
 
 
-def check_options(ks: Sequence[int], kernel: str) -> None:
+def check_options(
+    ks: Sequence[int], kernel: str, names: Sequence[str] = STATISTICS, smoothing: float = 0.0
+) -> None:
     """Check options before anything is read.
 
     Raises:
-        ConfigError: `ks` aren't rising positive numbers, or the kernel is unknown.
+        ConfigError: `ks` aren't rising positive numbers, the kernel or a statistic is unknown, none
+            is named or one twice, or the smoothing is negative.
     """
     if not ks or min(ks) < 1 or list(ks) != sorted(set(ks)):
         raise ConfigError(f"ks is {list(ks)}; give numbers of neighbours, from 1 on, rising")
     if kernel not in KERNELS:
         raise ConfigError(f"kernel is {kernel!r}; known are {list(KERNELS)}")
+    if not names or len(set(names)) < len(names) or not set(names) <= set(STATISTICS):
+        raise ConfigError(
+            f"statistics are {list(names)}; name some of {list(STATISTICS)}, each once"
+        )
+    if not 0 <= smoothing < np.inf:
+        raise ConfigError(f"smoothing is {smoothing}; it is a number of neighbours, 0 or more")
 
 
 def statistics(
@@ -47,14 +58,17 @@ def statistics(
     *,
     ks: tuple[int, ...],
     kernel: Kernel,
+    names: Sequence[Statistic] = STATISTICS,
+    smoothing: float = 0.0,
 ) -> Float64[NDArray[np.float64], "query column"]:
     """The statistics of some queries, finite; a query that is a row of the index leaves it out.
 
-    With y the labels of the measured ones among the K nearest, d their distances, w their weights
-    and h the distance to the K-th, for each target:
+    With y the labels of the measured ones among the K nearest, d their distances, w their weights,
+    h the distance to the K-th, p the share of all rows that the target got right, and a the
+    smoothing, for each target:
 
-    - share: the mean of y; without a measured one, that of all rows;
-    - weighted share: sum(w y) / sum(w), likewise;
+    - share: (sum(y) + a p) / (count + a); without a measured one, p;
+    - weighted share: (sum(w y) + a p) / (sum(w) + a), likewise;
     - distance where right: sum(y d) / sum(y); without a right one h, since none is nearer;
     - distance where wrong: the same with 1 - y.
 
@@ -65,17 +79,19 @@ def statistics(
         keys: Their content keys.
         ks: Numbers of neighbours, rising. Where there are fewer rows, all of them count.
         kernel: How distances weigh.
+        names: Which statistics, in the order of the columns.
+        smoothing: How many neighbours of weight 1 that are right at the base rate are added.
     """
     prior = _base_rates(correct)
     present = ~np.isnan(correct)
     known = np.concatenate([np.where(present, correct, 0), present], axis=1).astype(np.float64)
-    parts = [np.empty((0, len(ks) * len(STATISTICS) * len(prior)))]
+    parts = [np.empty((0, len(ks) * len(names) * len(prior)))]
     for start in range(0, len(vectors), _QUERIES_AT_ONCE):
         some = slice(start, start + _QUERIES_AT_ONCE)
         distances, rows = index.search(vectors[some], ks[-1], keys[some])
         labels = np.where(rows[:, :, None] < 0, 0, known[rows])
-        blocks = [_of(distances[:, :k], labels[:, :k], prior, kernel) for k in ks]
-        parts.append(np.concatenate(blocks, axis=1))
+        for_k = [_of(distances[:, :k], labels[:, :k], prior, kernel, smoothing) for k in ks]
+        parts.append(np.concatenate([block[name] for block in for_k for name in names], axis=1))
     return np.concatenate(parts)
 
 
@@ -84,7 +100,8 @@ def _of(
     labels: Float64[NDArray[np.float64], "query k twice"],
     prior: Float64[NDArray[np.float64], " target"],
     kernel: Kernel,
-) -> Float64[NDArray[np.float64], "query column"]:
+    smoothing: float,
+) -> dict[Statistic, PerQueryAndTarget]:
     """One K; `labels` are y and whether it was measured, zeros where there is no neighbour."""
     known = np.where(np.isinf(distances), 0, distances)
     farthest = known.max(axis=1, keepdims=True)
@@ -92,21 +109,29 @@ def _of(
     sums = by @ labels
     right, measured = np.split(sums, 2, axis=2)
     wrong = measured - right
-    return np.concatenate(
-        [
-            _ratio(right[:, 0], measured[:, 0], prior),
-            _ratio(right[:, 1], measured[:, 1], prior),
-            _ratio(right[:, 2], right[:, 0], farthest),
-            _ratio(wrong[:, 2], wrong[:, 0], farthest),
-        ],
-        axis=1,
-    )
+    added = smoothing * prior
+    return {
+        "share": _ratio(right[:, 0] + added, measured[:, 0] + smoothing, prior),
+        "weighted share": _ratio(right[:, 1] + added, measured[:, 1] + smoothing, prior),
+        "distance where right": _ratio(right[:, 2], right[:, 0], farthest),
+        "distance where wrong": _ratio(wrong[:, 2], wrong[:, 0], farthest),
+    }
 
 
 def weights(
     distances: Among, farthest: Float64[NDArray[np.float64], "query 1"], kernel: Kernel
 ) -> Among:
-    """The weight of each neighbour, positive; equal ones where all are at no distance."""
+    """The weight of each neighbour, positive; equal ones where all are at no distance.
+
+    Args:
+        distances: Rising.
+        farthest: The distance to the K-th.
+        kernel: `exponential` is for vectors of length 1, of which d^2 / 2 is one minus the cosine:
+            the nearest weighs 1, and others less by how much smaller their cosine is.
+    """
+    if kernel == "exponential":
+        nearest = distances[:, :1] ** 2
+        return np.asarray(np.exp(_STEEPNESS / 2 * (nearest - distances**2)))
     relative = distances / np.where(farthest > 0, farthest, 1)
     if kernel == "gaussian":
         return np.asarray(np.exp(-(relative**2) / 2))
