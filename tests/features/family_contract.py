@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,13 @@ _REPORTS = ("selection", "report")
 """Fields of a configuration that say how it came about; what they hold is free."""
 
 
-def check_family(family: Family, reading: PromptStates, *, load: Load = load_family) -> None:
+def check_family(
+    family: Family,
+    reading: PromptStates,
+    *,
+    load: Load = load_family,
+    may_lack: Collection[str] = (),
+) -> None:
     """Put a fitted family through all checks.
 
     Args:
@@ -33,13 +39,14 @@ def check_family(family: Family, reading: PromptStates, *, load: Load = load_fam
         reading: Of three or more distinct queries, with the states of all that the family reads;
             best not only of the queries that it was fitted on.
         load: Makes the family of its `to_dict` and `tensors`.
+        may_lack: Plain values that older files don't have, and that so have a default.
     """
     held = replace(reading, states=_in_memory(family, reading))
     for check in (_columns, _rows, _determinism, _sources, _missing, _rounding):
         check(family, held)
     _round_trip(family, held, load)
     _corrupt_tensors(family, load)
-    _corrupt_config(family, load)
+    _corrupt_config(family, load, may_lack)
 
 
 def _columns(family: Family, reading: PromptStates) -> None:
@@ -155,11 +162,12 @@ def _corrupted(tensors: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {name: np.full_like(array, np.inf)}
 
 
-def _corrupt_config(family: Family, load: Load) -> None:
+def _corrupt_config(family: Family, load: Load, may_lack: Collection[str]) -> None:
     config, tensors = json.loads(json.dumps(family.to_dict())), family.tensors()
     cases = [{**config, "surplus": 1}, {**config, "kind": "nonsense"}, {}]
     cases += [case for case in _wrong(config) if isinstance(case, dict)]
-    cases += [{k: v for k, v in config.items() if k != name} for name in config]
+    needed = [name for name in config if name not in may_lack]
+    cases += [{k: v for k, v in config.items() if k != name} for name in needed]
     for case in cases:
         with pytest.raises(CorruptError):
             load(case, tensors)

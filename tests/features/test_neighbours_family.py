@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from prefill_router.activations import Activations, Site
+from prefill_router.activations import Activations, MemoryActivations, Site
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.features import PromptStates
@@ -43,24 +43,34 @@ def columns(family: Neighbours, dataset: RoutingDataset) -> NDArray[np.float32]:
 
 
 def of_one(
-    distances: NDArray[np.float64], labels: NDArray[np.float64], prior: float, kernel: Kernel
+    distances: NDArray[np.float64],
+    labels: NDArray[np.float64],
+    prior: float,
+    kernel: Kernel,
+    smoothing: float = 0,
 ) -> list[float]:
     """The statistics of one query, target and K, as their docstring says them."""
     far = float(distances.max())
     known = ~np.isnan(labels)
     d, y = distances[known], labels[known]
-    w = np.exp(-((d / far) ** 2) / 2) if kernel == "gaussian" else 1 / np.maximum(d, 1e-3 * far)
+    w = {
+        "gaussian": np.exp(-((d / far) ** 2) / 2),
+        "inverse": far / np.maximum(d, 1e-3 * far),
+        "exponential": np.exp(-4 * (d**2 - distances.min() ** 2)),
+    }[kernel]
+    a = smoothing
     return [
-        float(y.mean()) if len(y) else prior,
-        float((w * y).sum() / w.sum()) if len(y) else prior,
+        float((y.sum() + a * prior) / (len(y) + a)) if len(y) else prior,
+        float(((w * y).sum() + a * prior) / (w.sum() + a)) if len(y) else prior,
         float((y * d).sum() / y.sum()) if y.sum() else far,
         float(((1 - y) * d).sum() / (1 - y).sum()) if (1 - y).sum() else far,
     ]
 
 
-@pytest.mark.parametrize("kernel", ["inverse", "gaussian"])
+@pytest.mark.parametrize("smoothing", [0.0, 3.0])
+@pytest.mark.parametrize("kernel", ["inverse", "gaussian", "exponential"])
 @pytest.mark.parametrize("soft", [False, True])
-def test_statistics_are_those_of_a_loop(kernel: Kernel, soft: bool) -> None:
+def test_statistics_are_those_of_a_loop(kernel: Kernel, soft: bool, smoothing: float) -> None:
     random = np.random.default_rng(0)
     vectors = random.normal(size=(60, 4)).astype(np.float32)
     correct = random.random((60, 3)) if soft else random.integers(0, 2, (60, 3))
@@ -71,7 +81,13 @@ def test_statistics_are_those_of_a_loop(kernel: Kernel, soft: bool) -> None:
     queries, own, ks = vectors[:20].copy(), [*keys[:18], "new", "newer"], (1, 4, 100)
     queries[18:] += 0.1
     found = statistics(
-        NeighbourIndex.of(vectors, keys), correct, queries, own, ks=ks, kernel=kernel
+        NeighbourIndex.of(vectors, keys),
+        correct,
+        queries,
+        own,
+        ks=ks,
+        kernel=kernel,
+        smoothing=smoothing,
     )
     for q, query in enumerate(queries.astype(np.float64)):
         distances = np.sqrt(((vectors - query) ** 2).sum(axis=1))
@@ -80,7 +96,7 @@ def test_statistics_are_those_of_a_loop(kernel: Kernel, soft: bool) -> None:
             for t in range(3):
                 labels = correct[order[:k], t].astype(np.float64)
                 prior = float(np.nanmean(correct[:, t].astype(np.float64)))
-                expected = of_one(distances[order[:k]], labels, prior, kernel)
+                expected = of_one(distances[order[:k]], labels, prior, kernel, smoothing)
                 np.testing.assert_allclose(found[q, 12 * i + t : 12 * (i + 1) : 3], expected)
 
 
@@ -93,6 +109,40 @@ def test_keeps_the_contract(missing: float) -> None:
     )
     check_family(fitted(train), reading)
     check_family(fitted(train, replace(CONFIG, normalise=False, kernel="gaussian")), reading)
+    smooth = replace(CONFIG, standardise=True, kernel="exponential", smoothing=3.0)
+    family = fitted(train, replace(smooth, statistics=("weighted share",)))
+    check_family(family, reading, may_lack=["smoothing"])
+
+
+def test_some_statistics_are_the_columns_of_all() -> None:
+    train, test = parts(make_routing_dataset(queries=60), 50)
+    every = columns(fitted(train), test).reshape(10, 3, 4, 3)  # by K, statistic and target
+    some = replace(CONFIG, statistics=("distance where right", "share"))
+    found = columns(fitted(train, some), test).reshape(10, 3, 2, 3)
+    np.testing.assert_array_equal(found, every[:, :, [2, 0]])
+
+
+def test_standardised_dimensions_count_alike() -> None:
+    train = make_routing_dataset(queries=80)
+    held = states(train, rounding="float32")
+    rows = held.read(SITE, train.prompt_keys)
+    large = rows * np.where(np.arange(rows.shape[1]) == 3, 1024, 1).astype(np.float32)
+    config = replace(CONFIG, standardise=True, normalise=False)
+    one, other = (
+        config.fit(
+            train,
+            [MemoryActivations(held.provenance, train.prompt_keys, {SITE: r}, held.counts)],
+        )
+        for r in (rows, large)
+    )
+    np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-4)
+    np.testing.assert_allclose(one.vectors.std(axis=0, ddof=1), 1, atol=1e-4)
+
+
+def test_options_that_are_none() -> None:
+    for wrong in ({"statistics": ()}, {"statistics": ("share", "share")}, {"smoothing": -1.0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            replace(CONFIG, **wrong)
 
 
 def test_the_module_s_entry_is_found() -> None:

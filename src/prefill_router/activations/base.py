@@ -134,6 +134,7 @@ class Provenance:
         dtype: The type that states are computed in: `float32`, `bfloat16` or `float16`.
         num_layers: Blocks of the whole encoder, including those that aren't run.
         hidden_size: Width of the residual stream.
+        quantisation: The type that most of a quantised file's weights have, such as `Q4_1`.
     """
 
     encoder: str
@@ -144,10 +145,11 @@ class Provenance:
     dtype: str
     num_layers: int
     hidden_size: int
+    quantisation: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
+        """Plain values for JSON; the quantisation only where there is one."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def require(self, other: "Provenance", *, what: str) -> None:
         """Check that `other` is the same.
@@ -160,7 +162,11 @@ class Provenance:
             ProvenanceError: A field differs; the message lists every difference.
         """
         mine, theirs = self.to_dict(), other.to_dict()
-        differing = [f"{k} is {theirs[k]!r}, not {mine[k]!r}" for k in mine if mine[k] != theirs[k]]
+        differing = [
+            f"{k} is {theirs.get(k)!r}, not {mine.get(k)!r}"
+            for k in mine | theirs
+            if mine.get(k) != theirs.get(k)
+        ]
         if differing:
             raise ProvenanceError(
                 f"{what} was made differently: {'; '.join(differing)}; encode the queries again "

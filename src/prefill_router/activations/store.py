@@ -10,7 +10,6 @@ read, and each site can be read without the others. Files that aren't committed 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import final
 
@@ -214,7 +213,7 @@ def prepare_store(path: Path, provenance: Provenance, layout: Layout) -> None:
     manifest = {
         "format": "prefill-router activations",
         "version": VERSION,
-        "provenance": asdict(provenance),
+        "provenance": provenance.to_dict(),
         "sites": [site.name for site in layout.sites],
         "dtype": layout.rounding,
     }

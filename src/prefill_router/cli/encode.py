@@ -34,8 +34,9 @@ def encode(
     encoder: Annotated[
         str,
         typer.Option(
-            help="minilm, minipool, a local folder, or a hub id; sentence:NAME for embeddings, "
-            "endpoint:MODEL@URL for those of an endpoint, signals:NAME for perplexity and the like."
+            help="minilm, smollm2, minipool, a folder, a .gguf file or a hub id; sentence:NAME "
+            "for embeddings, endpoint:MODEL@URL for those of an endpoint, signals:NAME for "
+            "perplexity and the like.",
         ),
     ] = "minilm",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.")] = None,

@@ -154,6 +154,6 @@ def predict(
     progress: "Progress",
 ) -> "Predictions":
     """A router's predictions; states that no store holds are encoded now and kept in the cache."""
-    from prefill_router.router import default_cache
+    from prefill_router.files import default_cache
 
     return router.predict(dataset, stores=stores, cache=default_cache(), progress=progress)

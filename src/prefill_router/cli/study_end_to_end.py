@@ -216,7 +216,7 @@ class _ContenderInputs:
     ) -> "Contender":
         """A router with its predictions, its latency and its encoder's cost."""
         from prefill_router.evaluation import Trial
-        from prefill_router.router import default_cache
+        from prefill_router.files import default_cache
         from prefill_router.studies.end_to_end import Contender, tokens_read
 
         cache = default_cache()

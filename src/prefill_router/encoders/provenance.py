@@ -54,6 +54,13 @@ def folder_revision(folder: Path) -> str:
     return _revision(folder, [path for path in small if path.is_file()], weights)
 
 
+def file_revision(file: Path) -> str:
+    """Digest of an encoder that is one file: `sha256:...`, or `sampled:...` for a big one."""
+    is_whole = file.stat().st_size <= _WHOLE_BYTES
+    content = _whole(file) if is_whole else _sampled(file)
+    return f"{'sha256' if is_whole else 'sampled'}:{content[:40]}"
+
+
 def tree_revision(folder: Path) -> str:
     """Digest of a local encoder with parts in subfolders, such as `1_Pooling`."""
     found = [path for path in sorted(folder.rglob("*")) if path.is_file() and _counts(path, folder)]
@@ -175,13 +182,14 @@ def provenance_of(
     tokenizer.model_max_length = NO_LIMIT  # it would warn; truncation is done here
     return Provenance(
         encoder=request.name,
-        revision=commit or folder_revision(Path(request.source)),
+        revision=commit or request.file_revision or folder_revision(Path(request.source)),
         template=template,
         template_hash=template_digest(template, tokenizer.chat_template, files, tokenizer),
         max_tokens=max_tokens,
         dtype=str(dtype).removeprefix("torch."),
         num_layers=text.num_hidden_layers,
         hidden_size=text.hidden_size,
+        quantisation=request.quantisation,
     )
 
 

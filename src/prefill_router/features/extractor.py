@@ -303,6 +303,7 @@ class SavedProvenance(StrictModel):
     dtype: str
     num_layers: PositiveInt
     hidden_size: PositiveInt
+    quantisation: str | None = None
 
     def provenance(self) -> Provenance:
         """The provenance that was saved."""

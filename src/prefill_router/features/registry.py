@@ -27,6 +27,7 @@ FAMILIES = Kinds[FamilyEntry](
     "prefill_router.features",
     {
         "prefill": "prefill:ENTRY",
+        "joint": "joint:ENTRY",
         "embedding": "embedding:ENTRY",
         "neighbours": "neighbours:ENTRY",
         "complexity": "complexity:ENTRY",

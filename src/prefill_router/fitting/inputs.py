@@ -26,10 +26,11 @@ from prefill_router.encoders import (
 )
 from prefill_router.errors import FormatError
 from prefill_router.features import Need
+from prefill_router.files import default_cache
 from prefill_router.fitting.recipe import SoftLabels
 from prefill_router.predictors import Descriptions
 from prefill_router.progress import Progress
-from prefill_router.router import EncoderSources, cached_states, default_cache
+from prefill_router.router import EncoderSources, cached_states
 from prefill_router.targets import Pool, Target
 
 

@@ -20,6 +20,7 @@ from prefill_router import __version__, files
 from prefill_router.data import binary
 from prefill_router.errors import ConfigError, DataError, MissingExtraError, PrefillRouterError
 from prefill_router.evaluation import Trial, plain
+from prefill_router.files import default_cache
 from prefill_router.layers import ablation, candidate_sites, search, survey, sweep
 from prefill_router.reproduce.systems import (
     SYSTEMS,
@@ -29,7 +30,7 @@ from prefill_router.reproduce.systems import (
     single_networks,
     uncalibrated,
 )
-from prefill_router.router import Router, default_cache
+from prefill_router.router import Router
 from prefill_router.studies import Shift, priced, routing_ratio, seed_study, shift_study, strongest
 from prefill_router.studies.end_to_end import (
     Contender,

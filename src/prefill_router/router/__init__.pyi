@@ -20,7 +20,6 @@ from .states import (
     EncoderSources as EncoderSources,
     cached_states as cached_states,
     count_tokens as count_tokens,
-    default_cache as default_cache,
     finished_store as finished_store,
 )
 from .storage import (

@@ -5,7 +5,6 @@ States come from a complete store, from the cache, or from the encoder at run ti
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,18 +49,6 @@ class EncoderSources:
 Load = Callable[[Provenance], Encoder]
 """Loads the encoder of a provenance."""
 _WORD = re.compile(r"\w+|[^\w\s]")
-
-
-def default_cache() -> Path:
-    """The default folder for cached states.
-
-    `PREFILL_ROUTER_CACHE` if it is set, else `prefill-router` in the user's cache folder.
-    """
-    chosen = os.environ.get("PREFILL_ROUTER_CACHE")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "prefill-router"
 
 
 def finished_store(
