@@ -35,7 +35,7 @@ test: check
 
 # Units and contracts, without what starts processes or fits for seconds.
 quick: install
-	$(BIN)/pytest --numprocesses 2 -m "not slow"
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow"
 
 bench: install
 	$(BIN)/python -m benchmarks
