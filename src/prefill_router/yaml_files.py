@@ -12,6 +12,8 @@ from prefill_router.errors import ConfigError
 
 _MOST_REPEATED = 200_000
 """So much may aliases repeat, in characters and values together."""
+_DEEPEST = 100
+"""Brackets within each other; the time that YAML takes grows with their square."""
 _LONGEST_NUMBER = 1000
 _LONGEST_KEY = 18  # digits; longer numbers can be chosen so that a dictionary looks at all of them
 
@@ -34,6 +36,16 @@ class DistinctLoader(yaml.SafeLoader):
 
     And aliases by which a few lines would become gigabytes, or a value a part of itself.
     """
+
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:  # noqa: N803
+        """Note that a bracket opens.
+
+        Raises:
+            NotYamlError: It stands within too many others.
+        """
+        if self.flow_level >= _DEEPEST:
+            raise NotYamlError("it is nested too deeply", line=self.line + 1)
+        super().fetch_flow_collection_start(TokenClass)
 
     def get_single_node(self) -> yaml.Node | None:
         """The document.
