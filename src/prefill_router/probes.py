@@ -140,7 +140,7 @@ class _Problem:
     def solve(self, point: Array, tolerance: float) -> Array:
         from scipy.special import expit
 
-        logits = self.inputs @ point
+        logits: Array = self.inputs @ point
         loss = self._loss(point, logits)
         for _ in range(_STEPS):
             chance = expit(logits)
