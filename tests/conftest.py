@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import typechecks
+
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "mmlu_pro"
 
+typechecks.install()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("untimed", deadline=None)  # a busy machine is no defect
 settings.load_profile("untimed")

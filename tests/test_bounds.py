@@ -61,6 +61,17 @@ def test_numbers_have_a_bounded_length(number: str, tmp_path: Path) -> None:
         read_yaml(tmp_path / "a.yaml")
 
 
+def test_brackets_are_nested_to_a_bounded_depth(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a:\n  " + "[" * 100 + "]" * 100)
+    value = read_yaml(tmp_path / "a.yaml")["a"]
+    for _ in range(99):
+        (value,) = value
+    assert value == []
+    (tmp_path / "a.yaml").write_text("a:\n  " + "[{b: " * 10**5)
+    with pytest.raises(ConfigError, match="line 2: not YAML: it is nested too deeply"):
+        read_yaml(tmp_path / "a.yaml")
+
+
 def test_tables_have_a_bounded_number_of_columns(tmp_path: Path) -> None:
     names = [f"c{n}" for n in range(10**5)]
     (tmp_path / "wide.csv").write_text(",".join(names) + "\n")

@@ -140,15 +140,14 @@ class _Problem:
     def solve(self, point: Array, tolerance: float) -> Array:
         from scipy.special import expit
 
-        logits = self.inputs @ point
+        logits: Array = self.inputs @ point
+        loss = self._loss(point, logits)
         for _ in range(_STEPS):
             chance = expit(logits)
             slope = self.inputs.T @ (self.mask * (chance - self.labels)) + self.ridge * point
             step = self._newton(slope, self.mask * chance * (1 - chance))
             gain = -(slope * step).sum(axis=0) / 2
-            change = self.inputs @ step
-            stride = self._strides(point, logits, step, change)
-            point, logits = point + stride * step, logits + stride * change
+            point, logits, loss = self._descend(point, logits, loss, step)
             if (gain <= tolerance * self.mask.sum(axis=0)).all():
                 return point
         raise FitError(
@@ -175,16 +174,19 @@ class _Problem:
             way = scaled + _ratio(size, before) * way
         return step
 
-    def _strides(self, point: Array, logits: Array, step: Array, change: Array) -> Array:
-        """The step length of each target: halved from 1 until the loss doesn't rise."""
-        before = self._loss(point, logits)
-        slack = 100 * np.finfo(before.dtype).eps * np.abs(before)
-        stride = np.ones_like(before)
+    def _descend(
+        self, point: Array, logits: Array, loss: Array, step: Array
+    ) -> tuple[Array, Array, Array]:
+        """The point after a step, its logits and loss; the step is halved until none gets worse."""
+        change = self.inputs @ step
+        slack = 100 * np.finfo(loss.dtype).eps * np.abs(loss)
+        stride = np.ones_like(loss)
         while True:
-            after = self._loss(point + stride * step, logits + stride * change)
-            harmful = (after > before + slack) & (stride > _LEAST_STRIDE)
+            there, seen = point + stride * step, logits + stride * change
+            after = self._loss(there, seen)
+            harmful = (after > loss + slack) & (stride > _LEAST_STRIDE)
             if not harmful.any():
-                return stride
+                return there, seen, after
             stride = np.where(harmful, stride / 2, stride)
 
     def _loss(self, point: Array, logits: Array) -> Array:

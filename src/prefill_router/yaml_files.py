@@ -12,6 +12,8 @@ from prefill_router.errors import ConfigError
 
 _MOST_REPEATED = 200_000
 """The most that aliases may repeat, in characters plus values."""
+_DEEPEST = 100
+"""The most nested brackets; the time that PyYAML takes grows with their square."""
 _LONGEST_NUMBER = 1000
 _LONGEST_KEY = 18  # digits; longer numbers can be chosen so that all of their hashes collide
 
@@ -34,6 +36,16 @@ class DistinctLoader(yaml.SafeLoader):
 
     It also refuses aliases by which a few lines become gigabytes, or a value contains itself.
     """
+
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:  # noqa: N803
+        """Note that a bracket opens.
+
+        Raises:
+            NotYamlError: It stands within too many others.
+        """
+        if self.flow_level >= _DEEPEST:
+            raise NotYamlError("it is nested too deeply", line=self.line + 1)
+        super().fetch_flow_collection_start(TokenClass)
 
     def get_single_node(self) -> yaml.Node | None:
         """The document.

@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,22 @@ try:
 except SystemExit as ended:
     assert not ended.code
 """
+FIT_AND_EVALUATE = """
+import sys
+from pathlib import Path
+from prefill_router.cli import main
+folder = Path({router!r}).parent
+given = ["--store", str(folder / "states"), "--out"]
+for words in (
+    ["fit", str(folder / "answers"), *given, str(folder / "again")],
+    ["evaluate", str(folder / "again"), "--data", str(folder / "answers"), *given, "report"],
+):
+    sys.argv = ["prefill-router", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code
+"""
 PYTHON = """
 import sys
 from prefill_router import Router
@@ -57,9 +74,15 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "router"
 
 
-def loaded(program: str, router: Path) -> list[str]:
-    text = program.format(router=str(router)) + TELL.format(names=(*LEFT_OUT, "torch"))
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+def loaded(program: str, router: Path, names: Sequence[str] = (*LEFT_OUT, "torch")) -> list[str]:
+    text = program.format(router=str(router)) + TELL.format(names=names)
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=router.parent,
+    )
     assert done.returncode == 0, done.stderr
     found = ast.literal_eval(done.stdout.splitlines()[-1])
     assert isinstance(found, list)
@@ -71,6 +94,11 @@ def test_a_decision_loads_torch_and_nothing_else_that_takes_long(
     program: str, router: Path
 ) -> None:
     assert loaded(program, router) == ["torch"]
+
+
+def test_a_fit_and_its_evaluation_load_no_compiler_and_no_statistics(router: Path) -> None:
+    names = ("transformers", "torch._dynamo", "sympy", "scipy.stats", "torch", "scipy")
+    assert loaded(FIT_AND_EVALUATE, router, names) == ["torch", "scipy"]
 
 
 HELPED = [

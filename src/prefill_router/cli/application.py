@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from copy import copy
 from enum import IntEnum
 from importlib import import_module
 from types import FrameType
@@ -221,7 +222,7 @@ def main() -> None:
     _escape_unprintable()
     interruptions = _recorded_interruptions()
     try:
-        code = app(prog_name=NAME, standalone_mode=False)
+        code = _root()(prog_name=NAME, standalone_mode=False)
     except (PrefillRouterError, OSError, typer.TyperException) as error:
         code = ExitCode.INTERRUPTED if interruptions else _print_error(error)
     except (KeyboardInterrupt, typer.Abort):
@@ -233,6 +234,13 @@ def main() -> None:
     if code == ExitCode.INTERRUPTED:
         _end_interrupted()
     sys.exit(code or ExitCode.DONE)
+
+
+def _root() -> Any:
+    """The application as a command, without building the imported ones, which its table has."""
+    alone = copy(app)
+    alone.registered_commands = []
+    return typer.main.get_command(alone)
 
 
 def _collect_garbage_seldom() -> None:

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Float32
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.optim.adam import adam
 
 from prefill_router.predictors.training import Draws, Holdout, keep_probability
 from prefill_router.predictors.trunk import TrunkConfig
@@ -255,12 +256,7 @@ class _TrunkTrainer(Trainer):
         keep = [keep_probability(rate) for rate in config.dropout]
         self._stack = LayerStack(weights, biases, keep=keep, rows=rows)
         self._kept = [np.empty(len(runs) * rows * width, np.bool_) for width in config.hidden]
-        self._adam = torch.optim.Adam(
-            [*weights, *biases],
-            lr=config.learning_rate,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+        self._adam = _Adam([*weights, *biases], config)
 
     @property
     def active(self) -> int:
@@ -297,13 +293,9 @@ class _TrunkTrainer(Trainer):
             self._fit.present.index_select(0, flat).view(shape),
             self._draw_kept(rows.shape[1]),
         )
-        for parameter, gradient in zip(
-            [*stack.weights, *stack.biases],
-            [*stack.weight_gradients, *stack.bias_gradients],
-            strict=True,
-        ):
-            parameter.grad = gradient
-        self._adam.step()
+        self._adam.step(
+            [*stack.weights, *stack.biases], [*stack.weight_gradients, *stack.bias_gradients]
+        )
         return loss
 
     def _draw_kept(self, rows: int) -> list[Kept]:
@@ -319,15 +311,40 @@ class _TrunkTrainer(Trainer):
 
     def _keep(self, places: list[int]) -> None:
         self._runs = [self._runs[place] for place in places]
-        before = [*self._stack.weights, *self._stack.biases]
         self._stack.keep(places)
-        after = [*self._stack.weights, *self._stack.biases]
-        self._adam.param_groups[0]["params"] = after
-        for old, new in zip(before, after, strict=True):
-            state = self._adam.state.pop(old)
-            for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = state[name][places]
-            self._adam.state[new] = state
+        self._adam.keep(places)
+
+
+class _Adam:
+    """Adam's steps, with what it remembers of each parameter, [network, ...].
+
+    The steps are torch's. Its class for them loads torch's compiler first, which takes longer than
+    a small router's whole training.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], config: TrunkConfig) -> None:
+        self._config = config
+        self._means, self._squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+        self._steps = [torch.zeros(()) for _ in parameters]
+
+    def step(self, parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        """Change the parameters in place."""
+        adam(
+            *(parameters, gradients, self._means, self._squares, [], self._steps),
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self._config.learning_rate,
+            weight_decay=self._config.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
+
+    def keep(self, places: list[int]) -> None:
+        """Forget all networks but these."""
+        self._means = [value[places] for value in self._means]
+        self._squares = [value[places] for value in self._squares]
 
 
 def first_layers(

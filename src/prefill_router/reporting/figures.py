@@ -196,18 +196,19 @@ def place_labels(
         return
     canvas = FigureCanvasAgg(figure)
     with any_script():
-        canvas.draw()  # type: ignore[no-untyped-call]
-    figure.set_layout_engine("none")  # labels must not move the axes again
+        figure.draw_without_rendering()
+    figure.set_layout_engine(None)  # labels must not move the axes again
     scale = figure.dpi / 72
     points = axes.transData.transform(np.asarray(at))
     others = axes.transData.transform(np.asarray([*at, *avoid]))
+    inside = axes.get_window_extent().padded(-4 * scale)
     taken: list[Bbox] = []
     for point, xy, name in sorted(
         zip(points.tolist(), at, names, strict=True), key=lambda row: row[0][1]
     ):
         width, height = _extent(axes, name, size, canvas)
         places = [
-            _place(axes, point, (width, height), radius, angle, scale, taken, others)
+            _place(inside, point, (width, height), radius, angle, scale, taken, others)
             for radius in _RADII
             for angle in _ANGLES
         ]
@@ -225,7 +226,7 @@ def _extent(axes: Axes, name: str, size: float, canvas: FigureCanvasAgg) -> tupl
 
 
 def _place(
-    axes: Axes,
+    inside: Bbox,
     point: list[float],
     extent: tuple[float, float],
     radius: float,
@@ -242,7 +243,6 @@ def _place(
     ]
     corner = centre[0] - extent[0] / 2, centre[1] - extent[1] / 2
     box = Bbox.from_bounds(*corner, *extent).padded(1.5 * scale)
-    inside = axes.get_window_extent().padded(-4 * scale)
     outside = max(0.0, inside.x0 - box.x0, box.x1 - inside.x1) + max(
         0.0, inside.y0 - box.y0, box.y1 - inside.y1
     )
