@@ -39,7 +39,7 @@ def test_the_verdict_in_words_has_its_figures(reference: str) -> None:
 
 def test_what_is_said_of_embeddings_has_its_figures() -> None:
     against = RESULT["differences"]["SharedTrunkNet on embeddings"]
-    words = TEXT.split("Prefill states predict which target")[1].split("\n\n")[0]
+    words = TEXT.split("Prefill states predict whether a target")[1].split("\n\n")[0]
     for name in ("auc_mean", "choice_auc"):
         for end in ("value", "lower", "upper"):
             assert f"{-against[name][end]:+.3f}" in words, (name, end)
