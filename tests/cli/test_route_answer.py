@@ -86,7 +86,7 @@ def test_a_routers_folder_does_not_say_who_is_asked_and_gets_a_key(
     before = len(server.log)
     line = (copy.router, "Hello", "--answer", "--encoder-folder", copy.tiny)
     assert "--pool pool.yaml" in malformed("may not name", "route", *line)
-    assert "--pool pool.yaml" in refused("never asked", "serve", copy.router, "--check")
+    assert "--pool pool.yaml" in refused("never called", "serve", copy.router, "--check")
     assert len(server.log) == before
     shown = succeeded("show", copy.router)
     assert server.base_url in shown

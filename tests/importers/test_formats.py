@@ -320,4 +320,4 @@ def test_parquet_of_routerbench_may_hold_real_lists(tmp_path: Path) -> None:
     frame.write_parquet(tmp_path / "t.parquet")
     dataset, report = import_dataset("routerbench", [tmp_path / "t.parquet"], skip_malformed=True)
     assert [query.prompt for query in dataset.queries] == ["p"]
-    assert report.problems[0].reason == "prompt is a list of 2; it must hold one text"
+    assert report.problems[0].reason == "prompt is a list of 2 items; it must hold one text"

@@ -131,7 +131,7 @@ def test_what_can_not_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     refused("unheard-of", *serve, "--only", "unheard-of")
     monkeypatch.delenv("POOL_KEY", raising=False)
     refused("holds no key", *serve, "--api-key-env", "POOL_KEY")
-    refused("can't be made", *serve, "--write-pool", tmp_path.joinpath("x" * 300))
+    refused("can't be created", *serve, "--write-pool", tmp_path.joinpath("x" * 300))
     malformed("--port is 70000", "minipool", "serve", "--port", 70_000)
     refused("can't listen", *serve, "--host", "no.such.host.invalid")
     assert run(*serve, "--max-batch", 0).code == 2
