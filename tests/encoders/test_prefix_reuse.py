@@ -28,7 +28,7 @@ from tests.encoders.families import FAMILIES, save
 pytestmark = pytest.mark.slow
 
 FolderOf = Callable[[str], Path]
-CAUSAL = ["gpt2", "llama", "olmo2", "opt", "qwen2", "qwen3", "qwen3_moe"]
+CAUSAL = ["gpt2", "llama", "olmo2", "opt", "phi3", "qwen2", "qwen3", "qwen3_moe"]
 WINDOWED = ["gemma3", "gpt_oss", "mistral"]  # of 8 tokens
 SYSTEM = "You answer in few words, in the language of the question, and name your sources. " * 2
 TALK = [SYSTEM + "".join(f"[{i}] and then? " for i in range(n)) for n in (0, 1, 3)]

@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from prefill_router.activations import POOLINGS, Provenance, Site
 from prefill_router.data import Query
 from prefill_router.encoders.base import Encoder, States, TokenizedPrompt, require_finite
-from prefill_router.encoders.hub import HubEncoder
+from prefill_router.encoders.hub import HubEncoder, is_causal
 from prefill_router.encoders.prefix_cache import BLOCK, PrefixStore, read_on
 from prefill_router.errors import ConfigError
 from prefill_router.progress import Progress, SilentProgress
@@ -186,8 +186,7 @@ def _unlike_the_rest(network: nn.Module) -> str | None:
     """How a network differs from those whose only cache is each token's keys and values."""
     config: Any = network.config
     name = type(network).__name__
-    causal = {module.is_causal for module in network.modules() if hasattr(module, "is_causal")}
-    if causal != {True}:
+    if not is_causal(network):
         return f"{name} isn't declared to be causal"
     odd = set(_rotary_kinds(getattr(config, "rope_parameters", None))) - _SAME_AT_ANY_LENGTH
     if odd:
