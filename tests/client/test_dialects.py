@@ -136,7 +136,7 @@ def test_budgets_of_claude_are_checked() -> None:
     assert sent("anthropic", older, enable_thinking=True)["thinking"]["budget_tokens"] == 3200
     with pytest.raises(ConfigError, match="reasoning needs more than 1024"):
         sent("anthropic", older, enable_thinking=True, max_tokens=1024)
-    with pytest.raises(ConfigError, match="it is one of minimal, low"):
+    with pytest.raises(ConfigError, match="it must be one of minimal, low"):
         sent("anthropic", older, reasoning_effort="enormous")
 
 
