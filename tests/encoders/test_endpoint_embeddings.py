@@ -135,7 +135,7 @@ def _item(answer: dict[str, Any], **change: Any) -> dict[str, Any]:
 def test_what_is_no_answer(endpoint: EmbeddingEndpoint, change: Change) -> None:
     encoder = load_encoder(endpoint.name)
     endpoint.change = change
-    with pytest.raises(UpstreamError, match="the endpoint gave") as told:
+    with pytest.raises(UpstreamError, match="the endpoint returned") as told:
         encoder.encode(QUERIES, [OWN])
     assert told.value.failure == "malformed"
 

@@ -1,4 +1,4 @@
-"""Parts that were saved before one engine wrote them all: read, used and written as ever.
+"""Parts as they were saved once: read, used and written as ever.
 
 `saved_parts.json` holds one of each kind, what it was given and what it gave.
 """
