@@ -136,7 +136,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     family = ComplexityConfig().fit(train, [])
     tensors = family.tensors()
     crossed = tensors | {"low": family.high + 1}
-    with pytest.raises(CorruptError, match="crossed"):
+    with pytest.raises(CorruptError, match="above its upper"):
         load_family(family.to_dict(), crossed)
 
 
