@@ -9,7 +9,7 @@ from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Query
 from prefill_router.encoders import load_encoder
 from prefill_router.encoders.hub import HubEncoder
-from prefill_router.encoders.load import _packaged_folder
+from prefill_router.encoders.load import _packaged
 from prefill_router.encoders.minilm import MiniLM
 from prefill_router.encoders.names import EncoderRequest
 from prefill_router.encoders.pretrained import load_hub_encoder
@@ -36,7 +36,7 @@ def pair(dtype: str, layers: tuple[int, ...]) -> tuple[HubEncoder, HubEncoder]:
     """Ours, and what `transformers` makes of the same files."""
     request = EncoderRequest(
         name="minilm",
-        source=str(_packaged_folder("minilm")),
+        source=str(_packaged("minilm")),
         is_local=True,
         revision=None,
         template="auto",

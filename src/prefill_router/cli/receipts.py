@@ -44,7 +44,7 @@ def moment(text: str | None) -> float | None:
     """The Unix time of an option's text; None where it isn't given.
 
     Raises:
-        UsageError: It is no time.
+        UsageError: It isn't a time.
     """
     if text is None:
         return None
@@ -55,7 +55,7 @@ def moment(text: str | None) -> float | None:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"{text!r} is no time; give 90m, 24h, 7d, or a date or time as 2026-11-22T08:30"
+            f"{text!r} isn't a time; give 90m, 24h, 7d, or a date or time such as 2026-11-22T08:30"
         ) from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 

@@ -185,16 +185,14 @@ def evaluate(
         dataset: Has at least these queries and targets; missing labels are left out.
         resamples: Bootstrap resamples for the intervals; 0 for none.
         seed: Random seed of the resampling.
-        step: Step of the grid of lam on which the curve is read, as in the paper; the exact path if
-            not given.
+        step: Step of a grid of lam on which to read the curve, as in the paper; else it is exact.
         axis: How cost is normalised.
         policy: How targets are chosen from the predictions; the paper's if not given.
         check: Scores the answers, for a cascade; the probabilities replace it if not given.
         max_cost: Largest cost of AIQ, US dollars per query; that of the curve if not given.
         chosen: The settings that were chosen on train rows; the numbers at them aren't defined if
             not given.
-        train: The train part, on which the verdict's references are chosen; no verdict if not
-            given.
+        train: The train part, on which the verdict's references are chosen; no verdict without it.
         progress: Reports the progress of the bootstrap.
 
     Raises:

@@ -110,7 +110,7 @@ def test_what_isnt_there_is_refused(file: Path, tmp_path: Path) -> None:
     refused("there is no receipt '.udcff'", "explain", "\udcff", "--receipts", file)
     refused("there are no receipts yet", "explain", "last", "--receipts", write(tmp_path / "a", []))
     refused("URL must begin", "explain", "last", "--receipts", "mysql://x")
-    malformed("no moment", "replay", file, "--since", "yesterday")
+    malformed("isn.t a time", "replay", file, "--since", "yesterday")
     refused("no request can be decided again", "replay", file, "--since", "1m")
     malformed("lam is 2", "replay", file, "--lam", "2")
 
@@ -179,7 +179,7 @@ def test_traffic_becomes_a_dataset_that_can_be_fitted(
         assert np.nanmax(dataset.input_tokens[at]) == 100 + row
     told = succeeded("describe", traffic)
     assert "90 queries" in told
-    assert "no query has the labels of two targets: there is no oracle" in told
+    assert "no query has the labels of two targets: oracle and consensus are unknown" in told
     assert "disagreement" not in told
     assert Router.load(router).pool.names == asked.pool.names
 

@@ -169,4 +169,4 @@ def test_receipts_that_do_not_tell_are_refused_or_counted(tmp_path: Any) -> None
         "replay", file, "--sessions", "--lam", "0"
     )
     assert "4 requests decided again, each by itself" in succeeded("replay", file, "--lam", "0")
-    malformed("leave --router and --pool away", "replay", file, "--sessions", "--router", "other")
+    malformed("leave out --router and --pool", "replay", file, "--sessions", "--router", "other")
