@@ -1,6 +1,6 @@
 """Runs every benchmark, one after another; each writes its figures to benchmarks/results."""
 
-import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,8 +11,7 @@ def main() -> None:
     every = sorted(path.stem for path in here.glob("*.py") if not path.stem.startswith("_"))
     for name in sys.argv[1:] or [n for n in every if n != "common"]:
         print(f"== {name}", flush=True)
-        sys.argv = [name]
-        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+        subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def plain(trial: Trial, grid: NDArray[np.float64]) -> Curve:
-    """Accuracy and mean cost at every step, by a loop."""
-    rows = np.arange(len(trial))
+    """Accuracy and mean cost at every step, by a loop over the queries with all labels known."""
+    rows = np.flatnonzero(~np.isnan(trial.correct + trial.observed_cost).any(axis=1))
     accuracy, cost = np.empty(len(grid)), np.empty(len(grid))
     for i, lam in enumerate(grid):
-        choice = (lam * trial.correctness - (1 - lam) * trial.cost).argmax(axis=1)
-        accuracy[i] = np.nanmean(trial.correct[rows, choice])
-        cost[i] = np.nanmean(trial.observed_cost[rows, choice])
+        choice = (lam * trial.correctness[rows] - (1 - lam) * trial.cost[rows]).argmax(axis=1)
+        accuracy[i] = trial.correct[rows, choice].mean()
+        cost[i] = trial.observed_cost[rows, choice].mean()
     return accuracy, cost
 
 
