@@ -129,7 +129,7 @@ def test_a_real_rate_limit_without_one_of_ours_loses_nothing(tmp_path: Path) -> 
         pool = pool_of(server, ["small"], concurrency=16)
         summary = ask(tmp_path / "run", pool, tasks(80))
         assert summary.answered == 80
-        assert summary.calls < 80 * 3  # it learned to ask less
+        assert summary.calls < 80 * 4  # it learned to ask less: otherwise there are over 500
 
 
 def test_what_was_at_risk_can_be_settled(tmp_path: Path) -> None:
