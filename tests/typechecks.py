@@ -69,6 +69,6 @@ def _resolved(function: Function) -> dict[str, Any]:
         one = SimpleNamespace(__annotations__={name: hint})
         try:
             each |= get_type_hints(one, function.__globals__, include_extras=True)
-        except Exception:
+        except (AttributeError, NameError):
             each[name] = Any
     return each

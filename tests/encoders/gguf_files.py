@@ -81,6 +81,7 @@ def _add_positions(writer: gguf.GGUFWriter, config: Any) -> None:
         width = 2 * len(scaled)
         plain = found["rope_theta"] ** (-np.arange(0, width, 2) / width)
         writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32))
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)  # the table counts all the same
     elif found["rope_type"] != "default":
         writer.add_rope_scaling_type(gguf.RopeScalingType(found["rope_type"]))
         writer.add_rope_scaling_factor(found["factor"])

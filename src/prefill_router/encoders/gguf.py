@@ -74,7 +74,7 @@ def _dequantised(file: Path, revision: str, dtype: torch.dtype) -> Path:
 def _dequantise(file: Path, folder: Path, dtype: torch.dtype) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    header = _Header.read(file)
+    header = _GgufHeader.read(file)
     place, name = str(file.parent), file.name
     try:
         network = AutoModelForCausalLM.from_pretrained(
@@ -93,7 +93,7 @@ def _dequantise(file: Path, folder: Path, dtype: torch.dtype) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Header:
+class _GgufHeader:
     """What a file says of its network.
 
     Attributes:
@@ -113,7 +113,7 @@ class _Header:
     slowed: NDArray[np.float32] | None
 
     @classmethod
-    def read(cls, file: Path) -> "_Header":
+    def read(cls, file: Path) -> "_GgufHeader":
         """Read it.
 
         Raises:
@@ -162,14 +162,17 @@ def _value(reader: Any, key: str, default: Any) -> Any:
     return default if field is None else field.contents()
 
 
-def _scale_positions(config: Any, header: _Header) -> None:
+def _scale_positions(config: Any, header: _GgufHeader) -> None:
     """Have the configuration scale positions as the file says; `transformers` doesn't look for it.
 
     Raises:
         ConfigError: It is done in a way that isn't known here.
     """
-    if header.scaling == "none" or header.architecture in _SCALED_BY_TRANSFORMERS:
+    is_plain = header.scaling == "none" and header.slowed is None
+    if is_plain or header.architecture in _SCALED_BY_TRANSFORMERS:
         return
+    if getattr(config, "rope_parameters", None) is None:
+        raise header.refusal(f"its positions are scaled by {header.scaling}")
     base = config.rope_parameters.get("full_attention", config.rope_parameters)
     if header.slowed is not None:
         base |= _llama3(float(header.slowed.max()))
