@@ -8,6 +8,7 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from prefill_router.activations import MemoryActivations, Site
+from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError
 from prefill_router.features import Need, PromptStates
 from prefill_router.features.joint import Joint, JointConfig
@@ -122,3 +123,24 @@ def test_sites_of_different_widths_have_no_average() -> None:
         fitted([held(), held("wide", hidden=12)], combine="averaged")
     with pytest.raises(ConfigError, match="sites of one width"):
         fitted([])
+
+
+def test_encoders_that_output_one_vector_are_left_out() -> None:
+    base = held("sentence:tiny")
+    own = MemoryActivations(
+        base.provenance, base.keys, {OWN: base.states[SITES[0]]}, base.counts, base.rounding
+    )
+    assert [s.provenance.encoder for s in fitted([own, held()]).sources] == ["fake"]
+
+
+def test_the_store_that_holds_the_site_is_read() -> None:
+    whole = held()
+    lacking = MemoryActivations(
+        whole.provenance,
+        whole.keys,
+        {SITES[0]: whole.states[SITES[0]]},
+        whole.counts,
+        whole.rounding,
+    )
+    family = fitted([lacking, whole], encoders=("fake",), sites={"fake": ("mean.4",)})
+    assert family.sites_of(whole.provenance) == (SITES[2],)

@@ -13,7 +13,7 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from prefill_router.activations import Activations, Pooling, Provenance, Site
+from prefill_router.activations import POOLINGS, Activations, Pooling, Provenance, Site
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.features.base import (
@@ -163,8 +163,12 @@ class JointConfig(FamilyConfig):
         return Joint(places, *_fitted(moments, self.combine, len(read), self.dim))
 
     def _places(self, states: Sequence[Activations]) -> Iterator[Place]:
-        named = [(store_of(states, name, None), self._named(name)) for name in self.encoders]
-        for store, sites in named or [(store, None) for store in states]:
+        wanted = [(name, self._named(name)) for name in self.encoders]
+        named = [
+            (store_of(states, name, sites[0] if sites else None), sites) for name, sites in wanted
+        ]
+        layered = [s for s in states if any(site.pooling in POOLINGS for site in s.sites)]
+        for store, sites in named or [(store, None) for store in layered]:
             found = candidate_sites(store, poolings=self.poolings) if sites is None else sites
             yield from ((store, site) for site in found)
 
