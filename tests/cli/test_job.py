@@ -180,6 +180,11 @@ def test_poolings_are_written_alike_for_every_command(text: str) -> None:
     assert parse_poolings(text) == ["last", "mean"]
 
 
+def test_the_mean_without_the_first_token_is_a_pooling_of_its_own() -> None:
+    assert parse_poolings("rest") == ["rest"]
+    assert parse_poolings("rest,mean") == ["mean", "rest"]
+
+
 def test_prices_that_have_no_effect_are_told(job: Job, tmp_path: Path) -> None:
     answers = read_dataset(job.answers)
     known = dataclasses.replace(

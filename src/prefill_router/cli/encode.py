@@ -151,11 +151,22 @@ def _summary(
 
 
 def _sites(encoder: "Encoder", layers: str | None, poolings: Sequence["Pooling"]) -> list["Site"]:
-    """The sites to keep: those that are asked for, or all of an encoder with its own vectors."""
+    """The sites to keep: those that are asked for, or all of an encoder with its own vectors.
+
+    Raises:
+        UsageError: The encoder outputs one vector, and `rest` of its tokens is asked for.
+    """
     from prefill_router.activations import Site
     from prefill_router.encoders import candidate_layers, gives_own_vectors
 
-    if gives_own_vectors(encoder.provenance.encoder):
+    name = encoder.provenance.encoder
+    if gives_own_vectors(name):
+        if "rest" in poolings:
+            raise UsageError(
+                f"{name} outputs one vector for a whole prompt, so the mean without the first "
+                "token, --pooling rest, can't be computed; leave out --pooling, or choose an "
+                "encoder whose layers are read"
+            )
         return list(encoder.sites)
     count = encoder.provenance.num_layers
     default = tuple(range(count + 1)) if layers == "all" else candidate_layers(count)

@@ -14,9 +14,13 @@ from prefill_router.layers.criteria import Survey, mean_over_targets
 from prefill_router.layers.layer_sweep import EncoderSweep
 from prefill_router.plotting import Axes, Figure, FigureCanvasAgg, rc_context
 
-_COLOURS: dict[Pooling, str] = {"last": "#0072b2", "mean": "#d55e00"}
-_MARKERS: dict[Pooling, str] = {"last": "o", "mean": "s"}
-_NAMES: dict[Pooling, str] = {"last": "last token", "mean": "mean of tokens"}
+_COLOURS: dict[Pooling, str] = {"last": "#0072b2", "mean": "#d55e00", "rest": "#009e73"}
+_MARKERS: dict[Pooling, str] = {"last": "o", "mean": "s", "rest": "^"}
+_NAMES: dict[Pooling, str] = {
+    "last": "last token",
+    "mean": "mean of tokens",
+    "rest": "mean without the first token",
+}
 _STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -27,7 +31,7 @@ _STYLE: Any = {
 
 
 def draw_geometry(survey: Survey, folder: Path, *, encoder: str) -> list[Path]:
-    """Draw J, effective dimensionality and anisotropy by depth, last token and mean.
+    """Draw J, effective dimensionality and anisotropy by depth, a line per pooling.
 
     Args:
         survey: The data; J is shown as its mean over targets, with their middle half as a band.
@@ -54,7 +58,7 @@ def draw_geometry(survey: Survey, folder: Path, *, encoder: str) -> list[Path]:
         panels[0].set_ylim(bottom=0)
         panels[1].set_ylim(bottom=0)
         handles, labels = panels[1].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
         figure.suptitle(
             f"Geometry of {encoder} by depth, over {len(survey.targets)} targets "
             "(band: middle half of the targets)",
