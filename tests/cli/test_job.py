@@ -71,7 +71,7 @@ def test_layers_and_sweep_as_json(job: Job, tmp_path: Path) -> None:
         tmp_path / "figures",
     )
     told = json.loads(succeeded(*layers, "--json"))
-    assert {"geometry", "ablation"} == told.keys()
+    assert {"geometry", "ablation", "depth"} == told.keys()
     assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".png", ".svg", ".csv"}
     assert "mean.2" in succeeded(*layers)
     sweep = ("sweep", job.answers, "--store", job.states, "--dim", 4, "--out", tmp_path / "sweep")
