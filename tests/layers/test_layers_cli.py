@@ -120,3 +120,9 @@ def test_bad_input_is_told(folder: Path, tmp_path: Path) -> None:
     got = run("layers", tmp_path / "more", *stored(folder / "strong"))
     assert isinstance(got.exception, StoreError)
     assert "lacks the states" in str(got.exception)
+    sites = [Site(layer, "mean") for layer in (2, 3)]
+    encode_dataset(more, FakeEncoder(name="whole"), tmp_path / "whole", sites=sites)
+    both = (*stored(tmp_path / "whole"), *stored(folder / "strong"))
+    got = run("layers", tmp_path / "more", *both)
+    assert "lacks the states" in str(got.exception)
+    assert "geometry" not in got.stderr  # it is told before the whole one is surveyed

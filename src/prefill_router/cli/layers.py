@@ -53,17 +53,20 @@ def layers(
     stores = opt.open_stores(store)
     dataset = read_dataset(data)
     train = dataset.select(drawn(dataset, split_file, seed)["train"])
+    sites = [candidate_sites(s, poolings=poolings, all_layers=all_layers) for s in stores]
+    for states, candidates in zip(stores, sites, strict=True):
+        states.require(candidates[0], train.prompt_keys)  # before the first takes its time
     found = [
         depth_profile(
             states,
             train,
-            sites=candidate_sites(states, poolings=poolings, all_layers=all_layers),
+            sites=candidates,
             encoder=label,
             dim=dim,
             seed=seed,
             progress=BarProgress(console=err),
         )
-        for states, label in zip(stores, encoder_labels(stores), strict=True)
+        for states, candidates, label in zip(stores, sites, encoder_labels(stores), strict=True)
     ]
     ablations = [_ablations(one, poolings) for one in found]
     if to is not None:

@@ -31,7 +31,7 @@ _STYLE: Any = {
     "text.parse_math": False,
 }
 _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito's
-_LINES: dict[Pooling, str] = {"last": "-", "mean": "--", "rest": ":"}
+_LINES: dict[Pooling, str] = {"last": "--", "mean": "-", "rest": ":"}
 _LONGEST = 34
 """The most letters of a subject's name that are drawn."""
 _LEGIBLE = 20
@@ -175,9 +175,10 @@ def _draw_readings(figure: Any, rows: pl.DataFrame, dim: int) -> None:
         alone = len(encoders) == 1
         how: dict[str, Any] = {
             "color": _COLOURS[pooling] if alone else _PALETTE[place % len(_PALETTE)],
-            "ls": "-" if alone else _LINES[pooling],
+            "ls": _LINES[pooling],
             "marker": _MARKERS[pooling],
             "label": _NAMES[pooling] if alone else f"{encoder}, {_NAMES[pooling]}",
+            "mfc": "white" if pooling == "rest" else None,  # it often covers the mean
             "ms": 4,
         }
         for panel, name in zip(panels, titles, strict=True):
