@@ -30,7 +30,11 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,
 }
-_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito's
+# Okabe and Ito's colours, and three more that are darker or paler than all of them.
+_PALETTE = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+    *("#000000", "#999999", "#6b4226"),
+)
 _LINES: dict[Pooling, str] = {"last": "--", "mean": "-", "rest": ":"}
 _LONGEST = 34
 """The most letters of a subject's name that are drawn."""
@@ -211,8 +215,7 @@ def _draw_subjects(figure: Any, rows: pl.DataFrame) -> None:
     numbers = range(len(layers))
     places = list(numbers) if len(layers) <= _LEGIBLE else _ticks(numbers)
     axes.set_xticks(places, [layers[i] for i in places], fontsize=8)
-    if len(layers) <= _LEGIBLE:
-        _write_cells(axes, cells, best=1, size=7)
+    _write_cells(axes, cells, along=1, numbers=len(layers) <= _LEGIBLE, size=7)
     axes.set(xlabel="layer")
     first = rows.row(0, named=True)
     axes.set_title(
@@ -224,25 +227,33 @@ def _draw_subjects(figure: Any, rows: pl.DataFrame) -> None:
 
 
 def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}\u2026"
+    """A name without its middle, since long ones often begin alike."""
+    half = _LONGEST // 2
+    return name if len(name) <= _LONGEST else f"{name[: half - 1]}\u2026{name[-half:]}"
 
 
 def _write_cells(
-    axes: Axes, values: NDArray[np.float64], *, best: int = 0, size: float = 9
+    axes: Axes,
+    values: NDArray[np.float64],
+    *,
+    along: int = 0,
+    numbers: bool = True,
+    size: float = 9,
 ) -> None:
-    """Write every number into its cell of a heat map, and a star at the best along an axis."""
+    """Write the numbers into the cells of a heat map, and a star at the best along an axis."""
+    count = values.shape[along]
     known = values[~np.isnan(values)]
     middle = (known.min() + known.max()) / 2 if len(known) else 0.0
     for (row, column), value in np.ndenumerate(values):
         if np.isnan(value):
             axes.text(column, row, "-", ha="center", va="center", fontsize=size)
             continue
-        rivals = values[:, column] if best == 0 else values[row]
-        star = "*" if len(rivals) > 1 and value == np.nanmax(rivals) else ""
+        rivals = values[:, column] if along == 0 else values[row]
+        star = "*" if count > 1 and value == np.nanmax(rivals) else ""
         axes.text(
             column,
             row,
-            f"{value:.3f}{star}",
+            f"{value:.3f}{star}" if numbers else star,
             ha="center",
             va="center",
             color="black" if value > middle else "white",
