@@ -194,7 +194,7 @@ def test_the_data_file_has_every_number_of_the_figure(
     profile: DepthProfile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = dataclasses.replace(profile, encoder="other", num_layers=7)
-    for profiles in ([profile], [profile, other], [wide(23)]):
+    for profiles in ([profile, other], [wide(23)]):
         numbers, table = drawn(profiles, tmp_path, monkeypatch)
         columns = ("depth", "fisher", "probe_auc", "votes_auc")
         held = {value for name in columns for value in table[name].drop_nulls().to_list()}
