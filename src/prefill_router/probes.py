@@ -6,7 +6,8 @@ features serves all targets. Features that come from PCA are nearly uncorrelated
 nearly diagonal and its diagonal is a sufficient preconditioner: it takes about five steps of five
 products.
 
-`cross_validated_auc` is the AUC of probes at one site, with the scaler and PCA fitted in each fold.
+`out_of_fold_scores` are those of probes at one site, with the scaler and PCA fitted in each fold;
+`cross_validated_auc` is their AUC.
 """
 
 from collections.abc import Sequence
@@ -214,10 +215,52 @@ def cross_validated_auc(
     folds: Int[NDArray[np.int64], " query"],
     c: float = 1.0,
 ) -> Float64[NDArray[np.float64], "dim target"]:
-    """Cross-validated AUC of the probes at a site, for several dimensions of one PCA per fold.
+    """Cross-validated AUC of the probes at a site; the arguments are `out_of_fold_scores`'.
 
-    The moments of each fold are computed once; those of a fold's train rows are the sum of the
-    other folds'.
+    Returns:
+        The mean over folds; NaN for a target without a fold that has both classes on both sides.
+    """
+    scores = out_of_fold_scores(activations, train, site=site, dims=dims, folds=folds, c=c)
+    return np.stack([auc_over_folds(rows, train.correct, folds) for rows in scores])
+
+
+def auc_over_folds(
+    scores: Float[NDArray[np.floating], "query target"],
+    correct: Table,
+    folds: Int[NDArray[np.int64], " query"],
+) -> Float64[NDArray[np.float64], " target"]:
+    """The mean over the folds of the AUC within each; NaN for a target that has none in any.
+
+    Args:
+        scores: NaN in the folds for which a target has no probe.
+        correct: Labels; NaN (not measured) is left out.
+        folds: The fold of each query.
+    """
+    held = [folds == fold for fold in range(int(folds.max()) + 1)]
+    return known_mean(np.stack([known_auc(scores[rows], correct[rows]) for rows in held]))
+
+
+def known_auc(
+    scores: Float[NDArray[np.floating], "query target"], correct: Table
+) -> Float64[NDArray[np.float64], " target"]:
+    """The AUC of each target over the rows that have both a score and a label; NaN where none."""
+    known = ~np.isnan(scores)
+    return auc_by_target(np.nan_to_num(scores), np.where(known, correct, np.nan))
+
+
+def out_of_fold_scores(
+    activations: Activations,
+    train: RoutingDataset,
+    *,
+    site: Site,
+    dims: Sequence[int],
+    folds: Int[NDArray[np.int64], " query"],
+    c: float = 1.0,
+) -> Float32[NDArray[np.float32], "dim query target"]:
+    """The score of every query by probes that were fitted on the other folds.
+
+    There are several dimensions of one PCA per fold. The moments of each fold are computed once;
+    those of a fold's train rows are the sum of the other folds'.
 
     Args:
         activations: The states of all train queries.
@@ -228,19 +271,20 @@ def cross_validated_auc(
         c: The inverse of the probes' regularisation.
 
     Returns:
-        The mean over folds; NaN for a target without a fold that has both classes on both sides.
+        Log-odds; NaN in the folds for which a target's other labels are all the same.
     """
     chunks = SiteStates(activations, site, train.prompt_keys)
     hidden = activations.provenance.hidden_size
     count = int(folds.max()) + 1
     moments = _moments_by_fold(chunks, folds, count, hidden)
-    table = np.empty((count, len(dims), len(train.pool)))
+    scores = np.empty((len(dims), *train.correct.shape), dtype=np.float32)
     for fold in range(count):
         others = (part for number, part in enumerate(moments) if number != fold)
         reducer = Reducer.fit(Moments.total(others, hidden=hidden), max(dims))
         features = _reduce(chunks, reducer, len(train))
-        table[fold] = _fold_auc(features, train.correct, folds == fold, dims, c)
-    return known_mean(table)
+        held = folds == fold
+        scores[:, held] = _fold_scores(features, train.correct, held, dims, c)
+    return scores
 
 
 def _moments_by_fold(
@@ -263,20 +307,18 @@ def _reduce(
     return features
 
 
-def _fold_auc(
+def _fold_scores(
     features: NDArray[np.float32],
     correct: NDArray[np.float64],
     held: NDArray[np.bool_],
     dims: Sequence[int],
     c: float,
-) -> NDArray[np.float64]:
-    """The AUC [dim, target] on the held-out rows of probes fitted on the others."""
-    result = np.empty((len(dims), correct.shape[1]))
+) -> NDArray[np.float32]:
+    """The scores [dim, query, target] of the held-out rows by probes fitted on the others."""
+    result = np.empty((len(dims), int(held.sum()), correct.shape[1]), dtype=np.float32)
     probes = None
     for i in np.argsort(dims, kind="stable"):
         kept = np.ascontiguousarray(features[:, : dims[i]])
         probes = Probes.fit(kept[~held], correct[~held], c=c, tolerance=_TOLERANCE, start=probes)
-        fitted = ~np.isnan(probes.intercepts)
-        scores = np.nan_to_num(probes.scores(kept[held]))
-        result[i] = np.where(fitted, auc_by_target(scores, correct[held]), np.nan)
+        result[i] = probes.scores(kept[held])
     return result

@@ -71,7 +71,7 @@ def test_layers_and_sweep_as_json(job: Job, tmp_path: Path) -> None:
         tmp_path / "figures",
     )
     told = json.loads(succeeded(*layers, "--json"))
-    assert {"geometry", "ablation"} == told.keys()
+    assert {"geometry", "ablation", "depth"} == told.keys()
     assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".png", ".svg", ".csv"}
     assert "mean.2" in succeeded(*layers)
     sweep = ("sweep", job.answers, "--store", job.states, "--dim", 4, "--out", tmp_path / "sweep")
@@ -178,6 +178,11 @@ def test_a_dataset_of_the_same_ids_that_is_another_is_noted(job: Job, tmp_path: 
 @pytest.mark.parametrize("text", ["both", "mean, last", "last,mean"])
 def test_poolings_are_written_alike_for_every_command(text: str) -> None:
     assert parse_poolings(text) == ["last", "mean"]
+
+
+def test_the_mean_without_the_first_token_is_a_pooling_of_its_own() -> None:
+    assert parse_poolings("rest") == ["rest"]
+    assert parse_poolings("rest,mean") == ["mean", "rest"]
 
 
 def test_prices_that_have_no_effect_are_told(job: Job, tmp_path: Path) -> None:

@@ -234,4 +234,13 @@ def plainly(
     return {
         **{Site(i, "last"): h[0, -1].numpy() for i, h in enumerate(layers)},
         **{Site(i, "mean"): h[0].double().mean(0).float().numpy() for i, h in enumerate(layers)},
+        **{
+            Site(i, "rest"): _rest(h[0]).double().mean(0).float().numpy()
+            for i, h in enumerate(layers)
+        },
     }
+
+
+def _rest(rows: torch.Tensor) -> torch.Tensor:
+    """All but the first; of one, that one."""
+    return rows[1:] if len(rows) > 1 else rows

@@ -220,6 +220,9 @@ def test_by_the_command(endpoint: EmbeddingEndpoint, tmp_path: Path) -> None:
     assert said["billed_tokens"] > 20
     assert ActivationStore.open(out).sites == (OWN,)
     refused("no layers to choose", *asked, "--layers", "3-6")
+    seen = len(endpoint.seen)
+    refused("one vector for a whole prompt", *asked, "--pooling", "rest", code=2)
+    assert len(endpoint.seen) == seen
     endpoint.failing = [(401, {})]
     assert SECRET not in refused("refuses the key", *asked)
 

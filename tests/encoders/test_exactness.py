@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from prefill_router.activations import Site
+from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Message, Query
 from prefill_router.encoders import Encoder, hub, load_encoder
 from prefill_router.encoders.hub import HubEncoder, TokenBatch, pad
@@ -63,7 +63,7 @@ def test_every_site_equals_a_full_forward_one_by_one(family: str, folder_of: Fol
     for budget in (1, 64, 10_000):
         encoder = load(folder, batch_tokens=budget)
         prompts = encoder.tokenize(QUERIES)
-        sites = [Site(layer, p) for layer in range(depth + 1) for p in ("last", "mean")]
+        sites = [Site(layer, p) for layer in range(depth + 1) for p in POOLINGS]
         assert worst_error(encoder.states(prompts, sites), expected) < TOLERANCE
 
 

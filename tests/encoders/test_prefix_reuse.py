@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from prefill_router.activations import Site
+from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Query
 from prefill_router.encoders import Encoder, load_encoder
 from prefill_router.encoders.hub import HubEncoder
@@ -52,7 +52,7 @@ def load(folder: Path, *, dtype: Dtype = "float32", **options: Any) -> HubEncode
 
 
 def every_site(encoder: Encoder) -> list[Site]:
-    return [Site(layer, pooling) for layer in encoder.layers for pooling in ("last", "mean")]
+    return [Site(layer, pooling) for layer in encoder.layers for pooling in POOLINGS]
 
 
 def texts(*given: str) -> list[Query]:
@@ -190,9 +190,8 @@ def test_a_state_that_is_not_finite_is_told(folder_of: FolderOf) -> None:
 
 
 def block() -> PrefixBlock:
-    return PrefixBlock(
-        (torch.zeros(1, 1, BLOCK, 4),), (torch.zeros(1, 1, BLOCK, 4),), torch.ones(1)
-    )
+    kept = (torch.zeros(1, 1, BLOCK, 4),)
+    return PrefixBlock(kept, kept, torch.ones(1), torch.ones(1))
 
 
 def ids(*letters: int) -> np.ndarray:

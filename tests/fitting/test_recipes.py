@@ -39,6 +39,8 @@ def test_the_default_is_the_papers_and_shrunk() -> None:
         {"soft_labels": {"file": "judge.csv", "weight": 0.25}, "policy": "argmax"},
         {"shrinkage": False, "predictor": "logistic"},
         {"features": {**PREFILL, "select": {"target-0": "mean.3"}, "poolings": ["last"]}},
+        {"features": {**PREFILL, "select": "rest.3", "poolings": ["mean", "rest"]}},
+        {"features": {"kind": "joint", "poolings": ["rest"]}},
     ],
 )
 def test_a_recipe_survives_being_written_down(given: dict[str, Any]) -> None:

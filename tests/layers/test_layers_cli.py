@@ -3,13 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
 from prefill_router.activations import Site
 from prefill_router.cli import app
-from prefill_router.data import save_split, split, write_dataset
+from prefill_router.data import RoutingDataset, read_dataset, save_split, split, write_dataset
 from prefill_router.encoders import encode_dataset
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.testing import FakeEncoder, make_routing_dataset
@@ -43,8 +44,44 @@ def test_layers_prints_tables_and_draws(folder: Path, tmp_path: Path) -> None:
     assert got.exit_code == 0, got.stderr
     for word in ("last.3", "anisotropy", "BestLR", "Fisher J"):
         assert word in got.stdout
-    names = {"geometry.png", "geometry.svg", "geometry.csv", "ablation.csv"}
+    assert "what layers know" in got.stdout
+    endings = ("png", "svg", "csv")
+    names = {f"{name}.{ending}" for name in ("geometry", "depth") for ending in endings}
+    assert {path.name for path in tmp_path.iterdir()} == names | {"ablation.csv"}
+
+
+def test_layers_compares_stores(folder: Path, tmp_path: Path) -> None:
+    both = (*stored(folder / "strong"), *stored(folder / "weak"))
+    ask = ("layers", folder / "data", *both, "--dim", 8, "--out", tmp_path, "--json")
+    value = json.loads(run(*ask).stdout)
+    for rows in value.values():
+        assert {row["encoder"] for row in rows} == {"strong", "weak"}
+    best = {
+        name: max(row["probe_auc"] for row in value["depth"] if row["encoder"] == name)
+        for name in ("strong", "weak")
+    }
+    assert best["strong"] > best["weak"]
+    names = {"depth.png", "depth.svg", "depth.csv", "ablation.csv"}
     assert {path.name for path in tmp_path.iterdir()} == names
+    [alone] = [
+        [row for row in value["geometry"] if row.pop("encoder") == "weak"],
+    ]
+    single = json.loads(run(*ask[:2], *stored(folder / "weak"), "--dim", 8, "--json").stdout)
+    assert single["geometry"] == alone
+
+
+def test_layers_looks_at_train_rows_alone(folder: Path, tmp_path: Path) -> None:
+    ask = (*stored(folder / "strong"), "--dim", 8, "--split", folder / "split.json", "--json")
+    dataset = read_dataset(folder / "data")
+    correct = dataset.correct.copy()
+    train = dataset.rows(split(dataset, seed=0)["train"])
+    others = np.setdiff1d(np.arange(len(dataset)), train)
+    correct[others] = 1 - correct[others]
+    changed = RoutingDataset.of(dataset.queries, dataset.pool, correct)
+    write_dataset(changed, tmp_path / "changed")
+    found = run("layers", folder / "data", *ask), run("layers", tmp_path / "changed", *ask)
+    assert found[0].exit_code == 0, found[0].stderr
+    assert found[0].stdout == found[1].stdout
 
 
 def test_layers_as_json(folder: Path) -> None:
@@ -83,3 +120,9 @@ def test_bad_input_is_told(folder: Path, tmp_path: Path) -> None:
     got = run("layers", tmp_path / "more", *stored(folder / "strong"))
     assert isinstance(got.exception, StoreError)
     assert "lacks the states" in str(got.exception)
+    sites = [Site(layer, "mean") for layer in (2, 3)]
+    encode_dataset(more, FakeEncoder(name="whole"), tmp_path / "whole", sites=sites)
+    both = (*stored(tmp_path / "whole"), *stored(folder / "strong"))
+    got = run("layers", tmp_path / "more", *both)
+    assert "lacks the states" in str(got.exception)
+    assert "geometry" not in got.stderr  # it is told before the whole one is surveyed

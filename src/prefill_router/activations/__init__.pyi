@@ -1,4 +1,5 @@
 from .base import (
+    DEFAULT_POOLINGS as DEFAULT_POOLINGS,
     POOLINGS as POOLINGS,
     ROUNDINGS as ROUNDINGS,
     Activations as Activations,

@@ -77,10 +77,12 @@ def _to_bfloat16(states: States) -> NDArray[np.uint16]:
     return ((bits + _LOW_HALF + ((bits >> _SHIFT) & np.uint32(1))) >> _SHIFT).astype("<u2")
 
 
-Pooling = Literal["last", "mean", "own"]
+Pooling = Literal["last", "mean", "rest", "own"]
 _DIGITS = 6
-POOLINGS: tuple[Pooling, ...] = ("last", "mean")
+POOLINGS: tuple[Pooling, ...] = ("last", "mean", "rest")
 """The poolings of hidden states, without `own`, an encoder's own output vector."""
+DEFAULT_POOLINGS: tuple[Pooling, ...] = ("last", "mean")
+"""The poolings that are stored and selected from by default."""
 
 
 @final
@@ -90,8 +92,10 @@ class Site:
 
     Attributes:
         layer: 0 is the embedding, l the residual stream after block l, before the final norm.
-        pooling: `last` non-padding token, or `mean` over the non-padding tokens; `own` is the
-            vector that an encoder outputs for the whole prompt, at layer 1 by convention.
+        pooling: `last` non-padding token, `mean` over the non-padding tokens, or the mean over the
+            `rest` of them after the first, which in causal networks is an attention sink with
+            enormous states (a prompt's only token is its own rest); `own` is the vector that an
+            encoder outputs for the whole prompt, at layer 1 by convention.
     """
 
     layer: int

@@ -71,7 +71,7 @@ COMMANDS: dict[str, CommandEntry] = {
         "Fit",
         encode="Read every prompt with an encoder and keep its hidden states.",
         layers="Show Fisher J, effective dimensionality and anisotropy by depth, and "
-        "the best criterion.",
+        "what the layers know.",
         sweep="Compare encoders: the test AUC of a linear probe for every target under "
         "each of them.",
         fit="Fit a router on the train part of a dataset and judge it on the test part.",

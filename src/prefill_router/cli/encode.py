@@ -81,7 +81,8 @@ def encode(
     from prefill_router.data import read_dataset
     from prefill_router.encoders import TEMPLATES, load_encoder, plan_encoding, run_encoding
 
-    poolings, part, numbers = opt.parse_poolings(pooling), _shard(shard), _numbers(layers)
+    part, numbers = _shard(shard), _numbers(layers)
+    poolings = _poolings(pooling, encoder)
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
     kind = one_of("--template", template, TEMPLATES)
     computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
@@ -148,6 +149,24 @@ def _summary(
         "seconds": report.seconds,
         "tokens_per_second": report.tokens_per_second,
     }
+
+
+def _poolings(text: str, encoder: str) -> "list[Pooling]":
+    """The poolings to keep.
+
+    Raises:
+        UsageError: The encoder outputs one vector, and the mean over a part of its tokens is asked.
+    """
+    from prefill_router.encoders import gives_own_vectors
+
+    poolings = opt.parse_poolings(text)
+    if "rest" in poolings and gives_own_vectors(encoder):
+        raise UsageError(
+            "--pooling rest is a mean of tokens, and sentence:, endpoint: and signals: encoders "
+            "output one vector for a whole prompt; leave out --pooling, or choose an encoder whose "
+            "layers are read"
+        )
+    return poolings
 
 
 def _sites(encoder: "Encoder", layers: str | None, poolings: Sequence["Pooling"]) -> list["Site"]:

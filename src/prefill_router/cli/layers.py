@@ -1,10 +1,11 @@
 """`prefill-router layers` and `sweep`: which layer to read, and which encoder.
 
-`layers` shows the geometry of a store by depth; `sweep` compares encoders by their probes.
+`layers` shows the geometry of stores by depth, and what their layers know; `sweep` compares
+encoders by their probes.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,14 +15,15 @@ from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
+    from prefill_router.activations import Pooling
     from prefill_router.data import RoutingDataset, Split
-    from prefill_router.layers import Ablation, EncoderSweep, Survey
+    from prefill_router.layers import Ablation, DepthProfile, EncoderSweep, Survey
 
 
 @app.command()
 def layers(
     data: opt.DataFolder,
-    store: Annotated[Path, typer.Option(help="A finished store.")],
+    store: Annotated[list[Path], typer.Option(help="A finished store; repeatable.")],
     split_file: opt.SplitFile = None,
     seed: Annotated[int, typer.Option(help="Seed of the split and of the folds.")] = 0,
     pooling: opt.Poolings = "last,mean",
@@ -34,36 +36,48 @@ def layers(
     ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
-    """Show Fisher J, effective dimensionality and anisotropy by depth, and the best criterion.
+    """Show Fisher J, effective dimensionality and anisotropy by depth, and what the layers know.
 
     Only the train part is used. The second table is the mean five-fold probe AUC over targets of
-    the layer that each criterion selects.
+    the layer that each criterion selects, the third the AUC of probes and of neighbours' votes at
+    every layer. The figures compare several stores, and show the probes within each subject.
 
     Example: prefill-router layers answers --store states --out figures
     """
-    from prefill_router.activations import ActivationStore
     from prefill_router.data import read_dataset
-    from prefill_router.layers import ablation, candidate_sites, search, survey
+    from prefill_router.layers import candidate_sites, depth_profile, encoder_labels
 
     poolings = opt.parse_poolings(pooling)
     if to is not None:
         files.check_place(to / "figure.png")
-    activations = ActivationStore.open(store)
+    stores = opt.open_stores(store)
     dataset = read_dataset(data)
     train = dataset.select(drawn(dataset, split_file, seed)["train"])
-    sites = candidate_sites(activations, poolings=poolings, all_layers=all_layers)
-    bar = BarProgress(console=err)
-    found = survey(activations, train, sites=sites, dim=dim, progress=bar)
-    grid = search(activations, train, sites=sites, dims=(dim,), seed=seed, progress=bar)
-    held = [p for p in poolings if any(site.pooling == p for site in sites)]
-    kinds = list(dict.fromkeys([tuple(held), *((p,) for p in held)]))  # first the choice of `fit`
-    ablations = [ablation(found, grid, dim=dim, poolings=kind) for kind in kinds]
-    _draw(found, to, activations.provenance.encoder, ablations)
+    sites = [candidate_sites(s, poolings=poolings, all_layers=all_layers) for s in stores]
+    for states, candidates in zip(stores, sites, strict=True):
+        states.require(candidates[0], train.prompt_keys)  # before the first takes its time
+    found = [
+        depth_profile(
+            states,
+            train,
+            sites=candidates,
+            encoder=label,
+            dim=dim,
+            seed=seed,
+            progress=BarProgress(console=err),
+        )
+        for states, candidates, label in zip(stores, sites, encoder_labels(stores), strict=True)
+    ]
+    ablations = [_ablations(one, poolings) for one in found]
+    if to is not None:
+        _draw(found, to, ablations)
     if as_json:
-        print_json({"geometry": found.rows(), "ablation": [a.to_dict() for a in ablations]})
+        print_json(_document(found, ablations))
         return
-    _print_geometry(found)
-    _print_ablations(ablations)
+    for one, ways in zip(found, ablations, strict=True):
+        _print_geometry(one)
+        _print_ablations(one, ways)
+    _print_readings(found)
     if to is not None:
         out.say(f"figures: {to}")
 
@@ -75,25 +89,60 @@ def drawn(dataset: "RoutingDataset", file: Path | None, seed: int) -> "Split":
     return split(dataset, seed=seed) if file is None else load_split(file)
 
 
-def _draw(found: "Survey", to: Path | None, encoder: str, ablations: "list[Ablation]") -> None:
-    if to is None:
-        return
+def _ablations(found: "DepthProfile", poolings: "list[Pooling]") -> "list[Ablation]":
+    """The ablation over all candidates first, as `fit` chooses, then over those of each pooling."""
+    from prefill_router.layers import ablation
+
+    held = [p for p in poolings if any(site.pooling == p for site in found.sites)]
+    kinds = list(dict.fromkeys([tuple(held), *((p,) for p in held)]))
+    dim = found.survey.dim
+    return [ablation(found.survey, found.grid, dim=dim, poolings=kind) for kind in kinds]
+
+
+def _named(found: "list[DepthProfile]", one: "DepthProfile") -> dict[str, str]:
+    """The encoder of a row, where there are several."""
+    return {"encoder": one.encoder} if len(found) > 1 else {}
+
+
+def _document(
+    found: "list[DepthProfile]", ablations: "list[list[Ablation]]"
+) -> dict[str, list[dict[str, Any]]]:
+    each = list(zip(found, ablations, strict=True))
+    return {
+        "geometry": [_named(found, one) | row for one in found for row in one.survey.rows()],
+        "ablation": [_named(found, one) | a.to_dict() for one, ways in each for a in ways],
+        "depth": [row for one in found for row in one.rows()],
+    }
+
+
+def _draw(found: "list[DepthProfile]", to: Path, ablations: "list[list[Ablation]]") -> None:
     import polars as pl
 
-    from prefill_router.layers import draw_geometry
+    from prefill_router.layers import draw_depth, draw_geometry
 
-    draw_geometry(found, to, encoder=encoder)
+    draw_depth(found, to)
+    if len(found) == 1:
+        draw_geometry(found[0].survey, to, encoder=found[0].encoder)
     rows = [
-        {"poolings": "+".join(a.poolings), **{s.name: s.auc for s in a.selectors}}
-        for a in ablations
+        {
+            **_named(found, one),
+            "poolings": "+".join(a.poolings),
+            **{s.name: s.auc for s in a.selectors},
+        }
+        for one, ways in zip(found, ablations, strict=True)
+        for a in ways
     ]
     files.write_text(to / "ablation.csv", pl.DataFrame(rows).write_csv())
 
 
-def _print_geometry(found: "Survey") -> None:
+def _print_geometry(profile: "DepthProfile") -> None:
     from rich.table import Table
 
-    table = Table(title=f"geometry of {len(found.sites)} sites, train part, J on PCA-{found.dim}")
+    found = profile.survey
+    table = Table(
+        title=f"geometry of {len(found.sites)} sites of {profile.encoder}, train part, "
+        f"J on PCA-{found.dim}"
+    )
     for name in ("site", "Fisher J (mean)", "lowest", "highest", "best for", "d_eff", "anisotropy"):
         table.add_column(name, justify="left" if name == "site" else "right")
     best = _best_counts(found)
@@ -119,17 +168,40 @@ def _best_counts(found: "Survey") -> list[int]:
     return [best.count(i) for i in range(len(found.sites))]
 
 
-def _print_ablations(ablations: "list[Ablation]") -> None:
+def _print_ablations(profile: "DepthProfile", ablations: "list[Ablation]") -> None:
     from rich.table import Table
 
     dim, count = ablations[0].dim, len(ablations[0].targets)
-    table = Table(title=f"mean five-fold probe AUC at PCA-{dim} over {count} targets")
+    table = Table(
+        title=f"mean five-fold probe AUC at PCA-{dim} over {count} targets, {profile.encoder}"
+    )
     table.add_column("candidates")
     for selector in ablations[0].selectors:
         table.add_column(selector.name, justify="right")
     for row in ablations:
         table.add_row(" and ".join(row.poolings), *(f"{s.auc:.4f}" for s in row.selectors))
     out.print(table)
+
+
+def _print_readings(found: "list[DepthProfile]") -> None:
+    from rich.table import Table
+
+    table = Table(title="what layers know: mean AUC over targets on the train part")
+    for name in ("encoder", "site", "depth", "probe, five-fold", "votes, leave-one-out"):
+        table.add_column(name, justify="left" if name in ("encoder", "site") else "right")
+    for one in found:
+        for row in one.rows():
+            if row["subject"] is None:
+                table.add_row(
+                    one.encoder,
+                    f"{row['pooling']}.{row['layer']}",
+                    f"{row['depth']:.2f}",
+                    _number(row["probe_auc"], 4),
+                    _number(row["votes_auc"], 4),
+                )
+    out.print(table)
+    if any(one.votes is None for one in found):
+        out.say("note: votes need FAISS; install it with: pip install 'prefill-router[neighbours]'")
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -29,7 +29,13 @@ Stores = Annotated[
     list[Path] | None, typer.Option("--store", help="A store of states; repeatable.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-Poolings = Annotated[str, typer.Option("--pooling", help="last, mean, or both.")]
+Poolings = Annotated[
+    str,
+    typer.Option(
+        "--pooling",
+        help="last, mean, rest (the mean without the first token), or several: last,mean.",
+    ),
+]
 Data = Annotated[Path, typer.Option("--data", help="The dataset's folder.")]
 AsDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 DataFolder = Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")]
@@ -113,16 +119,18 @@ def replacing(place: Path, *, overwrite: bool) -> Iterator[Path]:
 
 
 def parse_poolings(text: str) -> list["Pooling"]:
-    """The poolings of an option such as `last,mean`, or `both`.
+    """The poolings of an option such as `last,mean`, for which `both` stands too.
 
     Raises:
         UsageError: It names something else.
     """
-    from prefill_router.activations import POOLINGS
+    from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS
 
-    asked = list(POOLINGS) if text == "both" else [name.strip() for name in text.split(",")]
+    asked = list(DEFAULT_POOLINGS) if text == "both" else [name.strip() for name in text.split(",")]
     if not set(asked) <= set(POOLINGS):
-        raise UsageError(f"--pooling is {text!r}; give last, mean or both")
+        raise UsageError(
+            f"--pooling is {text!r}; give last, mean, rest, or several such as last,mean"
+        )
     return [pooling for pooling in POOLINGS if pooling in asked]
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from prefill_router.cli.application import err
-from prefill_router.cli.options import SplitFile
+from prefill_router.cli.options import Poolings, SplitFile
 from prefill_router.cli.study import AsJson, Out, Seed, facts, finish, study
 from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError
@@ -25,7 +25,7 @@ def layers(
     to: Out,
     store: Annotated[list[Path], typer.Option(help="A finished store; give one per encoder.")],
     dim: Annotated[int, typer.Option(help="PCA components of the probes.")] = 100,
-    pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last",
+    pooling: Poolings = "last",
     all_layers: Annotated[
         bool, typer.Option("--all-layers", help="Layers below the middle too, if stored.")
     ] = False,
@@ -80,7 +80,7 @@ def dimensions(
     dims: Annotated[
         str, typer.Option(help="PCA components, separated by commas.")
     ] = "50,100,150,200,300",
-    pooling: Annotated[str, typer.Option(help="last, mean, or both.")] = "last,mean",
+    pooling: Poolings = "last,mean",
     all_layers: Annotated[
         bool, typer.Option("--all-layers", help="Layers below the middle too, if stored.")
     ] = False,

@@ -114,7 +114,12 @@ class TokenBatch:
             return states[rows, self.lengths - 1].float()
         if self.is_padded:
             states = states.masked_fill((self.mask == 0)[..., None], 0)
-        return states.sum(1, dtype=torch.float32) / self.lengths[:, None]
+        count = self.lengths[:, None]
+        if pooling == "mean":
+            return states.sum(1, dtype=torch.float32) / count
+        # the first state is never added, since taking it off again would leave its rounding
+        rest = states[:, 1:].sum(1, dtype=torch.float32) / (count - 1).clamp(min=1)
+        return torch.where(count > 1, rest, states[:, 0].float())
 
 
 def pad(rows: list[Any], padding: int, device: torch.device) -> TokenBatch:

@@ -1,6 +1,6 @@
 """Names of encoders, and the options of the functions that load them.
 
-    NAME                       hidden states of a network: its layers, `last` and `mean`
+    NAME                       hidden states of a network: its layers; `last`, `mean`, `rest`
     sentence:NAME              the embedding of a sentence-transformers model
     sentence:NAME#PROMPT       the same, with the model's own prompt of that name before each text
     endpoint:MODEL@BASE_URL    the embedding of an OpenAI-compatible endpoint
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, final, get_args
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
-from prefill_router.activations import POOLINGS, Provenance, Site
+from prefill_router.activations import DEFAULT_POOLINGS, Provenance, Site
 from prefill_router.encoders.base import candidate_layers
 from prefill_router.errors import ConfigError
 
@@ -67,12 +67,12 @@ def default_sites(provenance: Provenance) -> tuple[Site, ...]:
     """The sites of an encoder that are read by default.
 
     For an encoder that outputs one vector, that vector; for others the candidates of layer
-    selection: the layers from ceil(L/2) to L with both poolings.
+    selection: the layers from ceil(L/2) to L with the default poolings.
     """
     if gives_own_vectors(provenance.encoder):
         return (OWN,)
     layers = candidate_layers(provenance.num_layers)
-    return tuple(Site(layer, pooling) for layer in layers for pooling in POOLINGS)
+    return tuple(Site(layer, pooling) for layer in layers for pooling in DEFAULT_POOLINGS)
 
 
 URL = "PREFILL_ROUTER_EMBEDDINGS_URL"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import DynamicCache
 
-from prefill_router.activations import Site
+from prefill_router.activations import Pooling, Site
 from prefill_router.encoders.hub import HubEncoder, layer_hooks
 from prefill_router.errors import ConfigError
 
@@ -36,17 +36,20 @@ class PrefixBlock:
     Attributes:
         keys: Attention keys of each block of the network that was run, [1, head, token, width].
         values: Attention values of the same blocks and shape.
-        sums: Sums of the states over all tokens up to the end of this block, [layer, hidden].
+        sums: Sums of the states over all tokens up to the end of this block, [layer, hidden], in
+            float64.
+        first: The states of the prompt's first token, [layer, hidden], in float64.
     """
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
     sums: Tensor
+    first: Tensor
 
     @property
     def nbytes(self) -> int:
         """Its memory in bytes."""
-        return sum(tensor.nbytes for tensor in (*self.keys, *self.values, self.sums))
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values, self.sums, self.first))
 
 
 @final
@@ -143,13 +146,26 @@ def read_on(
         sums = torch.stack([_sums(seen[layer][0], total - start) for layer in layers])
         if before:
             sums += before[-1].sums[:, None]
+        first = (
+            before[0].first
+            if before
+            else torch.stack([seen[layer][0, 0].double() for layer in layers])
+        )
+        means = _means(sums[:, -1], first, total)
         rows = [
             seen[site.layer][0, -1].float()
             if site.pooling == "last"
-            else (sums[layers.index(site.layer), -1] / total).float()
+            else means[site.pooling][layers.index(site.layer)]
             for site in sites
         ]
-        return torch.stack(rows), [*before, *_new_blocks(cache, sums, start, total, layers[-1])]
+        blocks = _new_blocks(cache, sums, first, range(start, total), layers[-1])
+        return torch.stack(rows), [*before, *blocks]
+
+
+def _means(sums: Tensor, first: Tensor, total: int) -> dict[Pooling, Tensor]:
+    """The poolings that are means, [layer, hidden]; float64 sums lose nothing of the rest."""
+    rest = (sums - first) / (total - 1) if total > 1 else first
+    return {"mean": (sums / total).float(), "rest": rest.float()}
 
 
 def _cache_of(before: Sequence[PrefixBlock]) -> DynamicCache:
@@ -170,7 +186,7 @@ def _sums(states: Tensor, count: int) -> Tensor:
 
 
 def _new_blocks(
-    cache: DynamicCache, sums: Tensor, start: int, total: int, depth: int
+    cache: DynamicCache, sums: Tensor, first: Tensor, read: range, depth: int
 ) -> list[PrefixBlock]:
     """Copies of the keys and values of each new block; a view would keep all of them in memory.
 
@@ -179,13 +195,14 @@ def _new_blocks(
     """
     layers: list[Any] = cache.layers
     held = [layer for layer in layers if layer.is_initialized]
-    if len(held) != depth or any(layer.keys.shape[-2] != total for layer in held):
+    if len(held) != depth or any(layer.keys.shape[-2] != read.stop for layer in held):
         raise ConfigError("the network doesn't keep the keys and values of each token")
     return [
         PrefixBlock(
-            tuple(layer.keys[..., first : first + BLOCK, :].clone() for layer in held),
-            tuple(layer.values[..., first : first + BLOCK, :].clone() for layer in held),
+            tuple(layer.keys[..., begin : begin + BLOCK, :].clone() for layer in held),
+            tuple(layer.values[..., begin : begin + BLOCK, :].clone() for layer in held),
             sums[:, number].clone(),
+            first,
         )
-        for number, first in enumerate(range(start, total - BLOCK + 1, BLOCK))
+        for number, begin in enumerate(range(read.start, read.stop - BLOCK + 1, BLOCK))
     ]

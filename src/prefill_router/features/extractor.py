@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
 from prefill_router.activations import (
-    POOLINGS,
+    DEFAULT_POOLINGS,
     Activations,
     Pooling,
     Provenance,
@@ -146,7 +146,7 @@ class FeatureExtractor(Family):
         method: Method = "fisher",
         scope: Scope = "target",
         dim: int = 100,
-        poolings: Sequence[Pooling] = POOLINGS,
+        poolings: Sequence[Pooling] = DEFAULT_POOLINGS,
         all_layers: bool = False,
         pinned: Pinned | None = None,
         assignments: Mapping[str, Activations] | None = None,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from prefill_router.activations import POOLINGS, Activations, Pooling, Site
+from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS, Activations, Pooling, Site
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.features.base import FamilyConfig, Need
@@ -39,7 +39,7 @@ class PrefillConfig(FamilyConfig):
     select: str | Mapping[str, str] = "fisher"
     scope: Scope = "target"
     dim: int = 100
-    poolings: tuple[Pooling, ...] = POOLINGS
+    poolings: tuple[Pooling, ...] = DEFAULT_POOLINGS
     all_layers: bool = False
     assignments: Mapping[str, str] = field(default_factory=dict)
 

@@ -10,7 +10,16 @@ from .criteria import (
     search as search,
     survey as survey,
 )
-from .figures import draw_geometry as draw_geometry, draw_sweep as draw_sweep
+from .depth import (
+    DepthProfile as DepthProfile,
+    depth_profile as depth_profile,
+    neighbour_votes as neighbour_votes,
+)
+from .figures import (
+    draw_depth as draw_depth,
+    draw_geometry as draw_geometry,
+    draw_sweep as draw_sweep,
+)
 from .layer_sweep import (
     EncoderSweep as EncoderSweep,
     auc_of_selection as auc_of_selection,

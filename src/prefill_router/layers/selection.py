@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from prefill_router.activations import POOLINGS, Activations, Pooling, Site
+from prefill_router.activations import DEFAULT_POOLINGS, Activations, Pooling, Site
 from prefill_router.data import RoutingDataset, binary
 from prefill_router.encoders import candidate_layers
 from prefill_router.errors import ConfigError, FitError
@@ -24,14 +24,14 @@ from prefill_router.short_repr import short_repr
 def candidate_sites(
     activations: Activations,
     *,
-    poolings: Sequence[Pooling] = POOLINGS,
+    poolings: Sequence[Pooling] = DEFAULT_POOLINGS,
     all_layers: bool = False,
 ) -> tuple[Site, ...]:
     """The available sites with these poolings, by default from layer ceil(L/2) to L (section 3.1).
 
     Args:
         activations: The states.
-        poolings: `last`, `mean` or both.
+        poolings: Any of `last`, `mean` and `rest`.
         all_layers: Whether layers below ceil(L/2) are candidates too.
 
     Raises:
@@ -48,7 +48,7 @@ def candidate_sites(
         wanted = "any layer" if all_layers else f"layers {upper[0]} to {upper[-1]}"
         raise ConfigError(
             f"{activations.name} holds {held or 'no site'}, which has none of {wanted} with the "
-            f"poolings {list(poolings)}; encode those, or allow all layers"
+            f"poolings {list(poolings)}; encode those, choose other poolings, or allow all layers"
         )
     return sites
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from prefill_router.activations import POOLINGS, Activations, Pooling
+from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS, Activations, Pooling
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import plain
@@ -138,7 +138,7 @@ def dimension_study(
     train: RoutingDataset,
     *,
     dims: Sequence[int] = GRID_DIMS,
-    poolings: Sequence[Pooling] = POOLINGS,
+    poolings: Sequence[Pooling] = DEFAULT_POOLINGS,
     all_layers: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
@@ -195,8 +195,9 @@ _MEANINGS = {
     "mean AUC": "A linear probe is fitted for every target on four fifths of the train rows and "
     "scored on the rest, five times; 0.5 is chance, 1 is perfect. Scaler and PCA are fitted in "
     "each fold. The test part isn't used.",
-    "last, mean": "Which state of a layer is read: that of the last token, or the mean over all "
-    "tokens. Where both are named, the layer is chosen among the states of both.",
+    "last, mean, rest": "Which state of a layer is read: that of the last token, the mean over all "
+    "tokens, or the mean over the rest after the first. Where several are named, the layer is "
+    "chosen among the states of all of them.",
     "Random, Last": "A random candidate layer, and the deepest one.",
     "d_eff, alpha": "The layer with the highest effective dimensionality, and the least "
     "anisotropic one.",

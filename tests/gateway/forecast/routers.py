@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaModel
 
-from prefill_router.activations import Site
+from prefill_router.activations import POOLINGS, Pooling, Site
 from prefill_router.data import split
 from prefill_router.encoders import load_encoder
 from prefill_router.features.prefill import PrefillConfig
@@ -18,7 +18,7 @@ from tests.fakes.tiny_encoder import save_tiny_encoder
 
 QUICK = FitConfig(
     recipe=Recipe(
-        features=(PrefillConfig(dim=4),),
+        features=(PrefillConfig(dim=4, poolings=POOLINGS),),
         predictor=TrunkConfig(seeds=2, keep=1, max_epochs=3, batch_size=64),
     ),
     resamples=20,
@@ -44,12 +44,12 @@ def save_causal_encoder(folder: Path) -> Path:
 
 
 def saved_router(
-    folder: Path, *, save: Callable[[Path], Path] = save_tiny_encoder
+    folder: Path, *, save: Callable[[Path], Path] = save_tiny_encoder, pooling: Pooling = "mean"
 ) -> tuple[Path, EncoderSources]:
     """Fit and save a router that reads with a tiny network; where it is, and where that is."""
     tiny = save(folder / "tiny")
     answers = make_routing_dataset(queries=120, targets=3)
-    states = load_encoder(tiny, device="cpu").encode(answers.queries, [Site(2, "mean")])
+    states = load_encoder(tiny, device="cpu").encode(answers.queries, [Site(2, pooling)])
     fit_router(answers, [states], config=QUICK, drawn=split(answers)).router.save(folder / "router")
     return folder / "router", EncoderSources(folders={"tiny": tiny}, device="cpu")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prefill_router.activations import Provenance, Site
+from prefill_router.activations import POOLINGS, Pooling, Provenance, Site
 from prefill_router.data import Query, split
 from prefill_router.encoders.base import Encoder, States, TokenizedPrompt
 from prefill_router.encoders.prefix_encoder import PrefixCachingEncoder
@@ -122,8 +122,11 @@ def test_what_is_logged_quotes_no_prompt(router: Router, caplog: pytest.LogCaptu
     assert "king" not in caplog.text
 
 
-def test_shared_beginnings_are_read_once_where_the_encoder_allows_it(tmp_path: Path) -> None:
-    folder, sources = saved_router(tmp_path, save=save_causal_encoder)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_shared_beginnings_are_read_once_where_the_encoder_allows_it(
+    pooling: Pooling, tmp_path: Path
+) -> None:
+    folder, sources = saved_router(tmp_path, save=save_causal_encoder, pooling=pooling)
     plain = Router.load(folder, sources=sources)
     router = with_shared_prefixes(plain, 1 << 20)
     [reusing] = router.sources.loaded

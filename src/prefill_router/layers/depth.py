@@ -1,0 +1,238 @@
+"""What layers know: how much of the targets' correctness can be read at each depth of an encoder.
+
+Three readings of every site, on the train rows alone: Fisher J, the out-of-fold AUC of linear
+probes, and the leave-one-out AUC of the votes of nearest neighbours; and the probes' AUC within
+each subject, which tells what a layer knows beyond the subject of a query.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+from prefill_router.activations import Activations, Site
+from prefill_router.data import RoutingDataset, binary, stratified_folds
+from prefill_router.errors import MissingExtraError
+from prefill_router.geometry import Moments, SiteStates
+from prefill_router.layers.criteria import Grid, Survey, mean_over_targets, survey
+from prefill_router.layers.selection import enough_labels
+from prefill_router.neighbours import NeighbourIndex
+from prefill_router.probes import FOLDS, auc_over_folds, known_auc, out_of_fold_scores
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.reduction import standard_scale
+from prefill_router.short_repr import short_repr
+from prefill_router.statistics import known_mean
+
+NEIGHBOURS = 25
+"""The number of neighbours that vote, as in the paper's kNN baseline."""
+SUBJECTS = 20
+"""The most subjects that are named; the mean of the others is one more."""
+PerTarget = Float64[NDArray[np.float64], "site target"]
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class DepthProfile:
+    """What every site of one encoder knows of the targets' correctness.
+
+    Attributes:
+        encoder: The encoder's label.
+        num_layers: Blocks of the encoder, by which depths are divided.
+        queries: The number of train rows.
+        survey: The geometry of the sites, with Fisher J.
+        grid: The probes' AUC at the sites, with one number of components: the mean over folds.
+        votes: The AUC of neighbours' votes; NaN where undefined. None where FAISS isn't installed.
+        subjects: The domains of the queries, or their benchmarks, those with most rows first.
+        by_subject: The probes' AUC over the rows of each subject, of all folds together, since a
+            fold has few of them; NaN for a target with fewer than ten labels of either class.
+    """
+
+    encoder: str
+    num_layers: int
+    queries: int
+    survey: Survey
+    grid: Grid
+    votes: PerTarget | None
+    subjects: tuple[str, ...]
+    by_subject: Float64[NDArray[np.float64], "site subject target"]
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites, sorted."""
+        return self.survey.sites
+
+    def readings(self) -> dict[str, Float64[NDArray[np.float64], " site"]]:
+        """Each reading of the sites, as its mean over the targets for which it is defined."""
+        nothing = np.full((len(self.sites), len(self.survey.targets)), np.nan)
+        return {
+            "fisher": mean_over_targets(self.survey.fisher),
+            "probe_auc": mean_over_targets(self.grid.auc[:, 0]),
+            "votes_auc": mean_over_targets(nothing if self.votes is None else self.votes),
+        }
+
+    def subject_means(self) -> dict[str, Float64[NDArray[np.float64], " site"]]:
+        """The probes' mean AUC over targets, of each named subject and of the others' mean."""
+        count = len(self.subjects)
+        table = np.stack([mean_over_targets(rows) for rows in self.by_subject])
+        named = {name: table[:, i] for i, name in enumerate(self.subjects[:SUBJECTS])}
+        if count > SUBJECTS:
+            named[f"mean of {count - SUBJECTS} others"] = known_mean(table[:, SUBJECTS:].T)
+        return named
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per site, and one per site and subject; undefined values are None."""
+        places = [
+            {
+                "encoder": self.encoder,
+                "pooling": site.pooling,
+                "layer": site.layer,
+                "depth": site.layer / self.num_layers,
+            }
+            for site in self.sites
+        ]
+        everything = self.readings()
+        whole = [
+            {**place, "subject": None, **{name: _known(v[i]) for name, v in everything.items()}}
+            for i, place in enumerate(places)
+        ]
+        nothing = dict.fromkeys(everything)
+        return whole + [
+            {**place, "subject": subject, **nothing, "probe_auc": _known(values[i])}
+            for subject, values in self.subject_means().items()
+            for i, place in enumerate(places)
+        ]
+
+
+def depth_profile(
+    activations: Activations,
+    train: RoutingDataset,
+    *,
+    sites: Sequence[Site],
+    encoder: str = "",
+    dim: int = 100,
+    neighbours: int = NEIGHBOURS,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> DepthProfile:
+    """Read what every site knows; only one is in memory at a time.
+
+    Args:
+        activations: The states of all train queries.
+        train: The train rows.
+        sites: The sites to read.
+        encoder: The encoder's label; by default its name.
+        dim: The number of components of J and of the probes.
+        neighbours: The number of neighbours that vote.
+        seed: The seed of the folds.
+        progress: Shows the number of sites done.
+
+    Raises:
+        DataError: There are fewer distinct prompts than folds.
+        FitError: The states of a site are all the same.
+        StoreError: States are missing or not finite.
+    """
+    geometry = survey(activations, train, sites=sites, dim=dim, progress=progress)
+    folds = stratified_folds(train, count=FOLDS, seed=seed)
+    subjects = _subjects(train)
+    probes, within = [], []
+    with (progress or SilentProgress()).task("probes", total=len(geometry.sites)) as advance:
+        for site in geometry.sites:
+            [scores] = out_of_fold_scores(activations, train, site=site, dims=(dim,), folds=folds)
+            probes.append(auc_over_folds(scores, train.correct, folds))
+            within.append([known_auc(scores, judged) for judged in subjects.values()])
+            advance()
+    return DepthProfile(
+        encoder or activations.provenance.encoder,
+        activations.provenance.num_layers,
+        len(train),
+        geometry,
+        Grid(geometry.targets, geometry.sites, (dim,), np.stack(probes)[:, None]),
+        _votes_auc(activations, train, geometry.sites, neighbours, progress or SilentProgress()),
+        tuple(subjects),
+        np.array(within, np.float64).reshape(len(probes), len(subjects), len(train.pool)),
+    )
+
+
+def neighbour_votes(
+    activations: Activations, train: RoutingDataset, *, site: Site, neighbours: int = NEIGHBOURS
+) -> Float64[NDArray[np.float64], "query target"]:
+    """The share of right answers to the queries nearest to each, those with its prompt left out.
+
+    Nearness is the cosine of the standardised states. Of a target's nearest queries those for which
+    it was measured vote; NaN where there are none.
+
+    Raises:
+        FitError: The states are all the same.
+        MissingExtraError: FAISS isn't installed.
+        StoreError: States are missing or not finite.
+    """
+    vectors = _directions(SiteStates(activations, site, train.prompt_keys))
+    index = NeighbourIndex.of(vectors, train.prompt_keys)
+    _, nearest = index.search(vectors, min(neighbours, len(train)), train.prompt_keys)
+    labels = binary(train.correct)
+    known, right = ~np.isnan(labels), labels == 1
+    votes, count = np.zeros(labels.shape), np.zeros(labels.shape)
+    for rows in nearest.T:
+        voting = known[rows] & (rows >= 0)[:, None]
+        count += voting
+        votes += voting & right[rows]
+    return np.where(count > 0, votes / np.maximum(count, 1), np.nan)
+
+
+def _directions(chunks: SiteStates) -> NDArray[np.float32]:
+    """The standardised states, each scaled to unit length."""
+    parts = [Moments.of(states) for _, states in chunks]
+    moments = Moments.total(parts, hidden=len(parts[0].mean))
+    scale, _ = standard_scale(moments)
+    return np.concatenate([_unit((states - moments.mean) / scale) for _, states in chunks])
+
+
+def _unit(rows: NDArray[np.float64]) -> NDArray[np.float32]:
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(length > 0, length, 1), dtype=np.float32)
+
+
+def _votes_auc(
+    activations: Activations,
+    train: RoutingDataset,
+    sites: Sequence[Site],
+    neighbours: int,
+    progress: Progress,
+) -> PerTarget | None:
+    rows = []
+    with progress.task("neighbours", total=len(sites)) as advance:
+        for site in sites:
+            try:
+                votes = neighbour_votes(activations, train, site=site, neighbours=neighbours)
+            except MissingExtraError:
+                return None
+            rows.append(known_auc(votes, train.correct))
+            advance()
+    return np.stack(rows)
+
+
+def _subjects(train: RoutingDataset) -> dict[str, NDArray[np.float64]]:
+    """The labels within each subject, NaN elsewhere, of the targets with enough of them there."""
+    several = len({query.benchmark for query in train.queries}) > 1
+    names = [
+        " / ".join(filter(None, (q.benchmark if several else "", q.domain))) or q.benchmark
+        for q in train.queries
+    ]
+    counts = Counter(filter(None, names))
+    found = {}
+    for name in sorted(counts, key=lambda name: (-counts[name], name)):
+        inside = np.array([other == name for other in names])
+        ids = [query.id for query, here in zip(train.queries, inside, strict=True) if here]
+        judged = enough_labels(train.select(ids))
+        if judged.any():
+            found[name] = np.where(inside[:, None] & judged, train.correct, np.nan)
+    return found
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
