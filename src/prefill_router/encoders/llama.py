@@ -31,6 +31,8 @@ _BATCH = 512
 """The number of tokens for which the order of the weights is chosen; any number can be read."""
 _QUERIES = 64
 """The number of tokens whose attention is computed at a time, each with all tokens before it."""
+_LATER = torch.full((_QUERIES, _QUERIES), -torch.inf, dtype=torch.bfloat16).triu(1)
+"""Added to the scores of a block with its own keys, so that none sees a later one."""
 _PROBE_TOKENS = 12
 _PROBE_SCALE = 1 / 64
 """Small inputs, so that the output is mostly what the block adds: a norm undoes the scale."""
@@ -204,7 +206,7 @@ class FusedBlock(nn.Module):
         asked, values = heads[:, :, : -self._key_heads], heads[:, :, -self._key_heads :]
         if self._head_norms is not None:
             weights, epsilon = self._head_norms
-            asked = functional.rms_norm(asked, (self._width,), None, epsilon) * weights
+            asked = functional.rms_norm(asked, (self._width,), None, epsilon).mul_(weights)
         asked = _rotated(asked, cos[:, :, None], sin[:, :, None])
         queries, keys = asked[:, :, : -self._key_heads], asked[:, :, -self._key_heads :]
         return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
@@ -223,7 +225,7 @@ def _head_norms(attention: Any, key_heads: int) -> tuple[Tensor, float] | None:
 def _normed(states: Tensor, norm: Any) -> Tensor:
     """The RMS norm; with the weights as an argument torch takes twice as long."""
     weight: Tensor = norm.weight
-    return functional.rms_norm(states, weight.shape, None, norm.variance_epsilon) * weight
+    return functional.rms_norm(states, weight.shape, None, norm.variance_epsilon).mul_(weight)
 
 
 def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -248,13 +250,12 @@ def _causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     queries = (query * width**-0.5).reshape(*shared, length, width)
     keys = key.reshape(shared[0], length, width).transpose(1, 2).contiguous()
     values = value.reshape(shared[0], length, width)
-    later = torch.full((_QUERIES, _QUERIES), -torch.inf, dtype=key.dtype).triu(1)
     found = query.new_empty(batch, length, heads, width).transpose(1, 2)
     for start in range(0, length, _QUERIES):
         end = min(start + _QUERIES, length)
         count = end - start
         scores = torch.bmm(queries[:, :, start:end].flatten(1, 2), keys[:, :, :end])
-        scores.view(*shared, count, end)[..., start:] += later[:count, :count]
+        scores.view(*shared, count, end)[..., start:] += _LATER[:count, :count]
         seen = torch.bmm(scores.softmax(-1), values[:, :end])
         found[:, :, start:end] = seen.view(batch, heads, count, width)
     return found
