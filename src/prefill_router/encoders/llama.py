@@ -155,7 +155,6 @@ class FusedBlock(nn.Module):
         attention, mlp = block.self_attn, block.mlp
         self._number: int = attention.layer_idx
         self._width: int = attention.head_dim
-        self._groups: int = attention.num_key_value_groups
         self._before = block.input_layernorm
         self._between = block.post_attention_layernorm
         self._qkv = _Product.of(attention.q_proj, attention.k_proj, attention.v_proj)
@@ -168,7 +167,6 @@ class FusedBlock(nn.Module):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
         *,
         position_embeddings: tuple[Tensor, Tensor],
         past_key_values: Any = None,
@@ -178,22 +176,17 @@ class FusedBlock(nn.Module):
 
         Args:
             hidden_states: The states before it, of the same shape.
-            attention_mask: [query, 1, token, key]; None where each token sees all before it.
             position_embeddings: Cosines and sines of the rotation, [1, token, head width].
             past_key_values: The cache of keys and values of earlier tokens, which is extended.
-            unused: What else `transformers` passes to its blocks.
+            unused: What else `transformers` passes to its blocks. No mask is needed: padding is on
+                the right, where no token sees it.
         """
         del unused
         normed = _normed(hidden_states, self._before)
         query, key, value = self._heads(normed, *position_embeddings)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self._number)
-        if attention_mask is None and query.shape[2] == key.shape[2]:
-            seen = _causal_attention(query, key, value)
-        else:
-            seen = functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=attention_mask, enable_gqa=self._groups > 1
-            )
+        seen = _causal_attention(query, key, value)
         seen = seen.transpose(1, 2).reshape(*hidden_states.shape[:2], -1)
         states = self._out.combined(seen, "add", hidden_states)
         normed = _normed(states, self._between)
@@ -244,18 +237,26 @@ def _causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     together, which takes half the time of torch's own operator. The scores are rounded to the type
     of the queries and keys; with large scores too (of biased keys), it is the rounding of these
     that determines the error.
+
+    Args:
+        query: The queries of the last tokens, of the same shape.
+        key: The keys of all tokens, [query, key head, token, head width].
+        value: Their values, of the same shape.
     """
     batch, heads, length, width = query.shape
+    total = key.shape[2]
     shared = (batch * key.shape[1], heads // key.shape[1])
     queries = (query * width**-0.5).reshape(*shared, length, width)
-    keys = key.reshape(shared[0], length, width).transpose(1, 2).contiguous()
-    values = value.reshape(shared[0], length, width)
+    keys = key.reshape(shared[0], total, width).transpose(1, 2).contiguous()
+    values = value.reshape(shared[0], total, width)
     found = query.new_empty(batch, length, heads, width).transpose(1, 2)
     for start in range(0, length, _QUERIES):
-        end = min(start + _QUERIES, length)
-        count = end - start
-        scores = torch.bmm(queries[:, :, start:end].flatten(1, 2), keys[:, :, :end])
-        scores.view(*shared, count, end)[..., start:] += _LATER[:count, :count]
+        asked = queries[:, :, start : start + _QUERIES]
+        count = asked.shape[2]
+        first = total - length + start
+        end = first + count
+        scores = torch.bmm(asked.flatten(1, 2), keys[:, :, :end])
+        scores.view(*shared, count, end)[..., first:] += _LATER[:count, :count]
         seen = torch.bmm(scores.softmax(-1), values[:, :end])
-        found[:, :, start:end] = seen.view(batch, heads, count, width)
+        found[:, :, start : start + count] = seen.view(batch, heads, count, width)
     return found
