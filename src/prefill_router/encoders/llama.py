@@ -167,21 +167,24 @@ class FusedBlock(nn.Module):
     def forward(
         self,
         hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
         *,
         position_embeddings: tuple[Tensor, Tensor],
-        past_key_values: Any = None,
-        **unused: Any,
     ) -> Tensor:
         """The states after the block, [query, token, hidden].
 
         Args:
             hidden_states: The states before it, of the same shape.
-            position_embeddings: Cosines and sines of the rotation, [1, token, head width].
+            attention_mask: Not needed: padding is on the right, where no token sees it.
+            position_ids: Not needed: they are in `position_embeddings`.
             past_key_values: The cache of keys and values of earlier tokens, which is extended.
-            unused: What else `transformers` passes to its blocks. No mask is needed: padding is on
-                the right, where no token sees it.
+            use_cache: Not needed: the cache is used if there is one.
+            position_embeddings: Cosines and sines of the rotation, [1, token, head width].
         """
-        del unused
+        del attention_mask, position_ids, use_cache
         normed = _normed(hidden_states, self._before)
         query, key, value = self._heads(normed, *position_embeddings)
         if past_key_values is not None:
