@@ -21,6 +21,7 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from prefill_router.encoders import provenance
 from prefill_router.encoders.hub import HubEncoder
+from prefill_router.encoders.llama import fuse_blocks
 from prefill_router.encoders.names import EncoderRequest
 from prefill_router.encoders.provenance import (
     TOKENIZER_FILES,
@@ -258,10 +259,12 @@ def load_hub_encoder(request: EncoderRequest) -> HubEncoder:
         )
     blocks = find_blocks(network, cut.num_hidden_layers)
     keep_blocks(blocks, max(last, 2))
+    network = network.to(device)
+    fuse_blocks(network, blocks)
     return HubEncoder(
         made_by,
         tokenizer,
-        network.to(device),
+        network,
         blocks,
         last,
         request.batch_tokens or batch_tokens_on(device),

@@ -110,7 +110,7 @@ def _sampled(path: Path) -> str:
     return digest.hexdigest()
 
 
-CPU_BATCH_TOKENS = 2048
+CPU_BATCH_TOKENS = 1024
 GPU_BATCH_TOKENS = 65_536
 MOST_TOKENS = 4096
 NO_LIMIT = 1 << 62

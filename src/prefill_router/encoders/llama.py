@@ -1,0 +1,265 @@
+"""Blocks of Llama-shaped networks (Llama, Qwen 2, Qwen 3) in fewer operations, the same states.
+
+In bfloat16 on a processor a third of the time of a forward pass goes into what lies between the
+matrix products. oneDNN does most of that within them: the activation, the gate's product and the
+residual are applied to each result before it is rounded, and the weights are in the order in which
+it reads them. The query, key and value are one product, and their heads are rotated together.
+
+A block is replaced only if its class is known, its attention is over all earlier tokens, and its
+output on a few made-up tokens is that of the original; any other block runs as it is. The
+replacement has the same interface, so hooks and caches of keys and values work as before.
+"""
+
+from dataclasses import dataclass
+from typing import Any, cast, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_MODELS = "transformers.models"
+_KNOWN = frozenset(
+    {
+        f"{_MODELS}.llama.modeling_llama.LlamaDecoderLayer",
+        f"{_MODELS}.qwen2.modeling_qwen2.Qwen2DecoderLayer",
+        f"{_MODELS}.qwen3.modeling_qwen3.Qwen3DecoderLayer",
+    }
+)
+"""By name, since importing the modules of all of them would take longer than loading one."""
+_OPERATORS = ("_linear_pointwise", "_reorder_linear_weight")
+_BATCH = 512
+"""The number of tokens for which the order of the weights is chosen; any number can be read."""
+_QUERIES = 64
+"""The number of tokens whose attention is computed at a time, each with all tokens before it."""
+_LATER = torch.full((_QUERIES, _QUERIES), -torch.inf, dtype=torch.bfloat16).triu(1)
+"""Added to the scores of a block with its own keys, so that none sees a later one."""
+_PROBE_TOKENS = 12
+_PROBE_SCALE = 1 / 64
+"""Small inputs, so that the output is mostly what the block adds: a norm undoes the scale."""
+_TOLERANCE = 0.05
+
+
+def fuse_blocks(network: nn.Module, blocks: nn.ModuleList) -> None:
+    """Replace the blocks that can be computed in fewer operations; the others stay.
+
+    The weights of a replaced block are released as soon as nothing else refers to it.
+
+    Args:
+        network: A network of `transformers`, on its device.
+        blocks: Its blocks, in order.
+    """
+    if not _is_supported(network):
+        return
+    for number, block in enumerate(blocks):
+        fused = _fused(block, network)
+        if fused is not None:
+            blocks[number] = fused
+
+
+def _is_supported(network: Any) -> bool:
+    """Whether the network is in bfloat16 on a processor for which torch has the operators."""
+    kinds = {(weight.device.type, weight.dtype) for weight in network.parameters()}
+    return (
+        kinds == {("cpu", torch.bfloat16)}
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        and getattr(network.config, "_attn_implementation", None) == "sdpa"
+    )
+
+
+def _fused(block: Any, network: Any) -> "FusedBlock | None":
+    kind = type(block)
+    if f"{kind.__module__}.{kind.__qualname__}" not in _KNOWN or not _is_plain(block):
+        return None
+    try:
+        with torch.inference_mode():
+            fused = FusedBlock(block)
+            return fused if _error(fused, block, network.rotary_emb) < _TOLERANCE else None
+    except RuntimeError:  # the operators are private, and not for every processor
+        return None
+
+
+def _is_plain(block: Any) -> bool:
+    """Whether the block does what is computed here: full attention, SiLU, unquantised weights."""
+    attention, mlp = block.self_attn, block.mlp
+    products = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+    products += [mlp.gate_proj, mlp.up_proj, mlp.down_proj]
+    return (
+        all(type(product) is nn.Linear for product in products)
+        and attention.config.hidden_act == "silu"
+        and getattr(attention, "sliding_window", None) is None
+    )
+
+
+def _error(fused: nn.Module, block: nn.Module, rotary: nn.Module) -> float:
+    """The error of the replacement on made-up tokens, relative to what the block adds."""
+    size = cast(Any, block).input_layernorm.weight.shape[0]
+    random = torch.Generator().manual_seed(0)
+    states = torch.randn(1, _PROBE_TOKENS, size, generator=random) * _PROBE_SCALE
+    states = states.bfloat16()
+    turns = rotary(states, torch.arange(_PROBE_TOKENS)[None])
+    expected, found = (one(states, position_embeddings=turns).float() for one in (block, fused))
+    return float((found - expected).norm() / (expected - states).norm())
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """A linear map whose weights are in the order in which oneDNN reads them.
+
+    Attributes:
+        weight: The reordered weights.
+        bias: [output], if there is one.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def of(cls, *maps: nn.Linear) -> "_Product":
+        """One map with the outputs of all, in order; all or none have a bias."""
+        weights: list[Tensor] = [one.weight for one in maps]
+        biases: list[Tensor] = [one.bias for one in maps if one.bias is not None]
+        packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat(weights), _BATCH)
+        return cls(packed, torch.cat(biases) if biases else None)
+
+    def __call__(self, states: Tensor, activation: str = "none") -> Tensor:
+        """The map of states [..., input], and an activation of it."""
+        run: Any = torch.ops.mkldnn._linear_pointwise
+        found: Tensor = run(states, self.weight, self.bias, activation, [], "")
+        return found
+
+    def combined(self, states: Tensor, operation: str, other: Tensor) -> Tensor:
+        """The map of states [..., input], added to or multiplied by `other` [..., output]."""
+        run: Any = torch.ops.mkldnn._linear_pointwise.binary
+        found: Tensor = run(states, other, self.weight, self.bias, operation)
+        return found
+
+
+@final
+class FusedBlock(nn.Module):
+    """A block of self-attention and a gated feed-forward network, each after an RMS norm.
+
+    Source: Touvron et al., Llama (2023); Yang et al., Qwen3 (2025), for norms of queries and keys.
+
+    Attributes:
+        is_causal: Each token sees only those before it.
+    """
+
+    is_causal = True
+
+    def __init__(self, block: Any) -> None:
+        """Take over the weights of a block of `transformers`."""
+        super().__init__()
+        attention, mlp = block.self_attn, block.mlp
+        self._number: int = attention.layer_idx
+        self._width: int = attention.head_dim
+        self._before = block.input_layernorm
+        self._between = block.post_attention_layernorm
+        self._qkv = _Product.of(attention.q_proj, attention.k_proj, attention.v_proj)
+        self._key_heads: int = attention.k_proj.out_features // self._width
+        self._out = _Product.of(attention.o_proj)
+        self._gate, self._up = _Product.of(mlp.gate_proj), _Product.of(mlp.up_proj)
+        self._down = _Product.of(mlp.down_proj)
+        self._head_norms = _head_norms(attention, self._key_heads)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        *,
+        position_embeddings: tuple[Tensor, Tensor],
+    ) -> Tensor:
+        """The states after the block, [query, token, hidden].
+
+        Args:
+            hidden_states: The states before it, of the same shape.
+            attention_mask: Not needed: padding is on the right, where no token sees it.
+            position_ids: Not needed: they are in `position_embeddings`.
+            past_key_values: The cache of keys and values of earlier tokens, which is extended.
+            use_cache: Not needed: the cache is used if there is one.
+            position_embeddings: Cosines and sines of the rotation, [1, token, head width].
+        """
+        del attention_mask, position_ids, use_cache
+        normed = _normed(hidden_states, self._before)
+        query, key, value = self._heads(normed, *position_embeddings)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self._number)
+        seen = _causal_attention(query, key, value)
+        seen = seen.transpose(1, 2).reshape(*hidden_states.shape[:2], -1)
+        states = self._out.combined(seen, "add", hidden_states)
+        normed = _normed(states, self._between)
+        gated = self._up.combined(normed, "mul", self._gate(normed, "swish"))
+        return self._down.combined(gated, "add", states)
+
+    def _heads(self, states: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        """The rotated queries and keys, and the values, each [query, head, token, head width]."""
+        heads = self._qkv(states).view(*states.shape[:2], -1, self._width)
+        asked, values = heads[:, :, : -self._key_heads], heads[:, :, -self._key_heads :]
+        if self._head_norms is not None:
+            weights, epsilon = self._head_norms
+            asked = functional.rms_norm(asked, (self._width,), None, epsilon).mul_(weights)
+        asked = _rotated(asked, cos[:, :, None], sin[:, :, None])
+        queries, keys = asked[:, :, : -self._key_heads], asked[:, :, -self._key_heads :]
+        return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+
+
+def _head_norms(attention: Any, key_heads: int) -> tuple[Tensor, float] | None:
+    """The weights of the norms of each head of queries and keys, [head, width]; None without."""
+    if not hasattr(attention, "q_norm"):
+        return None
+    query, key = attention.q_norm, attention.k_norm
+    query_heads = key_heads * attention.num_key_value_groups
+    weights = [query.weight.expand(query_heads, -1), key.weight.expand(key_heads, -1)]
+    return torch.cat(weights), float(query.variance_epsilon)
+
+
+def _normed(states: Tensor, norm: Any) -> Tensor:
+    """The RMS norm; with the weights as an argument torch takes twice as long."""
+    weight: Tensor = norm.weight
+    return functional.rms_norm(states, weight.shape, None, norm.variance_epsilon).mul_(weight)
+
+
+def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Each head's halves rotated as pairs, by angles that are the same in both halves."""
+    half = heads.shape[-1] // 2
+    found = heads * cos
+    found[..., :half].addcmul_(heads[..., half:], sin[..., :half], value=-1)
+    found[..., half:].addcmul_(heads[..., :half], sin[..., half:])
+    return found
+
+
+def _causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention of each token to itself and those before it, [query, head, token, head width].
+
+    Blocks of queries are multiplied with the keys up to their end, for all heads that share keys
+    together, which takes half the time of torch's own operator. The scores are rounded to the type
+    of the queries and keys; with large scores too (of biased keys), it is the rounding of these
+    that determines the error.
+
+    Args:
+        query: The queries of the last tokens, of the same shape.
+        key: The keys of all tokens, [query, key head, token, head width].
+        value: Their values, of the same shape.
+    """
+    batch, heads, length, width = query.shape
+    total = key.shape[2]
+    shared = (batch * key.shape[1], heads // key.shape[1])
+    queries = (query * width**-0.5).reshape(*shared, length, width)
+    keys = key.reshape(shared[0], total, width).transpose(1, 2).contiguous()
+    values = value.reshape(shared[0], total, width)
+    found = query.new_empty(batch, length, heads, width).transpose(1, 2)
+    for start in range(0, length, _QUERIES):
+        asked = queries[:, :, start : start + _QUERIES]
+        count = asked.shape[2]
+        first = total - length + start
+        end = first + count
+        scores = torch.bmm(asked.flatten(1, 2), keys[:, :, :end])
+        scores.view(*shared, count, end)[..., first:] += _LATER[:count, :count]
+        seen = torch.bmm(scores.softmax(-1), values[:, :end])
+        found[:, :, start : start + count] = seen.view(batch, heads, count, width)
+    return found
