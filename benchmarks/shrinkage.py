@@ -17,7 +17,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,9 @@ from prefill_router.evaluation.fixed_mix import FixedChoice
 from prefill_router.evaluation.metrics import Ranking, auc_by_target
 from prefill_router.features import PromptStates
 from prefill_router.features.prefill import PrefillConfig
-from prefill_router.fitting.out_of_fold import folds_of, out_of_fold
+from prefill_router.fitting import folds_of
 from prefill_router.policy import lambda_path
-from prefill_router.predictors import Examples, TrunkConfig
+from prefill_router.predictors import Examples, TrunkConfig, out_of_fold
 from prefill_router.targets import Pool, Target
 
 RESULT = Path(__file__).parent / "results" / "shrinkage.json"
@@ -127,12 +127,13 @@ def predictions(draw: Draw, place: Path | None) -> Mapping[str, Array]:
     times = [time.process_time()]
     predictor = config.fit(examples).predictor
     times.append(time.process_time())
-    found = out_of_fold(config, examples, train, seed=0)
+    folds = folds_of(train, seed=0)
+    found = out_of_fold(config, replace(examples, folds=folds), seed=0)
     times.append(time.process_time())
     made: dict[str, Array] = {
         "judged": predictor.correctness(last),
-        "out_of_fold": found.correctness,
-        "folds": found.folds.astype(np.float64),
+        "out_of_fold": found,
+        "folds": folds.astype(np.float64),
         "seconds": np.diff(times),
     }
     if place is not None:

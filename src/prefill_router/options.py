@@ -4,13 +4,17 @@ A dataclass annotates a field with one of these types and calls `check_options` 
 A `Literal` is checked without an annotation, and an option that is None isn't checked.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import cache
 from math import inf
-from typing import Annotated, Any, Literal, final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, final, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from prefill_router.errors import ConfigError
+
+_Config = TypeVar("_Config")
 
 
 @final
@@ -78,3 +82,21 @@ def _limits_of(hint: Any) -> tuple[Limit, ...]:
     if get_origin(hint) is Annotated:
         return tuple(limit for limit in parts[1:] if isinstance(limit, Limit))
     return tuple(limit for part in parts for limit in _limits_of(part))
+
+
+def build(config: type[_Config], options: Mapping[str, Any], *, what: str) -> _Config:
+    """The options of a dataclass from plain values.
+
+    Raises:
+        ConfigError: An option is unknown, or of the wrong type.
+    """
+    known = [one.name for one in fields(config) if one.init]  # type: ignore[arg-type]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise ConfigError(f"{what} has no option {unknown}; it has {known}")
+    try:
+        return TypeAdapter(config).validate_python(dict(options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{what}: {place}: {first['msg']}, got {first['input']!r}") from None

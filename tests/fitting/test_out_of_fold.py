@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prefill_router.fitting.out_of_fold import FOLDS, out_of_fold
-from prefill_router.predictors import PREDICTORS, Examples
+from prefill_router.fitting import folds_of
+from prefill_router.fitting.out_of_fold import FOLDS
+from prefill_router.predictors import PREDICTORS, Examples, out_of_fold
 from prefill_router.predictors.knn import KnnScoreConfig
 from prefill_router.testing import make_routing_dataset
 
@@ -17,30 +18,32 @@ EXAMPLES = Examples(
     ANSWERS.correct,
     ANSWERS.pool.names,
     ("",) * 120,
+    folds=folds_of(ANSWERS, seed=0),
 )
 KNN = KnnScoreConfig(k=5)
 
 
 def test_a_fold_does_not_see_its_own_labels() -> None:
-    before = out_of_fold(KNN, EXAMPLES, ANSWERS, seed=0)
-    assert np.isfinite(before.correctness).all()
-    assert sorted(set(before.folds.tolist())) == list(range(FOLDS))
-    own = before.folds == 2
+    before, folds = out_of_fold(KNN, EXAMPLES, seed=0), EXAMPLES.folds
+    assert np.isfinite(before).all()
+    assert folds is not None
+    assert sorted(set(folds.tolist())) == list(range(FOLDS))
+    own = folds == 2
     changed = np.where(own[:, None], 1 - ANSWERS.correct, ANSWERS.correct)
-    after = out_of_fold(KNN, replace(EXAMPLES, correct=changed), ANSWERS, seed=0)
-    np.testing.assert_array_equal(after.correctness[own], before.correctness[own])
-    assert (after.correctness[~own] != before.correctness[~own]).any()  # control
+    after = out_of_fold(KNN, replace(EXAMPLES, correct=changed), seed=0)
+    np.testing.assert_array_equal(after[own], before[own])
+    assert (after[~own] != before[~own]).any()  # control
 
 
 def test_without_what_can_be_fitted_there_is_no_prediction() -> None:
-    folds = out_of_fold(KNN, EXAMPLES, ANSWERS, seed=0).folds
+    folds = folds_of(ANSWERS, seed=0)
     alike = np.where((folds == 1)[:, None], ANSWERS.correct, 1.0)
-    found = out_of_fold(KNN, replace(EXAMPLES, correct=alike), ANSWERS, seed=0)
-    assert np.isnan(found.correctness[folds == 1]).all()
-    assert np.isfinite(found.correctness[folds != 1]).all()
+    found = out_of_fold(KNN, replace(EXAMPLES, correct=alike), seed=0)
+    assert np.isnan(found[folds == 1]).all()
+    assert np.isfinite(found[folds != 1]).all()
     few = ANSWERS.select(ANSWERS.query_ids[:3])
-    three = Examples(EXAMPLES.features[:3], few.correct, EXAMPLES.targets, ("",) * 3)
-    assert np.isnan(out_of_fold(KNN, three, few, seed=0).correctness).all()
+    three = replace(EXAMPLES[np.arange(3)], folds=folds_of(few, seed=0))
+    assert np.isnan(out_of_fold(KNN, three, seed=0)).all()
 
 
 @pytest.mark.parametrize("kind", PREDICTORS.names)
@@ -48,6 +51,10 @@ def test_lighter_options_differ_in_how_many_networks_there_are_alone(kind: str) 
     config: Any = PREDICTORS.find(kind).config()
     light = config.lighter()
     assert type(light) is type(config)
+    if kind == "stack":  # its members are lighter instead
+        assert [one["kind"] for one in light.members] == [one["kind"] for one in config.members]
+        assert light.configs == tuple(one.lighter() for one in config.configs)
+        return
     for one in fields(config):
         mine, other = getattr(config, one.name), getattr(light, one.name)
         assert mine == other or (one.name in ("seeds", "keep", "networks") and 1 <= other < mine)

@@ -9,6 +9,7 @@ from prefill_router.predictors.constant import ConstantConfig
 from prefill_router.predictors.given import GivenConfig
 from prefill_router.predictors.knn import KnnMajorityConfig, KnnScoreConfig
 from prefill_router.predictors.logistic import LogisticConfig
+from prefill_router.predictors.stack import StackConfig
 from tests.predictors import network_cases
 from tests.predictors.fit_contract import FIT_CHECKS, Case
 from tests.predictors.test_graph import CASE as GRAPH
@@ -29,6 +30,11 @@ CASES = {
     "clusters": Case(config=ClustersConfig(clusters=24, nearest=3, sharpness=1.0)),
     "logistic": Case(config=LogisticConfig(grid=(1e-2, 1e-1, 1.0), folds=3)),
     "xgboost": Case(config=QUICK_TREES),
+    "stack": Case(
+        config=StackConfig(
+            members=({"kind": "knn_score", "k": 15}, {"kind": "logistic", "c": 0.1})
+        ),
+    ),
     "given": Case(config=GivenConfig(), signal="given"),
 }
 

@@ -17,6 +17,7 @@ from prefill_router.predictors.networks.latent import (
     PairwiseConfig,
     PairwiseFactorisation,
 )
+from prefill_router.predictors.networks.perceptrons import UnifiedConfig
 from prefill_router.predictors.networks.training import NetworkRows, pair_losses
 from tests.predictors.network_cases import QUICK
 
@@ -54,6 +55,18 @@ def test_pairs_see_the_edge_where_cells_see_the_level() -> None:
     logits = logit(cells.correctness(train.features))
     assert pairs == pytest.approx(1.5, abs=0.25)
     assert slope(logits[:, 0] - logits[:, 1], edge) < 1
+
+
+def test_a_network_with_the_loss_of_pairs_sees_the_edge_too() -> None:
+    train = contest(level=3)
+    edge = train.features[:, 0].astype(np.float64) - train.features[:, 1]
+    few = QUICK | {"max_epochs": 40, "hidden": (8,)}
+    with_pairs, without = (
+        slope(np.subtract(*logit(network.correctness(train.features)).T[:2]), edge)
+        for network in (UnifiedConfig(**few, pairs=p).fit(train).predictor for p in (10.0, 0.0))
+    )
+    assert with_pairs == pytest.approx(1.5, abs=0.3)
+    assert without < 1
 
 
 def test_what_all_targets_share_on_a_query_changes_nothing() -> None:

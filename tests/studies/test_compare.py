@@ -218,7 +218,7 @@ def test_the_packaged_list_has_every_kind_that_needs_no_download() -> None:
     kinds = {recipe.to_dict()["predictor"]["kind"] for recipe in recipes.values()}
     from prefill_router.predictors import PREDICTORS
 
-    assert kinds == set(PREDICTORS.names) - {"constant", "given"}
+    assert kinds == set(PREDICTORS.names) - {"constant", "given", "stack"}
     assert next(iter(recipes)) == "SharedTrunkNet"
     drawn = draw_for(recipes, ANSWERS, seed=0)
     assert "calibration" in drawn.parts

@@ -34,11 +34,10 @@ from prefill_router.fitting.out_of_fold import (
     OutOfFold,
     folds_of,
     learned_cascade,
-    out_of_fold,
 )
 from prefill_router.fitting.recipe import FitConfig, Recipe
 from prefill_router.policy import FrugalCascade, Lambda, OperatingPoints, Predictions
-from prefill_router.predictors import Examples, PredictorFit
+from prefill_router.predictors import Examples, PredictorFit, out_of_fold
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import (
     EncoderSources,
@@ -153,9 +152,9 @@ def learn(
     families = [one.fit(train, states, seed=config.seed, progress=shown) for one in recipe.features]
     features = FeatureSet(tuple(families))
     columns = features.read(PromptStates.of_dataset(train, states))
-    examples = _examples(recipe, columns, train)
+    examples = _examples(recipe, columns, train, config.seed)
     fitted = recipe.predictor.fit(examples, seed=config.seed, progress=shown)
-    unseen, shrinkage = _shrunk(recipe, examples, train, config.seed, shown)
+    unseen, shrinkage = _shrunk(recipe, fitted, examples, config.seed, shown)
     calibrator, said = _calibrated(
         dataset, states, drawn, features, fitted, shrinkage, recipe.calibration
     )
@@ -180,8 +179,11 @@ def learn(
     return _with_choices(router, recipe, unseen, train, expected)
 
 
-def _examples(recipe: Recipe, columns: NDArray[np.float32], train: RoutingDataset) -> Examples:
+def _examples(
+    recipe: Recipe, columns: NDArray[np.float32], train: RoutingDataset, seed: int
+) -> Examples:
     """The training data of the predictor."""
+    count = recipe.policy.folds if isinstance(recipe.policy, FrugalCascade) else FOLDS
     groups, reader = domains_of(train), recipe.predictor.describes_with
     return Examples(
         columns,
@@ -190,6 +192,7 @@ def _examples(recipe: Recipe, columns: NDArray[np.float32], train: RoutingDatase
         groups,
         costs=train.observed_cost,
         descriptions=None if reader is None else describe(train.pool, groups, reader),
+        folds=folds_of(train, seed=seed, count=count),
     )
 
 
@@ -207,16 +210,16 @@ def _costs(
 
 
 def _shrunk(
-    recipe: Recipe, examples: Examples, train: RoutingDataset, seed: int, progress: Progress
+    recipe: Recipe, fitted: PredictorFit, examples: Examples, seed: int, progress: Progress
 ) -> tuple[OutOfFold | None, Shrinkage | None]:
     """Out-of-fold predictions for train rows, if they are needed, and the shrinkage if any."""
     cascade = isinstance(recipe.policy, FrugalCascade)
-    if not (recipe.shrinkage or recipe.operating_points or cascade):
+    if not (recipe.shrinkage or recipe.operating_points or cascade) or examples.folds is None:
         return None, None
-    count = recipe.policy.folds if isinstance(recipe.policy, FrugalCascade) else FOLDS
-    unseen = out_of_fold(
-        recipe.predictor, examples, train, seed=seed, count=count, progress=progress
-    )
+    found = fitted.unseen
+    if found is None:
+        found = out_of_fold(recipe.predictor, examples, seed=seed, progress=progress)
+    unseen = OutOfFold(found, examples.folds)
     if not recipe.shrinkage:
         return unseen, None
     folds = unseen.folds

@@ -4,7 +4,7 @@ A recipe's cascade is learned from them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from prefill_router.data import RoutingDataset, stratified_folds
 from prefill_router.errors import DataError, FitError
 from prefill_router.policy import FrugalCascade, Policy
-from prefill_router.predictors import Correctness, Examples, PredictorConfig
-from prefill_router.progress import Progress, SilentProgress
+from prefill_router.predictors import Correctness
 
 FOLDS = 5
 
@@ -34,42 +33,6 @@ class OutOfFold:
     folds: Int64[NDArray[np.int64], " query"]
 
 
-def out_of_fold(
-    config: PredictorConfig,
-    examples: Examples,
-    train: RoutingDataset,
-    *,
-    seed: int,
-    count: int = FOLDS,
-    progress: Progress | None = None,
-) -> OutOfFold:
-    """Fit the predictor several times, each time without one fold, and predict that fold.
-
-    The features stay as they were fitted, and fewer networks are averaged
-    (`PredictorConfig.lighter`).
-
-    Args:
-        config: The predictor's options.
-        examples: Its training data, the rows of `train`.
-        train: The train rows; folds are stratified, and equal prompts share one.
-        seed: The seed of the folds and the fits.
-        count: The number of folds.
-        progress: Shows the progress.
-
-    Raises:
-        MissingExtraError: A package isn't installed.
-    """
-    result = np.full(examples.correct.shape, np.nan)
-    folds = folds_of(train, seed=seed, count=count)
-    if not folds.any():
-        return OutOfFold(result, folds)
-    with (progress or SilentProgress()).task("out of fold", total=float(count)) as advance:
-        for fold in range(count):
-            result[folds == fold] = _predicted(config, examples, folds, fold, seed)
-            advance()
-    return OutOfFold(result, folds)
-
-
 def folds_of(
     train: RoutingDataset, *, seed: int, count: int = FOLDS
 ) -> Int64[NDArray[np.int64], " query"]:
@@ -78,28 +41,6 @@ def folds_of(
         return stratified_folds(train, count=count, seed=seed)
     except DataError:
         return np.zeros(len(train), dtype=np.int64)
-
-
-def _predicted(
-    config: PredictorConfig,
-    examples: Examples,
-    folds: Int64[NDArray[np.int64], " query"],
-    fold: int,
-    seed: int,
-) -> NDArray[np.float64] | float:
-    rest = np.flatnonzero(folds != fold)
-    try:
-        others = replace(
-            examples,
-            features=examples.features[rest],
-            correct=examples.correct[rest],
-            groups=tuple(examples.groups[row] for row in rest),
-            costs=None if examples.costs is None else examples.costs[rest],
-        )
-        fitted = config.lighter().fit(others, seed=seed)
-    except FitError:  # for example, all labels are the same
-        return np.nan
-    return fitted.predictor.correctness(examples.features[folds == fold])
 
 
 def learned_cascade(

@@ -13,20 +13,19 @@ Recipes are YAML: one, or several by name.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final, get_args
-
-from pydantic import TypeAdapter, ValidationError
 
 from prefill_router import calibration, policy
 from prefill_router.calibration import CalibratorKind
 from prefill_router.data import MOST_TOKENS
 from prefill_router.errors import ConfigError, CorruptError, FormatError, PrefillRouterError
 from prefill_router.features import FAMILIES, FamilyConfig, Need, PrefillConfig
+from prefill_router.options import build
 from prefill_router.policy import FrugalCascade, Lambda, Policy
-from prefill_router.predictors import PREDICTORS, PredictorConfig, TrunkConfig
+from prefill_router.predictors import PREDICTORS, PredictorConfig, TrunkConfig, predictor_config
 from prefill_router.serialization import AGAIN
 from prefill_router.yaml_files import read_yaml
 
@@ -142,12 +141,15 @@ class FitConfig:
         assumed_output_tokens: Output tokens assumed for targets without any known count.
         resamples: Bootstrap resamples for the card's intervals.
         seed: The seed of the split, where none is given, and of all random numbers.
+        effort: How much was tried to choose the recipe (`studies.search.fit_chosen`); None where it
+            is given.
     """
 
     recipe: Recipe = field(default_factory=Recipe)
     assumed_output_tokens: float | None = None
     resamples: int = 1000
     seed: int = 0
+    effort: str | None = None
 
     def __post_init__(self) -> None:
         if self.resamples < 0 or self.seed < 0:
@@ -163,10 +165,10 @@ class FitConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the router's record."""
-        return {**vars(self), "recipe": self.recipe.to_dict()}
+        known = {name: value for name, value in vars(self).items() if name != "effort" or value}
+        return {**known, "recipe": self.recipe.to_dict()}
 
 
-_Config = TypeVar("_Config")
 _Read = TypeVar("_Read")
 _PARTS = (
     *("features", "predictor", "shrinkage", "operating_points", "calibration", "cost", "policy"),
@@ -273,7 +275,7 @@ def _family(value: Any) -> FamilyConfig:
 
 def _predictor(value: Any) -> PredictorConfig:
     kind, options = _kind(value, "predictor")
-    return build(PREDICTORS.find(kind).config, options, what=f"the predictor {kind}")
+    return predictor_config({"kind": kind, **options})
 
 
 def _soft_labels(value: Mapping[str, Any], near: Path | None) -> SoftLabels:
@@ -281,24 +283,6 @@ def _soft_labels(value: Mapping[str, Any], near: Path | None) -> SoftLabels:
     if near is None or found.file.is_absolute():
         return found
     return SoftLabels(file=near.parent / found.file, weight=found.weight)
-
-
-def build(config: type[_Config], options: Mapping[str, Any], *, what: str) -> _Config:
-    """The options of a dataclass from plain values.
-
-    Raises:
-        ConfigError: An option is unknown, or of the wrong type.
-    """
-    known = [one.name for one in fields(config) if one.init]  # type: ignore[arg-type]
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise ConfigError(f"{what} has no option {unknown}; it has {known}")
-    try:
-        return TypeAdapter(config).validate_python(dict(options))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{what}: {place}: {first['msg']}, got {first['input']!r}") from None
 
 
 def _kind(value: Any, what: str) -> tuple[str, dict[str, Any]]:

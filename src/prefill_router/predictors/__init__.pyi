@@ -7,11 +7,16 @@ from .base import (
     PredictorConfig as PredictorConfig,
     PredictorFit as PredictorFit,
 )
+from .cross_fitting import out_of_fold as out_of_fold
 from .curve_figures import write_curves as write_curves
 from .given import GivenConfig as GivenConfig
 from .graph import GraphConfig as GraphConfig
 from .logistic import LogisticConfig as LogisticConfig
-from .registry import PREDICTORS as PREDICTORS, load_predictor as load_predictor
+from .registry import (
+    PREDICTORS as PREDICTORS,
+    load_predictor as load_predictor,
+    predictor_config as predictor_config,
+)
 from .training import TrainingCurves as TrainingCurves
 from .trunk import (
     SharedTrunkNet as SharedTrunkNet,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, final
 
 import numpy as np
-from jaxtyping import Float32, Float64
+from jaxtyping import Float32, Float64, Int64
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -111,6 +111,7 @@ class Examples:
         costs: Costs of the answers, US dollars, NaN where unknown; for predictors that learn from
             costs.
         descriptions: Descriptions of targets and groups, for predictors that use them.
+        folds: The fold of each query, for predictors that need predictions out of fold.
 
     Raises:
         FitError: The shapes differ, names repeat, a feature isn't finite, a label is outside
@@ -123,6 +124,7 @@ class Examples:
     groups: tuple[str, ...]
     costs: Float64[NDArray[np.float64], "_ _"] | None = None
     descriptions: Descriptions | None = None
+    folds: Int64[NDArray[np.int64], " query"] | None = None
 
     def __post_init__(self) -> None:
         if self.correct.shape != (len(self.features), len(self.targets)):
@@ -165,6 +167,17 @@ class Examples:
                 "add queries that a target answers correctly and queries that it doesn't"
             )
 
+    def __getitem__(self, rows: NDArray[np.int64]) -> "Examples":
+        """Some of the rows, in this order."""
+        return replace(
+            self,
+            features=self.features[rows],
+            correct=self.correct[rows],
+            groups=tuple(self.groups[row] for row in rows.tolist()),
+            costs=None if self.costs is None else self.costs[rows],
+            folds=None if self.folds is None else self.folds[rows],
+        )
+
     @property
     def present(self) -> NDArray[np.bool_]:
         """Which labels were measured, [query, target]."""
@@ -206,11 +219,14 @@ class PredictorFit:
         predictor: The fitted predictor.
         notes: Notes for the user, such as which targets couldn't be learned.
         training: Training curves and similar, as plain values for the record.
+        unseen: Predictions for the train rows, each by a predictor that wasn't fitted on its fold
+            (`Examples.folds`), where the fit made them; NaN for a fold that can't be predicted.
     """
 
     predictor: Predictor
     notes: tuple[str, ...] = ()
     training: Mapping[str, Any] = field(default_factory=dict)
+    unseen: Correctness | None = None
 
 
 class PredictorConfig(ABC):
@@ -274,13 +290,7 @@ def usable_rows(examples: Examples, *, missing: float = np.nan) -> Examples:
         for i in rows
     ]
     order = rows[sorted(range(len(rows)), key=content.__getitem__)]
-    return replace(
-        examples,
-        features=features[order],
-        correct=correct[order],
-        groups=tuple(examples.groups[i] for i in order),
-        costs=None if costs is None else costs[order],
-    )
+    return replace(examples, features=features, correct=correct)[np.asarray(order, dtype=np.int64)]
 
 
 def left_out_note(examples: Examples, used: int) -> tuple[str, ...]:

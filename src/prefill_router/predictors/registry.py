@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from prefill_router.options import build
 from prefill_router.predictors.base import Predictor, PredictorConfig
 from prefill_router.serialization import Kinds, Tensors
 
@@ -48,9 +49,21 @@ PREDICTORS = Kinds[PredictorEntry](
         "pairwise_factorisation": "networks.latent:PAIRWISE",
         "irt": "networks.latent:IRT",
         "graph": "graph:ENTRY",
+        "stack": "stack:ENTRY",
         "given": "given:ENTRY",
     },
 )
+
+
+def predictor_config(value: Mapping[str, Any]) -> PredictorConfig:
+    """The options of a predictor, from a mapping with its kind and those that aren't defaults.
+
+    Raises:
+        ConfigError: The kind or an option is unknown, or of the wrong type.
+    """
+    options = {name: option for name, option in value.items() if name != "kind"}
+    kind = str(value.get("kind"))
+    return build(PREDICTORS.find(kind).config, options, what=f"the predictor {kind}")
 
 
 def load_predictor(config: Mapping[str, Any], tensors: Tensors) -> Predictor:

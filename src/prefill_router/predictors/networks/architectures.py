@@ -42,12 +42,14 @@ class Outputs:
         difficulty_weight: The weight of its loss relative to that of the correctness.
         preference: Scores for learning from pairs: the difference between two targets' scores is
             the logit of one being right given that exactly one of them is.
+        preference_weight: The weight of the loss of pairs, where that of the correctness has 1.
     """
 
     correct: Float[Tensor, "network row target"]
     difficulty: Float[Tensor, "network row"] | None = None
     difficulty_weight: float = 0.0
     preference: Float[Tensor, "network row target"] | None = None
+    preference_weight: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,10 +126,12 @@ class Heads(Architecture):
     Attributes:
         hidden: The number of hidden layers.
         difficulty: The weight of the difficulty's loss; None where there is no head for it.
+        pairs: The weight of the loss of pairs of targets, of the difference of their logits.
     """
 
     hidden: int
     difficulty: float | None
+    pairs: float = 0.0
 
     def initial(self, draw: torch.Generator) -> Parameters:
         """Initialised like torch's Linear, but the outputs' biases are logits of the base rates."""
@@ -138,9 +142,11 @@ class Heads(Architecture):
         """The logits of the heads."""
         units = through_hidden(parameters, rows, self.hidden, drop)
         correct = apply(parameters, units, CORRECTNESS)
+        preference = correct if self.pairs else None
         if self.difficulty is None:
-            return Outputs(correct)
-        return Outputs(correct, apply(parameters, units, DIFFICULTY)[..., 0], self.difficulty)
+            return Outputs(correct, preference=preference, preference_weight=self.pairs)
+        hard = apply(parameters, units, DIFFICULTY)[..., 0]
+        return Outputs(correct, hard, self.difficulty, preference, self.pairs)
 
 
 _SPREAD = 0.1  # standard deviation of the random part of initial values

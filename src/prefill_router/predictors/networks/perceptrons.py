@@ -121,12 +121,16 @@ class PerceptronConfig(NetworkConfig):
         """The weight of the difficulty's loss; None where it isn't learned."""
         return None
 
+    @property
+    def _pairs(self) -> float:
+        return 0.0
+
     def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
         """The networks."""
         from prefill_router.predictors.networks.architectures import Heads
 
         each = rates[None] if self.predictor.shared else rates[:, None]
-        return Heads(shapes, each, len(self.hidden), self.difficulty)
+        return Heads(shapes, each, len(self.hidden), self.difficulty, self._pairs)
 
 
 @final
@@ -166,13 +170,23 @@ class TargetMultiTaskConfig(MultiTaskConfig):
 @final
 @dataclass(frozen=True, kw_only=True)
 class UnifiedConfig(MultiTaskConfig):
-    """Options of one multi-task network for all targets."""
+    """Options of one multi-task network for all targets.
+
+    Attributes:
+        pairs: The weight of a third loss, per pair of a target that was right and one that was
+            wrong on the same query, of the difference of their logits.
+    """
 
     predictor: ClassVar[type[Perceptrons]] = UnifiedNetwork
     hidden: Widths = (256, 128)
     learning_rate: Positive = 5e-4
     dropout: Dropout = 0.3
     difficulty_weight: NotNegative = 0.3
+    pairs: NotNegative = 0.0
+
+    @property
+    def _pairs(self) -> float:
+        return self.pairs
 
 
 PAPER = "section 3.2 of the paper"

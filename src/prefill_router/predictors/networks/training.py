@@ -249,7 +249,9 @@ def _losses(outputs: Outputs, rows: NetworkRows) -> Float[Tensor, " network"]:
     """The cross-entropy of each network, in nats per label, plus per pair if it learns those."""
     each = binary_cross_entropy_with_logits(outputs.correct, rows.labels, reduction="none")
     losses = _mean(each * rows.weights, rows.weights.sum((1, 2)))
-    return losses if outputs.preference is None else losses + pair_losses(outputs.preference, rows)
+    if outputs.preference is None:
+        return losses
+    return losses + outputs.preference_weight * pair_losses(outputs.preference, rows)
 
 
 def pair_losses(
