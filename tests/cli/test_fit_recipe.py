@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from prefill_router.router import Router
-from tests.commands import Job, malformed, succeeded
+from tests.commands import Job, malformed, refused, succeeded
 
 
 def test_an_encoder_that_a_recipe_names_is_found_by_its_folder(
@@ -23,3 +23,22 @@ def test_a_negative_seed_is_refused(job: Job, tmp_path: Path) -> None:
     asked = ("fit", job.answers, "--store", job.states, "--out", tmp_path / "router")
     malformed("--seed is -1", *asked, "--seed", -1)
     assert not (tmp_path / "router").exists()
+
+
+def test_the_papers_recipe_by_name_is_what_few_rows_take(job: Job, tmp_path: Path) -> None:
+    asked = ("fit", job.answers, "--store", job.states)
+    succeeded(*asked, "--out", tmp_path / "named", "--recipe", "paper")
+    tried = succeeded(*asked, "--out", tmp_path / "tried")
+    assert "the recipe 'paper' was taken without a trial" in " ".join(tried.split())
+    named, taken = (Router.load(tmp_path / name) for name in ("named", "tried"))
+    assert taken.record.options["recipe"] == named.record.options["recipe"]
+    assert (taken.record.options["effort"], "effort" in named.record.options) == ("normal", False)
+    succeeded(*asked, "--out", tmp_path / "tried")  # the same fit may replace its result
+    refused("another router", *asked, "--out", tmp_path / "tried", "--effort", "quick")
+
+
+def test_an_effort_beside_a_recipe_is_refused(job: Job, tmp_path: Path) -> None:
+    asked = ("fit", job.answers, "--store", job.states, "--out", tmp_path / "router")
+    malformed("--effort chooses a recipe", *asked, "--effort", "best", "--select", "mean.1")
+    malformed("--effort chooses a recipe", *asked, "--effort", "best", "--recipe", "paper")
+    malformed("--effort is 'much'", *asked, "--effort", "much")

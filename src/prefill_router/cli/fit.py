@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from prefill_router.features import FeatureExtractor, PrefillConfig
     from prefill_router.fitting import Recipe, RouterFit
     from prefill_router.policy import FrugalCascade, Policy
+    from prefill_router.studies.search import Effort
 
 
 @app.command()
@@ -26,7 +27,17 @@ def fit(
     ] = None,
     recipe: Annotated[
         Path | None,
-        typer.Option(help="A YAML file with features, predictor and more; instead of the options."),
+        typer.Option(
+            help="A YAML file with features, predictor and more, or: paper, the paper's router; "
+            "instead of the options."
+        ),
+    ] = None,
+    effort: Annotated[
+        str | None,
+        typer.Option(
+            help="quick takes a recipe as it is; normal tries a few on train rows, some two "
+            "minutes; best more. By default normal, without --recipe and options of the features."
+        ),
     ] = None,
     policy: Annotated[
         str | None,
@@ -68,8 +79,9 @@ def fit(
 ) -> None:
     """Fit a router on the train part of a dataset and judge it on the test part.
 
-    Without a recipe, the paper's router is fitted on the states in the stores. States that a recipe
-    needs and no store has are encoded now and kept in the cache.
+    Without a recipe, the best of a few on the states in the stores is fitted, by cross-validation
+    on train rows. States that a recipe needs and no store has are encoded now and kept in the
+    cache.
 
     Example: prefill-router fit answers --store states --out router
     """
@@ -77,29 +89,38 @@ def fit(
     from prefill_router.data import load_split, read_dataset
     from prefill_router.fitting import FitConfig, check_same_fit, fit_router
     from prefill_router.router import check_replaceable
+    from prefill_router.studies.search import fit_chosen
 
     with reading_words():
         prefill = _prefill(mode, select, pin, scope, dim, pooling, all_layers, assign)
         named = None if policy is None else _policy(policy)
+        tried = _effort(effort, prefill, recipe)
     check_replaceable(to)
     config = FitConfig(
         recipe=_with_policy(_recipe(prefill, recipe, store), named),
         assumed_output_tokens=assume_output_tokens,
         seed=seed,
+        effort=tried,
     )
     drawn = None if split_file is None else load_split(split_file)
     stores = opt.open_stores(store)
     dataset = read_dataset(data)
     if not overwrite:
         check_same_fit(to, dataset, stores, config=config, drawn=drawn)
-    fitted = fit_router(
-        dataset,
-        stores,
-        config=config,
-        drawn=drawn,
-        sources=opt.sources(encoder_folder),
-        progress=BarProgress(console=err),
-    )
+    bar, sources = BarProgress(console=err), opt.sources(encoder_folder)
+    if tried is None:
+        fitted = fit_router(
+            dataset, stores, config=config, drawn=drawn, sources=sources, progress=bar
+        )
+    else:
+        fitted, _ = fit_chosen(
+            *(dataset, stores),
+            effort=tried,
+            config=config,
+            drawn=drawn,
+            sources=sources,
+            progress=bar,
+        )
     fitted.router.save(to)
     if as_json:
         judged = fitted.evaluation
@@ -112,12 +133,31 @@ def fit(
     out.say(f"router: {to}")
 
 
+PAPER = "paper"
+
+
+def _effort(effort: str | None, prefill: "PrefillConfig", recipe: Path | None) -> "Effort | None":
+    """How much is tried; None where the recipe is given, or its features."""
+    from prefill_router.features import PrefillConfig
+    from prefill_router.studies.search import EFFORTS
+
+    is_given = recipe is not None or prefill != PrefillConfig()
+    if effort is None:
+        return None if is_given else "normal"
+    if is_given:
+        raise UsageError(
+            "--effort chooses a recipe, and --recipe or options of the features give one; leave "
+            "one of them out"
+        )
+    return one_of("--effort", effort, EFFORTS)
+
+
 def _recipe(prefill: "PrefillConfig", file: Path | None, store: list[Path] | None) -> "Recipe":
     """The recipe in the file, or the paper's with these options."""
     from prefill_router.features import PrefillConfig
     from prefill_router.fitting import Recipe, read_recipe
 
-    if file is None:
+    if file is None or str(file) == PAPER:
         if not store:
             raise UsageError(
                 "there are no states to fit on; give a finished store with --store, or a recipe "

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic_core import to_jsonable_python
 
@@ -44,7 +45,7 @@ def check_same_fit(
     encoders = {store.provenance.encoder for store in stores} | needed
     if (
         there.record.trained_on.fingerprint != dataset.fingerprint
-        or there.record.options != to_jsonable_python(config.to_dict())
+        or _compared(there.record.options) != _compared(to_jsonable_python(config.to_dict()))
         or there.split != (drawn or draw(dataset, config))
         or there.is_repriced
         or not {one.encoder for one in there.features.provenances} <= encoders
@@ -53,6 +54,13 @@ def check_same_fit(
             f"{folder} is another router, fitted on {there.record.created} on other data or with "
             f"other options, or repriced since; {_MEND}"
         )
+
+
+def _compared(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given; a recipe that was chosen isn't one of them."""
+    return {
+        name: one for name, one in options.items() if name != "recipe" or "effort" not in options
+    }
 
 
 _MEND = "name another folder, or pass --overwrite"

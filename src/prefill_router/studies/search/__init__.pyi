@@ -1,4 +1,11 @@
 from .cross_validation import SearchConfig as SearchConfig, search as search
+from .effort import (
+    EFFORTS as EFFORTS,
+    Effort as Effort,
+    EffortChoice as EffortChoice,
+    choose_recipe as choose_recipe,
+    fit_chosen as fit_chosen,
+)
 from .fold_scores import OBJECTIVES as OBJECTIVES, Objective as Objective
 from .holdout_guard import SealedTest as SealedTest, TrainOnly as TrainOnly, seal as seal
 from .page import words as words
