@@ -23,10 +23,12 @@ from prefill_router.activations import ActivationStore
 from prefill_router.cost import CostScale
 from prefill_router.data import read_dataset, split
 from prefill_router.evaluation.fixed_mix import FixedChoice
-from prefill_router.fitting import FitConfig
-from prefill_router.fitting.fit import learn
+from prefill_router.features import Need
+from prefill_router.fitting import FitConfig, gather, learn
 from prefill_router.policy import Predictions, lambda_path
+from prefill_router.progress import BarProgress
 
+DATA = Path("../shared/data/mmlu_pro")
 RESULT = Path(__file__).parent / "results" / "predicted_cost.json"
 DOLLARS = (3e-5, 4e-5, 4.5e-5, 5e-5, 7e-5, 1e-4, 2e-4, 3e-4, 5e-4)
 DENSE = 1 - np.geomspace(1, 1e-4, 400)
@@ -86,11 +88,13 @@ def judged_costs(
 def main() -> None:
     """Fit, judge, and keep the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--data", type=Path, required=True, help="a dataset")
-    parser.add_argument("--store", type=Path, required=True, help="a finished store of its states")
+    parser.add_argument("--data", type=Path, default=DATA, help="a dataset")
+    parser.add_argument("--store", type=Path, help="a finished store of its states, else minilm's")
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
-    data, states = read_dataset(options.data), ActivationStore.open(options.store)
+    data = read_dataset(options.data)
+    given = [] if options.store is None else [ActivationStore.open(options.store)]
+    [states] = given or gather([Need("minilm")], data, [], progress=BarProgress())
     drawn, began = split(data, seed=0), time.process_time()
     router = learn(data, [states], drawn, config=FitConfig(resamples=0))
     seconds = time.process_time() - began

@@ -1,9 +1,10 @@
-"""The figures of the README: the default router on MMLU-Pro, and baselines beside it, in one run.
+"""The figures of the README: what `fit` takes on MMLU-Pro, and others beside it, in one run.
 
     python -m benchmarks.readme --data ../shared/data/mmlu_pro --work readme-work
 
-It encodes the prompts with minilm, fits each router on the same train questions, and judges all of
-them on the same test questions. A test holds the README's blocks to what is written here.
+States that no --store has are encoded. Recipes are chosen on train questions, each router is fitted
+on them, and all are judged on the same test questions. A test holds the README's blocks to what is
+written here.
 """
 
 import argparse
@@ -14,11 +15,12 @@ from typing import Any
 
 from benchmarks._system import machine
 from prefill_router import files
-from prefill_router.activations import ActivationStore
+from prefill_router.activations import DEFAULT_POOLINGS, Activations, ActivationStore, Site
 from prefill_router.data import read_dataset
 from prefill_router.evaluation import Evaluation
 from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.fitting import gather
+from prefill_router.features import Need, PrefillConfig
+from prefill_router.fitting import Recipe, gather
 from prefill_router.progress import BarProgress
 from prefill_router.reporting import write_report
 from prefill_router.studies.comparison.comparison import (
@@ -28,12 +30,21 @@ from prefill_router.studies.comparison.comparison import (
     recipes_of,
     run_plan,
 )
+from prefill_router.studies.search import choose_recipe
 
 RESULT = Path(__file__).parent / "results" / "readme.json"
-ROUTERS = (
-    *("SharedTrunkNet", "SharedTrunkNet + semantic", "SharedTrunkNet on embeddings"),
-    *("Unified Multitask", "kNN score", "Matrix Factorisation on pairs"),
-)
+LANGUAGE, SENTENCE = "smollm2", "minilm"
+SITES = tuple(Site(layer, pooling) for layer in (16, 18, 20) for pooling in DEFAULT_POOLINGS)
+"""The states of the language model."""
+OURS, SMALL, PAPER = "fit, both encoders", "fit, minilm", "paper, smollm2"
+BASELINES = {
+    "paper, minilm": "SharedTrunkNet",
+    "paper, embeddings": "SharedTrunkNet on embeddings",
+    "Unified Multitask": "Unified Multitask",
+    "kNN score": "kNN score",
+    "Factorisation on pairs": "Matrix Factorisation on pairs",
+}
+"""The packaged recipes; embeddings and states are minilm's."""
 HEADLINE = {
     "best_single_accuracy": ("best single target, accuracy", "%"),
     "chosen_accuracy": ("router at its lam, accuracy", "%"),
@@ -82,24 +93,31 @@ def _text(value: float | None, unit: str) -> str:
 
 
 def measure(data: Path, stores: Sequence[ActivationStore], work: Path) -> dict[str, Any]:
-    """Encode, fit and judge.
+    """Encode, choose, fit and judge.
 
     Args:
         data: The MMLU-Pro dataset.
         stores: States that are there already; what is lacking is encoded.
-        work: Keeps the routers and the default router's report.
+        work: Keeps the routers and the first router's report.
     """
-    dataset, bar = read_dataset(data), BarProgress()
-    every = recipes_of(ALL)
-    recipes = {name: every[name] for name in ROUTERS}
-    plan = ComparisonPlan(recipes, ROUTERS[0], draw_for(recipes, dataset, seed=0))
-    needs = [need for recipe in recipes.values() for need in recipe.needs]
+    dataset, bar, every = read_dataset(data), BarProgress(), recipes_of(ALL)
+    baselines = {name: every[packaged] for name, packaged in BASELINES.items()}
+    needs = [Need(LANGUAGE, SITES), *(n for one in baselines.values() for n in one.needs)]
     states = gather(needs, dataset, stores, progress=bar)
+    drawn = draw_for(baselines, dataset, seed=0)
+    chosen = {
+        name: choose_recipe(dataset, _of(states, encoders), drawn, progress=bar)
+        for name, encoders in ((OURS, (LANGUAGE, SENTENCE)), (SMALL, (SENTENCE,)))
+    }
+    recipes = {name: one.recipe for name, one in chosen.items()}
+    recipes[PAPER] = Recipe(features=(PrefillConfig(encoders=(LANGUAGE,)),))
+    plan = ComparisonPlan(recipes | baselines, PAPER, drawn)
     result = run_plan(plan, dataset, states, folder=work / "routers", progress=bar)
-    first = result.routers[0].evaluation
-    write_report(first, work / "report", title="The default router on MMLU-Pro")
+    first = result.by_name[OURS].evaluation
+    write_report(first, work / "report", title="What fit takes on MMLU-Pro")
     return {
         "machine": machine(),
+        "tried": {name: [one.to_dict() for one in got.trials] for name, got in chosen.items()},
         "queries": first.queries,
         "compared": first.coverage.compared,
         "targets": len(first.targets),
@@ -120,6 +138,10 @@ def measure(data: Path, stores: Sequence[ActivationStore], work: Path) -> dict[s
     }
 
 
+def _of(states: Sequence[Activations], encoders: Sequence[str]) -> list[Activations]:
+    return [one for name in encoders for one in states if one.provenance.encoder == name]
+
+
 def _plain(evaluation: Evaluation) -> dict[str, Any]:
     return {name: estimate.to_dict() for name, estimate in evaluation.headline.items()}
 
@@ -133,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data/mmlu_pro"))
     parser.add_argument("--store", type=Path, action="append", default=[])
-    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=Path("readme-work"))
     options = parser.parse_args()
     stores = [ActivationStore.open(path) for path in options.store]
     result = measure(options.data, stores, options.work)

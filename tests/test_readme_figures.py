@@ -38,7 +38,7 @@ def test_the_verdict_in_words_has_its_figures(reference: str) -> None:
 
 
 def test_what_is_said_of_embeddings_has_its_figures() -> None:
-    against = RESULT["differences"]["SharedTrunkNet on embeddings"]
+    against = RESULT["differences"]["paper, embeddings"]
     words = TEXT.split("Prefill states predict whether a target")[1].split("\n\n")[0]
     for name in ("auc_mean", "choice_auc"):
         for end in ("value", "lower", "upper"):
