@@ -6,7 +6,7 @@ DEMO ?= demo
 BIN := $(VENV)/bin
 ROUTE := $(BIN)/prefill-router
 
-.PHONY: install demo test quick check bench
+.PHONY: install demo test quick check bench headline
 
 install: $(VENV)/.installed
 
@@ -41,3 +41,7 @@ quick: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+
+# What fit takes beside the paper's router, on three benchmarks and five splits: hours.
+headline: install
+	$(BIN)/python -m benchmarks.headline

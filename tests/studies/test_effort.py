@@ -8,8 +8,10 @@ import pytest
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError
+from prefill_router.features.joint import JointConfig
 from prefill_router.fitting import FitConfig, Recipe
 from prefill_router.studies.search import choose_recipe, effort as effort_module, fit_chosen
+from prefill_router.studies.search.effort import recipes_for
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import shuffled, states_of, unchecked
 
@@ -81,6 +83,19 @@ def test_without_signal_it_ends_at_the_fixed_mix() -> None:
     assert gain == pytest.approx(0, abs=0.01)
     learnt, _ = fit_chosen(ANSWERS, STATES, config=FitConfig(resamples=0), drawn=DRAWN)
     assert learnt.evaluation.headline["mix_gain"].value > 0.02  # the control
+
+
+def test_a_block_is_bounded_by_layers_that_are_evenly_spread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hidden = STATES[0].provenance.hidden_size
+    read = []
+    for layers in (9, 2, 1):
+        monkeypatch.setattr(effort_module, "_WIDEST", layers * hidden)
+        [joint, *_] = recipes_for(STATES, "quick")["layers"].features
+        assert isinstance(joint, JointConfig)
+        read.append(joint.sites["fake"])
+    assert read == [("mean.2", "mean.3", "mean.4"), ("mean.2", "mean.4"), ("mean.3",)]
 
 
 @pytest.mark.usefixtures("few")

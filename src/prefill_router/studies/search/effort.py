@@ -40,6 +40,7 @@ ENOUGH = 1000
 MINUTES: Mapping[Effort, float] = {"quick": 0, "normal": 1.5, "best": 20}
 """The time after which no other fold is started."""
 _FOLDS = 3
+_WIDEST = 2400  # dimensions of a block; the time of a PCA grows with their cube
 _DEPTH = 0.6  # of the layer in whose space neighbours are searched
 _NETWORK = {"kind": "unified_multitask", "pairs": 0.5, "seeds": 8}
 _STACK = {"kind": "stack", "members": [_NETWORK, {"kind": "shared_trunk"}, {"kind": "logistic"}]}
@@ -239,8 +240,11 @@ def recipes_for(states: Sequence[Activations], effort: Effort) -> dict[str, Reci
 
 
 def _all_layers(store: Activations) -> list[dict[str, Any]]:
-    """The means of all candidate layers of an encoder in one block."""
-    return [_block(store, candidate_sites(store, poolings=("mean",)), 200)]
+    """The means of candidate layers of an encoder in one block: all, or evenly spread ones."""
+    sites = candidate_sites(store, poolings=("mean",))
+    count = min(len(sites), max(1, _WIDEST // store.provenance.hidden_size))
+    middles = [round((part + 0.5) * len(sites) / count - 0.5) for part in range(count)]
+    return [_block(store, [sites[place] for place in middles], 200)]
 
 
 def _one_layer(store: Activations) -> list[dict[str, Any]]:

@@ -1,0 +1,143 @@
+"""What `fit` takes beside the paper's router, on three benchmarks and five splits of each.
+
+    python -m benchmarks.headline [--only routerbench] [--store FOLDER ...]
+
+MMLU-Pro (14 targets), RouterBench's three tasks (11 targets, dollar costs) and RouteLLM's MMLU and
+GSM8K (two targets). On each split, recipes are chosen and routers fitted on the train part, and all
+are judged on the same test questions. Differences are paired within each split. Splits of one
+benchmark share most of their questions, so their spread isn't an interval: how many of the five
+intervals exclude zero is told instead. What is kept is kept after each split.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks._system import machine
+from benchmarks.readme import LANGUAGE, SENTENCE, SITES
+from prefill_router import files
+from prefill_router.activations import Activations, ActivationStore
+from prefill_router.data import RoutingDataset, read_dataset, split
+from prefill_router.evaluation import Evaluation
+from prefill_router.features import Need, PrefillConfig
+from prefill_router.fitting import Recipe, gather, recipe_from_dict
+from prefill_router.importers import import_dataset
+from prefill_router.progress import BarProgress
+from prefill_router.studies.comparison.comparison import ComparisonPlan, run_plan
+from prefill_router.studies.search import choose_recipe
+
+RESULT = Path(__file__).parent / "results" / "headline.json"
+DATA = Path("../shared/data")
+BENCHMARKS: Mapping[str, Callable[[], RoutingDataset]] = {
+    "mmlu_pro": lambda: read_dataset(DATA / "mmlu_pro"),
+    "routerbench": lambda: _imported("routerbench"),
+    "routellm": lambda: _imported("routellm"),
+}
+SPLITS = 5
+OURS, SMALL, PAPER = "fit, both encoders", "fit, minilm", "paper, smollm2"
+PACKAGED = {
+    "paper, minilm": {"features": {"kind": "prefill", "encoders": [SENTENCE]}},
+    "paper, embeddings": {"features": "embedding"},
+    "kNN score": {
+        "features": {"kind": "embedding", "standardise": False},
+        "predictor": "knn_score",
+    },
+}
+METRICS = (
+    *("auc_mean", "choice_auc", "brier_mean", "mix_gain", "chosen_gain", "savings"),
+    *("mdp_auccc", "best_single_accuracy", "chosen_accuracy"),
+)
+
+
+def _imported(name: str) -> RoutingDataset:
+    return import_dataset(name, sorted((DATA / name).glob("*.csv"))).dataset
+
+
+def measure(dataset: RoutingDataset, stores: Sequence[Activations], seed: int) -> dict[str, Any]:
+    """One split: what was tried, and each router's metrics and its differences to the paper's."""
+    bar, drawn = BarProgress(), split(dataset, seed=seed)
+    both = [one for name in (LANGUAGE, SENTENCE) for one in stores if _is_of(one, name)]
+    chosen = {
+        name: choose_recipe(dataset, given, drawn, seed=seed, progress=bar)
+        for name, given in ((OURS, both), (SMALL, [one for one in both if _is_of(one, SENTENCE)]))
+    }
+    recipes = {name: one.recipe for name, one in chosen.items()}
+    recipes[PAPER] = Recipe(features=(PrefillConfig(encoders=(LANGUAGE,)),))
+    recipes |= {name: recipe_from_dict(one) for name, one in PACKAGED.items()}
+    plan = ComparisonPlan(recipes, PAPER, drawn, seed=seed)
+    result = run_plan(plan, dataset, stores, progress=bar)
+    return {
+        "seed": seed,
+        "taken": {name: one.words for name, one in chosen.items()},
+        "routers": {one.name: _told(one.evaluation) for one in result.routers},
+        "differences": {
+            one.name: {name: one.against[name].to_dict() for name in METRICS if name in one.against}
+            for one in result.routers
+            if one.against
+        },
+    }
+
+
+def _is_of(store: Activations, encoder: str) -> bool:
+    return store.provenance.encoder == encoder
+
+
+def _told(evaluation: Evaluation) -> dict[str, Any]:
+    verdict = evaluation.verdict
+    return {
+        "verdict": "" if verdict is None else verdict.word,
+        "gain": None if verdict is None else verdict.to_dict()["figures"].get("best_mix"),
+        **{name: evaluation.headline[name].to_dict() for name in METRICS},
+    }
+
+
+def table(splits: Sequence[Mapping[str, Any]]) -> str:
+    """The mean over splits of each router's metrics, and of how many splits it is worth it."""
+    lines = ["router".ljust(24) + "".join(name.rjust(18) for name in METRICS[:7]) + "  worth it"]
+    for router in splits[0]["routers"]:
+        rows = [one["routers"][router] for one in splits]
+        means = (_mean([row[name]["value"] for row in rows]) for name in METRICS[:7])
+        worth = sum(row["verdict"] == "worth it" for row in rows)
+        lines.append(
+            router.ljust(24) + "".join(f"{mean:18.4f}" for mean in means) + f"  {worth}/{len(rows)}"
+        )
+    return "\n".join(lines)
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else float("nan")
+
+
+def main() -> None:
+    """Measure what isn't kept yet, and print a table of each benchmark."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", choices=list(BENCHMARKS), action="append")
+    parser.add_argument("--store", type=Path, action="append", default=[])
+    parser.add_argument("--again", action="store_true", help="measure what is kept, too")
+    options = parser.parse_args()
+    kept = json.loads(RESULT.read_text()) if RESULT.exists() and not options.again else {}
+    for name in options.only or BENCHMARKS:
+        dataset = BENCHMARKS[name]()
+        held = [one for one in map(ActivationStore.open, options.store) if not _lacks(one, dataset)]
+        needs = (Need(LANGUAGE, SITES), Need(SENTENCE))
+        states = gather(needs, dataset, held, progress=BarProgress())
+        splits = kept.setdefault(name, {"queries": len(dataset), "splits": []})["splits"]
+        for seed in range(len(splits), SPLITS):
+            splits.append(measure(dataset, states, seed))
+            files.write_json(RESULT, kept | {"machine": machine()})
+        print(
+            f"{name}: {len(dataset):,} queries, {len(splits)} splits\n{table(splits)}", flush=True
+        )
+
+
+def _lacks(store: Activations, dataset: RoutingDataset) -> bool:
+    return bool(store.missing(dataset.prompt_keys))
+
+
+if __name__ == "__main__":
+    main()
