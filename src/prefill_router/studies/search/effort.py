@@ -54,13 +54,11 @@ class EffortTrial:
     Attributes:
         name: Its name.
         scores: Its scores on the folds, as many as were computed.
-        seconds: The duration.
         why: Why it was given up, if it was.
     """
 
     name: str
     scores: tuple[FoldScore, ...] = ()
-    seconds: float = 0.0
     why: str = ""
 
     def mean(self, metric: str, folds: int | None = None) -> float:
@@ -71,7 +69,7 @@ class EffortTrial:
         """Plain values for the router's record."""
         known = ("choice", "auc", "brier") if self.scores else ()
         means = {name: round(self.mean(name), 4) for name in known}
-        return {"recipe": self.name, **means, "seconds": round(self.seconds, 1), "why": self.why}
+        return {"recipe": self.name, **means, "why": self.why}
 
 
 @final
@@ -101,7 +99,7 @@ class EffortChoice:
 def _words(trial: EffortTrial) -> str:
     if trial.why:
         return f"{trial.name} ({trial.why})"
-    return f"{trial.name} {trial.mean('choice'):.4f} in {trial.seconds:.0f} s"
+    return f"{trial.name} {trial.mean('choice'):.4f}"
 
 
 def choose_recipe(
@@ -199,11 +197,10 @@ def _tried(
     for fold in range(_FOLDS):
         if finished and time.monotonic() > until:
             return replace(trial, why="the time was over")
-        found, seconds, why = answer(scorer, light, ("none",), fold)
+        found, _, why = answer(scorer, light, ("none",), fold)
         trial = replace(
             trial,
             scores=(*trial.scores, *found.values()),
-            seconds=trial.seconds + seconds,
             why=why,
         )
         leads = [one.mean("choice", fold + 1) for one in finished]
