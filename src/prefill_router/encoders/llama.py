@@ -11,6 +11,7 @@ replacement has the same interface, so hooks and caches of keys and values work 
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast, final
 
 import torch
@@ -31,8 +32,6 @@ _BATCH = 512
 """The number of tokens for which the order of the weights is chosen; any number can be read."""
 _QUERIES = 64
 """The number of tokens whose attention is computed at a time, each with all tokens before it."""
-_LATER = torch.full((_QUERIES, _QUERIES), -torch.inf, dtype=torch.bfloat16).triu(1)
-"""Added to the scores of a block with its own keys, so that none sees a later one."""
 _PROBE_TOKENS = 12
 _PROBE_SCALE = 1 / 64
 """Small inputs, so that the output is mostly what the block adds: a norm undoes the scale."""
@@ -233,6 +232,15 @@ def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return found
 
 
+@cache
+def _later() -> Tensor:
+    """Added to the scores of a block with its own keys, so that none sees a later one.
+
+    Made when it is first needed: torch's threads, which an operation starts, don't survive a fork.
+    """
+    return torch.full((_QUERIES, _QUERIES), -torch.inf, dtype=torch.bfloat16).triu(1)
+
+
 def _causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attention of each token to itself and those before it, [query, head, token, head width].
 
@@ -259,7 +267,7 @@ def _causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         first = total - length + start
         end = first + count
         scores = torch.bmm(asked.flatten(1, 2), keys[:, :, :end])
-        scores.view(*shared, count, end)[..., first:] += _LATER[:count, :count]
+        scores.view(*shared, count, end)[..., first:] += _later()[:count, :count]
         seen = torch.bmm(scores.softmax(-1), values[:, :end])
         found[:, :, start : start + count] = seen.view(batch, heads, count, width)
     return found

@@ -29,7 +29,7 @@ from prefill_router.layers import candidate_sites
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import EncoderSources
 from prefill_router.studies.search.cross_validation import MARGINS, answer
-from prefill_router.studies.search.fold_scores import FoldScore, FoldScorer
+from prefill_router.studies.search.fold_scores import FoldScore, FoldScorer, Objective
 from prefill_router.studies.search.holdout_guard import TrainOnly
 
 Effort = Literal["quick", "normal", "best"]
@@ -61,13 +61,13 @@ class EffortTrial:
     scores: tuple[FoldScore, ...] = ()
     why: str = ""
 
-    def mean(self, metric: str, folds: int | None = None) -> float:
+    def mean(self, metric: Objective, folds: int | None = None) -> float:
         """The mean of a metric over the first folds, or all."""
-        return float(np.mean([getattr(score, metric) for score in self.scores[:folds]]))
+        return float(np.mean([score.of(metric) for score in self.scores[:folds]]))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the router's record."""
-        known = ("choice", "auc", "brier") if self.scores else ()
+        known: tuple[Objective, ...] = ("choice", "auc", "brier") if self.scores else ()
         means = {name: round(self.mean(name), 4) for name in known}
         return {"recipe": self.name, **means, "why": self.why}
 
