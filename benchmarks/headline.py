@@ -39,7 +39,7 @@ BENCHMARKS: Mapping[str, Callable[[], RoutingDataset]] = {
 }
 SPLITS = 5
 OURS, SMALL, PAPER = "fit, both encoders", "fit, minilm", "paper, smollm2"
-PACKAGED = {
+PACKAGED: Mapping[str, Mapping[str, Any]] = {
     "paper, minilm": {"features": {"kind": "prefill", "encoders": [SENTENCE]}},
     "paper, embeddings": {"features": "embedding"},
     "kNN score": {

@@ -68,7 +68,7 @@ class EffortTrial:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the router's record."""
         known: tuple[Objective, ...] = ("choice", "auc", "brier") if self.scores else ()
-        means = {name: round(self.mean(name), 4) for name in known}
+        means: dict[str, Any] = {name: round(self.mean(name), 4) for name in known}
         return {"recipe": self.name, **means, "why": self.why}
 
 
