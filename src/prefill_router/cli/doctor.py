@@ -85,8 +85,8 @@ def doctor(
             "lam": f"{lam:g}",
             "prices": router.pool.prices_date or "undated",
         }
-        write_checkup(found, to, title=f"Check-up of {folder.name} on {data.name}", facts=facts)
-        origin.write(to)
+        title = f"Check-up of {folder.name} on {data.name}"
+        write_checkup(found, to, title=title, facts=facts, origin=origin)
     if as_json:
         print_json(found.to_dict())
     else:

@@ -83,10 +83,11 @@ def evaluate(
     )
     facts = _facts(router, dataset, folder, data, part)
     try:
-        write_report(result, report, title=f"{folder.name} on {data.name}", facts=facts)
+        write_report(
+            result, report, title=f"{folder.name} on {data.name}", facts=facts, origin=origin
+        )
     except MissingExtraError as error:
         err.say(f"note: {report} has the numbers and no page: {error}")
-    origin.write(report)
     if as_json:
         print_json(result.to_dict())
         return

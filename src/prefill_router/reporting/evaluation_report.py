@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from prefill_router.data import Origin
 from prefill_router.errors import MissingExtraError
 from prefill_router.evaluation import HEADLINE, Evaluation, interval, worded
 from prefill_router.reporting.evaluation_tables import REPORT_TABLES, csv_tables
@@ -71,6 +72,7 @@ def write_report(
     *,
     title: str = "Evaluation",
     facts: Mapping[str, str] | None = None,
+    origin: Origin | None = None,
 ) -> None:
     """Write a report, whole or not at all; an earlier report in the folder is replaced.
 
@@ -79,6 +81,7 @@ def write_report(
         folder: The folder to write: missing, empty, or an earlier report.
         title: Title of the page.
         facts: Facts about the run by name, for example the router, the data, the date.
+        origin: The command that made it, to be recorded with it.
 
     Raises:
         DataError: The folder holds something other than a report.
@@ -92,7 +95,7 @@ def write_report(
     except MissingExtraError as error:
         lacking = error
     report = report_of(evaluation, figures, title=title, facts=dict(facts or {}))
-    KIND.replace(report, Path(folder), page=lacking is None)
+    KIND.replace(report, Path(folder), page=lacking is None, origin=origin)
     if lacking is not None:
         raise lacking
 

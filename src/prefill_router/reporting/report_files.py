@@ -22,6 +22,7 @@ from typing import Any, final
 import polars as pl
 
 from prefill_router import files
+from prefill_router.data import Origin
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.reporting.report import Report, Rows
 
@@ -65,13 +66,16 @@ class ReportKind:
             )
         files.check_place(folder)
 
-    def replace(self, report: Report, folder: Path, *, page: bool = True) -> None:
+    def replace(
+        self, report: Report, folder: Path, *, page: bool = True, origin: Origin | None = None
+    ) -> None:
         """Write a report, the folder whole or not at all; an earlier one is replaced.
 
         Args:
             report: The report.
             folder: The folder to write.
             page: Whether figures and the page are written too.
+            origin: The command that made it, to be recorded with it.
 
         Raises:
             DataError: The folder holds something else.
@@ -79,6 +83,8 @@ class ReportKind:
         self.check_replaceable(folder)
         with files.replacing_folder(folder) as temporary:
             write_report_files(report, temporary, page=page)
+            if origin is not None:
+                origin.write(temporary)
 
 
 def check_place(folder: Path, name: str) -> None:

@@ -10,6 +10,7 @@ The folder is written whole or not at all. Costs in files are US dollars per que
 from collections.abc import Mapping
 from pathlib import Path
 
+from prefill_router.data import Origin
 from prefill_router.reporting import Banner, Checks, Lines, Note, Report, ReportKind, Section
 from prefill_router.studies.doctor.checkup import FORMAT, SIGNS, Checkup
 
@@ -28,6 +29,7 @@ def write_checkup(
     *,
     title: str = "Check-up",
     facts: Mapping[str, str] | None = None,
+    origin: Origin | None = None,
 ) -> None:
     """Write a check-up, whole or not at all; an earlier one in the folder is replaced.
 
@@ -36,12 +38,14 @@ def write_checkup(
         folder: The folder to write: missing, empty, or an earlier check-up.
         title: Title of the page.
         facts: Facts about the run by name, for example the router, the data, the date.
+        origin: The command that made it, to be recorded with it.
 
     Raises:
         DataError: The folder holds something other than a check-up.
     """
     KIND.check_replaceable(Path(folder))
-    KIND.replace(report_of(checkup, title=title, facts=dict(facts or {})), Path(folder))
+    report = report_of(checkup, title=title, facts=dict(facts or {}))
+    KIND.replace(report, Path(folder), origin=origin)
 
 
 def report_of(checkup: Checkup, *, title: str, facts: Mapping[str, str]) -> Report:
