@@ -132,7 +132,8 @@ def _run(words: list[str]) -> None:
 def _fit(job: DemoRun, encoder: str) -> None:
     answers, states = job.folder / "answers", job.folder / f"states-{encoder}"
     job.do("encode", answers, "--encoder", encoder, "--layers", "all", "--out", states)
-    chosen = ("--select", _EMBEDDING) if encoder == "minilm" else ()
+    # both with the paper's network, so that only what it reads differs
+    chosen = ("--select", _EMBEDDING) if encoder == "minilm" else ("--recipe", "paper")
     job.do("fit", answers, "--store", states, "--out", job.folder / f"router-{encoder}", *chosen)
 
 
