@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int
+from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import expit, logit
@@ -31,10 +31,11 @@ from prefill_router.predictors.base import (
     usable_rows,
 )
 from prefill_router.predictors.registry import PredictorEntry
+from prefill_router.predictors.training import draw_folds
 from prefill_router.probes import Probes
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import Part
-from prefill_router.statistics import column_spread, cross_entropy, row_numbers
+from prefill_router.statistics import column_spread, cross_entropy
 
 Scaling = Literal["each", "common"]
 _CONSTANT = 1e-12
@@ -113,7 +114,7 @@ def cross_validate(
         The trials; a strength at which a regression didn't converge has an infinite loss. If all
         features are constant there is one trial, with the strongest.
     """
-    fold_of = _folds(rows.features, folds, seed)
+    fold_of = draw_folds(rows.features, count=folds, seed=seed)
     if not fold_of.any():
         return (RegularisationTrial(scalings[0], grid[0], float("nan")),)
     total = len(scalings) * len(grid)
@@ -134,13 +135,6 @@ def cross_validate(
             ]
             advance(len(grid) - len(losses))
     return tuple(trials)
-
-
-def _folds(features: Features, folds: int, seed: int) -> Int[NDArray[np.int64], " row"]:
-    """The fold of each row; rows with equal features share one."""
-    group = row_numbers(features)
-    distinct = int(group.max()) + 1
-    return np.random.default_rng(seed).permutation(distinct)[group] % min(folds, distinct)
 
 
 def _keeps_rising(losses: list[float]) -> bool:

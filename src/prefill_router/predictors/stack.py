@@ -39,9 +39,10 @@ from prefill_router.predictors.registry import (
     load_predictor,
     predictor_config,
 )
+from prefill_router.predictors.training import draw_folds
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import NO_TENSORS, Names, StrictModel, Tensors, under, validated
-from prefill_router.statistics import row_numbers, shrunken_logistic
+from prefill_router.statistics import shrunken_logistic
 
 Weights = Float64[NDArray[np.float64], " member"]
 Folds = Int64[NDArray[np.int64], " query"]
@@ -200,9 +201,7 @@ class StackConfig(PredictorConfig):
     def _folded(self, examples: Examples, seed: int) -> Examples:
         """The usable rows with folds of their own; rows with equal features share one."""
         used = usable_rows(examples)
-        group = row_numbers(used.features)
-        count = int(group.max()) + 1
-        folds = np.random.default_rng(seed).permutation(count)[group] % min(self.folds, count)
+        folds = draw_folds(used.features, count=self.folds, seed=seed)
         return replace(used, folds=folds)
 
 

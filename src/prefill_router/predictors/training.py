@@ -59,6 +59,19 @@ def hold_out(features: Features, *, share: float, seed: int) -> Holdout:
     return Holdout(np.flatnonzero(~held), np.flatnonzero(held))
 
 
+def draw_folds(features: Features, *, count: int, seed: int) -> Int[NDArray[np.int64], " row"]:
+    """Draw the fold of each row; rows with equal features share one.
+
+    Args:
+        features: The rows, at least one.
+        count: The number of folds; fewer where there are fewer distinct rows.
+        seed: The seed of the random draw.
+    """
+    group = row_numbers(features)
+    distinct = int(group.max()) + 1
+    return np.random.default_rng(seed).permutation(distinct)[group] % min(count, distinct)
+
+
 def query_weights(
     correct: Labels, *, disagreement_weight: float = 1.0
 ) -> Float64[NDArray[np.float64], " query"]:
