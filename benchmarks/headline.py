@@ -18,17 +18,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks._system import machine
-from benchmarks.readme import LANGUAGE, SENTENCE, SITES
+from benchmarks.readme import planned, states_of
 from prefill_router import files
 from prefill_router.activations import Activations, ActivationStore
-from prefill_router.data import RoutingDataset, read_dataset, split
+from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.evaluation import Evaluation
-from prefill_router.features import Need, PrefillConfig
-from prefill_router.fitting import Recipe, gather, recipe_from_dict
 from prefill_router.importers import import_dataset
 from prefill_router.progress import BarProgress
-from prefill_router.studies.comparison.comparison import ComparisonPlan, run_plan
-from prefill_router.studies.search import choose_recipe
+from prefill_router.studies.comparison.comparison import run_plan
 
 RESULT = Path(__file__).parent / "results" / "headline.json"
 DATA = Path("../shared/data")
@@ -38,15 +35,6 @@ BENCHMARKS: Mapping[str, Callable[[], RoutingDataset]] = {
     "routellm": lambda: _imported("routellm"),
 }
 SPLITS = 5
-OURS, SMALL, PAPER = "fit, both encoders", "fit, minilm", "paper, smollm2"
-PACKAGED: Mapping[str, Mapping[str, Any]] = {
-    "paper, minilm": {"features": {"kind": "prefill", "encoders": [SENTENCE]}},
-    "paper, embeddings": {"features": "embedding"},
-    "kNN score": {
-        "features": {"kind": "embedding", "standardise": False},
-        "predictor": "knn_score",
-    },
-}
 METRICS = (
     *("auc_mean", "choice_auc", "brier_mean", "mix_gain", "chosen_gain", "savings"),
     *("mdp_auccc", "best_single_accuracy", "chosen_accuracy"),
@@ -59,17 +47,8 @@ def _imported(name: str) -> RoutingDataset:
 
 def measure(dataset: RoutingDataset, stores: Sequence[Activations], seed: int) -> dict[str, Any]:
     """One split: what was tried, and each router's metrics and its differences to the paper's."""
-    bar, drawn = BarProgress(), split(dataset, seed=seed)
-    both = [one for name in (LANGUAGE, SENTENCE) for one in stores if _is_of(one, name)]
-    chosen = {
-        name: choose_recipe(dataset, given, drawn, seed=seed, progress=bar)
-        for name, given in ((OURS, both), (SMALL, [one for one in both if _is_of(one, SENTENCE)]))
-    }
-    recipes = {name: one.recipe for name, one in chosen.items()}
-    recipes[PAPER] = Recipe(features=(PrefillConfig(encoders=(LANGUAGE,)),))
-    recipes |= {name: recipe_from_dict(one) for name, one in PACKAGED.items()}
-    plan = ComparisonPlan(recipes, PAPER, drawn, seed=seed)
-    result = run_plan(plan, dataset, stores, progress=bar)
+    plan, chosen = planned(dataset, stores, seed=seed)
+    result = run_plan(plan, dataset, stores, progress=BarProgress())
     return {
         "seed": seed,
         "taken": {name: one.words for name, one in chosen.items()},
@@ -80,10 +59,6 @@ def measure(dataset: RoutingDataset, stores: Sequence[Activations], seed: int) -
             if one.against
         },
     }
-
-
-def _is_of(store: Activations, encoder: str) -> bool:
-    return store.provenance.encoder == encoder
 
 
 def _told(evaluation: Evaluation) -> dict[str, Any]:
@@ -124,8 +99,7 @@ def main() -> None:
     for name in options.only or BENCHMARKS:
         dataset = BENCHMARKS[name]()
         held = [one for one in map(ActivationStore.open, options.store) if not _lacks(one, dataset)]
-        needs = (Need(LANGUAGE, SITES), Need(SENTENCE))
-        states = gather(needs, dataset, held, progress=BarProgress())
+        states = states_of(dataset, held)
         splits = kept.setdefault(name, {"queries": len(dataset), "splits": []})["splits"]
         for seed in range(len(splits), SPLITS):
             splits.append(measure(dataset, states, seed))

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.activations import DEFAULT_POOLINGS, Activations, ActivationStore, Site
-from prefill_router.data import read_dataset
+from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.evaluation import Evaluation
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.features import Need, PrefillConfig
@@ -30,7 +30,7 @@ from prefill_router.studies.comparison.comparison import (
     recipes_of,
     run_plan,
 )
-from prefill_router.studies.search import choose_recipe
+from prefill_router.studies.search import EffortChoice, choose_recipe
 
 RESULT = Path(__file__).parent / "results" / "readme.json"
 LANGUAGE, SENTENCE = "smollm2", "minilm"
@@ -100,18 +100,9 @@ def measure(data: Path, stores: Sequence[ActivationStore], work: Path) -> dict[s
         stores: States that are there already; what is lacking is encoded.
         work: Keeps the routers and the first router's report.
     """
-    dataset, bar, every = read_dataset(data), BarProgress(), recipes_of(ALL)
-    baselines = {name: every[packaged] for name, packaged in BASELINES.items()}
-    needs = [Need(LANGUAGE, SITES), *(n for one in baselines.values() for n in one.needs)]
-    states = gather(needs, dataset, stores, progress=bar)
-    drawn = draw_for(baselines, dataset, seed=0)
-    chosen = {
-        name: choose_recipe(dataset, _of(states, encoders), drawn, progress=bar)
-        for name, encoders in ((OURS, (LANGUAGE, SENTENCE)), (SMALL, (SENTENCE,)))
-    }
-    recipes = {name: one.recipe for name, one in chosen.items()}
-    recipes[PAPER] = Recipe(features=(PrefillConfig(encoders=(LANGUAGE,)),))
-    plan = ComparisonPlan(recipes | baselines, PAPER, drawn)
+    dataset, bar = read_dataset(data), BarProgress()
+    states = states_of(dataset, stores)
+    plan, chosen = planned(dataset, states, seed=0)
     result = run_plan(plan, dataset, states, folder=work / "routers", progress=bar)
     first = result.by_name[OURS].evaluation
     write_report(first, work / "report", title="What fit takes on MMLU-Pro")
@@ -136,6 +127,34 @@ def measure(data: Path, stores: Sequence[ActivationStore], work: Path) -> dict[s
             if one.against
         },
     }
+
+
+def states_of(dataset: RoutingDataset, stores: Sequence[Activations]) -> tuple[Activations, ...]:
+    """The states that the routers read; what the stores lack is encoded."""
+    needs = (Need(LANGUAGE, SITES), *(n for one in _baselines().values() for n in one.needs))
+    return gather(needs, dataset, stores, progress=BarProgress())
+
+
+def planned(
+    dataset: RoutingDataset, states: Sequence[Activations], *, seed: int
+) -> tuple[ComparisonPlan, dict[str, EffortChoice]]:
+    """The routers of a split, and what was tried on its train part for those that `fit` takes."""
+    baselines = _baselines()
+    drawn = draw_for(baselines, dataset, seed=seed)
+    chosen = {
+        name: choose_recipe(
+            dataset, _of(states, encoders), drawn, seed=seed, progress=BarProgress()
+        )
+        for name, encoders in ((OURS, (LANGUAGE, SENTENCE)), (SMALL, (SENTENCE,)))
+    }
+    recipes = {name: one.recipe for name, one in chosen.items()}
+    recipes[PAPER] = Recipe(features=(PrefillConfig(encoders=(LANGUAGE,)),))
+    return ComparisonPlan(recipes | baselines, PAPER, drawn, seed=seed), chosen
+
+
+def _baselines() -> dict[str, Recipe]:
+    every = recipes_of(ALL)
+    return {name: every[packaged] for name, packaged in BASELINES.items()}
 
 
 def _of(states: Sequence[Activations], encoders: Sequence[str]) -> list[Activations]:
