@@ -37,8 +37,9 @@ class SpendingLedger:
     Args:
         limit: US dollars; None for no limit.
         charged: US dollars that count already.
-        expose: Writes to disk how many dollars may be billed for calls not recorded yet; its
-            future is awaited before the call. None where each call is written by itself.
+        expose: Writes to disk by how many dollars more, or fewer, may be billed for calls not
+            recorded yet; its future is awaited before the call. What writes a call's record
+            lowers them by its charge itself. None where each call is written by itself.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class SpendingLedger:
         """Count this much of the ended calls' charges as written to disk."""
         self.charged += charged
         self.unrecorded -= charged
+        self._noted = max(self._noted - charged, 0.0)
         if _LEAST < _BEHIND * self.unrecorded < self._noted:
             self._note(self.unrecorded * _AHEAD)
 
@@ -120,8 +122,8 @@ class SpendingLedger:
 
     def _note(self, dollars: float) -> None:
         if dollars != self._noted and self._expose is not None:
+            self._noting = self._expose(dollars - self._noted)
             self._noted = dollars
-            self._noting = self._expose(dollars)
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, deque()

@@ -30,7 +30,7 @@ _COLUMNS = 17
 
 
 class _JournalEntry(NamedTuple):
-    """An answer, or dollars exposed, that isn't on the disk yet."""
+    """An answer, or a change of the dollars exposed, that isn't on the disk yet."""
 
     what: Answer | float
     recorded: Recorded
@@ -53,6 +53,7 @@ class Journal:
         self._queue: SimpleQueue[_JournalEntry | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
         self._session = uuid4().hex
+        self._exposed = 0.0
         self._error: StoreError | None = None
 
     def __enter__(self) -> "Journal":
@@ -110,12 +111,15 @@ class Journal:
         return list(ids)
 
     def record(self, answer: Answer, recorded: Recorded) -> None:
-        """Add an answer; `recorded` is called once it is on the disk, or can't be written."""
+        """Add an answer; `recorded` is called once it is on the disk, or can't be written.
+
+        What it was charged is no longer exposed from the same transaction on.
+        """
         self._queue.put(_JournalEntry(answer, recorded))
 
-    def expose(self, dollars: float, recorded: Recorded) -> None:
-        """Add the most that calls in flight may be billed from now on."""
-        self._queue.put(_JournalEntry(dollars, recorded))
+    def expose(self, change: float, recorded: Recorded) -> None:
+        """Raise or lower, by so many US dollars, the most that calls in flight may be billed."""
+        self._queue.put(_JournalEntry(change, recorded))
 
     @property
     def waiting(self) -> int:
@@ -184,8 +188,10 @@ class Journal:
         if group and self._error is None:
             try:
                 with self._database.transaction() as database:
+                    self._insert_exposure(database, [what for what, _ in group])
                     for what, _ in group:
-                        self._insert(database, what)
+                        if isinstance(what, Answer):
+                            _insert_answer(database, what)
             except StoreError as error:
                 self._error = error
             except (ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
@@ -194,17 +200,21 @@ class Journal:
             with suppress(RuntimeError):  # the event loop has ended
                 waiting.recorded(self._error)
 
-    def _insert(self, database: sqlite3.Connection, what: Answer | float) -> None:
-        if isinstance(what, Answer):
-            values = ",".join("?" * _COLUMNS)
-            made = database.execute(f"INSERT INTO answers VALUES (NULL,{values})", _columns(what))
-            body = records.pack_text(records.answer_text(what))
-            database.execute(
-                "INSERT INTO records VALUES (?,?,?)", (made.lastrowid, checksum(body), body)
-            )
-        else:
+    def _insert_exposure(self, database: sqlite3.Connection, added: list[Answer | float]) -> None:
+        before = self._exposed
+        for what in added:
+            change = -what.charged if isinstance(what, Answer) else what
+            self._exposed = max(self._exposed + change, 0.0)
+        if self._exposed != before:
             query = "INSERT INTO exposure (session, dollars) VALUES (?, ?)"
-            database.execute(query, (self._session, what))
+            database.execute(query, (self._session, self._exposed))
+
+
+def _insert_answer(database: sqlite3.Connection, answer: Answer) -> None:
+    values = ",".join("?" * _COLUMNS)
+    made = database.execute(f"INSERT INTO answers VALUES (NULL,{values})", _columns(answer))
+    body = records.pack_text(records.answer_text(answer))
+    database.execute("INSERT INTO records VALUES (?,?,?)", (made.lastrowid, checksum(body), body))
 
 
 def _columns(answer: Answer) -> tuple[object, ...]:

@@ -227,11 +227,25 @@ def test_rows_are_never_changed(run: Run, table: str) -> None:
 
 
 def test_what_a_killed_session_may_owe_is_at_risk(run: Run) -> None:
-    for dollars in ((1.0, 5.0, 2.0), (3.0, 0.0)):
+    for changes in ((1.0, 4.0, -3.0), (3.0, -3.0)):
         with Journal(run) as journal:
-            for amount in dollars:
-                journal.expose(amount, lambda _: None)
+            for change in changes:
+                journal.expose(change, lambda _: None)
     assert run.at_risk == 2.0  # the last of each session
+
+
+def test_what_an_answer_was_charged_is_exposed_no_longer(run: Run) -> None:
+    with Journal(run) as journal:
+        journal.expose(2.0, lambda _: None)
+    alone = run.spent + run.at_risk
+    with Journal(run) as journal:
+        journal.expose(2.0, lambda _: None)
+        journal.record(FULL, lambda _: None)
+    assert FULL.charged == 0.75
+    assert run.spent + run.at_risk == alone + 2.0
+    with Journal(run) as journal:  # of a call that wasn't exposed
+        journal.record(FULL, lambda _: None)
+    assert run.spent + run.at_risk == alone + 2.0 + FULL.charged
 
 
 def test_one_process_at_a_time(run: Run) -> None:

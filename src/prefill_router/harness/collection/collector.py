@@ -296,10 +296,10 @@ class Collector:
         else:
             self._give_up(error)
 
-    def _expose(self, dollars: float) -> asyncio.Future[None]:
+    def _expose(self, change: float) -> asyncio.Future[None]:
         noted: asyncio.Future[None] = self._loop.create_future()
         done = partial(_hand_result, noted)
-        self._journal.expose(dollars, partial(self._loop.call_soon_threadsafe, done))
+        self._journal.expose(change, partial(self._loop.call_soon_threadsafe, done))
         return noted
 
     def _give_up(self, error: StoreError) -> None:
