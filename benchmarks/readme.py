@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._system import machine
+from benchmarks.predicted_cost import DOLLARS, at_dollars
+from benchmarks.shrinkage import complete
 from prefill_router import files
 from prefill_router.activations import DEFAULT_POOLINGS, Activations, ActivationStore, Site
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.evaluation import Evaluation
 from prefill_router.evaluation.bootstrap import Estimate
+from prefill_router.evaluation.fixed_mix import FixedChoice
 from prefill_router.features import Need, PrefillConfig
 from prefill_router.fitting import Recipe, gather
 from prefill_router.progress import BarProgress
@@ -26,6 +29,7 @@ from prefill_router.reporting import write_report
 from prefill_router.studies.comparison.comparison import (
     ALL,
     ComparisonPlan,
+    ComparisonResult,
     draw_for,
     recipes_of,
     run_plan,
@@ -114,6 +118,7 @@ def measure(data: Path, stores: Sequence[ActivationStore], work: Path) -> dict[s
         "targets": len(first.targets),
         "headline": _plain(first),
         "verdict": None if first.verdict is None else first.verdict.to_dict(),
+        "beyond_mix": {"usd": DOLLARS, "points": beyond_mix(plan, result, dataset, states)},
         "routers": {
             one.name: {
                 **{name: one.headline[name].value for name in COLUMNS},
@@ -127,6 +132,27 @@ def measure(data: Path, stores: Sequence[ActivationStore], work: Path) -> dict[s
             if one.against
         },
     }
+
+
+def beyond_mix(
+    plan: ComparisonPlan,
+    result: ComparisonResult,
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+) -> dict[str, list[float | None]]:
+    """Points above the best fixed mix at nine mean costs, of each router.
+
+    On the test questions with all labels; the corners of the mix are of train questions.
+    """
+    train, test = (dataset.select(plan.drawn[part]) for part in ("train", "test"))
+    judged = test.select([test.query_ids[place] for place in complete(test)])
+    corners = FixedChoice.mix(train).corners[:, 0]
+    found = {}
+    for one in result.routers:
+        told = one.fitted.router.predict(judged, stores=states)
+        paid = told.correctness, told.normalised_cost, judged.correct, judged.observed_cost
+        found[one.name] = at_dollars(*paid, corners)
+    return found
 
 
 def states_of(dataset: RoutingDataset, stores: Sequence[Activations]) -> tuple[Activations, ...]:

@@ -26,6 +26,11 @@ from tests.fakes.tiny_encoder import save_tiny_encoder
 pytestmark = pytest.mark.slow
 
 ROUNDS = {"encode": 16, "fit": 36, "evaluate": 18}
+RECIPE = """
+features: {kind: prefill, dim: 4}
+predictor: {kind: logistic, c: 0.1, scaling: common}
+"""
+"""Fitted in a moment, so that much of the time is that of writing."""
 ROOT = Path(__file__).parents[1]
 SIGNALS = (signal.SIGKILL, signal.SIGINT)
 Content = dict[str, bytes]
@@ -61,6 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("work")
     write_dataset(make_routing_dataset(queries=40, targets=2), folder / "answers")
     save_tiny_encoder(folder / "tiny")
+    (folder / "recipe.yaml").write_text(RECIPE)
     return folder
 
 
@@ -90,8 +96,12 @@ def states(command: Stem, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def router(command: Stem, folder: Path, states: Path) -> Path:
-    command("fit", folder / "answers", "--store", states, "--out", folder / "router", "--dim", 4)
+    command(*fit_of(folder, states), "--out", folder / "router")
     return folder / "router"
+
+
+def fit_of(folder: Path, states: Path) -> tuple[object, ...]:
+    return ("fit", folder / "answers", "--store", states, "--recipe", folder / "recipe.yaml")
 
 
 def content(path: Path) -> Content:
@@ -165,8 +175,7 @@ def test_fit_leaves_the_old_router_or_the_new(command: Stem, folder: Path, state
     out = folder / "fits" / "router"
 
     def fit(seed: int) -> tuple[object, ...]:
-        fit = ("fit", folder / "answers", "--store", states, "--out", out, "--overwrite")
-        return (*fit, "--dim", 4, "--seed", seed)
+        return (*fit_of(folder, states), "--out", out, "--overwrite", "--seed", seed)
 
     stop_at_random(command, out, fit, ROUNDS["fit"], Router.load)
 

@@ -205,9 +205,11 @@ def pareto_distance(own: CurveReading, among: ComparedSystems, anchors: Anchors)
         anchors.cheapness(among.cost, axis="linear"), anchors.height(among.accuracy)
     )
     x, y = anchors.cheapness(own.cost, axis="linear"), anchors.height(own.accuracy)
-    across = x[:, :, None] - front_x[:, None, :]
-    up = y[:, :, None] - front_y[:, None, :]
-    nearest = np.sqrt(np.fmin.reduce(across * across + up * up, axis=2))
+    squared = np.full_like(x, np.nan)
+    for front in range(front_x.shape[1]):  # one at a time, since all at once leave the cache
+        across, up = x - front_x[:, front, None], y - front_y[:, front, None]
+        np.fmin(squared, across * across + up * up, out=squared)
+    nearest = np.sqrt(squared)
     known = ~np.isnan(nearest)
     total = np.where(known, nearest, 0).sum(axis=1)
     return divide(total, known.sum(axis=1).astype(np.float64))
