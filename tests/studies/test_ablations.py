@@ -12,7 +12,9 @@ from prefill_router.layers.selection import candidate_sites
 from prefill_router.reporting.report_files import write_report_files
 from prefill_router.studies.ablations import (
     FISHER,
+    JOINT,
     LIMIT,
+    NEAR,
     AblationStudy,
     ablation_study,
     report_ablations,
@@ -56,6 +58,15 @@ def test_rows_are_the_layers_own(study: AblationStudy) -> None:
     found = survey(STORES[1], TRAIN, sites=sites, dim=6)
     expected = ablation(found, search(STORES[1], TRAIN, sites=sites, dims=(6,)), dim=6)
     assert study.rows[1].ways == expected
+
+
+def test_several_layers_know_what_the_planted_one_knows(study: AblationStudy) -> None:
+    for row in study.rows:
+        assert set(row.blocks) == {JOINT, NEAR}
+        if row.encoder == "fake":
+            assert row.auc[LIMIT] - 0.06 < row.blocks[JOINT] < row.auc[LIMIT] + 0.06
+        else:  # nothing is known, out of fold
+            assert max(row.blocks.values()) < 0.6
 
 
 def test_a_store_that_lacks_a_pool_is_told(study: AblationStudy) -> None:

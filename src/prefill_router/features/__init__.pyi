@@ -10,6 +10,7 @@ from .base import (
 from .complexity import COLUMNS as COLUMNS, measure as measure
 from .extractor import Block as Block, FeatureExtractor as FeatureExtractor
 from .feature_set import FeatureSet as FeatureSet
+from .joint import JointConfig as JointConfig
 from .modes import Mode as Mode
 from .neighbours import NeighboursConfig as NeighboursConfig
 from .prefill import PrefillConfig as PrefillConfig

@@ -21,7 +21,7 @@ from prefill_router.data import binary
 from prefill_router.errors import ConfigError, DataError, MissingExtraError, PrefillRouterError
 from prefill_router.evaluation import Trial, plain
 from prefill_router.files import default_cache
-from prefill_router.layers import ablation, candidate_sites, search, survey, sweep
+from prefill_router.layers import sweep
 from prefill_router.reproduce.systems import (
     SYSTEMS,
     TRUNK,
@@ -31,7 +31,15 @@ from prefill_router.reproduce.systems import (
     uncalibrated,
 )
 from prefill_router.router import Router
-from prefill_router.studies import Shift, priced, routing_ratio, seed_study, shift_study, strongest
+from prefill_router.studies import (
+    Shift,
+    ablation_study,
+    priced,
+    routing_ratio,
+    seed_study,
+    shift_study,
+    strongest,
+)
 from prefill_router.studies.end_to_end import (
     Contender,
     Latency,
@@ -101,21 +109,18 @@ def with_interval(auc: float, right: int, wrong: int) -> dict[str, float | None]
 
 def ablation_part(scene: PoolContext) -> dict[str, Any]:
     """The methods of selecting a layer, for every encoder."""
-    rows = []
-    for store in scene.stores:
-        dim, sites = scene.options.dim, candidate_sites(store, poolings=("last",))
-        geometry = survey(store, scene.train, sites=sites, dim=dim, progress=scene.progress)
-        grid = search(
-            store,
-            scene.train,
-            sites=sites,
-            dims=(dim,),
-            seed=scene.options.seed,
-            progress=scene.progress,
-        )
-        found = ablation(geometry, grid, dim=dim)
-        rows.append({"encoder": store.provenance.encoder, **found.to_dict()})
-    return {"encoders": rows}
+    study = ablation_study(
+        {"": scene.train},
+        scene.stores,
+        dim=scene.options.dim,
+        seed=scene.options.seed,
+        progress=scene.progress,
+    )
+    return {
+        "encoders": [
+            {"encoder": row.encoder, **row.ways.to_dict(), "auc": row.auc} for row in study.rows
+        ]
+    }
 
 
 _STEM = "mmlu-pro-stem"

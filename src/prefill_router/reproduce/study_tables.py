@@ -29,6 +29,7 @@ from prefill_router.reproduce.paper_numbers import PublishedNumber, Value, numbe
 from prefill_router.reproduce.pools import POOLS
 from prefill_router.reproduce.router_tables import BOOTSTRAPPED, heading, unit_of
 from prefill_router.reproduce.systems import SYSTEMS, TRUNK, UNIFIED, PoolRun
+from prefill_router.studies import BLOCKS
 
 _SWEEP_KEYS = ("Encoder",)
 _MEAN = "Mean"
@@ -75,13 +76,13 @@ _ABLATION_KEYS = ("Pool", "Encoder")
 
 @paper_table
 def table_6(runs: Sequence[PoolRun]) -> PaperTable:
-    """The probe AUC of the layer that each selector chooses."""
+    """The probe AUC of the layer that each selector chooses, and of several layers together."""
     rows = [row for run in runs for row in _ablation_rows(run)]
     why = [run.missing("ablation") for run in runs if run.missing("ablation")]
     return make(
         _TABLE_6,
         _ABLATION_KEYS,
-        SELECTORS,
+        (*SELECTORS, *BLOCKS),
         rows,
         said=(*context(runs), *left_out(runs)),
         missing=why[0] if len(why) == len(runs) else "",
@@ -89,12 +90,12 @@ def table_6(runs: Sequence[PoolRun]) -> PaperTable:
 
 
 def _ablation_rows(run: PoolRun) -> list[TableRow]:
-    rows = []
+    rows, names = [], (*SELECTORS, *BLOCKS)
     for one in run.parts.get("ablation", {}).get("encoders", ()):
-        cells = [TableCell(known(one["auc"].get(name)), None, "number") for name in SELECTORS]
+        cells = [TableCell(known(one["auc"].get(name)), None, "number") for name in names]
         rows.append(TableRow((run.title, f"{one['encoder']} (ours)"), tuple(cells)))
     for row in published()[_TABLE_6].of_pool(run.pool):
-        cells = [TableCell(None, number(row, name), "number") for name in SELECTORS]
+        cells = [TableCell(None, number(row, name), "number") for name in names]
         rows.append(TableRow((run.title, f"{row['encoder']} (paper)"), tuple(cells)))
     return rows
 

@@ -1,4 +1,8 @@
-from .ablations import ablation_study as ablation_study, report_ablations as report_ablations
+from .ablations import (
+    BLOCKS as BLOCKS,
+    ablation_study as ablation_study,
+    report_ablations as report_ablations,
+)
 from .dimensions import dimension_study as dimension_study, report_dimensions as report_dimensions
 from .ratio import routing_ratio as routing_ratio, strongest as strongest
 from .ratio_report import report_ratio as report_ratio
