@@ -108,6 +108,7 @@ def choose_recipe(
     drawn: Split,
     *,
     effort: Effort = "normal",
+    minutes: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> EffortChoice:
@@ -117,7 +118,9 @@ def choose_recipe(
         dataset: The scored answers; only its train part is looked at.
         states: The states of its queries.
         drawn: The split.
-        effort: `quick` tries nothing, `normal` three recipes, `best` larger ones; within `MINUTES`.
+        effort: `quick` tries nothing, `normal` three recipes, `best` larger ones.
+        minutes: The time after which no other fold is started, by default that of the effort; where
+            it is over, the choice depends on how fast the machine is.
         seed: The seed of folds and fits.
         progress: Shows the recipes done.
 
@@ -133,7 +136,8 @@ def choose_recipe(
         return EffortChoice(*next(iter(recipes.items())))
     rows = TrainOnly(train, frozenset(drawn["test"]))
     scorer = FoldScorer(rows, tuple(states), _FOLDS, seed, "choice")
-    until, trials = time.monotonic() + 60 * MINUTES[effort], list[EffortTrial]()
+    given = MINUTES[effort] if minutes is None else minutes
+    until, trials = time.monotonic() + 60 * given, list[EffortTrial]()
     with (progress or SilentProgress()).task("recipes", total=float(len(recipes))) as advance:
         for name, recipe in recipes.items():
             trials.append(_tried(name, recipe, scorer, trials, until))
