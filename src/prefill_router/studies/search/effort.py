@@ -93,7 +93,7 @@ class EffortChoice:
         if not self.trials:
             return f"the recipe {self.name!r} was taken without a trial"
         tried = ", ".join(_words(one) for one in self.trials)
-        return f"the recipe {self.name!r} is taken by the choice AUC out of fold: {tried}"
+        return f"the recipe {self.name!r} has the best choice AUC out of fold: {tried}"
 
 
 def _words(trial: EffortTrial) -> str:
@@ -113,9 +113,6 @@ def choose_recipe(
     progress: Progress | None = None,
 ) -> EffortChoice:
     """Take the recipe with the best choice AUC in a cross-validation on the train part.
-
-    The paper's, which is smaller and faster, is taken unless the best leads it by more than a
-    standard error of the folds' differences.
 
     Args:
         dataset: The scored answers; only its train part is looked at.
@@ -149,17 +146,7 @@ def choose_recipe(
     if not finished and all(one.why for one in trials):
         raise FitError(f"no recipe could be fitted: {trials[0].why}")
     best = max(finished or trials, key=lambda one: one.mean("choice") if one.scores else -1.0)
-    for one in finished:
-        if one.name == PAPER and not _clearly_better(best, one):
-            best = one
     return EffortChoice(best.name, recipes[best.name], tuple(trials))
-
-
-def _clearly_better(one: EffortTrial, other: EffortTrial) -> bool:
-    """Whether it leads by more than a standard error of the folds' differences."""
-    pairs = zip(one.scores, other.scores, strict=True)
-    leads = np.array([a.of("choice") - b.of("choice") for a, b in pairs])
-    return bool(leads.mean() > leads.std(ddof=1) / np.sqrt(len(leads)))
 
 
 def fit_chosen(
