@@ -83,6 +83,36 @@ def table(splits: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+SHOWN = ("fit, both encoders", "paper, smollm2", "paper, embeddings")
+TITLES = {"mmlu_pro": "MMLU-Pro", "routerbench": "RouterBench", "routellm": "RouteLLM"}
+
+
+def readme_block(kept: Mapping[str, Any]) -> str:
+    """The README's table of all benchmarks: means over splits, and splits with that verdict."""
+    lines = ["means of five splits".ljust(32) + "mean AUC  choice AUC    Brier  over mix  worth it"]
+    for name, title in TITLES.items():
+        splits = kept[name]["splits"]
+        lines.append(f"{title}, {kept[name]['queries']:,} queries")
+        for router in SHOWN:
+            rows = [one["routers"][router] for one in splits]
+            auc, choice, brier, mix = (
+                _mean([row[metric]["value"] for row in rows])
+                for metric in ("auc_mean", "choice_auc", "brier_mean", "mix_gain")
+            )
+            worth = sum(row["verdict"] == "worth it" for row in rows)
+            lines.append(
+                f"  {router}".ljust(32)
+                + f"{auc:8.3f}{choice:12.3f}{brier:9.3f}{100 * mix:+10.1f}{worth:7d}/{len(rows)}"
+            )
+    return "\n".join(lines)
+
+
+def exclude_zero(splits: Sequence[Mapping[str, Any]], router: str, metric: str) -> tuple[int, int]:
+    """In how many splits a router's interval against the paper's is above zero, and below."""
+    found = [one["differences"][router][metric] for one in splits]
+    return sum(one["lower"] > 0 for one in found), sum(one["upper"] < 0 for one in found)
+
+
 def _mean(values: Sequence[float | None]) -> float:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else float("nan")
