@@ -11,6 +11,7 @@ intervals exclude zero is told instead. What is kept is kept after each split.
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks._system import machine
-from benchmarks.readme import planned, states_of
+from benchmarks.readme import OURS, PAPER, planned, states_of
 from prefill_router import files
 from prefill_router.activations import Activations, ActivationStore
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.evaluation import Evaluation
 from prefill_router.importers import import_dataset
 from prefill_router.progress import BarProgress
+from prefill_router.reporting import BLUE, QUIET, name_rows, new_figure, style, write_figure
 from prefill_router.studies.comparison.comparison import run_plan
 
 RESULT = Path(__file__).parent / "results" / "headline.json"
@@ -84,27 +86,63 @@ def table(splits: Sequence[Mapping[str, Any]]) -> str:
 
 
 SHOWN = ("fit, both encoders", "paper, smollm2", "paper, embeddings")
+DRAWN = {"auc_mean": "mean AUC", "choice_auc": "choice AUC"}
 TITLES = {"mmlu_pro": "MMLU-Pro", "routerbench": "RouterBench", "routellm": "RouteLLM"}
 
 
 def readme_block(kept: Mapping[str, Any]) -> str:
-    """The README's table of all benchmarks: means over splits, and splits with that verdict."""
-    lines = ["means of five splits".ljust(32) + "mean AUC  choice AUC    Brier  over mix  worth it"]
+    """The README's table of all benchmarks.
+
+    Means over the splits, and in how many of them a router is worth it, and significantly better or
+    worse than the paper's in mean AUC and in choice AUC.
+    """
+    head = "mean AUC  choice AUC    Brier  over mix  worth it  AUC +/-  choice +/-"
+    lines = ["means of five splits".ljust(32) + head]
     for name, title in TITLES.items():
         splits = kept[name]["splits"]
         lines.append(f"{title}, {kept[name]['queries']:,} queries")
-        for router in SHOWN:
-            rows = [one["routers"][router] for one in splits]
-            auc, choice, brier, mix = (
-                _mean([row[metric]["value"] for row in rows])
-                for metric in ("auc_mean", "choice_auc", "brier_mean", "mix_gain")
-            )
-            worth = sum(row["verdict"] == "worth it" for row in rows)
-            lines.append(
-                f"  {router}".ljust(32)
-                + f"{auc:8.3f}{choice:12.3f}{brier:9.3f}{100 * mix:+10.1f}{worth:7d}/{len(rows)}"
-            )
+        lines += [f"  {router}".ljust(32) + _cells(splits, router) for router in SHOWN]
     return "\n".join(lines)
+
+
+def _cells(splits: Sequence[Mapping[str, Any]], router: str) -> str:
+    rows = [one["routers"][router] for one in splits]
+    auc, choice, brier, mix = (
+        _mean([row[metric]["value"] for row in rows])
+        for metric in ("auc_mean", "choice_auc", "brier_mean", "mix_gain")
+    )
+    worth = sum(row["verdict"] == "worth it" for row in rows)
+    signs = [
+        "" if router == PAPER else "{}/{}".format(*exclude_zero(splits, router, metric))
+        for metric in ("auc_mean", "choice_auc")
+    ]
+    over = "-" if math.isnan(mix) else f"{100 * mix:+.1f}"
+    numbers = f"{auc:8.3f}{choice:12.3f}{brier:9.3f}{over:>10}{worth:8d}/{len(rows)}"
+    return f"{numbers}{signs[0]:>9}{signs[1]:>12}".rstrip()
+
+
+def draw(kept: Mapping[str, Any], path: Path) -> None:
+    """Draw each router's mean AUC and choice AUC on every split, and their mean; write the data."""
+    figure = new_figure(12.0, 5.6)
+    panels = figure.subplots(len(DRAWN), len(TITLES))
+    rows: list[dict[str, Any]] = []
+    for across, (name, title) in enumerate(TITLES.items()):
+        splits = kept[name]["splits"]
+        names = list(splits[0]["routers"])[::-1]
+        for down, (metric, words) in enumerate(DRAWN.items()):
+            axes = panels[down][across]
+            for place, router in enumerate(names):
+                values = [one["routers"][router][metric]["value"] for one in splits]
+                colour = BLUE if router == OURS else QUIET
+                axes.plot(values, [place] * len(values), "o", color=colour, ms=4, alpha=0.5)
+                axes.plot(_mean(values), place, "|", color=colour, ms=14, mew=2)
+                rows += [
+                    {"benchmark": name, "router": router, "seed": one["seed"], metric: value}
+                    for one, value in zip(splits, values, strict=True)
+                ]
+            style(axes, title=title if not down else "", x=words)
+            name_rows(axes, names if not across else [""] * len(names))
+    write_figure(figure, path, rows)
 
 
 def exclude_zero(splits: Sequence[Mapping[str, Any]], router: str, metric: str) -> tuple[int, int]:
@@ -134,6 +172,8 @@ def main() -> None:
         for seed in range(len(splits), SPLITS):
             splits.append(measure(dataset, states, seed))
             files.write_json(RESULT, kept | {"machine": machine()})
+        if all(len(kept.get(one, {"splits": ()})["splits"]) == SPLITS for one in BENCHMARKS):
+            draw(kept, RESULT.with_suffix(""))
         print(
             f"{name}: {len(dataset):,} queries, {len(splits)} splits\n{table(splits)}", flush=True
         )

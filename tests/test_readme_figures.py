@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import readme
+from benchmarks import headline, readme
 
 TEXT = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 RESULT = json.loads(readme.RESULT.read_text(encoding="utf-8"))
@@ -28,6 +28,11 @@ def test_the_first_table_is_what_was_written() -> None:
 
 def test_the_table_of_routers_is_what_was_written() -> None:
     assert block("comparison") == readme.comparison_block(RESULT)
+
+
+def test_the_table_of_benchmarks_is_what_was_written() -> None:
+    kept = json.loads(headline.RESULT.read_text(encoding="utf-8"))
+    assert block("benchmarks") == headline.readme_block(kept)
 
 
 @pytest.mark.parametrize("reference", ["best_mix", "best_by_domain"])
