@@ -91,6 +91,9 @@ def test_the_share_of_calls_to_the_dearest_is_that_of_plain_counts(judged: Evalu
         assert curve.dearest_share[place] == pytest.approx((chosen == dearest).mean())
     below = draw(drawing(judged, "raw")).axes[1]
     assert f"t{dearest}" in below.get_ylabel()
+    unasked = dataclasses.replace(curve, dearest_share=np.zeros(len(curve)))
+    never = dataclasses.replace(judged, curve=unasked)
+    assert len(draw(drawing(never, "raw")).axes) == 1
 
 
 def test_without_costs_there_is_no_dearest_target() -> None:

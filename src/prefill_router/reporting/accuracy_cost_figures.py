@@ -69,7 +69,7 @@ class Drawing:
         corner: Whether the oracle is drawn as the corner (1, 1), and not as a line.
         log: Whether x is drawn on a logarithmic scale.
         dearest: The most expensive target, and at each point of the curve the share of the queries
-            that it gets; None where that isn't drawn.
+            that it gets; None where that isn't drawn, as where it never gets any.
     """
 
     title: str
@@ -230,9 +230,10 @@ def _normalised(evaluation: Evaluation, mixed: tuple[Mixes, Mixes]) -> tuple[Mix
 
 
 def _dearest(evaluation: Evaluation, cost: Singles) -> tuple[str, Values] | None:
-    if np.isnan(cost).all() or len(cost) < 2:
+    share = evaluation.curve.dearest_share
+    if np.isnan(cost).all() or len(cost) < 2 or not (share > 0).any():
         return None
-    return evaluation.targets[int(np.nanargmax(cost))], evaluation.curve.dearest_share
+    return evaluation.targets[int(np.nanargmax(cost))], share
 
 
 def _panels(figure: Figure, what: Drawing) -> tuple[Axes, Axes | None]:
