@@ -5,6 +5,7 @@ prompt is another, so that nothing comes from memory. Without ROUTER, one that r
 fitted on a few hundred of the answers: what it has learned doesn't change how long it takes.
 
     python -m benchmarks.gateway_decision [ROUTER] [--data FOLDER] [--threads N] [--prompts 200]
+        [--out FILE]
 """
 
 import argparse
@@ -139,11 +140,12 @@ async def parent_mib(router: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print, and write benchmarks/results/gateway_decision.json."""
+    """Measure, print, and write the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("router", type=Path, nargs="?")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--threads", type=int, nargs="*", default=[])
+    parser.add_argument("--out", type=Path, default=RESULTS / "gateway_decision.json")
     parser.add_argument("--prompts", type=int, default=200)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -162,7 +164,7 @@ def main() -> None:
             ],
         }
     result["met"] = result["runs"][0]["alone"]["median_ms"] < BAR_MS
-    files.write_json(RESULTS / "gateway_decision.json", result)
+    files.write_json(options.out, result)
     print(result)
 
 
