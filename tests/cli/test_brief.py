@@ -27,6 +27,7 @@ SHORT = {
     "Predictor",
     "NeighboursConfig",
     "MetricEntry",
+    "JointConfig",
     "LogisticConfig",
     "Layout",
     "DialectTraits",
