@@ -125,7 +125,6 @@ def draw(kept: Mapping[str, Any], path: Path) -> None:
     """Draw each router's mean AUC and choice AUC on every split, and their mean; write the data."""
     figure = new_figure(12.0, 5.6)
     panels = figure.subplots(len(DRAWN), len(TITLES))
-    rows: list[dict[str, Any]] = []
     for across, (name, title) in enumerate(TITLES.items()):
         splits = kept[name]["splits"]
         names = list(splits[0]["routers"])[::-1]
@@ -136,12 +135,15 @@ def draw(kept: Mapping[str, Any], path: Path) -> None:
                 colour = BLUE if router == OURS else QUIET
                 axes.plot(values, [place] * len(values), "o", color=colour, ms=4, alpha=0.5)
                 axes.plot(_mean(values), place, "|", color=colour, ms=14, mew=2)
-                rows += [
-                    {"benchmark": name, "router": router, "seed": one["seed"], metric: value}
-                    for one, value in zip(splits, values, strict=True)
-                ]
             style(axes, title=title if not down else "", x=words)
             name_rows(axes, names if not across else [""] * len(names))
+    rows = [
+        {"benchmark": name, "seed": one["seed"], "router": router}
+        | {metric: found[metric]["value"] for metric in DRAWN}
+        for name in TITLES
+        for one in kept[name]["splits"]
+        for router, found in one["routers"].items()
+    ]
     write_figure(figure, path, rows)
 
 

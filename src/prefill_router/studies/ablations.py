@@ -231,11 +231,11 @@ def _held_scores(
     held: NDArray[np.bool_],
 ) -> NDArray[np.float32]:
     """Scores [query, target] of one fold by probes on features, both fitted on the others."""
-    rows = [train.select([q for q, out in zip(train.query_ids, held, strict=True) if out == side])
-            for side in (False, True)]  # fmt: skip
-    features = FeatureSet(tuple(family.fit(rows[0], [store]) for family in families))
-    seen, unseen = (features.read(PromptStates.of_dataset(part, [store])) for part in rows)
-    return Probes.fit(seen, rows[0].correct).scores(unseen)
+    ids = np.array(train.query_ids)
+    rest, part = (train.select(ids[held == side].tolist()) for side in (False, True))
+    features = FeatureSet(tuple(family.fit(rest, [store]) for family in families))
+    seen, unseen = (features.read(PromptStates.of_dataset(one, [store])) for one in (rest, part))
+    return Probes.fit(seen, rest.correct).scores(unseen)
 
 
 def _plain(value: Any) -> Any:
