@@ -132,8 +132,8 @@ def _write_page(report: Report, folder: Path) -> None:
 
     svg = {}
     for name, one in report.figures.items():
-        write_figure(one.figure, folder / "figures" / name, one.rows)
-        svg[name] = inline_svg(one.figure, label=one.label or name)
+        _, drawn, _ = write_figure(one.figure, folder / "figures" / name, one.rows)
+        svg[name] = inline_svg(drawn.read_text(encoding="utf-8"), label=one.label or name)
     files.write_text(folder / PAGE, render(report, svg))
 
 
