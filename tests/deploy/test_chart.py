@@ -50,7 +50,9 @@ NEEDED = ("image", "pool", "keysSecret", "router", "receipts")
 @pytest.fixture(scope="module")
 def found() -> tuple[list[str], list[Any]]:
     without = [{k: v for k, v in LEAST.items() if k != name} for name in NEEDED]
-    return rendered([LEAST, MOST, *without])
+    guide = (DEPLOY.parent / "docs" / "guides" / "deployment.md").read_text()
+    values = yaml.safe_load(guide.split("```yaml\n")[1].split("```")[0])
+    return rendered([LEAST, MOST, *without, {**values, "pool": POOL}])
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,10 @@ def test_what_is_needed_is_named(found: tuple[list[str], list[Any]], name: str) 
     error = found[1][2 + NEEDED.index(name)]
     assert f"{name}" in error
     assert "needed" in error
+
+
+def test_the_guides_values_are_enough(found: tuple[list[str], list[Any]]) -> None:
+    assert gateway(found[1][-1])["args"][0] == "/router"
 
 
 def test_pods_may_write_only_to_their_volumes(most: dict[str, Any]) -> None:
