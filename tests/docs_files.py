@@ -211,6 +211,7 @@ FILES: dict[str, Callable[[Path], None]] = {
 }
 WHILE: dict[str, Callable[[Path], AbstractContextManager[None]]] = {
     "README.md": readme,
+    "deployment.md": targets_that_answer,
     "gateway.md": targets_that_answer,
 }
 NAMES: dict[str, Callable[[Path], dict[str, object]]] = {

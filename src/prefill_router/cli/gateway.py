@@ -1,5 +1,6 @@
 """`prefill-router serve`, `litellm` and `key`: the gateway, its pool, and its clients' keys."""
 
+import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -87,6 +88,8 @@ def serve(
     if check:
         _check(partial(load, places), as_json=as_json)
         return
+    # until the server takes signals; the first process of a container ignores it by default
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     loaded = load(places)
     _warn(loaded)
     from prefill_router.gateway.api import run

@@ -1,7 +1,10 @@
 """A gateway that is asked to end: not ready first, then a drain, and a log without surprises."""
 
+import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -86,3 +89,34 @@ def test_what_takes_longer_than_the_drain_ends_with_its_receipt_and_no_error(mad
     assert "1 connections are still open" in log
     [row] = made.rows("outcome")
     assert row == {"outcome": "disconnected"}
+
+
+SLOW_ENCODER = "import sys, time; print('loading', file=sys.stderr, flush=True); time.sleep(600)"
+SERVE = """
+from prefill_router.cli import main
+from prefill_router.gateway.forecast import worker_process
+worker_process._MODULE = "slow_encoder"
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_at_once_while_the_encoder_is_loaded(
+    made: Made, tmp_path: Path, number: signal.Signals
+) -> None:
+    made.configure({})
+    (tmp_path / "slow_encoder.py").write_text(SLOW_ENCODER)
+    line = [sys.executable, "-c", SERVE, "serve", made.router, "--pool", made.pool]
+    line += ["--config", made.config, "--port", "0", "--receipts", made.url]
+    known = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=known) as process:
+        try:
+            assert process.stderr is not None
+            while "loading" not in process.stderr.readline():
+                assert process.poll() is None
+            process.send_signal(number)
+            told = process.stderr.read()
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    assert "Traceback" not in told

@@ -46,6 +46,7 @@ def run(places: GatewayPaths, loaded: LoadedGateway, *, on_ready: Callable[[str]
     Raises:
         ConfigError: It can't listen on the address, or the encoder can't be started.
         StoreError: The receipts can't be opened.
+        KeyboardInterrupt: It was asked to end before it answered.
     """
     keys = provider_keys(loaded.pool, os.environ)
     theirs = {key for key in keys.values() if key != NO_KEY}.union(*(p.secrets for p in keys))
@@ -54,7 +55,10 @@ def run(places: GatewayPaths, loaded: LoadedGateway, *, on_ready: Callable[[str]
         listening(loaded.settings.listen) as place,
         asyncio.Runner(loop_factory=_loop_factory()) as runner,
     ):
-        runner.run(_serve(places, loaded, place, on_ready, log))
+        try:
+            runner.run(_serve(places, loaded, place, on_ready, log))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
 
 
 def listening(listen: ListenSettings) -> socket.socket:
@@ -88,19 +92,39 @@ async def _serve(
     gateway = Gateway(places, loaded)
     gateway.on_secrets.append(log.hide)
     try:
-        await gateway.start()
-        _settle_memory()
-        config = server_config(guarded_app(gateway, loaded), loaded.settings)
-        server = GatewayServer(
-            config,
-            lambda: on_ready(address_of(loaded.settings.listen, place)),
-            end_soon=gateway.end_soon,
-            drain_seconds=loaded.settings.listen.drain_seconds,
-        )
-        _reload_on_hangup(gateway)
+        with _cancelled_by_signals():
+            await gateway.start()
+            _settle_memory()
+            config = server_config(guarded_app(gateway, loaded), loaded.settings)
+            server = GatewayServer(
+                config,
+                lambda: on_ready(address_of(loaded.settings.listen, place)),
+                end_soon=gateway.end_soon,
+                drain_seconds=loaded.settings.listen.drain_seconds,
+            )
+            _reload_on_hangup(gateway)
         await server.serve(sockets=[place])
     finally:
         await gateway.close()
+
+
+@contextmanager
+def _cancelled_by_signals() -> Iterator[None]:
+    """Cancel the current task if the process is asked to end; uvicorn does so only once it serves.
+
+    An exception raised by a signal handler would end the tasks that close the encoder's process.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    if sys.platform == "win32" or task is None:
+        yield
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
 
 
 @final

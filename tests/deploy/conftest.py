@@ -1,0 +1,56 @@
+"""The metrics that a gateway has, and the programs that check what is in deploy/."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from prefill_router.gateway.telemetry import BudgetLeft, Drift, GaugeReadings, Metrics
+from tests.deploy import DEPLOY
+from tests.deploy.series import Series
+from tests.gateway.server_process import gateway_thread, make_gateway
+from tests.gateway.telemetry.receipts import OUTCOME, RECEIPT, attempt, receipt
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed; apt-get install prometheus")
+    return found
+
+
+@pytest.fixture(scope="session")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
+    """All that /metrics can show: of a running gateway, and of requests that went every way."""
+    made = make_gateway(tmp_path_factory.mktemp("gateway"), "http://127.0.0.1:1/v1")
+    with gateway_thread(made.places()) as running, running.client() as client:
+        texts = [client.get("/metrics").text]
+    readings = GaugeReadings(
+        budgets=lambda: [BudgetLeft(key="", per="day", dollars=10, left=2.5)],
+        drift=lambda: Drift(requests=300, by_feature={"length": 0.3}, mean=0.3, largest=0.3),
+    )
+    metrics = Metrics(["small", "large"], readings=readings)
+    metrics.refused(503)
+    metrics.passed("retrieve", OUTCOME)
+    ends = (attempt("small", "overloaded"), attempt("small", "overloaded"), attempt("large"))
+    failed = receipt(choice={"fallback": "deadline"}, outcome={"attempts": ends, "usage": None})
+    for one in (RECEIPT, failed, replace(failed, cost=None)):
+        metrics.observe(one)
+    texts.append(metrics.render()[0].decode())
+    found = Series()
+    for text in texts:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                found.add(sample.name, sample.labels)
+    return found
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    """A copy of the alerts and their tests, to be changed."""
+    for name in ("alerts.yml", "alerts.test.yml"):
+        shutil.copy(DEPLOY / "prometheus" / name, tmp_path)
+    return tmp_path
