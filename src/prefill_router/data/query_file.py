@@ -54,11 +54,11 @@ class QueryFile:
     def __len__(self) -> int:
         return self.rows
 
-    def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[Query, ...]]:
+    def blocks(self) -> Iterator[tuple[Query, ...]]:
         """The queries in order, some at a time.
 
         Raises:
             FormatError: A row isn't a query.
         """
-        for start in range(0, self.rows, rows):
-            yield read_queries(self.path, slice(start, min(start + rows, self.rows)))
+        for start in range(0, self.rows, BLOCK_ROWS):
+            yield read_queries(self.path, slice(start, min(start + BLOCK_ROWS, self.rows)))
