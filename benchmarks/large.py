@@ -33,8 +33,13 @@ SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 NARROW, WIDE = 8, 128
 """The width of the states: where only prompts are counted, and where a router is fitted."""
 RESAMPLES = 100
-NETWORK = {"predictor": {"kind": "shared_trunk", "seeds": 1, "keep": 1, "max_epochs": 3}}
-ROUTERS = {"network": NETWORK, "logistic": {"predictor": {"kind": "logistic"}}}
+NETWORK: dict[str, Any] = {
+    "predictor": {"kind": "shared_trunk", "seeds": 1, "keep": 1, "max_epochs": 2}
+}
+ROUTERS = {
+    f"dim {dim}": NETWORK | {"features": {"kind": "prefill", "dim": dim}, "cost": "median"}
+    for dim in (100, 50)
+}
 COMMANDS = ("fit", "evaluate", "doctor", "compare")
 
 

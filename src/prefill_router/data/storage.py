@@ -24,7 +24,15 @@ from numpy.typing import NDArray
 from polars.exceptions import PanicException, PolarsError
 
 from prefill_router import files
-from prefill_router.data.dataset import Message, Prompt, Query, RoutingDataset, Table, prompt_text
+from prefill_router.data.dataset import (
+    Message,
+    Prompt,
+    Query,
+    RoutingDataset,
+    Table,
+    prompt_text,
+    unmeasured,
+)
 from prefill_router.data.origin import Origin
 from prefill_router.errors import DataError, FormatError, PromptError
 from prefill_router.targets import Pool, Target, read_pool, write_pool
@@ -194,7 +202,9 @@ def _texts(
     if column not in frame.columns and default is not None:
         return [default] * len(frame)
     if default is not None:
-        return _as_text(frame, column, path).fill_null(default).to_list()
+        same: dict[str, str] = {}  # few values, many rows: equal ones are one object
+        values = _as_text(frame, column, path).fill_null(default).to_list()
+        return [same.setdefault(value, value) for value in values]
     return _text_column(frame, column, path, first=first).to_list()
 
 
@@ -260,10 +270,11 @@ def _tables(
     del rows, columns
     tables = {}
     for column, name in {**_NUMBERS, "runs": "runs"}.items():
-        if column in outcomes.columns or column in _NUMBERS:
-            tables[name] = np.full(shape, np.nan)
         if column in outcomes.columns:
+            tables[name] = np.full(shape, np.nan)
             tables[name].reshape(-1)[cells] = _numbers(outcomes, column, path)
+        elif column in _NUMBERS:
+            tables[name] = unmeasured(shape)
     return tables
 
 
