@@ -4,8 +4,8 @@
 
 `encode` reads prompts with an encoder that costs next to nothing, and is started again when it is
 done, which takes what a restart takes. `fit`, `evaluate`, `doctor` and `compare` run as commands on
-14 targets, with a small network and few epochs, so that what grows is the handling of the data. The
-exponent is the slope between the two largest sizes, in logarithms: 1 is linear.
+14 targets, with a small network, few epochs and 100 resamples, so that what grows is the handling
+of the data. The exponent is the slope between the two largest sizes, in logarithms: 1 is linear.
 """
 
 import argparse
@@ -23,9 +23,10 @@ from typing import Any
 from benchmarks._large_world import LATENTS, TARGETS, LatentEncoder, write_world
 from benchmarks._system import machine
 from prefill_router import files
-from prefill_router.activations import Site
-from prefill_router.data import QueryFile
+from prefill_router.activations import ActivationStore, Site
+from prefill_router.data import QueryFile, read_dataset
 from prefill_router.encoders import plan_encoding, run_encoding
+from prefill_router.fitting import FitConfig, fit_router, recipe_from_dict
 from prefill_router.reporting import BLUE, QUIET, new_figure, style, write_figure
 
 RESULT = Path(__file__).parent / "results" / "large.json"
@@ -53,6 +54,13 @@ def encode(folder: Path, width: int) -> None:
     spent = time.clock_gettime(time.CLOCK_BOOTTIME) - _started()
     print(json.dumps({"planned": round(spent, 2), "left": plan.left}), flush=True)
     run_encoding(plan, encoder)
+
+
+def fit(folder: Path) -> None:
+    """Fit a router as the command does, but with fewer resamples for its card."""
+    config = FitConfig(recipe=recipe_from_dict(NETWORK), resamples=RESAMPLES)
+    dataset, store = read_dataset(folder / "data"), ActivationStore.open(folder / "states")
+    fit_router(dataset, [store], config=config).router.save(folder / "router")
 
 
 def _started() -> float:
@@ -95,18 +103,18 @@ def of_queries(folder: Path, queries: int) -> dict[str, Any]:
 
 def command(name: str, folder: Path) -> list[str | Path]:
     """The command line of one measurement."""
-    recipe, routers = folder / "recipe.yaml", folder / "routers.yaml"
-    files.write_json(recipe, NETWORK)  # JSON is YAML
-    files.write_json(routers, {"routers": ROUTERS})
-    data, router, out = folder / "data", folder / "router", folder / name
+    if name == "fit":
+        return [sys.executable, "-m", "benchmarks.large", "--fit", folder]
+    routers = folder / "routers.yaml"
+    files.write_json(routers, {"routers": ROUTERS})  # JSON is YAML
     given: dict[str, list[str | Path]] = {
-        "fit": [data, "--recipe", recipe, "--out", router],
-        "evaluate": [router, "--data", data, "--resamples", str(RESAMPLES), "--out", out],
-        "doctor": [router, "--data", data, "--resamples", str(RESAMPLES), "--no-probe"],
-        "compare": [routers, "--data", data, "--resamples", str(RESAMPLES), "--out", out],
+        "evaluate": [folder / "router", "--out", folder / name],
+        "doctor": [folder / "router", "--no-probe"],
+        "compare": [routers, "--out", folder / name],
     }
     program = Path(sys.executable).with_name("prefill-router")
-    return [program, name, *given[name], "--store", folder / "states"]
+    read = ["--data", folder / "data", "--store", folder / "states"]
+    return [program, name, *given[name], *read, "--resamples", str(RESAMPLES)]
 
 
 def exponents(rows: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, float]:
@@ -159,10 +167,14 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=10_000_000)
     parser.add_argument("--again", action="store_true", help="measure what is kept, too")
     parser.add_argument("--encode", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--fit", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--width", type=int, default=NARROW, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.encode is not None:
         encode(options.encode, options.width)
+        return
+    if options.fit is not None:
+        fit(options.fit)
         return
     kept = json.loads(RESULT.read_text()) if RESULT.exists() and not options.again else {}
     plans = (

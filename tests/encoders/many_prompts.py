@@ -15,7 +15,6 @@ from prefill_router.encoders import (
     States,
     TokenizedPrompt,
     plan_encoding,
-    prompt_table,
     run_encoding,
     tokenized,
 )
@@ -54,7 +53,7 @@ class LengthEncoder(Encoder):
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    prompt_table.KEPT_FROM = query_file.BLOCK_ROWS = 5000  # so that few prompts are many
+    query_file.BLOCK_ROWS = 5000  # so that few prompts are many
     encoder, cache = LengthEncoder(), folder / "cache"
     plan = plan_encoding(
         QueryFile.open(folder / "data"), encoder, folder / "s", sites=[SITE], cache=cache

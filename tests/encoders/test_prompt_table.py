@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from prefill_router.activations import ActivationStore, key_digests
-from prefill_router.data import QueryFile, RoutingDataset, query_file, write_dataset
+from prefill_router.data import QueryFile, RoutingDataset, open_queries, query_file, write_dataset
 from prefill_router.encoders import (
     EncodingPlan,
     TokenizedPrompt,
@@ -54,8 +54,7 @@ def test_chunks_are_those_of_a_loop(budget: int, most: int) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A dataset's folder that counts as large, which is read seven queries at a time."""
-    monkeypatch.setattr(prompt_table, "KEPT_FROM", 1)
+    """A dataset's folder, whose file of queries is read seven at a time."""
     monkeypatch.setattr(query_file, "BLOCK_ROWS", 7)
     whole = dataset()
     twice = RoutingDataset.of(whole.queries, whole.pool, whole.correct)
@@ -129,13 +128,18 @@ def test_changed_texts_are_never_encoded(folder: Path, change: tuple[bytes, byte
         run_encoding(plan, ENCODER)
 
 
-def test_small_files_leave_nothing_in_the_cache(
+def test_only_many_queries_are_left_in_their_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompt_table, "KEPT_FROM", 37)
-    run_encoding(kept_plan(folder), ENCODER)
-    assert len(ActivationStore.open(folder.parent / "s")) == 36
-    assert not (folder.parent / "cache").exists()
+    assert isinstance(open_queries(folder), RoutingDataset)
+    monkeypatch.setattr(query_file, "MANY", 36)
+    assert open_queries(folder) == QueryFile.open(folder)
+
+
+def test_without_a_cache_a_file_is_read_whole(folder: Path, tmp_path: Path) -> None:
+    plan = plan_encoding(QueryFile.open(folder), ENCODER, tmp_path / "s", sites=SITES)
+    run_encoding(plan, ENCODER)
+    assert len(ActivationStore.open(tmp_path / "s")) == 36
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def encode(
     Example: prefill-router encode data/mmlu_pro --encoder minilm --layers all --out states/minilm
     """
     from prefill_router.activations import ROUNDINGS
-    from prefill_router.data import QueryFile
+    from prefill_router.data import open_queries
     from prefill_router.encoders import TEMPLATES, load_encoder, plan_encoding, run_encoding
     from prefill_router.files import default_cache
 
@@ -87,7 +87,7 @@ def encode(
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
     kind = one_of("--template", template, TEMPLATES)
     computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
-    queries = QueryFile.open(dataset)
+    queries = open_queries(dataset)
     network = load_encoder(
         encoder,
         revision=revision,

@@ -9,10 +9,12 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from prefill_router import files
-from prefill_router.data.dataset import Query
-from prefill_router.data.storage import QUERIES, read_queries
+from prefill_router.data.dataset import Query, RoutingDataset
+from prefill_router.data.storage import QUERIES, read_dataset, read_queries
 from prefill_router.errors import FormatError
 
+MANY = 100_000
+"""From so many queries on, work that needs only prompts doesn't hold all of them."""
 BLOCK_ROWS = 50_000
 """The queries that are in memory at once."""
 
@@ -62,3 +64,13 @@ class QueryFile:
         """
         for start in range(0, self.rows, BLOCK_ROWS):
             yield read_queries(self.path, slice(start, min(start + BLOCK_ROWS, self.rows)))
+
+
+def open_queries(folder: Path | str) -> RoutingDataset | QueryFile:
+    """A dataset, read and checked as a whole, or the file of its queries if these are many.
+
+    Raises:
+        FormatError: As `read_dataset`; so are the others.
+    """
+    file = QueryFile.open(folder)
+    return file if len(file) >= MANY else read_dataset(folder)

@@ -11,6 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, final
 
@@ -26,8 +27,6 @@ from prefill_router.errors import CorruptError
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.short_repr import short_repr
 
-KEPT_FROM = 100_000
-"""Files with fewer queries are read whole, and nothing is kept in the cache."""
 _LINES, _VERSION = "prompts.jsonl", 1
 Places = Int[NDArray[np.int64], " prompt"]
 
@@ -144,23 +143,17 @@ def tokenised_table(
     Args:
         queries: The queries.
         encoder: The encoder.
-        cache: The folder for tables of large files; without it nothing is kept.
+        cache: The folder for tables of files; without it a file is read whole.
         progress: Shows the number of prompts done.
 
     Raises:
         PromptError: A prompt can't be encoded.
     """
-    shown = progress or SilentProgress()
-    if isinstance(queries, QueryFile) and cache is not None and len(queries) >= KEPT_FROM:
-        return _kept_table(queries, encoder, cache, shown)
-    listed = [*_all(queries)] if isinstance(queries, QueryFile) else queries
+    if isinstance(queries, QueryFile) and cache is not None:
+        return _kept_table(queries, encoder, cache, progress or SilentProgress())
+    listed = [*chain(*queries.blocks())] if isinstance(queries, QueryFile) else queries
     tokenised = encoder.tokenize(listed)
     return PromptTable.of([(tokenised, np.arange(len(listed)))]), QueryList(listed)
-
-
-def _all(queries: QueryFile) -> Iterator[Query]:
-    for block in queries.blocks():
-        yield from block
 
 
 def _kept_table(

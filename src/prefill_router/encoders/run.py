@@ -168,7 +168,7 @@ def plan_encoding(
 ) -> EncodingPlan:
     """Tokenise the queries, check what is in the store, and plan the rest.
 
-    Nothing is written, but to the cache if one is given and the file of queries is large.
+    Nothing is written, but to the cache for a file of queries.
 
     Args:
         queries: The queries to encode.
@@ -178,8 +178,8 @@ def plan_encoding(
         shard: `(i, n)`: the i-th of n processes, from 0.
         rounding: The type that states are stored in.
         chunk_tokens: Tokens per shard of the store; an interruption loses at most one shard.
-        cache: Keeps what was tokenised of a large file, so that the next plan is made in seconds.
-        progress: Shows the number of prompts tokenised, where the file is large.
+        cache: Keeps what was tokenised of a file, so that the next plan is made in seconds.
+        progress: Shows the number of prompts of a file that are tokenised.
 
     Raises:
         PromptError: A prompt can't be encoded.
