@@ -136,6 +136,11 @@ def test_only_many_queries_are_left_in_their_file(
     assert open_queries(folder) == QueryFile.open(folder)
 
 
+def test_nobody_else_can_read_the_prompts_in_the_cache(folder: Path) -> None:
+    kept_plan(folder)
+    assert (folder.parent / "cache" / "plans").stat().st_mode & 0o077 == 0
+
+
 def test_without_a_cache_a_file_is_read_whole(folder: Path, tmp_path: Path) -> None:
     plan = plan_encoding(QueryFile.open(folder), ENCODER, tmp_path / "s", sites=SITES)
     run_encoding(plan, ENCODER)

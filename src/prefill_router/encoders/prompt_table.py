@@ -27,6 +27,8 @@ from prefill_router.errors import CorruptError
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.short_repr import short_repr
 
+PLANS = "plans"
+"""The folder of the tables in the cache."""
 _LINES, _VERSION = "prompts.jsonl", 1
 Places = Int[NDArray[np.int64], " prompt"]
 
@@ -162,7 +164,8 @@ def _kept_table(
     """The table in the cache, where one process at a time makes what is missing."""
     what = [_VERSION, files.file_digest(queries.path), encoder.provenance.to_dict()]
     name = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
-    folder = cache / "plans" / name
+    folder = cache / PLANS / name
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # the prompts are private
     with files.writer_lock(folder.parent, name, wait=True):
         found = _read(folder)
         if found is None:
