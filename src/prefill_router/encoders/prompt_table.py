@@ -205,22 +205,21 @@ def _query(file: Any, offset: int) -> Query:
     return Query(name, prompt)
 
 
-_COLUMNS = ("keys", "places", "lengths", "truncated")
+_COLUMNS = {"keys": "S16", "places": "<i8", "lengths": "<i4", "truncated": "?"}
 
 
 def _write(table: PromptTable, folder: Path) -> None:
-    for name in _COLUMNS:
-        np.save(folder / f"{name}.npy", getattr(table, name), allow_pickle=False)
-    files.write_checksums(folder, [f"{name}.npy" for name in _COLUMNS])
+    for name, kind in _COLUMNS.items():
+        getattr(table, name).astype(kind, copy=False).tofile(folder / name)
+    files.write_checksums(folder, list(_COLUMNS))
 
 
 def _read(folder: Path) -> PromptTable | None:
     """The table, if it is there and whole; each line is checked by its key when it is read."""
     try:
-        files.verify_checksums(folder, [f"{name}.npy" for name in _COLUMNS])
+        files.verify_checksums(folder, list(_COLUMNS))
     except CorruptError:
         return None
     if not (folder / _LINES).is_file():
         return None
-    columns = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in _COLUMNS)
-    return PromptTable(*columns)
+    return PromptTable(*(np.fromfile(folder / name, kind) for name, kind in _COLUMNS.items()))
