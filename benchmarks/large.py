@@ -113,7 +113,7 @@ def command(name: str, folder: Path) -> list[str | Path]:
         "compare": [routers, "--out", folder / name],
     }
     program = Path(sys.executable).with_name("prefill-router")
-    read = ["--data", folder / "data", "--store", folder / "states"]
+    read: list[str | Path] = ["--data", folder / "data", "--store", folder / "states"]
     return [program, name, *given[name], *read, "--resamples", str(RESAMPLES)]
 
 

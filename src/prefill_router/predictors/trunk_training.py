@@ -287,9 +287,9 @@ class _TrunkTrainer(Trainer):
 
     def _validation(self) -> Float[Tensor, " network"]:
         """The loss of each network on the held-out rows, some of them at a time."""
-        parts = (self._examples[rows] for rows in self._held.split(_HELD_ROWS))
+        parts = (self._examples[rows] for rows in torch.split(self._held, _HELD_ROWS))
         sums = [_sums(self._stack.logits(p.features), p.labels, p.present) for p in parts]
-        total, count = (sum(column[1:], column[0]) for column in zip(*sums, strict=True))
+        total, count = (torch.stack(column).sum(0) for column in zip(*sums, strict=True))
         return total / count.clamp_min(1)
 
     def _batches(self) -> Iterator[Tensor]:
