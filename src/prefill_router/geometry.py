@@ -220,7 +220,9 @@ def fisher_j(features: Features, correct: Table) -> Float64[NDArray[np.float64],
     return ClassSums.of(wide - wide.mean(axis=0), correct).fisher()
 
 
-CHUNK_BYTES = 1 << 29
+CHUNK_BYTES = 1 << 28
+"""The bytes of states that are read at once."""
+_PIECE_ROWS = 1 << 16
 States = Float32[NDArray[np.float32], "query hidden"]
 
 
@@ -228,7 +230,8 @@ States = Float32[NDArray[np.float32], "query hidden"]
 class SiteStates:
     """Iterates over (rows, states) of a site; read from the store only once if one chunk is enough.
 
-    `rows` is a slice of the keys. Iterating again gives the same chunks.
+    `rows` is a slice of the keys. Iterating again gives the same pieces, of at most 65,536 rows, so
+    that what is computed from a piece is small too.
     """
 
     def __init__(
@@ -246,16 +249,14 @@ class SiteStates:
         self._whole: States | None = None
 
     def __iter__(self) -> Iterator[tuple[slice, States]]:
-        if self._whole is None and len(self._keys) <= self._rows:
-            self._whole = self._read(slice(0, len(self._keys)))
-        if self._whole is not None:
-            yield slice(0, len(self._keys)), self._whole
-            return
-        for start in range(0, len(self._keys), self._rows):
-            rows = slice(start, min(start + self._rows, len(self._keys)))
-            yield rows, self._read(rows)
+        for chunk in _slices(0, len(self._keys), self._rows):
+            states = self._read(chunk)
+            for rows in _slices(chunk.start, chunk.stop, _PIECE_ROWS):
+                yield rows, states[rows.start - chunk.start : rows.stop - chunk.start]
 
     def _read(self, rows: slice) -> States:
+        if self._whole is not None:
+            return self._whole
         states = self._activations.read(self._site, self._keys[rows])
         if not np.isfinite(states).all():
             bad = int((~np.isfinite(states).all(axis=1)).sum())
@@ -263,4 +264,12 @@ class SiteStates:
                 f"{self._activations.name} holds {bad} states at {self._site.name} that aren't "
                 "finite; encode the queries again with: prefill-router encode"
             )
+        if len(states) == len(self._keys):
+            self._whole = states
         return states
+
+
+def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
+    """Consecutive slices; one empty slice if there is nothing."""
+    for begin in range(start, max(stop, start + 1), size):
+        yield slice(begin, min(begin + size, stop))

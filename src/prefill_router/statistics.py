@@ -5,6 +5,7 @@ learned, and their base rates; means over known values; which columns vary; and 
 equal.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -113,15 +114,35 @@ def column_spread(
         rows: At least one.
         rounding: A standard deviation below this share of the mean counts as rounding error.
     """
-    mean, spread = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0, dtype=np.float64)
+    mean, spread = mean_and_spread(rows)
     least = np.maximum(rounding * np.abs(mean), float(np.finfo(np.float32).tiny))
     return mean, spread, spread > least
 
 
+def mean_and_spread(rows: Float[NDArray[np.floating], "row column"]) -> tuple[Column, Column]:
+    """The mean and the standard deviation of each column, in float64, some rows at a time."""
+    blocks = row_blocks(len(rows))
+    mean = sum(rows[block].sum(axis=0, dtype=np.float64) for block in blocks) / len(rows)
+    squares = sum(np.square(rows[block] - mean).sum(axis=0) for block in blocks)
+    return np.asarray(mean), np.asarray(np.sqrt(squares / len(rows)))
+
+
+_BLOCK_ROWS = 1 << 16
+
+
+def row_blocks(count: int) -> list[slice]:
+    """Consecutive slices of at most 65,536 rows, so that what is computed of one is small."""
+    return [slice(i, min(i + _BLOCK_ROWS, count)) for i in range(0, count, _BLOCK_ROWS)]
+
+
 def row_numbers(rows: Float[NDArray[np.floating], "row column"]) -> Int[NDArray[np.int64], " row"]:
     """A number for each row that equal rows share, from 0 in order of first appearance."""
-    numbers: dict[bytes, int] = {}
-    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], np.int64)
+    digests = (hashlib.blake2b(row, digest_size=16).digest() for row in np.ascontiguousarray(rows))
+    content = np.frombuffer(b"".join(digests), dtype="S16")
+    _, first, number = np.unique(content, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.asarray(rank[number])
 
 
 Parameters = Float64[NDArray[np.float64], " parameter"]

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from prefill_router import statistics
 from prefill_router.cost.ridge import PENALTIES, fit_ridge, left_out_errors
 
 RANDOM = np.random.default_rng(3)
@@ -51,3 +52,14 @@ def test_where_there_is_nothing_to_learn_the_penalty_is_large() -> None:
     random = np.random.default_rng(0)
     noise = fit_ridge(random.normal(size=(60, 40)), random.normal(size=60), np.arange(60) % 5)
     assert np.abs(noise.weights).max() < 0.1
+
+
+@pytest.mark.parametrize("rows", [1, 7, 39])
+def test_blocks_of_rows_give_the_whole(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = fit_ridge(COLUMNS, VALUES, FOLDS)
+    errors = left_out_errors(COLUMNS, VALUES)
+    monkeypatch.setattr(statistics, "_BLOCK_ROWS", rows)
+    found = fit_ridge(COLUMNS, VALUES, FOLDS)
+    np.testing.assert_allclose(found.weights, whole.weights, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.out_of_fold, whole.out_of_fold, rtol=1e-9)
+    np.testing.assert_allclose(left_out_errors(COLUMNS, VALUES), errors, rtol=1e-9)

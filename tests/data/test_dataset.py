@@ -146,3 +146,20 @@ def test_a_dataset_shows_itself_in_a_line() -> None:
     labels = int((~np.isnan(GOOD)).sum())
     shown = f"<RoutingDataset: {len(QUERIES)} queries, {len(POOL)} targets, {labels} labels>"
     assert repr(dataset) == shown
+
+
+def test_what_was_not_measured_takes_no_memory_and_stays_so_in_a_subset() -> None:
+    whole = RoutingDataset.of(QUERIES, POOL, GOOD)
+    assert np.isnan(whole.recorded_cost).all()
+    for one in (whole, whole.select(["y"]), whole.select(["y", "x"], targets=["b"])):
+        assert one.recorded_cost.strides == (0, 0)
+        assert one.recorded_cost.shape == one.correct.shape
+        assert not one.recorded_cost.flags.writeable
+
+
+def test_a_subset_has_the_prompt_keys_of_its_queries() -> None:
+    whole = RoutingDataset.of(QUERIES, POOL, GOOD)
+    before = whole.select(["y", "x"])
+    assert whole.prompt_keys == tuple(prompt_key(query.prompt) for query in QUERIES)
+    for subset in (before, whole.select(["y", "x"])):
+        assert subset.prompt_keys == whole.prompt_keys[::-1]

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from sklearn.metrics import roc_auc_score
 
+from prefill_router.evaluation import metrics
 from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.metrics import Ranking
 from prefill_router.statistics import auc_by_target
@@ -66,3 +67,14 @@ def test_a_missing_label_is_not_a_wrong_answer() -> None:
     labels = np.array([1.0, np.nan, 1.0, 0.0])
     assert auc(scores, labels) == 1.0
     assert auc(scores, np.nan_to_num(labels)) == 0.75
+
+
+def test_many_queries_are_computed_one_resample_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random = np.random.default_rng(4)
+    labels, scores = random.integers(0, 2, 80).astype(float), np.round(random.random(80), 1)
+    weights = random.integers(0, 3, (5, 80)).astype(float)
+    together = Ranking.of(scores, labels).auc(weights)
+    monkeypatch.setattr(metrics, "_LONG", 10)
+    np.testing.assert_array_equal(Ranking.of(scores, labels).auc(weights), together)

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from prefill_router.activations import Activations, MemoryActivations, Site
-from prefill_router.data import Query, RoutingDataset
+from prefill_router.data import Query, RoutingDataset, prompt_key
 from prefill_router.errors import ConfigError, FitError
-from prefill_router.features import PromptStates
+from prefill_router.features import PromptStates, neighbours
 from prefill_router.features.neighbour_statistics import Kernel, statistics
 from prefill_router.features.neighbours import Neighbours, NeighboursConfig
 from prefill_router.features.registry import FAMILIES
@@ -137,6 +137,26 @@ def test_standardised_dimensions_count_alike() -> None:
     )
     np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-4)
     np.testing.assert_allclose(one.vectors.std(axis=0, ddof=1), 1, atol=1e-4)
+
+
+def test_of_many_rows_some_are_searched_whatever_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(neighbours, "MOST_SEARCHED", 30)
+    train, test = parts(make_routing_dataset(queries=60), 50)
+    backwards = train.select(train.query_ids[::-1])
+    one, other = fitted(train), fitted(backwards)
+    assert one.keys.shape == (30, 32)
+    assert {key.tobytes() for key in one.keys} == {key.tobytes() for key in other.keys}
+    np.testing.assert_allclose(columns(one, test), columns(other, test), atol=1e-5)
+    chosen = train.select(
+        [
+            q.id
+            for q in train.queries
+            if bytes.fromhex(prompt_key(q.prompt)) in {key.tobytes() for key in one.keys}
+        ]
+    )
+    np.testing.assert_array_equal(columns(one, test), columns(fitted(chosen), test))
 
 
 def test_options_that_are_none() -> None:

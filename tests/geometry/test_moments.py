@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from prefill_router import geometry
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.errors import ConfigError, FitError, StoreError
 from prefill_router.geometry import Moments, SiteStates
@@ -82,6 +83,28 @@ def test_chunks_are_the_whole_and_can_be_read_again() -> None:
         assert [len(states) for _, states in pieces] == [5, 5, 5, 5, 3]
         for rows, states in pieces:
             np.testing.assert_array_equal(states, whole[rows])
+
+
+@pytest.mark.parametrize("read_at_once", [10, 23])
+def test_pieces_are_small_and_the_whole_is_read_once(
+    read_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(geometry, "_PIECE_ROWS", 4)
+    dataset = make_routing_dataset(queries=23)
+    activations, keys, site = states_of(dataset), dataset.prompt_keys, Site(3, "mean")
+    whole, read = activations.read(site, keys), list[int]()
+    monkeypatch.setattr(
+        MemoryActivations,
+        "read",
+        lambda _self, _site, some: read.append(len(some)) or whole[[keys.index(k) for k in some]],
+    )
+    chunks = SiteStates(activations, site, keys, chunk_bytes=read_at_once * 16 * 4)
+    for _ in range(2):
+        pieces = list(chunks)
+        assert max(len(states) for _, states in pieces) == 4
+        np.testing.assert_array_equal(np.concatenate([states for _, states in pieces]), whole)
+        assert [rows.start for rows, _ in pieces[1:]] == [rows.stop for rows, _ in pieces[:-1]]
+    assert read == ([23] if read_at_once == 23 else [10, 10, 3] * 2)
 
 
 def test_states_that_are_not_finite_are_refused() -> None:

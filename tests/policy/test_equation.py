@@ -56,6 +56,18 @@ def test_the_path_is_the_choice_at_every_lam(seed: int) -> None:
         assert (path.at(lam) == choose(correctness, cost, lam)).all()
 
 
+@pytest.mark.parametrize("rows", [1, 7, 199])
+def test_the_path_in_blocks_is_that_of_the_whole(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    correctness, cost = tables()
+    whole = lambda_path(correctness, cost)
+    monkeypatch.setattr("prefill_router.policy.path._ROWS", rows)
+    found = lambda_path(correctness, cost)
+    for name in ("start", "lam", "target"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
+
+
 def test_between_changes_nothing_changes() -> None:
     correctness, cost = tables(queries=40)
     path = lambda_path(correctness, cost)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from prefill_router.predictors import TrunkConfig
+from prefill_router.predictors import TrunkConfig, trunk_training
 from prefill_router.predictors.training import Draws, Holdout, keep_probability
 from prefill_router.predictors.trunk_training import (
     LayerStack,
@@ -219,3 +219,14 @@ def test_first_weights_are_uniform_within_their_bound() -> None:
         values: NDArray[np.float32] = np.concatenate([weight.ravel(), bias.ravel()])
         assert np.abs(values).max() <= bound
         assert abs(values.std() / bound - 1 / np.sqrt(3)) < 0.02
+
+
+def test_held_out_rows_in_blocks_have_the_loss_of_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data, parts = examples(dtype=torch.float64)
+    whole = losses(data, parts, CONFIG, [0, 1])
+    monkeypatch.setattr(trunk_training, "_HELD_ROWS", 7)
+    for seed, run in losses(data, parts, CONFIG, [0, 1]).items():
+        np.testing.assert_allclose(run.validation, whole[seed].validation, rtol=1e-9)
+        assert run.best_epoch == whole[seed].best_epoch

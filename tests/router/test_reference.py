@@ -41,6 +41,17 @@ def test_held_out_rows_are_as_novel_as_a_quantile_says() -> None:
     assert novelty.max() <= 1
 
 
+def test_of_many_rows_some_are_measured_and_all_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, correct = correlated(4000), labels(4000)
+    whole = TrainReference.fit(rows, correct)
+    monkeypatch.setattr("prefill_router.router.reference.MOST_ROWS", 1500)
+    some = TrainReference.fit(rows, correct)
+    assert (whole.rows, some.rows) == (4000, 1500)
+    np.testing.assert_array_equal(some.accuracy, correct.mean(axis=0))
+    far = correlated(2000, seed=1)
+    assert np.abs(some.novelty(far) - whole.novelty(far)).mean() < 0.02
+
+
 def test_train_rows_are_measured_by_the_others() -> None:
     """With few rows a row is far nearer to a mean and a covariance that it is a part of."""
     rows, others = correlated(120, 60), correlated(5000, 60, seed=1)

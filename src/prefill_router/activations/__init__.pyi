@@ -10,6 +10,7 @@ from .base import (
     Site as Site,
     rounded as rounded,
 )
+from .key_index import Digests as Digests, KeyIndex as KeyIndex, key_digests as key_digests
 from .shard import Layout as Layout, shard_name as shard_name, write_shard as write_shard
 from .store import (
     MANIFEST as MANIFEST,

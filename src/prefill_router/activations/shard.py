@@ -28,6 +28,7 @@ from prefill_router.activations.base import (
     pack,
     unpack,
 )
+from prefill_router.activations.key_index import Digests, key_digests
 from prefill_router.errors import CorruptError
 
 _FIELD = "sha256"
@@ -114,7 +115,7 @@ class Shard:
     Attributes:
         path: Its safetensors file.
         layout: The layout of its store.
-        keys: The content key of each row's prompt.
+        keys: The digest of the content key of each row's prompt.
         tokens: The number of tokens of each prompt, before truncation.
         truncated: Whether each prompt was truncated.
         digests: SHA-256 of each site's tensor.
@@ -122,7 +123,7 @@ class Shard:
 
     path: Path
     layout: Layout
-    keys: tuple[str, ...]
+    keys: Digests
     tokens: Int[NDArray[np.int64], " row"]
     truncated: Bool[NDArray[np.bool_], " row"]
     digests: Mapping[Site, str]
@@ -245,7 +246,7 @@ def read_shard(sidecar: Path, layout: Layout) -> Shard:
         shard = Shard(
             sidecar.with_suffix(".safetensors"),
             layout,
-            tuple(value["keys"]),
+            key_digests(value["keys"]),
             np.array(value["tokens"], dtype=np.int64),
             truncated,
             {Site.parse(name): digest for name, digest in value["tensors"].items()},

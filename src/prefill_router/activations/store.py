@@ -10,14 +10,16 @@ read, and each site can be read without the others. Files that aren't committed 
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import final
 
 import numpy as np
-from jaxtyping import Float32, Int
+from jaxtyping import Bool, Float32, Int
 from numpy.typing import NDArray
 
 from prefill_router.activations.base import ROUNDINGS, Activations, Provenance, Rounding, Site
+from prefill_router.activations.key_index import Digests, KeyIndex, key_digests
 from prefill_router.activations.shard import (
     Layout,
     Shard,
@@ -31,7 +33,6 @@ from prefill_router.files import writer_lock
 MANIFEST = "manifest.json"
 SHARDS = "shards"
 VERSION = 1
-_Place = tuple[int, int]
 
 
 @final
@@ -45,11 +46,10 @@ class ActivationStore(Activations):
         self._provenance = provenance
         self._shards = tuple(shards)
         self._layout = layout
-        self._place: dict[str, _Place] = {
-            key: (number, row)
-            for number, shard in enumerate(self._shards)
-            for row, key in enumerate(shard.keys)
-        }
+        self._starts = np.cumsum([0, *(len(shard.keys) for shard in self._shards)])
+        self._index = KeyIndex(
+            np.concatenate([key_digests(()), *(shard.keys for shard in self._shards)])
+        )
         self._verified: set[tuple[int, Site]] = set()
 
     @classmethod
@@ -93,10 +93,12 @@ class ActivationStore(Activations):
     @property
     def keys(self) -> tuple[str, ...]:
         """The content keys of the prompts in the store, in the order of the shards."""
-        return tuple(self._place)
+        sidecars = (shard.path.with_suffix(".json") for shard in self._shards)
+        listed = (read_checksummed_json(path)["keys"] for path in sidecars)
+        return tuple(dict.fromkeys(chain.from_iterable(listed)))
 
     def __len__(self) -> int:
-        return len(self._place)
+        return len(self._index)
 
     def __repr__(self) -> str:
         held = f"{len(self):,} prompts, {len(self.sites)} sites of {self.provenance.encoder}"
@@ -104,7 +106,13 @@ class ActivationStore(Activations):
 
     def missing(self, keys: Iterable[str]) -> list[str]:
         """The keys among these whose states are missing, in order."""
-        return [key for key in keys if key not in self._place]
+        wanted = list(keys)
+        absent = np.flatnonzero(~self.holds(key_digests(wanted)))
+        return [wanted[place] for place in absent.tolist()]
+
+    def holds(self, digests: Digests) -> Bool[NDArray[np.bool_], " key"]:
+        """Whether the states of each of these keys, given by digest, are available."""
+        return self._index.holds(digests)
 
     def read(self, site: Site, keys: Sequence[str]) -> Float32[NDArray[np.float32], "query hidden"]:
         """The states of these prompts at a site, in the order of the keys; keys may repeat.
@@ -113,8 +121,7 @@ class ActivationStore(Activations):
             StoreError: Some states are missing.
             CorruptError: The content on disk isn't what was written.
         """
-        self.require(site, keys)
-        shard_of, row_of = self._places(keys)
+        shard_of, row_of = self._places(site, keys)
         states = np.empty((len(keys), self._layout.hidden), dtype=np.float32)
         order = np.argsort(shard_of, kind="stable")
         ends = np.flatnonzero(np.diff(shard_of[order])) + 1
@@ -125,13 +132,13 @@ class ActivationStore(Activations):
 
     def tokens(self, keys: Sequence[str]) -> Int[NDArray[np.int64], " query"]:
         """The number of tokens of each prompt, with the template and before truncation."""
-        places = [self._place[key] for key in self._held(keys)]
-        return np.array([self._shards[s].tokens[r] for s, r in places], dtype=np.int64)
+        counts = [np.zeros(0, dtype=np.int64), *(shard.tokens for shard in self._shards)]
+        return np.concatenate(counts)[self._positions(self.sites[:1], keys)]
 
     def truncated(self, keys: Sequence[str]) -> int:
         """The number of these prompts that were truncated."""
-        places = [self._place[key] for key in self._held(keys)]
-        return int(sum(bool(self._shards[s].truncated[r]) for s, r in places))
+        flags = [np.zeros(0, dtype=np.bool_), *(shard.truncated for shard in self._shards)]
+        return int(np.concatenate(flags)[self._positions(self.sites[:1], keys)].sum())
 
     def verify(self) -> None:
         """Read everything and check it.
@@ -144,14 +151,22 @@ class ActivationStore(Activations):
             for site in self.sites:
                 shard.read(site, verify=True)
 
-    def _held(self, keys: Sequence[str]) -> Sequence[str]:
-        if self.sites:
-            self.require(self.sites[0], keys)
-        return keys
+    def _positions(
+        self, sites: Sequence[Site], keys: Sequence[str]
+    ) -> Int[NDArray[np.int64], " query"]:
+        """The position of each key among the rows of all shards."""
+        found = self._index.find(key_digests(keys))
+        if (found < 0).any() or not set(sites) <= set(self.sites):
+            for site in sites:
+                self.require(site, keys)
+        return found
 
-    def _places(self, keys: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        places = np.array([self._place[key] for key in keys], dtype=np.int64).reshape(-1, 2)
-        return places[:, 0], places[:, 1]
+    def _places(
+        self, site: Site, keys: Sequence[str]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        positions = self._positions([site], keys)
+        shard_of = np.searchsorted(self._starts, positions, side="right") - 1
+        return shard_of, positions - self._starts[shard_of]
 
     def _tensor(self, number: int, site: Site) -> Float32[NDArray[np.float32], "row hidden"]:
         place = (number, site)

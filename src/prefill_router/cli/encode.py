@@ -78,15 +78,16 @@ def encode(
     Example: prefill-router encode data/mmlu_pro --encoder minilm --layers all --out states/minilm
     """
     from prefill_router.activations import ROUNDINGS
-    from prefill_router.data import read_dataset
+    from prefill_router.data import open_queries
     from prefill_router.encoders import TEMPLATES, load_encoder, plan_encoding, run_encoding
+    from prefill_router.files import default_cache
 
     part, numbers = _shard(shard), _numbers(layers)
     poolings = _poolings(pooling, encoder)
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
     kind = one_of("--template", template, TEMPLATES)
     computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
-    queries = read_dataset(dataset)
+    queries = open_queries(dataset)
     network = load_encoder(
         encoder,
         revision=revision,
@@ -99,9 +100,17 @@ def encode(
         trust_remote_code=trust_remote_code,
     )
     sites = _sites(network, layers, poolings)
-    plan = plan_encoding(queries, network, store, sites=sites, shard=part, rounding=keep)
+    bar = BarProgress(console=err)
+    plan = plan_encoding(
+        *(queries, network, store),
+        sites=sites,
+        shard=part,
+        rounding=keep,
+        cache=default_cache(),
+        progress=bar,
+    )
     _print_plan(plan, network.provenance)
-    report = run_encoding(plan, network, progress=BarProgress(console=err))
+    report = run_encoding(plan, network, progress=bar)
     if json:
         bill = {"billed_tokens": network.billed_tokens}
         print_json(_summary(plan, report, network.provenance) | bill)

@@ -134,9 +134,10 @@ def draw(
     xs = [math.log10(m.x) if log_x else m.x for m in shown]
     ys = [m.y for m in shown]
     grid = [[" "] * width for _ in range(height)]
+    ends = (min(xs), max(xs)), (min(ys), max(ys))
     for mark, x, y in zip(shown, xs, ys, strict=True):
-        row = height - 1 - _cell(y, min(ys), max(ys), height)
-        grid[row][_cell(x, min(xs), max(xs), width)] = mark.sign
+        row = height - 1 - _cell(y, *ends[1], height)
+        grid[row][_cell(x, *ends[0], width)] = mark.sign
     return _frame(grid, shown, x_label, y_label)
 
 

@@ -31,6 +31,7 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.serialization import Names, Part, StrictModel
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import mean_and_spread, row_blocks
 
 HIGH = 0.9
 """The quantile that `Expected.high` estimates."""
@@ -198,7 +199,7 @@ def fit_output(
     logs = np.log(np.maximum(np.asarray(tokens, dtype=np.float64), 1))
     length = (float(logs.mean()), float(logs.std()) or 1.0, float(logs.min()), float(logs.max()))
     mean, scale = _scaling(features)
-    read = np.column_stack([(features - mean) * scale, _length(tokens, length)[:, :2]])
+    read = _Inputs(features, mean, scale, _length(tokens, length)[:, :2])
     weights = np.zeros((features.shape[1] + _OF_LENGTH, len(train.pool)), dtype=np.float32)
     targets: list[OutputOfTarget | None] = []
     unseen = np.full((2, *train.correct.shape), np.nan)
@@ -226,18 +227,50 @@ class _Learned(NamedTuple):
     beyond: Vector
 
 
-def _learned(read: Matrix, amounts: Vector, folds: NDArray[np.int64]) -> _Learned | None:
+@final
+class _Inputs:
+    """The standardised features beside the length, computed block by block, or once if few."""
+
+    def __init__(
+        self,
+        features: Columns,
+        mean: Float64[NDArray[np.float64], " column"],
+        scale: Float64[NDArray[np.float64], " column"],
+        length: Float64[NDArray[np.float64], "query 2"],
+        rows: Int64[NDArray[np.int64], " row"] | None = None,
+    ) -> None:
+        self._parts, self._rows = (features, mean, scale, length), rows
+        self._whole = self._computed(slice(None)) if len(row_blocks(len(self))) == 1 else None
+
+    def of(self, rows: NDArray[np.int64]) -> "_Inputs":
+        """Only these rows."""
+        return _Inputs(*self._parts, rows)
+
+    def __len__(self) -> int:
+        return len(self._parts[0]) if self._rows is None else len(self._rows)
+
+    def __getitem__(self, block: slice) -> Matrix:
+        return self._computed(block) if self._whole is None else self._whole[block]
+
+    def _computed(self, block: slice) -> Matrix:
+        features, mean, scale, length = self._parts
+        rows = block if self._rows is None else self._rows[block]
+        return np.column_stack([(features[rows] - mean) * scale, length[rows]])
+
+
+def _learned(read: _Inputs, amounts: Vector, folds: NDArray[np.int64]) -> _Learned | None:
     known = ~np.isnan(amounts)
     if not known.any():
         return None
     logs = np.log(amounts[known])
     level = float(logs.mean())
-    weights, offset, beyond = np.zeros(read.shape[1]), 0.0, np.zeros(len(read))
+    weights, offset, beyond = np.zeros(read[:1].shape[1]), 0.0, np.zeros(len(read))
     if known.sum() >= _LEAST_ROWS and len(np.unique(folds[known])) > 1:
-        found = fit_ridge(read[known], logs, folds[known])
+        found = fit_ridge(read.of(np.flatnonzero(known)), logs, folds[known])
         factor = _factor(found.out_of_fold, logs, folds[known])
         weights, offset = factor * found.weights, factor * (found.intercept - level)
-        beyond = read @ weights + offset
+        for block in row_blocks(len(read)):
+            beyond[block] = read[block] @ weights + offset
         beyond[known] = factor * (found.out_of_fold - level)
     return _Learned(_target(logs, level, beyond[known]), weights, offset, beyond)
 
@@ -297,7 +330,7 @@ def _scaling(features: Columns) -> tuple[Vector, Vector]:
     Columns are divided by the square root of their standard deviation, half-way between no scaling
     and unit variance, and then by one number that makes their variances add up to 1.
     """
-    mean, spread = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
+    mean, spread = mean_and_spread(features)
     widest = np.argsort(-spread, kind="stable")[:WIDEST]
     scale = np.zeros(features.shape[1])
     scale[widest] = 1 / np.sqrt(np.maximum(spread[widest], _NOTHING))

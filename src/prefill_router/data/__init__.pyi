@@ -14,6 +14,7 @@ from .dataset import (
 )
 from .dataset_merge import merge as merge
 from .origin import Origin as Origin
+from .query_file import QueryFile as QueryFile, open_queries as open_queries
 from .splits import (
     FRACTIONS as FRACTIONS,
     PARTS as PARTS,

@@ -42,7 +42,7 @@ Prompt = str | tuple[Message, ...]
 
 @short_repr
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Query:
     """One query.
 
@@ -159,7 +159,7 @@ class RoutingDataset:
         runs: Table | None = None,
     ) -> "RoutingDataset":
         """A dataset in which the tables that aren't given are NaN throughout."""
-        missing = np.full((len(queries), len(pool)), np.nan)
+        missing = unmeasured((len(queries), len(pool)))
         tables = [missing if t is None else t for t in (input_tokens, output_tokens, recorded_cost)]
         return cls(tuple(queries), pool, correct, tables[0], tables[1], tables[2], runs)
 
@@ -228,11 +228,18 @@ class RoutingDataset:
         rows = list(range(len(self))) if ids is None else self.rows(ids)
         names = self.pool.names if targets is None else tuple(targets)
         cells = np.ix_(rows, self.pool.indices(names))
-        return RoutingDataset(
+        shape = len(rows), len(names)
+        found = RoutingDataset(
             tuple(self.queries[row] for row in rows),
             self.pool.select(names),
-            **{name: table[cells] for name, table in self._tables().items()},
+            **{
+                name: table[cells] if any(table.strides) else unmeasured(shape)
+                for name, table in self._tables().items()
+            },
         )
+        if "prompt_keys" in vars(self):  # known keys aren't hashed again, nor held twice
+            vars(found)["prompt_keys"] = tuple(self.prompt_keys[row] for row in rows)
+        return found
 
     def with_pool(self, pool: Pool) -> "RoutingDataset":
         """The same answers with another pool's prices; it must have the same names in order.
@@ -256,6 +263,11 @@ class RoutingDataset:
     def _repeated_ids(self) -> list[str]:
         seen: set[str] = set()
         return [i for i in self.query_ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
+
+
+def unmeasured(shape: tuple[int, int]) -> Table:
+    """A table of NaN that takes no memory; it can't be written to."""
+    return np.broadcast_to(np.float64(np.nan), shape)
 
 
 CUT = 0.5

@@ -15,15 +15,24 @@
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from polars.exceptions import PanicException, PolarsError
 
 from prefill_router import files
-from prefill_router.data.dataset import Message, Prompt, Query, RoutingDataset, Table, prompt_text
+from prefill_router.data.dataset import (
+    Message,
+    Prompt,
+    Query,
+    RoutingDataset,
+    Table,
+    prompt_text,
+    unmeasured,
+)
 from prefill_router.data.origin import Origin
 from prefill_router.errors import DataError, FormatError, PromptError
 from prefill_router.targets import Pool, Target, read_pool, write_pool
@@ -49,7 +58,7 @@ def read_dataset(folder: Path | str) -> RoutingDataset:
     """
     folder = Path(folder)
     _verify(folder)
-    queries = _read_queries(folder / QUERIES)
+    queries = read_queries(folder / QUERIES)
     outcomes = _read_parquet(folder / OUTCOMES, needs=("query_id", "target", "correct"))
     pool = _read_pool_of(folder, outcomes)
     tables = _tables(outcomes, queries, pool, folder / OUTCOMES)
@@ -143,10 +152,14 @@ def _verify(folder: Path) -> None:
         )
 
 
-def _read_parquet(path: Path, *, needs: tuple[str, ...]) -> pl.DataFrame:
+def _read_parquet(path: Path, *, needs: tuple[str, ...], rows: slice | None = None) -> pl.DataFrame:
     try:
-        with path.open("rb") as file:  # Polars would read a path as a glob pattern
-            frame = pl.read_parquet(file)
+        with path.open("rb") as file:
+            if rows is None:
+                frame = pl.read_parquet(file)  # Polars would read a path as a glob pattern
+            else:
+                whole = pl.scan_parquet(path, glob=False)
+                frame = whole.slice(rows.start, rows.stop - rows.start).collect()
     except FileNotFoundError:
         raise FormatError(
             f"no such file; a dataset is a folder with {QUERIES} and {OUTCOMES} (make one with: "
@@ -161,14 +174,20 @@ def _read_parquet(path: Path, *, needs: tuple[str, ...]) -> pl.DataFrame:
     return frame
 
 
-def _read_queries(path: Path) -> tuple[Query, ...]:
-    frame = _read_parquet(path, needs=("query_id",))
+def read_queries(path: Path, rows: slice | None = None) -> tuple[Query, ...]:
+    """The queries of a Parquet file, or some of its rows.
+
+    Raises:
+        FormatError: The file is missing or malformed, has no such rows, or a row isn't a query.
+    """
+    frame = _read_parquet(path, needs=("query_id",), rows=rows)
+    first = 0 if rows is None else rows.start
     if not {"prompt", "messages"} & set(frame.columns):
         raise FormatError(f"lacks a column prompt or messages; it has {frame.columns}", file=path)
     if frame.is_empty():
         raise FormatError("holds no queries; a dataset needs at least one", file=path)
-    ids = _texts(frame, "query_id", path)
-    prompts = _prompts(frame, path)
+    ids = _texts(frame, "query_id", path, first=first)
+    prompts = _prompts(frame, path, first)
     benchmarks = _texts(frame, "benchmark", path, default="")
     domains = _texts(frame, "domain" if "domain" in frame.columns else "category", path, default="")
     try:
@@ -178,29 +197,41 @@ def _read_queries(path: Path) -> tuple[Query, ...]:
 
 
 def _texts(
-    frame: pl.DataFrame, column: str, path: Path, *, default: str | None = None
+    frame: pl.DataFrame, column: str, path: Path, *, default: str | None = None, first: int = 0
 ) -> list[str]:
     if column not in frame.columns and default is not None:
         return [default] * len(frame)
+    if default is not None:
+        same: dict[str, str] = {}  # few values, many rows: equal ones are one object
+        values = _as_text(frame, column, path).fill_null(default).to_list()
+        return [same.setdefault(value, value) for value in values]
+    return _text_column(frame, column, path, first=first).to_list()
+
+
+def _as_text(frame: pl.DataFrame, column: str, path: Path) -> pl.Series:
     try:
-        values = frame[column].cast(pl.String)
+        return frame[column].cast(pl.String)
     except PolarsError:
         raise FormatError(
             f"{column} has the type {frame[column].dtype}; it needs text", file=path
         ) from None
-    if default is not None:
-        return values.fill_null(default).to_list()
+
+
+def _text_column(frame: pl.DataFrame, column: str, path: Path, *, first: int = 0) -> pl.Series:
+    values = _as_text(frame, column, path)
     if values.null_count():
         row = values.is_null().arg_max()
-        raise FormatError(f"{column} is null", file=path, line=None if row is None else row + 1)
-    return values.to_list()
+        line = None if row is None else first + row + 1
+        raise FormatError(f"{column} is null", file=path, line=line)
+    return values
 
 
-def _prompts(frame: pl.DataFrame, path: Path) -> list[Prompt]:
+def _prompts(frame: pl.DataFrame, path: Path, first: int) -> list[Prompt]:
     texts = frame["prompt"].to_list() if "prompt" in frame.columns else [None] * len(frame)
     chats = frame["messages"].to_list() if "messages" in frame.columns else [None] * len(frame)
     return [
-        _prompt(t, c, path, row) for row, (t, c) in enumerate(zip(texts, chats, strict=True), 1)
+        _prompt(text, chat, path, row)
+        for row, (text, chat) in enumerate(zip(texts, chats, strict=True), first + 1)
     ]
 
 
@@ -231,46 +262,53 @@ def _read_pool_of(folder: Path, outcomes: pl.DataFrame) -> Pool:
 def _tables(
     outcomes: pl.DataFrame, queries: tuple[Query, ...], pool: Pool, path: Path
 ) -> dict[str, Table]:
-    row_of = {query.id: row for row, query in enumerate(queries)}
-    ids, names = _texts(outcomes, "query_id", path), _texts(outcomes, "target", path)
-    rows, columns = (
-        _known(ids, row_of, "query_id", path),
-        _known(names, {n: i for i, n in enumerate(pool.names)}, "target", path),
-    )
-    _refuse_repeats(rows, columns, len(pool), ids, names, path)
+    shape = len(queries), len(pool)
+    rows = _places(outcomes, "query_id", [query.id for query in queries], path)
+    columns = _places(outcomes, "target", pool.names, path)
+    cells = rows * len(pool) + columns
+    _refuse_repeats(cells, outcomes, shape, path)
+    del rows, columns
     tables = {}
-    for column, name in _NUMBERS.items():
-        table = np.full((len(queries), len(pool)), np.nan)
+    for column, name in {**_NUMBERS, "runs": "runs"}.items():
         if column in outcomes.columns:
-            table[rows, columns] = _numbers(outcomes, column, path)
-        tables[name] = table
-    if "runs" in outcomes.columns:
-        tables["runs"] = np.full((len(queries), len(pool)), np.nan)
-        tables["runs"][rows, columns] = _numbers(outcomes, "runs", path)
+            tables[name] = np.full(shape, np.nan)
+            tables[name].reshape(-1)[cells] = _numbers(outcomes, column, path)
+        elif column in _NUMBERS:
+            tables[name] = unmeasured(shape)
     return tables
 
 
-def _known(values: list[str], place: dict[str, int], column: str, path: Path) -> list[int]:
-    unknown = sorted(set(values) - place.keys())
-    if unknown:
+def _places(
+    outcomes: pl.DataFrame, column: str, known: Sequence[str], path: Path
+) -> NDArray[np.int64]:
+    """The position of each value among the known ones, by a join: no value becomes an object."""
+    names = pl.DataFrame({column: known}, schema={column: pl.String}).with_row_index("place")
+    names = names.unique(column, keep="last")  # repeated ids are refused later
+    values = _text_column(outcomes, column, path)
+    found = values.to_frame().join(names, on=column, how="left", maintain_order="left")["place"]
+    if found.null_count():
+        unknown = values.filter(found.is_null()).unique().sort()
+        line = (values == unknown[0]).arg_max()
         raise FormatError(
             f"unknown values in {column}: {len(unknown)}, the first is {unknown[0]!r}; "
             f"they must be in {QUERIES if column == 'query_id' else 'the pool file'}",
             file=path,
-            line=values.index(unknown[0]) + 1,
+            line=None if line is None else line + 1,
         )
-    return [place[value] for value in values]
+    return found.cast(pl.Int64).to_numpy()
 
 
 def _refuse_repeats(
-    rows: list[int], columns: list[int], width: int, ids: list[str], names: list[str], path: Path
+    cells: NDArray[np.int64], outcomes: pl.DataFrame, shape: tuple[int, int], path: Path
 ) -> None:
-    cells = np.array(rows, dtype=np.int64) * width + np.array(columns, dtype=np.int64)
-    _, first = np.unique(cells, return_index=True)
-    if len(first) < len(cells):
+    seen = np.zeros(shape[0] * shape[1], dtype=np.bool_)
+    seen[cells] = True
+    if np.count_nonzero(seen) < len(cells):
+        _, first = np.unique(cells, return_index=True)
         again = int(np.setdiff1d(np.arange(len(cells)), first)[0])
+        query, target = (str(outcomes[name][again]) for name in ("query_id", "target"))
         raise FormatError(
-            f"query {ids[again]!r} has more than one outcome for target {names[again]!r}; keep one",
+            f"query {query!r} has more than one outcome for target {target!r}; keep one",
             file=path,
             line=again + 1,
         )

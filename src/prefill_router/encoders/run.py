@@ -2,7 +2,9 @@
 
 The distinct prompts, sorted by length and key, are divided into chunks; each chunk is one shard of
 the store, written whole. The plan depends only on the prompts, so every process makes the same one,
-and process i of n takes every n-th chunk. Prompts that are in the store aren't encoded again.
+and process i of n takes every n-th chunk. Prompts that are in the store aren't encoded again. A
+plan holds some numbers for each prompt (`PromptTable`), and a chunk's text is read when its turn
+comes.
 """
 
 import shutil
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
+from jaxtyping import Int
+from numpy.typing import NDArray
 
 from prefill_router.activations import (
     MANIFEST,
@@ -21,13 +25,15 @@ from prefill_router.activations import (
     Layout,
     Rounding,
     Site,
+    key_digests,
     prepare_store,
     shard_name,
     write_shard,
 )
-from prefill_router.data import Query, RoutingDataset
-from prefill_router.encoders.base import Encoder, TokenizedPrompt, distinct
-from prefill_router.errors import ConfigError, StoreError
+from prefill_router.data import Query, QueryFile, RoutingDataset, prompt_key
+from prefill_router.encoders.base import Encoder
+from prefill_router.encoders.prompt_table import PromptTable, PromptTexts, tokenised_table
+from prefill_router.errors import ConfigError, CorruptError, StoreError
 from prefill_router.files import remove_stale_locks, writer_lock
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.short_repr import short_repr
@@ -36,7 +42,8 @@ CHUNK_TOKENS = 32_768
 CHUNK_ROWS = 2048
 _KEY_BYTES = 90
 _SPARE_BYTES = 64 << 20
-Chunk = tuple[TokenizedPrompt, ...]
+Chunk = Int[NDArray[np.int64], " prompt"]
+"""The positions of a chunk's prompts in the table of a plan."""
 
 
 @short_repr
@@ -48,20 +55,33 @@ class EncodingPlan:
     Attributes:
         out: The store.
         layout: The store's sites, width and type.
+        table: All distinct prompts.
+        texts: Finds the queries of the table.
         chunks: The chunks that are left for this process.
-        prompts: The number of distinct prompts.
-        done: The number of them that are in the store already.
-        truncated: The number of them that are truncated.
-        total_tokens: The tokens of all of them, after truncation.
+        done: The number of prompts that are in the store already.
     """
 
     out: Path
     layout: Layout
+    table: PromptTable
+    texts: PromptTexts
     chunks: tuple[Chunk, ...]
-    prompts: int
     done: int
-    truncated: int
-    total_tokens: int
+
+    @property
+    def prompts(self) -> int:
+        """The number of distinct prompts."""
+        return len(self.table)
+
+    @property
+    def truncated(self) -> int:
+        """The number of them that are truncated."""
+        return int(self.table.truncated.sum())
+
+    @property
+    def total_tokens(self) -> int:
+        """The tokens of all of them, after truncation."""
+        return int(self.table.lengths.sum(dtype=np.int64))
 
     @property
     def left(self) -> int:
@@ -71,7 +91,26 @@ class EncodingPlan:
     @property
     def tokens_left(self) -> int:
         """The number of tokens that this process will encode."""
-        return sum(len(prompt.ids) for chunk in self.chunks for prompt in chunk)
+        return sum(map(self.tokens_of, self.chunks))
+
+    def tokens_of(self, chunk: Chunk) -> int:
+        """The number of tokens of a chunk."""
+        return int(self.table.lengths[chunk].sum(dtype=np.int64))
+
+    def queries_of(self, chunk: Chunk) -> list[Query]:
+        """A query for each prompt of a chunk, read now.
+
+        Raises:
+            CorruptError: The cache doesn't hold the prompts that were planned.
+        """
+        queries = self.texts.at(self.table.places[chunk])
+        keys = key_digests([prompt_key(query.prompt) for query in queries])
+        if not np.array_equal(keys, self.table.keys[chunk]):
+            raise CorruptError(
+                "the cache doesn't hold the prompts that were planned; remove its folder plans, "
+                "and encode again"
+            )
+        return queries
 
     @property
     def bytes_left(self) -> int:
@@ -116,7 +155,7 @@ class EncodingReport:
 
 
 def plan_encoding(
-    queries: RoutingDataset | Sequence[Query],
+    queries: RoutingDataset | Sequence[Query] | QueryFile,
     encoder: Encoder,
     out: Path | str,
     *,
@@ -124,8 +163,12 @@ def plan_encoding(
     shard: tuple[int, int] = (0, 1),
     rounding: Rounding = "bfloat16",
     chunk_tokens: int = CHUNK_TOKENS,
+    cache: Path | None = None,
+    progress: Progress | None = None,
 ) -> EncodingPlan:
-    """Tokenise the queries, check what is in the store, and plan the rest; writes nothing.
+    """Tokenise the queries, check what is in the store, and plan the rest.
+
+    Nothing is written, but to the cache for a file of queries.
 
     Args:
         queries: The queries to encode.
@@ -135,6 +178,8 @@ def plan_encoding(
         shard: `(i, n)`: the i-th of n processes, from 0.
         rounding: The type that states are stored in.
         chunk_tokens: Tokens per shard of the store; an interruption loses at most one shard.
+        cache: Keeps what was tokenised of a file, so that the next plan is made in seconds.
+        progress: Shows the number of prompts of a file that are tokenised.
 
     Raises:
         PromptError: A prompt can't be encoded.
@@ -146,18 +191,19 @@ def plan_encoding(
         raise ConfigError(f"the shard is {index}/{count}; for n processes it must be 0/n to n-1/n")
     encoder.check_sites(sites)
     given = queries.queries if isinstance(queries, RoutingDataset) else queries
-    prompts = distinct(encoder.tokenize(given))
-    held = _held(Path(out), [prompt.key for prompt in prompts])
-    chunks = _chunks(prompts, chunk_tokens)[index::count]
-    left = [tuple(p for p in chunk if p.key not in held) for chunk in chunks]
+    table, texts = tokenised_table(given, encoder, cache=cache, progress=progress)
+    held = np.zeros(len(table), dtype=np.bool_)
+    if (Path(out) / MANIFEST).is_file():
+        held = ActivationStore.open(out).holds(table.keys)
+    chunks = table.chunks(chunk_tokens, CHUNK_ROWS)[index::count]
+    left = (part.start + np.flatnonzero(~held[part]) for part in chunks)
     return EncodingPlan(
         Path(out),
         Layout(tuple(sorted(set(sites))), encoder.provenance.hidden_size, rounding),
-        tuple(chunk for chunk in left if chunk),
-        len(prompts),
-        len(held),
-        sum(prompt.truncated for prompt in prompts),
-        sum(len(prompt.ids) for prompt in prompts),
+        table,
+        texts,
+        tuple(chunk for chunk in left if len(chunk)),
+        int(held.sum()),
     )
 
 
@@ -180,10 +226,11 @@ def run_encoding(
         for wait in (False, True):  # chunks of other processes are skipped first, then waited for
             chunks, busy = busy, []
             for chunk in chunks:
-                if not _encode_chunk(plan, encoder, chunk, wait=wait):
+                queries = plan.queries_of(chunk)
+                if not encode_chunk(plan.out, plan.layout, encoder, queries, wait=wait):
                     busy.append(chunk)
                     continue
-                advance(float(sum(len(prompt.ids) for prompt in chunk)))
+                advance(float(plan.tokens_of(chunk)))
     return EncodingReport(plan.left, plan.tokens_left, time.perf_counter() - start)
 
 
@@ -212,36 +259,31 @@ def encode_dataset(
     return ActivationStore.open(out)
 
 
-def _encode_chunk(plan: EncodingPlan, encoder: Encoder, chunk: Chunk, *, wait: bool) -> bool:
-    """Encode and write a chunk, unless it exists; False if another process is writing it."""
-    folder, keys = plan.out / SHARDS, [prompt.key for prompt in chunk]
+def encode_chunk(
+    out: Path, layout: Layout, encoder: Encoder, queries: Sequence[Query], *, wait: bool
+) -> bool:
+    """Encode queries and write their shard, unless it exists.
+
+    Args:
+        out: The store, which is prepared.
+        layout: The store's sites, width and type.
+        encoder: The encoder.
+        queries: The queries of one chunk of a plan; their prompts are distinct.
+        wait: Whether to wait while another process is writing this shard.
+
+    Returns:
+        False where another process is writing it.
+    """
+    folder, keys = out / SHARDS, [prompt_key(query.prompt) for query in queries]
     with writer_lock(folder, shard_name(keys), wait=wait) as is_mine:
         if is_mine and not (folder / f"{shard_name(keys)}.json").is_file():
+            prompts = encoder.tokenize(queries)
             write_shard(
                 folder,
-                plan.layout,
+                layout,
                 keys=keys,
-                tokens=np.array([prompt.count for prompt in chunk], dtype=np.int64),
-                truncated=np.array([prompt.truncated for prompt in chunk], dtype=np.bool_),
-                states=encoder.states(chunk, plan.layout.sites),
+                tokens=np.array([prompt.count for prompt in prompts], dtype=np.int64),
+                truncated=np.array([prompt.truncated for prompt in prompts], dtype=np.bool_),
+                states=encoder.states(prompts, layout.sites),
             )
     return is_mine
-
-
-def _held(out: Path, keys: list[str]) -> set[str]:
-    if not (out / MANIFEST).is_file():
-        return set()
-    return set(keys) - set(ActivationStore.open(out).missing(keys))
-
-
-def _chunks(prompts: Sequence[TokenizedPrompt], budget: int) -> list[Chunk]:
-    """Chunks within the budget (or of one prompt), the longest prompts first."""
-    chunks: list[list[TokenizedPrompt]] = [[]]
-    used = 0
-    for prompt in sorted(prompts, key=lambda p: (-len(p.ids), p.key)):
-        if chunks[-1] and (used + len(prompt.ids) > budget or len(chunks[-1]) >= CHUNK_ROWS):
-            chunks.append([])
-            used = 0
-        chunks[-1].append(prompt)
-        used += len(prompt.ids)
-    return [tuple(chunk) for chunk in chunks if chunk]

@@ -28,6 +28,9 @@ from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.quality_checks import PerCell
 from prefill_router.short_repr import short_repr
 
+_LONG = 20_000
+"""With more queries, resamples are computed one by one, so that each fits the processor's cache."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,8 @@ class Ranking:
 
     def auc(self, weights: Weights) -> PerResample:
         """The AUC in each resample; NaN where one class has no weight."""
+        if len(weights) > 1 and weights.shape[1] > _LONG:
+            return np.concatenate([self.auc(row[None]) for row in weights])
         wrong, right = weights[:, self.wrong], weights[:, self.right]
         heap = np.zeros((len(weights), len(self.wrong) + 1))
         np.cumsum(wrong, axis=1, out=heap[:, 1:])

@@ -12,7 +12,7 @@ from .extractor import Block as Block, FeatureExtractor as FeatureExtractor
 from .feature_set import FeatureSet as FeatureSet
 from .joint import JointConfig as JointConfig
 from .modes import Mode as Mode
-from .neighbours import NeighboursConfig as NeighboursConfig
+from .neighbours import MOST_SEARCHED as MOST_SEARCHED, NeighboursConfig as NeighboursConfig
 from .prefill import PrefillConfig as PrefillConfig
 from .registry import FAMILIES as FAMILIES
 from .text_network import TextNetworkConfig as TextNetworkConfig

@@ -98,7 +98,9 @@ class NeighboursConfig(VectorsConfig):
     ) -> "Neighbours":
         """Store the train rows, and fit the scaler to their own statistics.
 
-        Not random. A train row's statistics leave out itself and all rows with the same prompt.
+        Not random. A train row's statistics leave out itself and all rows with the same prompt. Of
+        more than `MOST_SEARCHED`, those with the smallest content keys are stored, since the time
+        of an exact search grows with rows times queries.
 
         Raises:
             FitError: There are fewer than two different prompts, or no label.
@@ -110,6 +112,9 @@ class NeighboursConfig(VectorsConfig):
                 f"{int((~np.isnan(train.correct)).sum())} labels aren't enough; give at least two "
                 "prompts with a label"
             )
+        if len(train) > MOST_SEARCHED:
+            smallest = np.argsort(np.array(train.prompt_keys), kind="stable")[:MOST_SEARCHED]
+            train = train.select([train.query_ids[row] for row in np.sort(smallest).tolist()])
         store, where = self.where_of(states)
         reading = PromptStates.of_dataset(train, [store])
         space = self._space(where, store, train)
@@ -156,6 +161,8 @@ class NeighboursConfig(VectorsConfig):
         )
 
 
+MOST_SEARCHED = 50_000
+"""The most train rows among which neighbours are searched."""
 MISSING = -1.0
 _KEY_BYTES = 32  # of a SHA-256
 _QUERIES_AT_ONCE = 4096

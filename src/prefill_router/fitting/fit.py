@@ -27,7 +27,7 @@ from prefill_router.evaluation import (
     domains_of,
     evaluate,
 )
-from prefill_router.features import FeatureExtractor, FeatureSet, PromptStates
+from prefill_router.features import MOST_SEARCHED, FeatureExtractor, FeatureSet, PromptStates
 from prefill_router.fitting.inputs import describe, gather, mix_soft_labels
 from prefill_router.fitting.out_of_fold import (
     FOLDS,
@@ -160,7 +160,12 @@ def learn(
     )
     tokens = count_tokens(features, PromptStates.of_dataset(train, states))
     costs, output = _costs(columns, train, tokens, config)
-    notes = (*_notes(costs, features), *fitted.notes, *_shrinkage_notes(shrinkage), *said)
+    notes = (
+        *_notes(costs, features, len(train)),
+        *fitted.notes,
+        *_shrinkage_notes(shrinkage),
+        *said,
+    )
     router = Router(
         features=features,
         predictor=fitted.predictor,
@@ -323,7 +328,7 @@ def _calibrated(
     return found.calibrator, found.notes
 
 
-def _notes(costs: CostEstimator, features: FeatureSet) -> tuple[str, ...]:
+def _notes(costs: CostEstimator, features: FeatureSet, rows: int) -> tuple[str, ...]:
     free = ("no costs are known, so every lam but 0 chooses the most probable target",)
     estimated = [
         f"{name} lacks prices or output token counts; its cost is learned from the recorded ones"
@@ -337,7 +342,9 @@ def _notes(costs: CostEstimator, features: FeatureSet) -> tuple[str, ...]:
         for target, choice in encoder.get("targets", {}).items()
         if choice["note"].startswith("too few")
     ]
-    return (*(free if costs.is_free else ()), *estimated, *judged)
+    searching = rows > MOST_SEARCHED and any(one.kind == "neighbours" for one in features.families)
+    sampled = (f"neighbours are searched among {MOST_SEARCHED:,} of the {rows:,} train rows",)
+    return (*(free if costs.is_free else ()), *estimated, *judged, *(sampled if searching else ()))
 
 
 def _record(

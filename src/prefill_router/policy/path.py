@@ -124,6 +124,9 @@ def lambda_path(correctness: PerCell, cost: PerCell) -> LambdaPath:
         ConfigError: The shapes differ, or a number isn't finite.
     """
     check_tables(correctness, cost)
+    if len(correctness) > _ROWS:
+        blocks = (slice(i, i + _ROWS) for i in range(0, len(correctness), _ROWS))
+        return _joined([lambda_path(correctness[rows], cost[rows]) for rows in blocks])
     rows = np.arange(len(correctness))
     winner = np.lexsort((-correctness, cost), axis=1)[:, 0]
     begin = np.zeros(len(rows))
@@ -135,6 +138,18 @@ def lambda_path(correctness: PerCell, cost: PerCell) -> LambdaPath:
     order = np.argsort(query, kind="stable")
     start = np.searchsorted(query[order], np.arange(len(correctness) + 1))
     return LambdaPath(start.astype(np.int64), lam[order], target[order])
+
+
+_ROWS = 1 << 16
+"""The queries whose paths are computed at once."""
+
+
+def _joined(parts: list[LambdaPath]) -> LambdaPath:
+    """The paths of queries that follow each other."""
+    ends = np.cumsum([0, *(len(part.lam) for part in parts)])
+    start = [end + part.start[:-1] for end, part in zip(ends, parts, strict=False)]
+    lam, target = (np.concatenate([getattr(p, name) for p in parts]) for name in ("lam", "target"))
+    return LambdaPath(np.concatenate([*start, ends[-1:]]), lam, target)
 
 
 def _next_winner(

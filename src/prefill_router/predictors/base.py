@@ -7,6 +7,7 @@ Also their training data (`Examples`, and the usable rows in a canonical order),
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -278,19 +279,34 @@ def usable_rows(examples: Examples, *, missing: float = np.nan) -> Examples:
         missing: The value of a missing label when rows with equal features are sorted.
     """
     rows = np.flatnonzero((examples.present & examples.learnable).any(axis=1))
-    # Adding 0 turns -0.0 into 0.0, which is equal but has different bytes.
-    features, correct = examples.features + np.float32(0), examples.correct + 0.0
-    labels, costs = np.where(examples.present, correct, missing), examples.costs
-    content = [
-        (
-            features[i].tobytes() + labels[i].tobytes(),
-            examples.groups[i],
-            b"" if costs is None else costs[i].tobytes(),
-        )
-        for i in rows
-    ]
-    order = rows[sorted(range(len(rows)), key=content.__getitem__)]
-    return replace(examples, features=features, correct=correct)[np.asarray(order, dtype=np.int64)]
+    used = examples[_by_content(examples, rows, missing)]
+    # Adding 0 turns -0.0 into 0.0, which is equal but has different bytes; both are copies.
+    np.add(used.features, np.float32(0), out=used.features)
+    np.add(used.correct, 0.0, out=used.correct)
+    return used
+
+
+def _by_content(
+    examples: Examples, rows: NDArray[np.int64], missing: float
+) -> Int64[NDArray[np.int64], " row"]:
+    """The rows in the order of their bytes: by the first eight, and ties by all."""
+
+    def content(row: int) -> tuple[bytes, str, bytes]:
+        features, correct = examples.features[row] + np.float32(0), examples.correct[row] + 0.0
+        labels, costs = np.where(np.isnan(correct), missing, correct), examples.costs
+        money = b"" if costs is None else costs[row].tobytes()
+        return features.tobytes() + labels.tobytes(), examples.groups[row], money
+
+    begin = np.zeros((len(rows), 2), dtype=np.float32)
+    begin[:, : examples.features.shape[1]] = examples.features[rows, :2] + np.float32(0)
+    first = begin.view(">u8").reshape(-1)
+    order = np.argsort(first, kind="stable")
+    ends = np.flatnonzero(np.diff(first[order])) + 1
+    result, starts = rows[order], np.concatenate([[0], ends, [len(rows)]])
+    for start, stop in pairwise(starts.tolist()):
+        if stop - start > 1:
+            result[start:stop] = sorted(result[start:stop].tolist(), key=content)
+    return result
 
 
 def left_out_note(examples: Examples, used: int) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from prefill_router.predictors.training import draw_folds
 from prefill_router.probes import Probes
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import Part
-from prefill_router.statistics import column_spread, cross_entropy
+from prefill_router.statistics import column_spread, cross_entropy, row_blocks
 
 Scaling = Literal["each", "common"]
 _CONSTANT = 1e-12
@@ -156,7 +156,9 @@ class _FoldProbes:
     @classmethod
     def of(cls, rows: Examples, held: NDArray[np.bool_], scaling: Scaling) -> "_FoldProbes":
         scaler = FeatureScaler.fit(rows.features[~held], scaling)
-        scaled = np.clip(scaler.scaled(rows.features), -_FARTHEST, _FARTHEST).astype(np.float32)
+        scaled = np.empty_like(rows.features)
+        for block in row_blocks(len(scaled)):
+            scaled[block] = np.clip(scaler.scaled(rows.features[block]), -_FARTHEST, _FARTHEST)
         return cls(scaled[~held], rows.correct[~held], scaled[held], rows.correct[held])
 
     def loss(self, c: float) -> tuple[float, int]:
@@ -206,7 +208,9 @@ class Logistic(Predictor):
     def correctness(self, features: Features) -> Correctness:
         """The probabilities from the regressions."""
         check_features(features, width=self.width)
-        logits = self.scaler.scaled(features) @ self.weights.astype(np.float64) + self.intercepts
+        logits, weights = np.empty((len(features), len(self.targets))), self.weights.astype(float)
+        for block in row_blocks(len(features)):
+            logits[block] = self.scaler.scaled(features[block]) @ weights + self.intercepts
         probability: Correctness = expit(logits)
         return probability
 

@@ -256,7 +256,8 @@ def fit_trunk(
     examples = Examples(features, correct, tuple(targets), ("",) * len(features))
     learned = examples.learnable
     present = ~np.isnan(correct) & learned
-    rows = np.asarray(present.any(axis=1))
+    labelled = np.asarray(present.any(axis=1))
+    rows = slice(None) if labelled.all() else labelled  # a slice copies nothing
     weights = query_weights(correct[rows], disagreement_weight=config.disagreement_weight)
     counts = present[rows] * weights[:, None]
     parts = hold_out(features[rows], share=config.validation, seed=config.seed)
@@ -265,7 +266,7 @@ def fit_trunk(
     )
     _set_constants(layers[-1], biases[-1], learned, examples.base_rates)
     predictor = SharedTrunkNet(tuple(targets), tuple(layers), tuple(biases))
-    notes = (*examples.target_notes(), *left_out_note(examples, int(rows.sum())))
+    notes = (*examples.target_notes(), *left_out_note(examples, int(labelled.sum())))
     if parts.shared:
         notes += ("all training queries have the same features; they were validated on too",)
     return TrunkFit(predictor, curves, notes)

@@ -127,11 +127,19 @@ def cross_entropy(
     logits: Logits, labels: Broadcast, present: Broadcast
 ) -> Float[Tensor, " network"]:
     """Binary cross-entropy of each network, in nats: the weighted mean over the present cells."""
+    total, count = _sums(logits, labels, present)
+    return total / count.clamp_min(1)
+
+
+def _sums(
+    logits: Logits, labels: Broadcast, present: Broadcast
+) -> tuple[Float[Tensor, " network"], Float[Tensor, " network"]]:
+    """The weighted sum of the cross-entropy over the cells, and the sum of the weights."""
     each = torch.nn.functional.binary_cross_entropy_with_logits(
         logits, labels.expand_as(logits), reduction="none"
     )
     present = present.expand_as(logits)
-    return (each * present).sum((1, 2)) / present.sum((1, 2)).clamp_min(1)
+    return (each * present).sum((1, 2)), present.sum((1, 2))
 
 
 # One product, sum or sigmoid per network instead of a batched one: the libraries round a batch of
@@ -150,6 +158,7 @@ def _linear(rows: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
     return out
 
 
+_HELD_ROWS = 1 << 14  # held-out rows that go through the networks at once
 _LANES = 16
 """The numbers in a vector instruction; a remainder is rounded differently. With whole vectors for
 each network, a network's results don't depend on its position among others."""
@@ -219,10 +228,9 @@ def train(
     """
     runs = [SeedRun(config.seed, index) for index in seeds]
     targets, padded = examples.labels.shape[1], examples.padded()
-    fit, held = (padded[torch.from_numpy(rows)] for rows in (parts.fit, parts.held))
     crews = min(torch.get_num_threads(), len(runs))
     trainers = [
-        _TrunkTrainer(fit, held, targets, runs[start::crews], config) for start in range(crews)
+        _TrunkTrainer(padded, parts, targets, runs[start::crews], config) for start in range(crews)
     ]
     train_together(trainers, max_epochs=config.max_epochs, progress=progress)
     for run in runs:
@@ -236,23 +244,24 @@ class _TrunkTrainer(Trainer):
 
     def __init__(
         self,
-        fit: TrunkRows,
-        held: TrunkRows,
+        examples: TrunkRows,
+        parts: Holdout,
         targets: int,
         runs: list[SeedRun],
         config: TrunkConfig,
     ) -> None:
-        self._fit, self._held, self._config, self._runs = fit, held, config, runs
-        widths = (fit.features.shape[1], *config.hidden, targets)
+        self._examples, self._config, self._runs = examples, config, runs
+        self._fit, self._held = torch.from_numpy(parts.fit), torch.from_numpy(parts.held)
+        widths = (examples.features.shape[1], *config.hidden, targets)
         first = [first_layers(run.draws, widths) for run in runs]
-        dtype = fit.features.dtype
+        dtype = examples.features.dtype
         weights, biases = (
             [torch.tensor(np.stack(layer), dtype=dtype) for layer in zip(*parts, strict=True)]
             for parts in zip(*first, strict=True)
         )
-        extra = (0, fit.labels.shape[1] - targets)
+        extra = (0, examples.labels.shape[1] - targets)
         weights[-1], biases[-1] = pad(weights[-1], extra), pad(biases[-1], extra)
-        rows = min(config.batch_size, len(fit.features))
+        rows = min(config.batch_size, len(self._fit))
         keep = [keep_probability(rate) for rate in config.dropout]
         self._stack = LayerStack(weights, biases, keep=keep, rows=rows)
         self._kept = [np.empty(len(runs) * rows * width, np.bool_) for width in config.hidden]
@@ -266,9 +275,8 @@ class _TrunkTrainer(Trainer):
     @torch.no_grad()
     def epoch(self) -> None:
         """Train on the fitting rows once, then validate; networks that stop are removed."""
-        held = self._held
         losses = torch.stack([self._step(rows) for rows in self._batches()]).mean(0)
-        validation = cross_entropy(self._stack.logits(held.features), held.labels, held.present)
+        validation = self._validation()
         for place, run in enumerate(self._runs):
             if run.record(float(losses[place]), float(validation[place])):
                 run.weights = [w[place].numpy().copy() for w in self._stack.weights]
@@ -277,20 +285,28 @@ class _TrunkTrainer(Trainer):
         if len(going) < len(self._runs):
             self._keep(going)
 
+    def _validation(self) -> Float[Tensor, " network"]:
+        """The loss of each network on the held-out rows, some of them at a time."""
+        parts = (self._examples[rows] for rows in torch.split(self._held, _HELD_ROWS))
+        sums = [_sums(self._stack.logits(p.features), p.labels, p.present) for p in parts]
+        total, count = (torch.stack(column).sum(0) for column in zip(*sums, strict=True))
+        return total / count.clamp_min(1)
+
     def _batches(self) -> Iterator[Tensor]:
         """The rows of each step, [network, row], in each network's own order."""
-        count = len(self._fit.features)
+        count = len(self._fit)
         order = np.stack([run.draws.order(count) for run in self._runs])
         for start in range(0, count, self._config.batch_size):
             yield torch.from_numpy(order[:, start : start + self._config.batch_size])
 
     def _step(self, rows: Tensor) -> Tensor:
-        stack, flat, shape = self._stack, rows.reshape(-1), (*rows.shape, -1)
+        stack, examples, shape = self._stack, self._examples, (*rows.shape, -1)
+        flat = self._fit[rows.reshape(-1)]
         into = stack.input(rows.shape[1])
-        torch.index_select(self._fit.features, 0, flat, out=into.view(-1, into.shape[2]))
+        torch.index_select(examples.features, 0, flat, out=into.view(-1, into.shape[2]))
         loss = stack.step(
-            self._fit.labels.index_select(0, flat).view(shape),
-            self._fit.present.index_select(0, flat).view(shape),
+            examples.labels.index_select(0, flat).view(shape),
+            examples.present.index_select(0, flat).view(shape),
             self._draw_kept(rows.shape[1]),
         )
         self._adam.step(

@@ -23,6 +23,8 @@ from prefill_router.short_repr import short_repr
 from prefill_router.statistics import known_mean
 
 WIDEST = 500  # columns; their matrix is 1 MB
+MOST_ROWS = 200_000
+"""The train rows that the statistics are computed on: evenly spaced ones where there are more."""
 WATCHED = 32
 BINS = 10
 _QUANTILES = 1001
@@ -37,7 +39,7 @@ class TrainReference(Part):
 
     Attributes:
         width: The number of columns of the predictor's input.
-        rows: The number of train rows.
+        rows: The number of train rows that the statistics were computed on.
         accuracy: Each target's share of correct answers among known ones; NaN without any.
         columns: The columns used for distances: at most `WIDEST`, by descending variance, without
             constant ones. The first of them are watched for drift.
@@ -74,6 +76,9 @@ class TrainReference(Part):
             features: The predictor's input, finite, at least one row.
             correct: The labels, in [0, 1]; NaN where missing.
         """
+        accuracy = known_mean(correct)
+        if len(features) > MOST_ROWS:
+            features = features[np.linspace(0, len(features) - 1, MOST_ROWS).astype(np.int64)]
         wide = features.astype(np.float64)
         columns = widest(wide, most=WIDEST)
         wide = wide[:, columns]
@@ -83,7 +88,7 @@ class TrainReference(Part):
         return cls(
             width=features.shape[1],
             rows=len(features),
-            accuracy=known_mean(correct),
+            accuracy=accuracy,
             columns=tuple(columns.tolist()),
             mean=mean.astype(np.float32),
             whitening=(rotation / spread[:, None]).astype(np.float32),

@@ -30,7 +30,7 @@ from prefill_router.predictors.training import (
     query_weights,
 )
 from prefill_router.progress import Progress
-from prefill_router.statistics import column_spread
+from prefill_router.statistics import column_spread, row_blocks
 from prefill_router.training import Trainer, TrainingRun, train_together
 
 _CONSTANT = 1e-6
@@ -310,9 +310,12 @@ def fit_ensemble(
     learned = rates[examples.learnable]
     shapes = config.predictor.shapes(widths, len(learned))
     architecture = config.architecture(shapes, learned)
+    scaled = np.empty_like(used.features)
+    for block in row_blocks(len(scaled)):
+        scaled[block] = (used.features[block] - mean) / scale
     rows = NetworkRows.of(
         used,
-        ((used.features - mean) / scale).astype(np.float32),
+        scaled,
         networks=architecture.networks,
         disagreement_weight=config.disagreement_weight,
     )

@@ -1,0 +1,71 @@
+"""Encodes so many prompts in a process of its own, and prints the most memory that it had."""
+
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from prefill_router.activations import Provenance, Site
+from prefill_router.data import Query, QueryFile, query_file
+from prefill_router.encoders import (
+    Encoder,
+    States,
+    TokenizedPrompt,
+    plan_encoding,
+    run_encoding,
+    tokenized,
+)
+from prefill_router.progress import Progress
+from prefill_router.testing import FakeEncoder
+
+SITE = Site(1, "mean")
+
+
+class LengthEncoder(Encoder):
+    """Its states are the lengths of prompts, in two dimensions."""
+
+    @property
+    def provenance(self) -> Provenance:
+        return replace(FakeEncoder().provenance, hidden_size=2)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return (1,)
+
+    def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
+        ids = [range(1 + len(query.prompt) % 20) for query in queries]
+        return tokenized(queries, ids, max_tokens=64, encoder="length")
+
+    def states(
+        self,
+        prompts: Sequence[TokenizedPrompt],
+        sites: Sequence[Site],
+        *,
+        progress: Progress | None = None,
+    ) -> dict[Site, States]:
+        del progress
+        lengths = np.array([[prompt.count] * 2 for prompt in prompts], dtype=np.float32)
+        return dict.fromkeys(sites, lengths)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    query_file.BLOCK_ROWS = 5000  # so that few prompts are many
+    encoder, cache = LengthEncoder(), folder / "cache"
+    plan = plan_encoding(
+        QueryFile.open(folder / "data"), encoder, folder / "s", sites=[SITE], cache=cache
+    )
+    run_encoding(plan, encoder)
+    again = plan_encoding(
+        QueryFile.open(folder / "data"), encoder, folder / "s", sites=[SITE], cache=cache
+    )
+    if (again.left, again.done) != (0, plan.prompts):
+        raise SystemExit("not every prompt was encoded")
+    sys.stdout.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
+
+
+if __name__ == "__main__":
+    main()
