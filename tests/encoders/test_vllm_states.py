@@ -171,9 +171,10 @@ def test_files_of_other_prompts_alone_are_an_error(
     model: Path, hidden: Path, tmp_path: Path
 ) -> None:
     encoder = opened(model, hidden, template="plain")
-    plan = plan_encoding(DATASET, encoder, tmp_path / "s", sites=SITES)
-    with pytest.raises(StoreError, match="none of the 24 files"):
-        encoder.split(plan)
+    plan, lacking = encoder.split(plan_encoding(DATASET, encoder, tmp_path / "s", sites=SITES))
+    assert (plan.left, len(lacking), encoder.unmatched) == (0, 24, 24)
+    with pytest.raises(StoreError, match=r"none of its 24 files has the tokens .* --template"):
+        encoder.require_files(lacking)
 
 
 @pytest.mark.parametrize("name", ["minilm", "signals:gpt2", "smollm2", "a.gguf"])
@@ -231,7 +232,7 @@ def test_vllm_runs_in_parts_and_the_store_is_that_of_one(
     assert "14 prompts have no file" in str(part.exception)
     assert json.loads(part.stdout)["encoded"] == 10
     assert "11 files in" in part.stderr
-    assert "1 of them of none of these prompts" in part.stderr
+    assert f"{hidden}, 1 of them of none of these prompts" in part.stderr
     for path in list(hidden.glob("*.safetensors")):
         path.unlink()  # what is in the store needs no file
     assert command(data, model, hidden, "--out", out, "--write-prompts", prompts).exit_code == 0
@@ -252,6 +253,7 @@ def test_vllm_runs_in_parts_and_the_store_is_that_of_one(
         (["--write-prompts", "p.jsonl"], "--write-prompts needs --from-vllm"),
         (["--from-vllm", "."], "--from-vllm needs --layers"),
         (["--from-vllm", "nowhere", "--layers", "2"], "there is no such folder"),
+        (["--from-vllm", ".", "--layers", "2", "--device", "cpu"], "leave out --device"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(words: list[str], reason: str) -> None:

@@ -10,7 +10,6 @@ import typer
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.usage import UsageError, one_of
-from prefill_router.errors import StoreError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def encode(
         write_vllm_prompts,
     )
 
-    _check_vllm(from_vllm, layers, write_prompts)
+    _check_vllm(from_vllm, layers, write_prompts, computing=device or batch_tokens)
     part, numbers = _shard(shard), _numbers(layers)
     poolings = _poolings(pooling, encoder)
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
@@ -133,11 +132,8 @@ def encode(
     if plan.left or not lacking:
         report = run_encoding(plan, network, progress=progress)
         _print_report(plan, report, network, as_json=json)
-    if lacking:
-        raise StoreError(
-            f"{len(lacking):,} prompts have no file in {from_vllm} and aren't in the store: write "
-            "their tokens with --write-prompts, run vLLM on them, and repeat this command"
-        )
+    if vllm is not None:
+        vllm.require_files(lacking)
 
 
 def _print_report(
@@ -155,11 +151,14 @@ def _print_report(
         out.print(f"the endpoint read {network.billed_tokens:,} tokens")
 
 
-def _check_vllm(folder: Path | None, layers: str | None, prompts: Path | None) -> None:
+def _check_vllm(
+    folder: Path | None, layers: str | None, prompts: Path | None, *, computing: str | int | None
+) -> None:
     """Check the options of states from vLLM.
 
     Raises:
-        UsageError: The layers or the folder aren't named, or the folder isn't there.
+        UsageError: The layers or the folder aren't named, the folder isn't there, or an option is
+            for states that are computed here.
     """
     if folder is None and prompts is None:
         return
@@ -170,6 +169,8 @@ def _check_vllm(folder: Path | None, layers: str | None, prompts: Path | None) -
             "--from-vllm needs --layers, since vLLM's files don't name theirs: the numbers in "
             "eagle_aux_hidden_state_layer_ids"
         )
+    if computing is not None:
+        raise UsageError("with --from-vllm leave out --device and --batch-tokens, which vLLM has")
     if prompts is None and not folder.is_dir():
         raise UsageError(f"--from-vllm is {folder}, and there is no such folder")
 

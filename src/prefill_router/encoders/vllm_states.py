@@ -119,20 +119,28 @@ class VllmStates(Encoder):
         return dict(zip(wanted, rows, strict=True))
 
     def split(self, plan: EncodingPlan) -> tuple[EncodingPlan, tuple[TokenizedPrompt, ...]]:
-        """The part of a plan whose prompts have files, and the prompts that have none.
-
-        Raises:
-            StoreError: There are files, and none has the tokens of a prompt.
-        """
-        if self.names and not self.matched:
-            raise StoreError(
-                f"none of the {len(self.names):,} files in {self.folder} has the tokens of one of "
-                "these prompts: give the same --encoder, --revision, --template and --max-tokens "
-                "as before, and give vLLM the tokens that --write-prompts writes"
-            )
+        """The part of a plan whose prompts have files, and the prompts that have none."""
         lacking = tuple(p for chunk in plan.chunks for p in chunk if not self._has(p))
         chunks = (tuple(filter(self._has, chunk)) for chunk in plan.chunks)
         return replace(plan, chunks=tuple(filter(None, chunks))), lacking
+
+    def require_files(self, lacking: Sequence[TokenizedPrompt]) -> None:
+        """Check that no prompt lacks a file.
+
+        Raises:
+            StoreError: Some do; the message says how to get their files.
+        """
+        if not lacking:
+            return
+        fix = "write their tokens with --write-prompts, run vLLM on them, and repeat this command"
+        if self.names and not self.matched:
+            fix = (
+                f"none of its {len(self.names):,} files has the tokens of one of these prompts: "
+                "give the --encoder, --revision, --template and --max-tokens of --write-prompts"
+            )
+        raise StoreError(
+            f"{len(lacking):,} prompts have no file in {self.folder} and aren't in the store; {fix}"
+        )
 
     def _has(self, prompt: TokenizedPrompt) -> bool:
         return _digest(prompt.ids) in self.names
