@@ -18,6 +18,7 @@ from prefill_router.minipool import make_tasks
 from prefill_router.minipool.server import ScriptedModel, serve
 from prefill_router.targets import Pool, RequestOptions, Target, read_pool, write_pool
 from prefill_router.testing import make_routing_dataset
+from tests.encoders import families, vllm_stand_in
 from tests.gateway.litellm import stand_in as litellm_stand_in
 from tests.gateway.receipts import receipts_made
 from tests.harness import price_lists
@@ -184,6 +185,17 @@ def recipes(folder: Path) -> None:
     (folder / "knn.yaml").write_text(recipe)
 
 
+def a_language_model(folder: Path) -> None:
+    """The encoder of the guide, small and random, in the type in which vLLM runs it."""
+    families.save("qwen3", folder / "models" / "qwen3")
+
+
+def vllm(folder: Path) -> AbstractContextManager[None]:
+    """What stands for vLLM while the guide runs."""
+    del folder
+    return vllm_stand_in.installed()
+
+
 def a_space(folder: Path) -> None:
     """What the guide searches."""
     page = (ROOT / "docs" / "guides" / "search.md").read_text(encoding="utf-8")
@@ -208,11 +220,13 @@ FILES: dict[str, Callable[[Path], None]] = {
     "studies.md": routers_to_study,
     "search.md": a_space,
     "tasks.md": tasks,
+    "vllm.md": a_language_model,
 }
 WHILE: dict[str, Callable[[Path], AbstractContextManager[None]]] = {
     "README.md": readme,
     "deployment.md": targets_that_answer,
     "gateway.md": targets_that_answer,
+    "vllm.md": vllm,
 }
 NAMES: dict[str, Callable[[Path], dict[str, object]]] = {
     "doctor.md": a_router,

@@ -8,7 +8,7 @@ refused.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, final, get_args
 
@@ -139,6 +139,8 @@ class Provenance:
         num_layers: Blocks of the whole encoder, including those that aren't run.
         hidden_size: Width of the residual stream.
         quantisation: The type that most of a quantised file's weights have, such as `Q4_1`.
+        computed_by: The program that computed the states, such as `vllm`; None for this package. It
+            is recorded and not compared: as on another processor, the rounding differs.
     """
 
     encoder: str
@@ -150,9 +152,10 @@ class Provenance:
     num_layers: int
     hidden_size: int
     quantisation: str | None = None
+    computed_by: str | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; the quantisation only where there is one."""
+        """Plain values for JSON, without those that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def require(self, other: "Provenance", *, what: str) -> None:
@@ -165,11 +168,11 @@ class Provenance:
         Raises:
             ProvenanceError: A field differs; the message lists every difference.
         """
-        mine, theirs = self.to_dict(), other.to_dict()
+        names = [one.name for one in fields(self) if one.compare]
         differing = [
-            f"{k} is {theirs.get(k)!r}, not {mine.get(k)!r}"
-            for k in mine | theirs
-            if mine.get(k) != theirs.get(k)
+            f"{name} is {getattr(other, name)!r}, not {getattr(self, name)!r}"
+            for name in names
+            if getattr(other, name) != getattr(self, name)
         ]
         if differing:
             raise ProvenanceError(

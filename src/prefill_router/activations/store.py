@@ -215,6 +215,11 @@ def prepare_store(path: Path, provenance: Provenance, layout: Layout) -> None:
     if (path / MANIFEST).is_file():
         found, present = read_manifest(path)
         provenance.require(found, what=f"the store {path}")
+        if found.computed_by != provenance.computed_by:
+            raise ProvenanceError(
+                f"the states in {path} were computed by {found.computed_by or 'this package'}, not "
+                f"by {provenance.computed_by or 'this package'}; give --out another folder"
+            )
         if present != layout:
             raise ProvenanceError(
                 f"the store {path} holds {_describe(present)}, not {_describe(layout)}; "

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Encoder,
         EncodingPlan,
         EncodingReport,
+        VllmStates,
     )
 
 _LAYERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
@@ -68,6 +69,14 @@ def encode(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Let code that comes with the weights run.")
     ] = False,
+    from_vllm: Annotated[
+        Path | None,
+        typer.Option(help="Read the states that vLLM's hidden-states connector wrote here."),
+    ] = None,
+    write_prompts: Annotated[
+        Path | None,
+        typer.Option(help="Only write the tokens of the prompts that vLLM has yet to read here."),
+    ] = None,
     json: opt.AsDocument = False,
 ) -> None:
     """Read every prompt with an encoder and keep its hidden states.
@@ -75,52 +84,110 @@ def encode(
     It can be interrupted at any moment; the same command goes on from there. Several processes or
     machines share the work with --shard 0/4 ... --shard 3/4 and the same --out.
 
+    With --from-vllm the encoder is run by vLLM instead; --layers are those that it extracts.
+
     Example: prefill-router encode data/mmlu_pro --encoder minilm --layers all --out states/minilm
     """
     from prefill_router.activations import ROUNDINGS
     from prefill_router.data import open_queries
-    from prefill_router.encoders import TEMPLATES, load_encoder, plan_encoding, run_encoding
+    from prefill_router.encoders import (
+        TEMPLATES,
+        load_encoder,
+        load_vllm_encoder,
+        plan_encoding,
+        run_encoding,
+        write_vllm_prompts,
+    )
     from prefill_router.files import default_cache
 
+    _check_vllm(from_vllm, layers, write_prompts, computing=device or batch_tokens)
     part, numbers = _shard(shard), _numbers(layers)
     poolings = _poolings(pooling, encoder)
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
     kind = one_of("--template", template, TEMPLATES)
     computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
-    queries = open_queries(dataset)
-    network = load_encoder(
-        encoder,
-        revision=revision,
-        template=kind,
-        max_tokens=max_tokens,
-        dtype=computed,
-        device=device,
-        layers=numbers,
-        batch_tokens=batch_tokens,
-        trust_remote_code=trust_remote_code,
-    )
+    queries, progress = open_queries(dataset), BarProgress(console=err)
+    options: dict[str, Any] = {
+        "revision": revision,
+        "template": kind,
+        "max_tokens": max_tokens,
+        "dtype": computed,
+        "layers": numbers,
+        "trust_remote_code": trust_remote_code,
+    }
+    vllm = None
+    if from_vllm is not None:
+        vllm = load_vllm_encoder(encoder, from_vllm, progress=progress, **options)
+    network = vllm or load_encoder(encoder, device=device, batch_tokens=batch_tokens, **options)
     sites = _sites(network, layers, poolings)
-    bar = BarProgress(console=err)
     plan = plan_encoding(
         *(queries, network, store),
         sites=sites,
         shard=part,
         rounding=keep,
         cache=default_cache(),
-        progress=bar,
+        progress=progress,
     )
+    if vllm is not None:
+        plan, lacking = vllm.split(plan)
+        _print_files(vllm, plan, lacking)
+        if write_prompts is not None:
+            write_vllm_prompts(vllm, lacking, write_prompts)
+            return
+        if not plan.left:
+            vllm.require_files(lacking, found=plan.done)
     _print_plan(plan, network.provenance)
-    report = run_encoding(plan, network, progress=bar)
-    if json:
+    report = run_encoding(plan, network, progress=progress)
+    _print_report(plan, report, network, as_json=json)
+    if vllm is not None:
+        vllm.require_files(lacking, found=plan.done + plan.left)
+
+
+def _print_report(
+    plan: "EncodingPlan", report: "EncodingReport", network: "Encoder", *, as_json: bool
+) -> None:
+    if as_json:
         bill = {"billed_tokens": network.billed_tokens}
         print_json(_summary(plan, report, network.provenance) | bill)
-    else:
-        out.print(
-            f"encoded {report.prompts:,} prompts, {report.tokens:,} tokens, in "
-            f"{report.seconds:.1f} s: {report.tokens_per_second:,.0f} tokens/s"
+        return
+    out.print(
+        f"encoded {report.prompts:,} prompts, {report.tokens:,} tokens, in "
+        f"{report.seconds:.1f} s: {report.tokens_per_second:,.0f} tokens/s"
+    )
+    if network.billed_tokens is not None:
+        out.print(f"the endpoint read {network.billed_tokens:,} tokens")
+
+
+def _check_vllm(
+    folder: Path | None, layers: str | None, prompts: Path | None, *, computing: str | int | None
+) -> None:
+    """Check the options of states from vLLM.
+
+    Raises:
+        UsageError: The layers or the folder aren't named, the folder isn't there, or an option is
+            for states that are computed here.
+    """
+    if folder is None and prompts is None:
+        return
+    if folder is None:
+        raise UsageError("--write-prompts needs --from-vllm, the folder that vLLM will write to")
+    if layers is None:
+        raise UsageError(
+            "--from-vllm needs --layers, since vLLM's files don't name theirs: the numbers in "
+            "eagle_aux_hidden_state_layer_ids"
         )
-        if network.billed_tokens is not None:
-            out.print(f"the endpoint read {network.billed_tokens:,} tokens")
+    if computing is not None:
+        raise UsageError("with --from-vllm leave out --device and --batch-tokens, which vLLM has")
+    if prompts is None and not folder.is_dir():
+        raise UsageError(f"--from-vllm is {folder}, and there is no such folder")
+
+
+def _print_files(vllm: "VllmStates", plan: "EncodingPlan", lacking: "EncodingPlan") -> None:
+    longest = max((int(lacking.table.lengths[chunk].max()) for chunk in lacking.chunks), default=0)
+    err.say(
+        f"{len(vllm.names):,} files in {vllm.folder}, for {plan.left:,} of the prompts that are "
+        f"left; {lacking.left:,} prompts have no file, the longest of {longest:,} tokens"
+    )
 
 
 def _print_plan(plan: "EncodingPlan", made_by: "Provenance") -> None:

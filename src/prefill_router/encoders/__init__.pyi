@@ -14,6 +14,7 @@ from .load import (
     TEMPLATES as TEMPLATES,
     load_encoder as load_encoder,
     load_encoder_for as load_encoder_for,
+    load_vllm_encoder as load_vllm_encoder,
     recorded_name as recorded_name,
 )
 from .names import (
@@ -31,3 +32,4 @@ from .run import (
     plan_encoding as plan_encoding,
     run_encoding as run_encoding,
 )
+from .vllm_states import VllmStates as VllmStates, write_vllm_prompts as write_vllm_prompts

@@ -25,12 +25,12 @@ from prefill_router.encoders.base import (
     Encoder,
     States,
     TokenizedPrompt,
-    batches,
     check_prompt,
     input_text,
     require_finite,
     tokenized,
 )
+from prefill_router.encoders.device_batches import DeviceBatches, sent
 from prefill_router.errors import ConfigError, PromptError
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.short_repr import short_repr
@@ -130,8 +130,8 @@ def pad(rows: list[Any], padding: int, device: torch.device) -> TokenBatch:
     for number, row in enumerate(rows):
         ids[number, : len(row)] = torch.from_numpy(row)
         mask[number, : len(row)] = 1
-    lengths = torch.tensor(counts, device=device)
-    return TokenBatch(ids.to(device), mask.to(device), lengths, min(counts) < max(counts))
+    lengths = sent(torch.tensor(counts), device)
+    return TokenBatch(sent(ids, device), sent(mask, device), lengths, min(counts) < max(counts))
 
 
 def read_batch(
@@ -222,15 +222,7 @@ class HubEncoder(Encoder):
         Raises:
             PromptError: A prompt can't be encoded, or the template refuses its roles.
         """
-        for query in queries:
-            check_prompt(query)
-        if not queries:
-            return []
-        texts = [input_text(query, self.made_by.template, self._render) for query in queries]
-        is_plain = self.made_by.template == "plain"
-        ids = self.tokenizer(texts, add_special_tokens=is_plain)["input_ids"]
-        limit = self.made_by.max_tokens
-        return tokenized(queries, ids, max_tokens=limit, encoder=self.made_by.encoder)
+        return tokenize_prompts(queries, self.tokenizer, self.made_by)
 
     def states(
         self,
@@ -249,31 +241,56 @@ class HubEncoder(Encoder):
         wanted = tuple(dict.fromkeys(sites))
         shape = (len(wanted), len(prompts), self.made_by.hidden_size)
         rows = np.empty(shape, dtype=np.float32)
-        total = float(sum(len(prompt.ids) for prompt in prompts))
-        with (progress or SilentProgress()).task("tokens", total=total) as advance:
-            for numbers in batches([len(prompt.ids) for prompt in prompts], self.batch_tokens):
-                rows[:, numbers] = self._read([prompts[i].ids for i in numbers], wanted)
-                advance(float(sum(len(prompts[i].ids) for i in numbers)))
+        lengths = [len(prompt.ids) for prompt in prompts]
+
+        def launch(numbers: list[int]) -> Tensor:
+            batch = pad([prompts[i].ids for i in numbers], self.padding, self.device)
+            return read_batch(self.network, self.blocks, batch, wanted)
+
+        with (progress or SilentProgress()).task("tokens", total=float(sum(lengths))) as advance:
+            for numbers, found in self._batches.read(lengths, launch):
+                rows[:, numbers] = found
+                advance(float(sum(lengths[i] for i in numbers)))
         states = dict(zip(wanted, rows, strict=True))
         require_finite(states, prompts, self.made_by.dtype)
         return states
 
-    def _read(self, ids: list[Any], sites: tuple[Site, ...]) -> Any:
-        batch = pad(ids, self.padding, self.device)
-        return read_batch(self.network, self.blocks, batch, sites).cpu().numpy()
+    @cached_property
+    def _batches(self) -> DeviceBatches:
+        return DeviceBatches(self.device, self.batch_tokens)
 
-    def _render(self, query: Query, messages: list[dict[str, str]]) -> str:
-        import jinja2
 
-        try:
-            text = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-        except (jinja2.TemplateError, TypeError, ValueError):
-            roles = [message["role"] for message in messages]
-            raise PromptError(
-                f"the chat template of {self.made_by.encoder} refuses a chat with the roles "
-                f"{roles}; change the chat, or encode with --template plain",
-                query_id=query.id,
-            ) from None
-        return str(text)
+def tokenize_prompts(
+    queries: Sequence[Query], tokenizer: Any, made_by: Provenance
+) -> list[TokenizedPrompt]:
+    """The tokens of each query's prompt, in order, as the provenance says.
+
+    Raises:
+        PromptError: A prompt can't be encoded, or the template refuses its roles.
+    """
+    for query in queries:
+        check_prompt(query)
+    if not queries:
+        return []
+
+    def render(query: Query, messages: list[dict[str, str]]) -> str:
+        return _rendered(query, messages, tokenizer, made_by.encoder)
+
+    texts = [input_text(query, made_by.template, render) for query in queries]
+    ids = tokenizer(texts, add_special_tokens=made_by.template == "plain")["input_ids"]
+    return tokenized(queries, ids, max_tokens=made_by.max_tokens, encoder=made_by.encoder)
+
+
+def _rendered(query: Query, messages: list[dict[str, str]], tokenizer: Any, encoder: str) -> str:
+    import jinja2
+
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except (jinja2.TemplateError, TypeError, ValueError):
+        roles = [message["role"] for message in messages]
+        raise PromptError(
+            f"the chat template of {encoder} refuses a chat with the roles {roles}; change the "
+            "chat, or encode with --template plain",
+            query_id=query.id,
+        ) from None
+    return str(text)

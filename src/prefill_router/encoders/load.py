@@ -4,13 +4,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import Encoder
 from prefill_router.encoders.names import Address, EncoderName, EncoderRequest, trusted
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import installed
+from prefill_router.progress import Progress
+
+if TYPE_CHECKING:
+    from prefill_router.encoders.vllm_states import VllmStates
 
 MINILM = "minilm"
 MINIPOOL = "minipool"
@@ -131,8 +135,61 @@ def load_encoder_for(
     return _load(provenance.encoder if source is None else _moved(name, source), request)
 
 
-def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
+def load_vllm_encoder(
+    name_or_path: str | Path,
+    folder: Path | str,
+    *,
+    layers: Sequence[int] | None,
+    revision: str | None = None,
+    template: TemplateChoice = "auto",
+    max_tokens: int | None = None,
+    dtype: Dtype | None = None,
+    trust_remote_code: bool = False,
+    progress: Progress | None = None,
+) -> "VllmStates":
+    """Read the hidden states that vLLM's connector wrote, as an encoder; no weights are loaded.
+
+    Args:
+        name_or_path: The encoder that vLLM ran, a hub id or a local folder.
+        folder: The connector's folder.
+        layers: The layers that vLLM was told to extract; None for all, from 0.
+        revision: Branch, tag or commit of a hub id.
+        template: As for `load_encoder`.
+        max_tokens: As for `load_encoder`.
+        dtype: The type that vLLM computed in; by default that of its first file.
+        trust_remote_code: Whether code that comes with the weights may run.
+        progress: Shows the number of files listed.
+
+    Raises:
+        ConfigError: There is no such encoder, vLLM can't extract its states, or an option is
+            invalid.
+        CorruptError: A file isn't one of the connector, or isn't complete.
+    """
     asked = EncoderName.parse(str(name_or_path))
+    if asked.scheme or asked.place in (MINILM, SMOLLM2) or asked.place.endswith(GGUF):
+        raise ConfigError(
+            f"vLLM doesn't extract the states of {name_or_path}; name the hub id or the folder of "
+            "the language model that it ran"
+        )
+    from prefill_router.encoders.vllm_states import load_vllm_states
+
+    request = EncoderRequest(
+        revision=revision,
+        template=template,
+        max_tokens=max_tokens,
+        dtype=dtype,
+        device=None,
+        layers=None if layers is None else tuple(layers),
+        batch_tokens=None,
+        trust_remote_code=trust_remote_code,
+    )
+    return load_vllm_states(_located(asked, name_or_path, request), Path(folder), progress=progress)
+
+
+def _located(
+    asked: EncoderName, name_or_path: str | Path, request: EncoderRequest
+) -> EncoderRequest:
+    """The request with the encoder's name and the location of its files."""
     place = name_or_path if asked.scheme is None else asked.place
     name, source, is_local = (
         (asked.place, asked.place, False)
@@ -140,12 +197,17 @@ def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
         else _find(place, _marks(asked))
     )
     called = str(replace(asked, place=name))
-    request = replace(request, name=called, source=source, is_local=is_local)
-    is_gguf = is_local and source.endswith(GGUF)
+    return replace(request, name=called, source=source, is_local=is_local)
+
+
+def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
+    asked = EncoderName.parse(str(name_or_path))
+    request = _located(asked, name_or_path, request)
+    is_gguf = request.is_local and request.source.endswith(GGUF)
     if is_gguf and asked.scheme is not None:
         raise ConfigError(
-            f"{called} is a GGUF file, which is read at its blocks alone; leave {asked.scheme}: "
-            "out, or name the folder or hub id of the original"
+            f"{request.name} is a GGUF file, which is read at its blocks alone; leave "
+            f"{asked.scheme}: out, or name the folder or hub id of the original"
         )
     if asked.scheme == "sentence":
         from prefill_router.encoders.sentence import load_sentence_encoder

@@ -9,8 +9,9 @@ when the configuration has fewer blocks.
 
 import copy
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -19,7 +20,9 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file, extract_commit_hash
 
+from prefill_router.activations import Provenance
 from prefill_router.encoders import provenance
+from prefill_router.encoders.device_batches import on_device
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.encoders.llama import fuse_blocks
 from prefill_router.encoders.names import EncoderRequest
@@ -229,6 +232,43 @@ def keep_blocks(blocks: nn.ModuleList, count: int) -> None:
         blocks[number] = nn.Identity()
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class EncoderDescription:
+    """What is known of an encoder before its weights are loaded.
+
+    Attributes:
+        made_by: The provenance of its states.
+        tokenizer: Its tokenizer.
+        text: The configuration of its text network.
+        is_part: Whether the checkpoint has other networks too, such as vision.
+        commit: The hub's commit; None for a folder.
+    """
+
+    made_by: Provenance
+    tokenizer: Any
+    text: Any
+    is_part: bool
+    commit: str | None
+
+
+def describe_encoder(request: EncoderRequest, dtype: torch.dtype) -> EncoderDescription:
+    """Load the configuration and the tokenizer of a `transformers` network.
+
+    Raises:
+        ConfigError: It can't be read at prefill, or an option is invalid.
+        ProvenanceError: It isn't the expected encoder.
+    """
+    config, tokenizer = config_and_tokenizer(request)
+    commit = commit_of(request, "config.json")
+    text = text_config(config)
+    files = tokenizer_files(request.source, commit)
+    made_by = provenance_of(request, text, tokenizer, files, commit, dtype)
+    if request.expected is not None:
+        request.expected.require(made_by, what=f"the encoder {request.source}")
+    return EncoderDescription(made_by, tokenizer, text, text is not config, commit)
+
+
 def load_hub_encoder(request: EncoderRequest) -> HubEncoder:
     """Load a `transformers` network with its tokenizer as an encoder.
 
@@ -240,32 +280,20 @@ def load_hub_encoder(request: EncoderRequest) -> HubEncoder:
     device = device_of(request.device)
     dtype = dtype_of(request.dtype, device)
     with hub_errors(request):
-        config, tokenizer = config_and_tokenizer(request)
-        commit = commit_of(request, "config.json")
-        text = text_config(config)
-        files = tokenizer_files(request.source, commit)
-        made_by = provenance_of(request, text, tokenizer, files, commit, dtype)
-        if request.expected is not None:
-            request.expected.require(made_by, what=f"the encoder {request.source}")
-        last = last_layer(request.layers, text.num_hidden_layers)
-        cut = cut_config(text, max(last, 2))
+        found = describe_encoder(request, dtype)
+        last = last_layer(request.layers, found.text.num_hidden_layers)
+        cut = cut_config(found.text, max(last, 2))
         network = load_network(
             request.source,
             cut,
-            revision=commit,
+            revision=found.commit,
             dtype=dtype,
-            is_part=text is not config,
+            is_part=found.is_part,
             trust_remote_code=request.trust_remote_code,
         )
     blocks = find_blocks(network, cut.num_hidden_layers)
     keep_blocks(blocks, max(last, 2))
-    network = network.to(device)
+    network = on_device(network, device, request.source)
     fuse_blocks(network, blocks)
-    return HubEncoder(
-        made_by,
-        tokenizer,
-        network,
-        blocks,
-        last,
-        request.batch_tokens or batch_tokens_on(device),
-    )
+    most = request.batch_tokens or batch_tokens_on(device, cut, dtype)
+    return HubEncoder(found.made_by, found.tokenizer, network, blocks, last, most)

@@ -112,6 +112,11 @@ def _sampled(path: Path) -> str:
 
 CPU_BATCH_TOKENS = 1024
 GPU_BATCH_TOKENS = 65_536
+MOST_GPU_BATCH_TOKENS = 131_072
+"""More wouldn't be faster, and kernels that count a tensor's numbers in 32 bits would fail."""
+_SHARE_OF_FREE = 0.5
+_HIDDEN_ROWS, _INNER_ROWS = 16, 4
+"""How many rows of a network's two widths a block needs for one token at its widest moment."""
 MOST_TOKENS = 4096
 NO_LIMIT = 1 << 62
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -205,6 +210,8 @@ def device_of(asked: str | None) -> torch.device:
         raise ConfigError(f"the device {asked!r} is unknown; try cpu, cuda or cuda:1") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"the device {asked!r} isn't available; leave it out, or use cpu")
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise ConfigError(f"the device {asked!r} isn't there; the last is cuda:{count - 1}")
     return device
 
 
@@ -220,9 +227,24 @@ def last_layer(wanted: tuple[int, ...] | None, count: int) -> int:
     return max(layers)
 
 
-def batch_tokens_on(device: torch.device) -> int:
-    """The default limit on tokens per batch, padding included."""
-    return GPU_BATCH_TOKENS if device.type == "cuda" else CPU_BATCH_TOKENS
+def batch_tokens_on(
+    device: torch.device, config: Any = None, dtype: torch.dtype = torch.float32
+) -> int:
+    """The default limit on tokens per batch, padding included.
+
+    Args:
+        device: Where the batches are computed; a network on a GPU must already be there.
+        config: The network's configuration, by whose widths a GPU's free memory is divided.
+        dtype: The type of computation.
+    """
+    if device.type != "cuda" or config is None:
+        return GPU_BATCH_TOKENS if device.type == "cuda" else CPU_BATCH_TOKENS
+    free, _ = torch.cuda.mem_get_info(device)
+    hidden = config.hidden_size
+    inner = getattr(config, "intermediate_size", None) or 4 * hidden
+    token_bytes = (_HIDDEN_ROWS * hidden + _INNER_ROWS * inner) * dtype.itemsize
+    tokens = int(_SHARE_OF_FREE * free / token_bytes)
+    return min(max(tokens, CPU_BATCH_TOKENS), MOST_GPU_BATCH_TOKENS)
 
 
 def dtype_of(asked: str | None, device: torch.device) -> torch.dtype:
@@ -236,7 +258,8 @@ def dtype_of(asked: str | None, device: torch.device) -> torch.dtype:
     if asked is not None:
         return _DTYPES[asked]
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        with torch.cuda.device(device):
+            return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     abilities = torch.cpu.get_capabilities()
     is_fast = abilities.get("avx512_bf16") or abilities.get("amx_bf16")
     return torch.bfloat16 if is_fast else torch.float32

@@ -304,6 +304,7 @@ class SavedProvenance(StrictModel):
     num_layers: PositiveInt
     hidden_size: PositiveInt
     quantisation: str | None = None
+    computed_by: str | None = None
 
     def provenance(self) -> Provenance:
         """The provenance that was saved."""
