@@ -147,11 +147,12 @@ def draw(kept: Mapping[str, Any], path: Path) -> None:
             mine = [row for row in rows if row["command"] == name]
             colour = QUIET if name == "encode" else BLUE
             x, y = [row["queries"] for row in mine], [row[what] for row in mine]
-            axes.plot(x, y, "o-", color=colour, ms=3, alpha=1 - 0.17 * place)
-            axes.annotate(name, (x[-1], y[-1]), xytext=(4, 0), textcoords="offset points")
+            marker = f"{'osD^v'[place]}-"
+            axes.plot(x, y, marker, color=colour, ms=5, alpha=1 - 0.17 * place, label=name)
         axes.set_xscale("log")
         axes.set_yscale("log")
         style(axes, x="queries", y=words)
+    panels[0].legend(frameon=False)
     write_figure(figure, path, rows)
 
 

@@ -78,7 +78,7 @@ def fit_ridge(columns: Inputs, values: Vector, folds: Int64[NDArray[np.int64], "
         for fold, weights in solved.items():
             rows = folds[block] == fold
             unseen[block][rows] = beside[rows] @ weights
-    found: Vector = np.linalg.solve(whole.gram + penalty, whole.right)
+    found = np.linalg.solve(whole.gram + penalty, whole.right).astype(np.float64, copy=False)
     return RidgeFit(found[1:], float(found[0]), unseen)
 
 
