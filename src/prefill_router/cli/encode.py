@@ -9,6 +9,7 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.engine_options import with_engine, worker_range
 from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.progress import BarProgress
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         EncodingPlan,
         EncodingReport,
     )
+    from prefill_router.engines import RayEngine
 
 _LAYERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
@@ -26,6 +28,7 @@ _Choice = TypeVar("_Choice", bound=str)
 
 
 @app.command()
+@with_engine
 def encode(
     dataset: opt.DataFolder,
     store: Annotated[
@@ -68,23 +71,40 @@ def encode(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Let code that comes with the weights run.")
     ] = False,
+    gpu_workers: Annotated[
+        str | None,
+        typer.Option(help="Workers of --engine ray with a GPU each, beside those of --workers."),
+    ] = None,
     json: opt.AsDocument = False,
+    engine: "RayEngine | None" = None,
 ) -> None:
     """Read every prompt with an encoder and keep its hidden states.
 
     It can be interrupted at any moment; the same command goes on from there. Several processes or
-    machines share the work with --shard 0/4 ... --shard 3/4 and the same --out.
+    machines share the work with --shard 0/4 ... --shard 3/4 and the same --out, or by an engine.
 
     Example: prefill-router encode data/mmlu_pro --encoder minilm --layers all --out states/minilm
     """
     from prefill_router.activations import ROUNDINGS
     from prefill_router.data import read_dataset
-    from prefill_router.encoders import TEMPLATES, load_encoder, plan_encoding, run_encoding
+    from prefill_router.encoders import (
+        TEMPLATES,
+        EncoderSource,
+        load_encoder,
+        plan_encoding,
+        run_encoding,
+        run_encoding_on,
+    )
 
     part, numbers = _shard(shard), _numbers(layers)
     poolings = _poolings(pooling, encoder)
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
     kind = one_of("--template", template, TEMPLATES)
+    gpus = worker_range("--gpu-workers", gpu_workers) or (0, 0)
+    if engine is None and gpu_workers is not None:
+        raise UsageError("--gpu-workers is an option of --engine ray; add that, or leave it out")
+    if engine is not None and device is not None:
+        raise UsageError("with --engine ray, --gpu-workers and --workers say what has a GPU")
     computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
     queries = read_dataset(dataset)
     network = load_encoder(
@@ -93,7 +113,7 @@ def encode(
         template=kind,
         max_tokens=max_tokens,
         dtype=computed,
-        device=device,
+        device=device if engine is None else "cpu",
         layers=numbers,
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
@@ -101,7 +121,14 @@ def encode(
     sites = _sites(network, layers, poolings)
     plan = plan_encoding(queries, network, store, sites=sites, shard=part, rounding=keep)
     _print_plan(plan, network.provenance)
-    report = run_encoding(plan, network, progress=BarProgress(console=err))
+    bar = BarProgress(console=err)
+    if engine is None:
+        report = run_encoding(plan, network, progress=bar)
+    else:
+        source = EncoderSource.of(
+            network, encoder, numbers, batch_tokens, trust_remote_code=trust_remote_code
+        )
+        report = run_encoding_on(engine, plan, source, gpu_workers=gpus, progress=bar)
     if json:
         bill = {"billed_tokens": network.billed_tokens}
         print_json(_summary(plan, report, network.provenance) | bill)

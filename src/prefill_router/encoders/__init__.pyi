@@ -31,3 +31,4 @@ from .run import (
     plan_encoding as plan_encoding,
     run_encoding as run_encoding,
 )
+from .workers import EncoderSource as EncoderSource, run_encoding_on as run_encoding_on

@@ -19,6 +19,7 @@ from prefill_router.activations import (
     SHARDS,
     ActivationStore,
     Layout,
+    Provenance,
     Rounding,
     Site,
     prepare_store,
@@ -170,17 +171,14 @@ def run_encoding(
         ProvenanceError: The store holds states of another encoder, other sites or another type.
         StoreError: The folder isn't a store, the disk is full, or a state isn't finite.
     """
-    prepare_store(plan.out, encoder.provenance, plan.layout)
-    plan.check_space()
-    for folder in (plan.out, plan.out / SHARDS):
-        remove_stale_locks(folder)
+    prepare(plan, encoder.provenance)
     start = time.perf_counter()
     with (progress or SilentProgress()).task("tokens", total=float(plan.tokens_left)) as advance:
         busy = list(plan.chunks)
         for wait in (False, True):  # chunks of other processes are skipped first, then waited for
             chunks, busy = busy, []
             for chunk in chunks:
-                if not _encode_chunk(plan, encoder, chunk, wait=wait):
+                if not encode_chunk(plan.out, plan.layout, encoder, chunk, wait=wait):
                     busy.append(chunk)
                     continue
                 advance(float(sum(len(prompt.ids) for prompt in chunk)))
@@ -212,18 +210,28 @@ def encode_dataset(
     return ActivationStore.open(out)
 
 
-def _encode_chunk(plan: EncodingPlan, encoder: Encoder, chunk: Chunk, *, wait: bool) -> bool:
+def prepare(plan: EncodingPlan, provenance: Provenance) -> None:
+    """Make the store, check that it suits the plan, and remove what killed writers left there."""
+    prepare_store(plan.out, provenance, plan.layout)
+    plan.check_space()
+    for folder in (plan.out, plan.out / SHARDS):
+        remove_stale_locks(folder)
+
+
+def encode_chunk(
+    out: Path, layout: Layout, encoder: Encoder, chunk: Chunk, *, wait: bool = True
+) -> bool:
     """Encode and write a chunk, unless it exists; False if another process is writing it."""
-    folder, keys = plan.out / SHARDS, [prompt.key for prompt in chunk]
+    folder, keys = out / SHARDS, [prompt.key for prompt in chunk]
     with writer_lock(folder, shard_name(keys), wait=wait) as is_mine:
         if is_mine and not (folder / f"{shard_name(keys)}.json").is_file():
             write_shard(
                 folder,
-                plan.layout,
+                layout,
                 keys=keys,
                 tokens=np.array([prompt.count for prompt in chunk], dtype=np.int64),
                 truncated=np.array([prompt.truncated for prompt in chunk], dtype=np.bool_),
-                states=encoder.states(chunk, plan.layout.sites),
+                states=encoder.states(chunk, layout.sites),
             )
     return is_mine
 
