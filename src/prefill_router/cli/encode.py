@@ -104,7 +104,7 @@ def encode(
     if engine is None and gpu_workers is not None:
         raise UsageError("--gpu-workers is an option of --engine ray; add that, or leave it out")
     if engine is not None and device is not None:
-        raise UsageError("with --engine ray, --gpu-workers and --workers say what has a GPU")
+        raise UsageError("with --engine ray leave out --device; --gpu-workers have a GPU each")
     computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
     queries = read_dataset(dataset)
     network = load_encoder(

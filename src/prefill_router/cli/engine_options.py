@@ -20,33 +20,15 @@ _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 def with_engine(command: Command) -> Command:
     """Give a command the options of engines; it gets the engine as `engine`, None for local."""
+    own, added = inspect.signature(command), inspect.signature(_engine)
 
     @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
-    def run(
-        *,
-        engine: Annotated[
-            str, typer.Option(help="local, this machine without any engine, or ray.")
-        ] = "local",
-        address: Annotated[
-            str | None,
-            typer.Option(
-                help="A running Ray cluster, HOST:PORT or auto; by default one starts here."
-            ),
-        ] = None,
-        workers: Annotated[
-            str | None,
-            typer.Option(help="Workers of --engine ray, such as 4, or 1-8 where they come and go."),
-        ] = None,
-        worker_cpus: Annotated[
-            int | None, typer.Option(help="Processors and threads of each worker, by default 1.")
-        ] = None,
-        **given: Any,
-    ) -> None:
-        command(**given, engine=_engine(engine, address, workers, worker_cpus))
+    def run(**given: Any) -> None:
+        asked = {name: given.pop(name) for name in added.parameters}
+        command(**given, engine=_engine(**asked))
 
-    own, added = inspect.signature(command), inspect.signature(run, follow_wrapped=False)
     parameters = [one for one in own.parameters.values() if one.name != "engine"]
-    parameters += [one for one in added.parameters.values() if one.name != "given"]
+    parameters += added.parameters.values()
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -69,15 +51,28 @@ def worker_range(option: str, text: str | None) -> tuple[int, int] | None:
 
 
 def _engine(
-    name: str, address: str | None, workers: str | None, cpus: int | None
+    engine: Annotated[
+        str, typer.Option(help="local, this machine without any engine, or ray.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(help="A running Ray cluster, HOST:PORT or auto; by default one starts here."),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Workers of --engine ray, such as 4, or 1-8 where they come and go."),
+    ] = None,
+    worker_cpus: Annotated[
+        int | None, typer.Option(help="Processors and threads of each worker, by default 1.")
+    ] = None,
 ) -> "RayEngine | None":
     from prefill_router.engines import RayEngine
 
-    one_of("--engine", name, ENGINES)
+    one_of("--engine", engine, ENGINES)
     size = worker_range("--workers", workers)
-    if name == "ray":
-        return RayEngine(address=address, workers=size, cpus=cpus or 1)
-    others = {"--address": address, "--workers": workers, "--worker-cpus": cpus}
+    if engine == "ray":
+        return RayEngine(address=address, workers=size, cpus=worker_cpus or 1)
+    others = {"--address": address, "--workers": workers, "--worker-cpus": worker_cpus}
     if given := [option for option, value in others.items() if value is not None]:
         raise UsageError(f"{given[0]} is an option of --engine ray; add that, or leave it out")
     return None

@@ -45,6 +45,13 @@ class RayEngine(Engine):
     workers: Range | None = None
     cpus: int = 1
 
+    def __post_init__(self) -> None:
+        if self.address is not None and self.address.startswith("ray://"):
+            raise ConfigError(
+                f"{self.address} is an address of Ray's client; run the command on a node of the "
+                "cluster, with --address auto"
+            )
+
     @contextmanager
     def pool(self, shared: Shared, progress: Progress | None = None) -> Iterator[TaskPool[Shared]]:
         """A pool whose tasks get these inputs; what is still running at its end is cancelled.
@@ -92,7 +99,8 @@ class RayEngine(Engine):
         ray = self._connected()
         most = 0 if gpu_workers[1] else self._most(ray)
         sizes = {"cuda": gpu_workers, "cpu": self.workers or (most, most)}
-        work = _Work(make, self._place, ray.remote(num_cpus=0, max_restarts=-1)(_Attempts).remote())
+        counter = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Attempts)
+        work = _Work(make, self._place, counter.remote(), len(sizes) * RETRIES)
         queue, seen = SimpleQueue[Any](), set[int]()
         orders = zip([n for n, size in sizes.items() if size[1]], (1, -1), strict=False)
         for device, step in orders:
@@ -208,11 +216,12 @@ class _Attempts:
 @final
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """What the actors of all pools do, where, and who counts their attempts."""
+    """What the actors of all pools do and where, and who counts their attempts."""
 
     make: Callable[[str], Callable[[Any], Any]]
     place: tuple[str, int]
     attempts: Any
+    limit: int
 
 
 @final
@@ -221,7 +230,7 @@ class _Actor:
 
     def __init__(self, work: _Work, device: str) -> None:
         _begin(work.place)
-        self._attempts, self._do = work.attempts, _attempted(work.make, device)
+        self._work, self._do = work, _attempted(work.make, device)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         import ray
@@ -229,7 +238,7 @@ class _Actor:
         (number,), (item,) = batch["number"], batch["item"]
         result = self._do
         if not isinstance(result, _Failure):
-            if ray.get(self._attempts.begin.remote(number)) > 2 * RETRIES:
+            if ray.get(self._work.attempts.begin.remote(number)) > self._work.limit:
                 result = _Failure(EngineError(_DIED))
             else:
                 result = _attempted(self._do, item)
