@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from prefill_router.activations import Pooling, Provenance, Site
     from prefill_router.encoders import (
         Encoder,
+        EncoderSource,
         EncodingPlan,
         EncodingReport,
     )
@@ -87,24 +88,13 @@ def encode(
     """
     from prefill_router.activations import ROUNDINGS
     from prefill_router.data import read_dataset
-    from prefill_router.encoders import (
-        TEMPLATES,
-        EncoderSource,
-        load_encoder,
-        plan_encoding,
-        run_encoding,
-        run_encoding_on,
-    )
+    from prefill_router.encoders import TEMPLATES, EncoderSource, load_encoder, plan_encoding
 
     part, numbers = _shard(shard), _numbers(layers)
     poolings = _poolings(pooling, encoder)
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
     kind = one_of("--template", template, TEMPLATES)
-    gpus = worker_range("--gpu-workers", gpu_workers) or (0, 0)
-    if engine is None and gpu_workers is not None:
-        raise UsageError("--gpu-workers is an option of --engine ray; add that, or leave it out")
-    if engine is not None and device is not None:
-        raise UsageError("with --engine ray leave out --device; --gpu-workers have a GPU each")
+    gpus = _gpu_workers(engine, gpu_workers, device)
     computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
     queries = read_dataset(dataset)
     network = load_encoder(
@@ -121,14 +111,10 @@ def encode(
     sites = _sites(network, layers, poolings)
     plan = plan_encoding(queries, network, store, sites=sites, shard=part, rounding=keep)
     _print_plan(plan, network.provenance)
-    bar = BarProgress(console=err)
-    if engine is None:
-        report = run_encoding(plan, network, progress=bar)
-    else:
-        source = EncoderSource.of(
-            network, encoder, numbers, batch_tokens, trust_remote_code=trust_remote_code
-        )
-        report = run_encoding_on(engine, plan, source, gpu_workers=gpus, progress=bar)
+    source = EncoderSource.of(
+        network, encoder, numbers, batch_tokens, trust_remote_code=trust_remote_code
+    )
+    report = _encoded(plan, network, source, engine, gpus)
     if json:
         bill = {"billed_tokens": network.billed_tokens}
         print_json(_summary(plan, report, network.provenance) | bill)
@@ -139,6 +125,31 @@ def encode(
         )
         if network.billed_tokens is not None:
             out.print(f"the endpoint read {network.billed_tokens:,} tokens")
+
+
+def _gpu_workers(
+    engine: "RayEngine | None", text: str | None, device: str | None
+) -> tuple[int, int]:
+    if engine is None and text is not None:
+        raise UsageError("--gpu-workers is an option of --engine ray; add that, or leave it out")
+    if engine is not None and device is not None:
+        raise UsageError("with --engine ray leave out --device; --gpu-workers have a GPU each")
+    return worker_range("--gpu-workers", text) or (0, 0)
+
+
+def _encoded(
+    plan: "EncodingPlan",
+    network: "Encoder",
+    source: "EncoderSource",
+    engine: "RayEngine | None",
+    gpus: tuple[int, int],
+) -> "EncodingReport":
+    from prefill_router.encoders import run_encoding, run_encoding_on
+
+    bar = BarProgress(console=err)
+    if engine is None:
+        return run_encoding(plan, network, progress=bar)
+    return run_encoding_on(engine, plan, source, gpu_workers=gpus, progress=bar)
 
 
 def _print_plan(plan: "EncodingPlan", made_by: "Provenance") -> None:

@@ -23,16 +23,16 @@ def with_engine(command: Command) -> Command:
     own, added = inspect.signature(command), inspect.signature(_engine)
 
     @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
-    def run(**given: Any) -> None:
+    def _run(**given: Any) -> None:
         asked = {name: given.pop(name) for name in added.parameters}
         command(**given, engine=_engine(**asked))
 
     parameters = [one for one in own.parameters.values() if one.name != "engine"]
     parameters += added.parameters.values()
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
-    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run  # type: ignore[return-value]
+    _run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    _run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return _run  # type: ignore[return-value]
 
 
 def worker_range(option: str, text: str | None) -> tuple[int, int] | None:

@@ -11,8 +11,9 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, final
@@ -96,7 +97,7 @@ class RayEngine(Engine):
         """
         if not items:
             return
-        ray = self._connected()
+        ray = self._connected(gpu_workers[1])
         most = 0 if gpu_workers[1] else self._most(ray)
         sizes = {"cuda": gpu_workers, "cpu": self.workers or (most, most)}
         counter = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Attempts)
@@ -108,9 +109,13 @@ class RayEngine(Engine):
             Thread(target=_pass_on, args=(found, queue, seen, len(items)), daemon=True).start()
         while len(seen) < len(items):
             number, result = queue.get()
-            if number not in seen:
+            if isinstance(result, _Failure):
+                raise result.error
+            if number is None and result is not None:  # the error that ended a pool
+                raise _explained(result)
+            if number is not None and number not in seen:
                 seen.add(number)
-                yield _value(result)
+                yield result
 
     def _pooled(
         self, ray: Any, work: "_Work", items: Sequence[Any], device: str, size: Range
@@ -131,7 +136,7 @@ class RayEngine(Engine):
 
     @property
     def _place(self) -> tuple[str, int]:
-        return os.getcwd(), self.cpus  # noqa: PTH109  (a text, for another machine)
+        return str(Path.cwd()), self.cpus
 
     def _most(self, ray: Any) -> int:
         """The number of workers that run at once."""
@@ -139,7 +144,7 @@ class RayEngine(Engine):
             return self.workers[1]
         return max(1, int(ray.cluster_resources().get("CPU", 1)) // self.cpus)
 
-    def _connected(self) -> Any:
+    def _connected(self, gpu_workers: int = 0) -> Any:
         """The module of Ray, connected to the cluster until this process ends."""
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
@@ -151,16 +156,18 @@ class RayEngine(Engine):
             import ray
             import ray.data
         if not ray.is_initialized():
-            self._start(ray)
+            self._start(ray, gpu_workers)
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         ray.data.DataContext.get_current().enable_progress_bars = False
         return ray
 
-    def _start(self, ray: Any) -> None:
+    def _start(self, ray: Any, gpu_workers: int) -> None:
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if self.address is None:
-            count = None if self.workers is None else max(1, self.workers[1]) * self.cpus
-            ray.init("local", include_dashboard=False, num_cpus=count, **quiet)
+            count = None if self.workers is None else self.workers[1] + gpu_workers
+            ray.init(
+                "local", include_dashboard=False, num_cpus=count and count * self.cpus, **quiet
+            )
             return
         try:
             ray.init(self.address, **quiet)
@@ -184,10 +191,14 @@ class _RayTasks(TaskPool[Shared]):
 
         def settle(done: Future[Any]) -> None:
             self.running.discard(reference)
-            try:
-                answer.set_result(_value(done.result()))
-            except Exception as error:
+            error = done.exception()
+            found = None if error else done.result()
+            if isinstance(found, _Failure):
+                error = found.error
+            if error:
                 answer.set_exception(_explained(error))
+            else:
+                answer.set_result(found)
 
         reference.future().add_done_callback(settle)
         return answer
@@ -248,14 +259,13 @@ class _Actor:
 def _pass_on(
     found: Iterator[tuple[int, Any]], queue: "SimpleQueue[Any]", seen: set[int], count: int
 ) -> None:
-    """Put the results of a pool into a queue, until all items have one."""
-    try:
+    """Put the results of a pool into a queue, until all items have one; then how it ended."""
+    with ExitStack() as stack:
+        stack.push(lambda _kind, error, _trace: queue.put((None, error)) is None)
         for pair in found:
             queue.put(pair)
             if len(seen) == count:
                 return
-    except Exception as error:  # the reader of the queue raises it
-        queue.put((-1, error))
 
 
 _fetched: dict[Any, Any] = {}
@@ -291,14 +301,6 @@ def _attempted(function: Callable[..., Any], *given: Any) -> Any:
         return _Failure(error)
 
 
-def _value(found: Any) -> Any:
-    if isinstance(found, _Failure):
-        raise found.error
-    if isinstance(found, Exception):
-        raise _explained(found)
-    return found
-
-
 _DIED = (
     f"workers died {RETRIES} times or more on the same piece of work; see whether they have enough "
     "memory (fewer --workers, smaller --batch-tokens), and run the same command again: it goes on "
@@ -306,7 +308,7 @@ _DIED = (
 )
 
 
-def _explained(error: Exception) -> Exception:
+def _explained(error: BaseException) -> BaseException:
     """An error of our own where workers died; others as they are."""
     from ray import exceptions
 
