@@ -69,7 +69,7 @@ class RayEngine(Engine):
         try:
             yield pool
         finally:
-            for reference in pool.running:
+            for reference in list(pool.running):
                 ray.cancel(reference, force=True)
 
     def stream(
