@@ -67,6 +67,7 @@ def listening() -> list[str]:
 
 
 def main() -> None:
+    os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)  # the engine's own affair
     squares = ENGINE.map(dies_once, Path(sys.argv[1]), range(6), finish=lambda _, one: one)
     found = {"squares": squares, "listening": listening(), "refused": told(refuses)}
     ray_engine.RETRIES = 1

@@ -1,6 +1,7 @@
 """Nodes, workers and the driver die, and nothing is lost: the result is one process's."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from tests.fakes.tiny_encoder import save_tiny_encoder
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""So that the cluster is on the loopback interface alone, and its commands look for it there."""
 LONGEST = 240
 """Seconds that a driver may take; far more than it does."""
 
@@ -48,6 +51,7 @@ def cluster() -> Iterator[RayCluster]:
     with subprocess.Popen(
         [sys.executable, "-m", "tests.engines.ray_cluster"],
         cwd=ROOT,
+        env=ENVIRONMENT,
         text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -66,6 +70,14 @@ def shards(store: Path) -> int:
     return len(list(store.glob("shards/[0-9a-f]*.json")))
 
 
+def ended(*words: object) -> "subprocess.CompletedProcess[str]":
+    """A program that has ended."""
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(
+        command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=LONGEST
+    )
+
+
 def until(happened: Callable[[], bool], driver: "subprocess.Popen[bytes]") -> None:
     end = time.monotonic() + LONGEST
     while not happened():
@@ -81,7 +93,7 @@ def test_workers_nodes_and_the_driver_die_and_the_store_is_one_processs(
     encoder = load_encoder(tiny)
     run_encoding(plan_of(encoder, local), encoder)
     words = [sys.executable, "-m", "tests.engines.encoding_job", cluster.address, tiny, store]
-    with subprocess.Popen(words, cwd=ROOT) as driver:
+    with subprocess.Popen(words, cwd=ROOT, env=ENVIRONMENT) as driver:
         until(lambda: shards(store) > 2, driver)
         assert int(cluster.tell("kill"))
         held = shards(store)
@@ -93,7 +105,7 @@ def test_workers_nodes_and_the_driver_die_and_the_store_is_one_processs(
     ActivationStore.open(store).verify()
     assert 8 < shards(store) < shards(local)
     assert cluster.tell("add") == "2"
-    subprocess.run(words, cwd=ROOT, check=True, timeout=LONGEST)
+    subprocess.run(words, cwd=ROOT, env=ENVIRONMENT, check=True, timeout=LONGEST)
     assert content(store) == content(local)
 
 
@@ -107,9 +119,8 @@ def test_a_command_gives_the_same_on_the_cluster(cluster: RayCluster, tmp_path: 
     words = ["compare", recipes, "--data", answers, "--resamples", 20, "--json"]
     local = succeeded(*words, "--out", tmp_path / "local")
     program = "from prefill_router.cli import main; main()"
-    command = [sys.executable, "-c", program, *map(str, words), "--out", tmp_path / "ray"]
     engine = ["--engine", "ray", "--address", cluster.address, "--workers", "2"]
-    done = subprocess.run([*command, *engine], capture_output=True, text=True, timeout=LONGEST)
+    done = ended("-c", program, *words, "--out", tmp_path / "ray", *engine)
     assert (done.returncode, done.stdout) == (0, local), done.stderr
     kept = [content(tmp_path / name / "routers") for name in ("local", "ray")]
     for routers in kept:
@@ -119,8 +130,7 @@ def test_a_command_gives_the_same_on_the_cluster(cluster: RayCluster, tmp_path: 
 
 
 def test_workers_of_both_kinds_share_the_work_and_errors_are_our_own(cluster: RayCluster) -> None:
-    words = [sys.executable, "-m", "tests.engines.devices_job", cluster.address]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST)
+    done = ended("-m", "tests.engines.devices_job", cluster.address)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["items"] == list(range(40))
@@ -132,8 +142,7 @@ def test_workers_of_both_kinds_share_the_work_and_errors_are_our_own(cluster: Ra
 def test_a_ray_of_its_own_does_tasks_again_and_listens_on_the_loopback_interface(
     tmp_path: Path,
 ) -> None:
-    words = [sys.executable, "-m", "tests.engines.tasks_job", str(tmp_path)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST)
+    done = ended("-m", "tests.engines.tasks_job", tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["squares"] == [0, 1, 4, 9, 16, 25]

@@ -9,13 +9,13 @@ import logging
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, final
 
 from prefill_router.engines.base import Engine, Item, Result, Shared, Task, TaskPool
@@ -102,27 +102,31 @@ class RayEngine(Engine):
         sizes = {"cuda": gpu_workers, "cpu": self.workers or (most, most)}
         counter = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Attempts)
         work = _Work(make, self._place, counter.remote(), len(sizes) * RETRIES)
-        queue, seen = SimpleQueue[Any](), set[int]()
+        queue, over, seen = SimpleQueue[Any](), Event(), set[int]()
         orders = zip([n for n, size in sizes.items() if size[1]], (1, -1), strict=False)
         for device, step in orders:
-            found = self._pooled(ray, work, list(enumerate(items))[::step], device, sizes[device])
-            Thread(target=_pass_on, args=(found, queue, seen, len(items)), daemon=True).start()
-        while len(seen) < len(items):
-            number, result = queue.get()
-            if isinstance(result, _Failure):
-                raise result.error
-            if number is None and result is not None:  # the error that ended a pool
-                raise _explained(result)
-            if number is not None and number not in seen:
-                seen.add(number)
-                yield result
+            pieces = [_Piece(number, item) for number, item in enumerate(items)][::step]
+            found = self._pooled(ray, work, pieces, device, sizes[device])
+            Thread(target=_pass_on, args=(found, queue, over), daemon=True).start()
+        try:
+            while len(seen) < len(items):
+                piece = queue.get()
+                if isinstance(piece, BaseException):
+                    raise _explained(piece)
+                if isinstance(piece.value, _Failure):
+                    raise piece.value.error
+                if piece.number not in seen:
+                    seen.add(piece.number)
+                    yield piece.value
+        finally:
+            over.set()
 
     def _pooled(
-        self, ray: Any, work: "_Work", items: Sequence[Any], device: str, size: Range
-    ) -> Iterator[tuple[int, Any]]:
-        """The results of one pool of actors, with the numbers of their items."""
-        least, most = (max(1, min(count, len(items))) for count in size)
-        rows = [{"number": number, "item": item} for number, item in items]
+        self, ray: Any, work: "_Work", pieces: Sequence["_Piece"], device: str, size: Range
+    ) -> "Pieces":
+        """The results of one pool of actors."""
+        least, most = (max(1, min(count, len(pieces))) for count in size)
+        rows = [{"piece": piece} for piece in pieces]
         results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Actor,
             fn_constructor_kwargs={"work": work, "device": device},
@@ -132,7 +136,7 @@ class RayEngine(Engine):
             num_gpus=float(device == "cuda"),
         )
         for row in results.iter_rows():
-            yield row["number"], row["result"]
+            yield row["piece"]
 
     @property
     def _place(self) -> tuple[str, int]:
@@ -213,6 +217,18 @@ class _Failure:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """An item or its result: one object to Ray Data, which would take a list for an array."""
+
+    number: int
+    value: Any
+
+
+Pieces = Generator[_Piece, None, None]
+
+
+@final
 class _Attempts:
     """Counts how often each item was begun, since Ray Data repeats without a limit."""
 
@@ -246,25 +262,24 @@ class _Actor:
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         import ray
 
-        (number,), (item,) = batch["number"], batch["item"]
+        (piece,) = batch["piece"]
         result = self._do
         if not isinstance(result, _Failure):
-            if ray.get(self._work.attempts.begin.remote(number)) > self._work.limit:
+            if ray.get(self._work.attempts.begin.remote(piece.number)) > self._work.limit:
                 result = _Failure(EngineError(_DIED))
             else:
-                result = _attempted(self._do, item)
-        return {"number": [number], "result": [result]}
+                result = _attempted(self._do, piece.value)
+        return {"piece": [_Piece(piece.number, result)]}
 
 
-def _pass_on(
-    found: Iterator[tuple[int, Any]], queue: "SimpleQueue[Any]", seen: set[int], count: int
-) -> None:
-    """Put the results of a pool into a queue, until all items have one; then how it ended."""
+def _pass_on(found: Pieces, queue: "SimpleQueue[Any]", over: Event) -> None:
+    """Put the results of a pool into a queue until nobody reads it, or the error that ended it."""
     with ExitStack() as stack:
-        stack.push(lambda _kind, error, _trace: queue.put((None, error)) is None)
-        for pair in found:
-            queue.put(pair)
-            if len(seen) == count:
+        stack.push(lambda _kind, error, _trace: error is None or queue.put(error) is None)
+        stack.enter_context(closing(found))
+        for piece in found:
+            queue.put(piece)
+            if over.is_set():
                 return
 
 
