@@ -201,7 +201,9 @@ def _kept(shared: Inputs, job: FitJob) -> RecipeFit | None:
     if told.get("made") != _made_of(*shared, job.config.recipe):
         return None
     held = _held(job.place, shared[0], job.drawn, job.config)
-    return held and RecipeFit(job.name, job.config.recipe, held, told["seconds"])
+    if held is None:
+        return None
+    return RecipeFit(job.name, job.config.recipe, held, told["seconds"])
 
 
 def _keep(shared: Inputs, job: FitJob, fit: Fitted) -> None:
