@@ -65,7 +65,7 @@ class RayEngine(Engine):
         ray = self._connected()
         run = ray.remote(_run_task).options(num_cpus=self.cpus, max_retries=RETRIES, name="task")
         # in a list, the reference isn't resolved with each task; a worker fetches the inputs once
-        pool = _RayTasks(run, [ray.put(shared)], self._place, self._most(ray))
+        pool: _RayTasks[Shared] = _RayTasks(run, [ray.put(shared)], self._place, self._most(ray))
         try:
             yield pool
         finally:
@@ -196,7 +196,7 @@ class _RayTasks(TaskPool[Shared]):
         def settle(done: Future[Any]) -> None:
             self.running.discard(reference)
             error = done.exception()
-            found = None if error else done.result()
+            found: Any = None if error else done.result()
             if isinstance(found, _Failure):
                 error = found.error
             if error:
@@ -272,10 +272,16 @@ class _Actor:
         return {"piece": [_Piece(piece.number, result)]}
 
 
+def _put_error(queue: "SimpleQueue[Any]", error: BaseException | None) -> bool:
+    if error is not None:
+        queue.put(error)
+    return True
+
+
 def _pass_on(found: Pieces, queue: "SimpleQueue[Any]", over: Event) -> None:
     """Put the results of a pool into a queue until nobody reads it, or the error that ended it."""
     with ExitStack() as stack:
-        stack.push(lambda _kind, error, _trace: error is None or queue.put(error) is None)
+        stack.push(lambda _kind, error, _trace: _put_error(queue, error))
         stack.enter_context(closing(found))
         for piece in found:
             queue.put(piece)
