@@ -12,6 +12,7 @@ Every message says what was wrong, what is accepted, and how to fix it.
     │   ├── CorruptError   what is on disk isn't what was written (also used for routers)
     │   └── ProvenanceError     states of another encoder, template, revision, layer or pooling
     ├── FitError           fitting has nothing to learn from, or didn't converge
+    ├── EngineError        the workers that an engine runs work on died, again and again
     ├── SandboxError       programs can't be run safely here
     └── UpstreamError      an endpoint gave no answer (carries the reason, never the prompt or key)
 """
@@ -61,6 +62,16 @@ class PrefillRouterError(Exception):
     def __init__(self, *told: str) -> None:
         super().__init__("\n".join(told))
         self.told = told
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The error as another process gets it, whatever its class is made from."""
+        return _copied, (type(self), self.args, self.__dict__)
+
+
+def _copied(kind: type[PrefillRouterError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class ConfigError(PrefillRouterError):
@@ -154,6 +165,10 @@ class UpstreamError(PrefillRouterError):
         self.retriable = retriable
         self.billed = billed
         self.partial = partial
+
+
+class EngineError(PrefillRouterError):
+    """The workers that an engine runs work on died, again and again."""
 
 
 class SandboxError(PrefillRouterError):

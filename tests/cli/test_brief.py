@@ -37,11 +37,13 @@ SHORT = {
     "Asked",  # two numbers
     "Cascade",  # of a few targets, and its repr tells policies apart
     "Columns",  # what the command line gave
+    "EncoderSource",
     "EncoderSources",
     "ErrorBody",
     "Format",
     "Need",
     "Provider",
+    "RayEngine",
     "Recipe",  # its repr tells recipes apart
     "RequestOptions",
     "Target",

@@ -5,15 +5,17 @@ import sys
 import time
 from pathlib import Path
 
-from prefill_router.studies.search.cross_validation import team
+from prefill_router.engines import LocalEngine
+from prefill_router.studies.search.cross_validation import _answer
 from prefill_router.studies.search.fold_scores import FoldScorer
 from tests.studies.searching import STATES, sealed_in, small_space
 
 if __name__ == "__main__":
     bench = FoldScorer(sealed_in(Path("unused"))[0], (STATES,), 3, 0, "auc")
     candidate = next(small_space().all_candidates())
-    with team(bench, 2) as workers:
-        asked = [workers.score(small_space().recipe(candidate), ["none"], k) for k in (0, 1)]
+    with LocalEngine(2).pool(bench) as workers:
+        recipe = small_space().recipe(candidate)
+        asked = [workers.submit(_answer, (recipe, ("none",), fold)) for fold in (0, 1)]
         for future in asked:
             future.result()
         pids = [child.pid for child in multiprocessing.active_children()]

@@ -11,11 +11,13 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, columns, err, out, print_json
+from prefill_router.cli.engine_options import with_engine
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset
+    from prefill_router.engines import Engine
     from prefill_router.evaluation import Comparison
     from prefill_router.router import Router
     from prefill_router.studies.comparison import ComparisonPlan, ComparisonResult
@@ -33,6 +35,7 @@ _COLUMNS = {
 
 
 @app.command()
+@with_engine
 def compare(
     config: Annotated[
         str,
@@ -52,6 +55,7 @@ def compare(
     encoder_folder: opt.EncoderFolders = None,
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print compare.json.")] = False,
+    engine: "Engine | None" = None,
 ) -> None:
     """Fit routers of several recipes on one split and compare them.
 
@@ -86,7 +90,7 @@ def compare(
     mark(to, STUDY, plan.to_dict())
     origin.write(to)
     states = gather(needs, dataset, stores, sources=opt.sources(encoder_folder), progress=bar)
-    result = run_plan(plan, dataset, states, folder=to / ROUTERS, progress=bar)
+    result = run_plan(plan, dataset, states, folder=to / ROUTERS, engine=engine, progress=bar)
     write(result, to, title=f"Routers on {data.name}", known=_known(plan, data))
     if as_json:
         print_json(to_dict(result))

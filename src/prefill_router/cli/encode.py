@@ -9,6 +9,7 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.engine_options import with_engine, worker_range
 from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.progress import BarProgress
 
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
     from prefill_router.activations import Pooling, Provenance, Site
     from prefill_router.encoders import (
         Encoder,
+        EncoderSource,
         EncodingPlan,
         EncodingReport,
         VllmStates,
     )
+    from prefill_router.engines import RayEngine
 
 _LAYERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
@@ -27,6 +30,7 @@ _Choice = TypeVar("_Choice", bound=str)
 
 
 @app.command()
+@with_engine
 def encode(
     dataset: opt.DataFolder,
     store: Annotated[
@@ -77,12 +81,17 @@ def encode(
         Path | None,
         typer.Option(help="Only write the tokens of the prompts that vLLM has yet to read here."),
     ] = None,
+    gpu_workers: Annotated[
+        str | None,
+        typer.Option(help="Workers of --engine ray with a GPU each, beside those of --workers."),
+    ] = None,
     json: opt.AsDocument = False,
+    engine: "RayEngine | None" = None,
 ) -> None:
     """Read every prompt with an encoder and keep its hidden states.
 
     It can be interrupted at any moment; the same command goes on from there. Several processes or
-    machines share the work with --shard 0/4 ... --shard 3/4 and the same --out.
+    machines share the work with --shard 0/4 ... --shard 3/4 and the same --out, or by an engine.
 
     With --from-vllm the encoder is run by vLLM instead; --layers are those that it extracts.
 
@@ -92,19 +101,20 @@ def encode(
     from prefill_router.data import open_queries
     from prefill_router.encoders import (
         TEMPLATES,
+        EncoderSource,
         load_encoder,
         load_vllm_encoder,
         plan_encoding,
-        run_encoding,
         write_vllm_prompts,
     )
     from prefill_router.files import default_cache
 
-    _check_vllm(from_vllm, layers, write_prompts, computing=device or batch_tokens)
+    _check_vllm(from_vllm, layers, write_prompts, computing=device or batch_tokens or engine)
     part, numbers = _shard(shard), _numbers(layers)
     poolings = _poolings(pooling, encoder)
     keep = one_of("--store-dtype", store_dtype, ROUNDINGS)
     kind = one_of("--template", template, TEMPLATES)
+    gpus = _gpu_workers(engine, gpu_workers, device)
     computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
     queries, progress = open_queries(dataset), BarProgress(console=err)
     options: dict[str, Any] = {
@@ -118,7 +128,12 @@ def encode(
     vllm = None
     if from_vllm is not None:
         vllm = load_vllm_encoder(encoder, from_vllm, progress=progress, **options)
-    network = vllm or load_encoder(encoder, device=device, batch_tokens=batch_tokens, **options)
+    network = vllm or load_encoder(
+        encoder,
+        device=device if engine is None else "cpu",
+        batch_tokens=batch_tokens,
+        **options,
+    )
     sites = _sites(network, layers, poolings)
     plan = plan_encoding(
         *(queries, network, store),
@@ -137,7 +152,10 @@ def encode(
         if not plan.left:
             vllm.require_files(lacking, found=plan.done)
     _print_plan(plan, network.provenance)
-    report = run_encoding(plan, network, progress=progress)
+    source = EncoderSource.of(
+        network, encoder, numbers, batch_tokens, trust_remote_code=trust_remote_code
+    )
+    report = _encoded(plan, network, source, engine, gpus)
     _print_report(plan, report, network, as_json=json)
     if vllm is not None:
         vllm.require_files(lacking, found=plan.done + plan.left)
@@ -159,7 +177,7 @@ def _print_report(
 
 
 def _check_vllm(
-    folder: Path | None, layers: str | None, prompts: Path | None, *, computing: str | int | None
+    folder: Path | None, layers: str | None, prompts: Path | None, *, computing: object
 ) -> None:
     """Check the options of states from vLLM.
 
@@ -177,7 +195,9 @@ def _check_vllm(
             "eagle_aux_hidden_state_layer_ids"
         )
     if computing is not None:
-        raise UsageError("with --from-vllm leave out --device and --batch-tokens, which vLLM has")
+        raise UsageError(
+            "with --from-vllm leave out --device, --batch-tokens and --engine: vLLM has computed"
+        )
     if prompts is None and not folder.is_dir():
         raise UsageError(f"--from-vllm is {folder}, and there is no such folder")
 
@@ -188,6 +208,31 @@ def _print_files(vllm: "VllmStates", plan: "EncodingPlan", lacking: "EncodingPla
         f"{len(vllm.names):,} files in {vllm.folder}, for {plan.left:,} of the prompts that are "
         f"left; {lacking.left:,} prompts have no file, the longest of {longest:,} tokens"
     )
+
+
+def _gpu_workers(
+    engine: "RayEngine | None", text: str | None, device: str | None
+) -> tuple[int, int]:
+    if engine is None and text is not None:
+        raise UsageError("--gpu-workers is an option of --engine ray; add that, or leave it out")
+    if engine is not None and device is not None:
+        raise UsageError("with --engine ray leave out --device; --gpu-workers have a GPU each")
+    return worker_range("--gpu-workers", text) or (0, 0)
+
+
+def _encoded(
+    plan: "EncodingPlan",
+    network: "Encoder",
+    source: "EncoderSource",
+    engine: "RayEngine | None",
+    gpus: tuple[int, int],
+) -> "EncodingReport":
+    from prefill_router.encoders import run_encoding, run_encoding_on
+
+    bar = BarProgress(console=err)
+    if engine is None:
+        return run_encoding(plan, network, progress=bar)
+    return run_encoding_on(engine, plan, source, gpu_workers=gpus, progress=bar)
 
 
 def _print_plan(plan: "EncodingPlan", made_by: "Provenance") -> None:

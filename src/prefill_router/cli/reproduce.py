@@ -10,11 +10,13 @@ from rich.table import Table
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.engine_options import with_engine
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
     from prefill_router.data import RoutingDataset
+    from prefill_router.engines import Engine
     from prefill_router.reproduce import PoolRun, ReproduceMeans, ReproduceOptions
 
 _QUICK = {"seeds": 2, "resamples": 100}
@@ -30,6 +32,7 @@ class BenchName(StrEnum):
 
 
 @app.command()
+@with_engine
 def reproduce(
     data: Annotated[
         Path,
@@ -70,6 +73,7 @@ def reproduce(
         typer.Option("--quick", help="A rehearsal with little training; its numbers mean little."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
+    engine: "Engine | None" = None,
 ) -> None:
     """Rebuild the paper's tables and figures, our numbers beside the paper's.
 
@@ -111,7 +115,14 @@ def reproduce(
     mark(to, STUDY, {"bench": bench.value, "options": options.to_dict(), "means": means.to_dict()})
     bar = BarProgress(console=err)
     runs = work(
-        bench.value, dataset, stores, options=options, means=means, folder=to / WORK, progress=bar
+        bench.value,
+        dataset,
+        stores,
+        options=options,
+        means=means,
+        folder=to / WORK,
+        engine=engine,
+        progress=bar,
     )
     known = _known(data, options, means, runs)
     write(runs, to, title=f"The paper's tables on {data.name}", said=_said(options), known=known)

@@ -7,15 +7,18 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.engine_options import with_engine
 from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
     from prefill_router.data import Split
+    from prefill_router.engines import Engine
     from prefill_router.studies.search import Objective, SearchConfig, SearchResult, Space
 
 
 @app.command()
+@with_engine
 def search(
     space: Annotated[
         str,
@@ -53,6 +56,7 @@ def search(
     encoder_folder: opt.EncoderFolders = None,
     listed: Annotated[bool, typer.Option("--list", help="Only list what can be tried.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print search.json.")] = False,
+    engine: "Engine | None" = None,
 ) -> None:
     """Search features, predictors and calibrations; then look at the test part, once.
 
@@ -71,6 +75,8 @@ def search(
         return
     if data is None or to is None:
         raise UsageError("a search needs --data and --out; only --list works without them")
+    if engine is not None and jobs > 1:
+        raise UsageError("--jobs are processes of this machine; with --engine ray give --workers")
     config = SearchConfig(
         trials=trials,
         folds=folds,
@@ -80,7 +86,7 @@ def search(
         jobs=jobs,
         minutes=minutes,
     )
-    found = _SearchJob(what, config, data, to, split_file, resamples, open_again)
+    found = _SearchJob(what, config, data, to, split_file, resamples, open_again, engine)
     verdict = found.run(store or [], encoder_folder, sealed=sealed)
     if as_json:
         print_json(verdict.to_dict())
@@ -106,9 +112,11 @@ class _SearchJob:
         split_file: Path | None,
         resamples: int,
         again: bool,
+        engine: "Engine | None",
     ) -> None:
         self._space, self._config, self._to, self._data = space, config, to, data
         self._resamples, self._again, self._split = resamples, again, split_file
+        self._engine = engine
 
     def run(
         self, stores: list[Path], encoders: list[Path] | None, *, sealed: bool
@@ -146,7 +154,13 @@ class _SearchJob:
         train, test = seal(dataset, drawn, self._to)
         del dataset  # from here on nothing has test rows until `conclude` opens them
         done = search(
-            train, self._space, states, config=self._config, folder=self._to, progress=bar
+            train,
+            self._space,
+            states,
+            config=self._config,
+            folder=self._to,
+            engine=self._engine,
+            progress=bar,
         )
         verdict = choose(done, self._space, self._config, targets=train.dataset.pool.names)
         self._write(verdict, test.split_for(verdict.winner.recipe, seed=self._config.seed))

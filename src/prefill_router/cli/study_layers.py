@@ -5,19 +5,24 @@ and how many PCA components.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from prefill_router.cli.application import err
+from prefill_router.cli.engine_options import with_engine
 from prefill_router.cli.options import Poolings, SplitFile
 from prefill_router.cli.study import AsJson, Out, Seed, facts, finish, study
 from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
 
+if TYPE_CHECKING:
+    from prefill_router.engines import Engine
+
 
 @study.command()
+@with_engine
 def layers(
     data: Annotated[
         list[Path], typer.Argument(metavar="DATA...", help="Dataset folders, one per pool.")
@@ -31,6 +36,7 @@ def layers(
     ] = False,
     seed: Seed = 0,
     as_json: AsJson = False,
+    engine: "Engine | None" = None,
 ) -> None:
     """Compare the ways to select a layer, for every pool under every encoder.
 
@@ -62,6 +68,7 @@ def layers(
         poolings=poolings,
         all_layers=all_layers,
         seed=seed,
+        engine=engine,
         progress=BarProgress(console=err),
     )
     known = {

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prefill_router.cli.engine_options import with_engine
 from prefill_router.cli.options import SplitFile
 from prefill_router.cli.study import (
     AsJson,
@@ -23,6 +24,7 @@ from prefill_router.cli.study import (
 from prefill_router.cli.usage import UsageError
 
 if TYPE_CHECKING:
+    from prefill_router.engines import Engine
     from prefill_router.studies.learning import Size
 
 FITS = "fits"
@@ -30,6 +32,7 @@ FITS = "fits"
 
 
 @study.command()
+@with_engine
 def learning(
     config: Config,
     data: Data,
@@ -47,6 +50,7 @@ def learning(
     seed: Seed = 0,
     encoder_folder: Folders = None,
     as_json: AsJson = False,
+    engine: "Engine | None" = None,
 ) -> None:
     """Fit each router on fewer labels and say whether more of them would help, and which.
 
@@ -72,6 +76,7 @@ def learning(
         opened.drawn,
         plan=plan,
         folder=_fits(to),
+        engine=engine,
         progress=opened.bar,
     )
     made = report_of(found, title=f"Learning curves on {data.name}", known=opened.known)

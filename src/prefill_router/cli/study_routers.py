@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prefill_router.cli.engine_options import with_engine
 from prefill_router.cli.options import SplitFile
 from prefill_router.cli.study import (
     AsJson,
@@ -32,11 +33,13 @@ from prefill_router.errors import ConfigError
 
 if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset, Split
+    from prefill_router.engines import Engine
     from prefill_router.router import Router
     from prefill_router.studies import RecipeFailure, Shift
 
 
 @study.command()
+@with_engine
 def seeds(
     config: Config,
     data: Data,
@@ -47,6 +50,7 @@ def seeds(
     seed: Seed = 0,
     encoder_folder: Folders = None,
     as_json: AsJson = False,
+    engine: "Engine | None" = None,
 ) -> None:
     """Fit each router with several seeds on one split: mean, standard deviation, extremes.
 
@@ -67,6 +71,7 @@ def seeds(
         count=count,
         seed=seed,
         folder=to / ROUTERS,
+        engine=engine,
         progress=opened.bar,
     )
     require_some(found.spreads, found.failed)
@@ -78,6 +83,7 @@ _BY = ("train", "test")
 
 
 @study.command()
+@with_engine
 def ratio(
     config: Config,
     data: Data,
@@ -94,6 +100,7 @@ def ratio(
     seed: Seed = 0,
     encoder_folder: Folders = None,
     as_json: AsJson = False,
+    engine: "Engine | None" = None,
 ) -> None:
     """Send each share of the queries to the strong target, in the router's own order.
 
@@ -116,7 +123,7 @@ def ratio(
     opened = begin(
         "ratio", given, {"strong": strong, "strong_by": strong_by, "resamples": resamples}, check
     )
-    routers, failed = _routers(opened, seed)
+    routers, failed = _routers(opened, seed, engine)
     part = opened.dataset.select(opened.drawn["train" if strong_by == "train" else "test"])
     test = opened.dataset.select(opened.drawn["test"])
     found = routing_ratio(
@@ -133,7 +140,9 @@ def ratio(
     finish(report_ratio(found, title=title, known=known, failed=failed), to, as_json=as_json)
 
 
-def _routers(opened: OpenedStudy, seed: int) -> "tuple[dict[str, Router], list[RecipeFailure]]":
+def _routers(
+    opened: OpenedStudy, seed: int, engine: "Engine | None"
+) -> "tuple[dict[str, Router], list[RecipeFailure]]":
     """The router itself where its folder was given, else those of the recipes."""
     from prefill_router.fitting import FitConfig
     from prefill_router.reporting import ROUTERS
@@ -148,6 +157,7 @@ def _routers(opened: OpenedStudy, seed: int) -> "tuple[dict[str, Router], list[R
         opened.drawn,
         config=FitConfig(seed=seed),
         folder=opened.folder / ROUTERS,
+        engine=engine,
         progress=opened.bar,
     )
     require_some(fitted, failed)
@@ -155,6 +165,7 @@ def _routers(opened: OpenedStudy, seed: int) -> "tuple[dict[str, Router], list[R
 
 
 @study.command()
+@with_engine
 def shift(
     config: Config,
     data: Data,
@@ -177,6 +188,7 @@ def shift(
     seed: Seed = 0,
     encoder_folder: Folders = None,
     as_json: AsJson = False,
+    engine: "Engine | None" = None,
 ) -> None:
     """Train on some benchmarks or domains and test on others, beside routers trained on all.
 
@@ -207,6 +219,7 @@ def shift(
         resamples=resamples,
         seed=seed,
         folder=to / ROUTERS,
+        engine=engine,
         progress=opened.bar,
     )
     require_some(found.routers, found.failed)

@@ -33,3 +33,4 @@ from .run import (
     run_encoding as run_encoding,
 )
 from .vllm_states import VllmStates as VllmStates, write_vllm_prompts as write_vllm_prompts
+from .workers import EncoderSource as EncoderSource, run_encoding_on as run_encoding_on

@@ -23,6 +23,7 @@ from prefill_router.activations import (
     SHARDS,
     ActivationStore,
     Layout,
+    Provenance,
     Rounding,
     Site,
     key_digests,
@@ -216,10 +217,7 @@ def run_encoding(
         ProvenanceError: The store holds states of another encoder, other sites or another type.
         StoreError: The folder isn't a store, the disk is full, or a state isn't finite.
     """
-    prepare_store(plan.out, encoder.provenance, plan.layout)
-    plan.check_space()
-    for folder in (plan.out, plan.out / SHARDS):
-        remove_stale_locks(folder)
+    prepare(plan, encoder.provenance)
     start = time.perf_counter()
     with (progress or SilentProgress()).task("tokens", total=float(plan.tokens_left)) as advance:
         busy = list(plan.chunks)
@@ -257,6 +255,14 @@ def encode_dataset(
     )
     run_encoding(plan, encoder, progress=progress)
     return ActivationStore.open(out)
+
+
+def prepare(plan: EncodingPlan, provenance: Provenance) -> None:
+    """Make the store, check that it suits the plan, and remove what killed writers left there."""
+    prepare_store(plan.out, provenance, plan.layout)
+    plan.check_space()
+    for folder in (plan.out, plan.out / SHARDS):
+        remove_stale_locks(folder)
 
 
 def encode_chunk(

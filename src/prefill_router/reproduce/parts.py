@@ -114,6 +114,7 @@ def ablation_part(scene: PoolContext) -> dict[str, Any]:
         scene.stores,
         dim=scene.options.dim,
         seed=scene.options.seed,
+        engine=scene.engine,
         progress=scene.progress,
     )
     return {
@@ -138,6 +139,7 @@ def seeds_part(scene: PoolContext) -> dict[str, Any]:
         count=scene.options.seeds,
         seed=scene.options.seed,
         folder=scene.place("seeds"),
+        engine=scene.engine,
         progress=scene.progress,
     ).to_dict()
 
@@ -203,6 +205,7 @@ def _shift(scene: PoolContext, shift: Shift, name: str) -> dict[str, Any]:
         resamples=scene.options.resamples,
         seed=scene.options.seed,
         folder=scene.place(f"shift_{name}"),
+        engine=scene.engine,
         progress=scene.progress,
     ).to_dict()
 

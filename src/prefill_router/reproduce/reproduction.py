@@ -9,6 +9,7 @@ import numpy as np
 
 from prefill_router.activations import Activations
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
+from prefill_router.engines import Engine
 from prefill_router.fitting import Recipe, gather
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reproduce.parts import make_parts
@@ -75,6 +76,7 @@ def reproduce(
     means: ReproduceMeans | None = None,
     studies: Collection[str] | None = None,
     folder: Path | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> list[PoolRun]:
     """Reproduce every pool of the paper that is in the data.
@@ -87,6 +89,7 @@ def reproduce(
         means: Encoders, prices and other inputs.
         studies: Names in `PARTS`; all of them if not given.
         folder: Keeps fitted routers and results, so that interrupted work can resume.
+        engine: Where the fits run; in this process if not given.
         progress: Reports the progress of the work.
 
     Raises:
@@ -110,7 +113,7 @@ def reproduce(
     runs = []
     for found in find_pools(bench, with_input_tokens(dataset, states)):
         place = None if folder is None else folder / found.pool
-        scene = _fitted(found, recipes, states, options, means, place, shown)
+        scene = _fitted(found, recipes, states, options, means, place, engine, shown)
         parts = make_parts(scene, None if place is None else place / "studies", only=studies)
         runs.append(PoolRun(found, scene.drawn, scene.result, parts, options))
     return runs
@@ -140,6 +143,7 @@ def _fitted(
     options: ReproduceOptions,
     means: ReproduceMeans,
     folder: Path | None,
+    engine: Engine | None,
     progress: Progress,
 ) -> PoolContext:
     drawn = split(found.dataset, seed=options.seed)
@@ -155,11 +159,14 @@ def _fitted(
         states=states,
         encoders=means.encoders,
         recipes=recipes,
-        result=run_plan(plan, found.dataset, states, folder=place, progress=progress),
+        result=run_plan(
+            plan, found.dataset, states, folder=place, engine=engine, progress=progress
+        ),
         options=options,
         folder=folder,
         sources=means.sources,
         charge=means.charge,
         speeds=means.speeds,
+        engine=engine,
         progress=progress,
     )

@@ -13,6 +13,7 @@ from prefill_router.activations import Activations
 from prefill_router.calibration import CalibratorKind
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.encoders import MINILM
+from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError
 from prefill_router.features import FamilyConfig, PrefillConfig, TextNetworkConfig
 from prefill_router.fitting import Recipe, SoftLabels
@@ -254,6 +255,7 @@ class PoolContext:
         sources: Where encoders are found, for timing them.
         charge: The price of the encoder.
         speeds: The speeds of the targets, by target.
+        engine: Where the fits run; None is this process.
         progress: Reports the progress of the work.
     """
 
@@ -269,6 +271,7 @@ class PoolContext:
     sources: EncoderSources = field(default_factory=EncoderSources)
     charge: Charge = field(default_factory=lambda: Charge(per_million_tokens=QWEN_PRICE))
     speeds: Mapping[str, Speed] = field(default_factory=dict)
+    engine: Engine | None = None
     progress: Progress = field(default_factory=SilentProgress)
 
     @property

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Pooling, Site
 from prefill_router.data import RoutingDataset, stratified_folds
+from prefill_router.engines import Engine, LocalEngine
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import plain
 from prefill_router.features import (
@@ -32,7 +33,7 @@ from prefill_router.layers import (
 )
 from prefill_router.plotting import Figure
 from prefill_router.probes import FOLDS, Probes, auc_over_folds
-from prefill_router.progress import Progress, SilentProgress
+from prefill_router.progress import Progress
 from prefill_router.reporting import (
     QUIET,
     UNDERLINED,
@@ -152,6 +153,7 @@ def ablation_study(
     poolings: Sequence[Pooling] = ("last",),
     all_layers: bool = False,
     seed: int = 0,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> AblationStudy:
     """Compare the methods of selecting a layer for every pool with every encoder.
@@ -163,31 +165,54 @@ def ablation_study(
         poolings: Poolings of the candidate sites; the last token alone by default, as in the paper.
         all_layers: Whether layers below ceil(L/2) are candidates too.
         seed: Random seed of the folds.
+        engine: Where the work runs; in this process if not given.
         progress: Reports the progress of the work.
 
     Raises:
         ConfigError: There is no pool or store, no store holds a pool's queries, or no target can be
             evaluated.
     """
-    shown, labels = progress or SilentProgress(), encoder_labels(stores)
-    rows, skipped = list[EncoderAblation](), list[tuple[str, str]]()
-    for pool, train in pools.items():
-        for label, store in zip(labels, stores, strict=True):
-            if store.missing(train.prompt_keys):
-                skipped.append((pool, label))
-                continue
-            sites = candidate_sites(store, poolings=poolings, all_layers=all_layers)
-            found = survey(store, train, sites=sites, dim=dim, progress=shown)
-            grid = search(store, train, sites=sites, dims=(dim,), seed=seed, progress=shown)
-            ways = ablation(found, grid, dim=dim, poolings=poolings)
-            blocks = _probed_blocks(store, train, ways, sites=sites, seed=seed, progress=shown)
-            rows.append(EncoderAblation(pool, label, ways, blocks))
+    labels = encoder_labels(stores)
+    pairs = [(pool, label) for pool in pools for label in labels]
+    held = dict(zip(labels, stores, strict=True))
+    skipped = [(p, label) for p, label in pairs if held[label].missing(pools[p].prompt_keys)]
+    shared = _AblationInputs(pools, held, dim, tuple(poolings), all_layers, seed)
+    rows = (engine or LocalEngine()).map(
+        _ablated,
+        shared,
+        [pair for pair in pairs if pair not in skipped],
+        finish=lambda _pair, row: row,
+        progress=progress,
+    )
     if not rows:
         raise ConfigError(
             f"none of {len(stores)} stores holds the states of all train queries of a pool of "
             f"{list(pools)}; encode them, or name other stores"
         )
     return AblationStudy(tuple(rows), tuple(skipped), dim, tuple(poolings), seed)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _AblationInputs:
+    """What the tasks of the study share: pools and stores by name, and the options."""
+
+    pools: Mapping[str, RoutingDataset]
+    stores: Mapping[str, Activations]
+    dim: int
+    poolings: tuple[Pooling, ...]
+    all_layers: bool
+    seed: int
+
+
+def _ablated(shared: _AblationInputs, pair: tuple[str, str], shown: Progress) -> EncoderAblation:
+    train, store, dim = shared.pools[pair[0]], shared.stores[pair[1]], shared.dim
+    sites = candidate_sites(store, poolings=shared.poolings, all_layers=shared.all_layers)
+    found = survey(store, train, sites=sites, dim=dim, progress=shown)
+    grid = search(store, train, sites=sites, dims=(dim,), seed=shared.seed, progress=shown)
+    ways = ablation(found, grid, dim=dim, poolings=shared.poolings)
+    blocks = _probed_blocks(store, train, ways, sites=sites, seed=shared.seed, progress=shown)
+    return EncoderAblation(*pair, ways, blocks)
 
 
 def _probed_blocks(

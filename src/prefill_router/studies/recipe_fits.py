@@ -3,22 +3,25 @@
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 
 from prefill_router import __version__, files
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset, Split
+from prefill_router.engines import Engine, LocalEngine
 from prefill_router.errors import ConfigError, FitError, MissingExtraError, StoreError
 from prefill_router.fitting import FitConfig, Recipe, learn
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting import Part
 from prefill_router.router import Router
 
+Kept = TypeVar("Kept")
 _TIMES = ".times.json"
 """Suffix of the file beside a router's folder: the duration of the fit, which isn't reproducible,
 and a digest of its inputs."""
@@ -68,6 +71,33 @@ def warnings(failed: Sequence[RecipeFailure], *, end: str = ":") -> list[str]:
     return [f"{one.name} could not be fitted{end} {one.why}" for one in failed]
 
 
+Fitted = RecipeFit | RecipeFailure
+Inputs = tuple[RoutingDataset, tuple[Activations, ...]]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FitJob:
+    """One fit of a study.
+
+    Attributes:
+        name: The recipe's name.
+        config: The options of the fit, the recipe among them.
+        drawn: The split.
+        folder: Keeps the router once it is fitted, under its recipe's name; None keeps nothing.
+    """
+
+    name: str
+    config: FitConfig
+    drawn: Split
+    folder: Path | None = None
+
+    @property
+    def place(self) -> Path | None:
+        """The router's folder."""
+        return None if self.folder is None else self.folder / _file_name(self.name)
+
+
 def fit_all(
     dataset: RoutingDataset,
     recipes: Mapping[str, Recipe],
@@ -77,6 +107,7 @@ def fit_all(
     calibrated: Split | None = None,
     config: FitConfig | None = None,
     folder: Path | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[RecipeFit], list[RecipeFailure]]:
     """Fit each recipe on the train part; the test part isn't used.
@@ -90,49 +121,99 @@ def fit_all(
         config: The options of the fits other than the recipe.
         folder: Keeps each router once it is fitted, and reuses kept routers of the same recipe,
             data, prices, states and split; nothing is kept if not given.
+        engine: Where the fits run; in this process if not given.
         progress: Reports the progress of the work.
 
     Returns:
         The routers in the order of the recipes, and the recipes that failed.
     """
-    shown, fitted, failed = progress or SilentProgress(), list[RecipeFit](), list[RecipeFailure]()
-    with shown.task("routers", total=float(len(recipes))) as advance:
-        for name, recipe in recipes.items():
-            wanted = replace(config or FitConfig(), recipe=recipe)
-            place = None if folder is None else folder / _file_name(name)
-            try:
-                used = drawn if recipe.calibration == "none" else calibrated or drawn
-                fitted.append(_one(dataset, states, used, name, wanted, place))
-            except (MissingExtraError, FitError) as error:
-                failed.append(RecipeFailure(name, str(error)))
-            advance(note=name)
-    return fitted, failed
+    jobs = [
+        FitJob(
+            name,
+            replace(config or FitConfig(), recipe=recipe),
+            drawn if recipe.calibration == "none" else calibrated or drawn,
+            folder,
+        )
+        for name, recipe in recipes.items()
+    ]
+    made = fit_jobs(
+        dataset, states, jobs, finish=lambda _, one: one, engine=engine, progress=progress
+    )
+    fitted = [one for one in made if isinstance(one, RecipeFit)]
+    return fitted, [one for one in made if isinstance(one, RecipeFailure)]
 
 
-def _one(
+def fit_jobs(
     dataset: RoutingDataset,
     states: Sequence[Activations],
-    drawn: Split,
-    name: str,
-    config: FitConfig,
-    place: Path | None,
-) -> RecipeFit:
-    made = _made_of(dataset, states, config.recipe)
-    told = {} if place is None else _told(place)
-    held = None
-    if place is not None and told.get("made") == made:
-        held = _held(place, dataset, drawn, config)
-    if held is not None:
-        return RecipeFit(name, config.recipe, held, told["seconds"])
+    jobs: Sequence[FitJob],
+    *,
+    finish: Callable[[FitJob, Fitted], Kept],
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> list[Kept]:
+    """Run the fits of a study.
+
+    Args:
+        dataset: Scored answers.
+        states: Hidden states for the features.
+        jobs: The fits. Routers that their folders keep aren't fitted again.
+        finish: Called with each job and its router, or the reason why there is none, as soon as
+            that is there, in any order; what it returns is kept.
+        engine: Where the fits run; in this process if not given.
+        progress: Reports the progress of the work.
+
+    Returns:
+        What `finish` returned, in the order of the jobs.
+    """
+    with (progress or SilentProgress()).task("routers", total=float(len(jobs))) as advance:
+
+        def finished(job: FitJob, made: Fitted) -> Kept:
+            kept = finish(job, made)
+            advance(note=job.name)
+            return kept
+
+        shared = (dataset, tuple(states))
+        return (engine or LocalEngine()).map(
+            _fit,
+            shared,
+            jobs,
+            held=partial(_kept, shared),
+            keep=partial(_keep, shared),
+            finish=finished,
+        )
+
+
+def _fit(shared: Inputs, job: FitJob, progress: Progress) -> Fitted:
+    del progress
     began = time.monotonic()
-    router = learn(dataset, states, drawn, config=config)
-    seconds = time.monotonic() - began
-    if place is not None:
-        # The file about an earlier router in this folder must not outlive that router.
-        place.with_suffix(_TIMES).unlink(missing_ok=True)
-        router.save(place)
-        files.write_json(place.with_suffix(_TIMES), {"seconds": seconds, "made": made})
-    return RecipeFit(name, config.recipe, router, seconds)
+    try:
+        router = learn(*shared, job.drawn, config=job.config)
+    except (MissingExtraError, FitError) as error:
+        return RecipeFailure(job.name, str(error))
+    return RecipeFit(job.name, job.config.recipe, router, time.monotonic() - began)
+
+
+def _kept(shared: Inputs, job: FitJob) -> RecipeFit | None:
+    if job.place is None:
+        return None
+    told = _told(job.place)
+    if told.get("made") != _made_of(*shared, job.config.recipe):
+        return None
+    held = _held(job.place, shared[0], job.drawn, job.config)
+    if held is None:
+        return None
+    return RecipeFit(job.name, job.config.recipe, held, told["seconds"])
+
+
+def _keep(shared: Inputs, job: FitJob, fit: Fitted) -> None:
+    if job.place is None or isinstance(fit, RecipeFailure):
+        return
+    # The file about an earlier router in this folder must not outlive that router.
+    job.place.with_suffix(_TIMES).unlink(missing_ok=True)
+    fit.router.save(job.place)
+    made = _made_of(*shared, job.config.recipe)
+    files.write_json(job.place.with_suffix(_TIMES), {"seconds": fit.seconds, "made": made})
 
 
 def _made_of(dataset: RoutingDataset, states: Sequence[Activations], recipe: Recipe) -> str:

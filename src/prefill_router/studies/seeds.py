@@ -5,21 +5,23 @@ split and judged on the same test queries. This is the noise of training; the bo
 variability over queries.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset, Split
+from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import HEADLINE, NOTHING, Scorer, Trial, digits, ones, plain
 from prefill_router.fitting import FitConfig, Recipe
 from prefill_router.plotting import Figure
-from prefill_router.progress import Advance, Progress, SilentProgress
+from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting import (
     BLUE,
     ORANGE,
@@ -36,7 +38,14 @@ from prefill_router.reporting import (
     new_figure,
     style,
 )
-from prefill_router.studies.recipe_fits import RecipeFailure, failures, fit_all, warnings
+from prefill_router.studies.recipe_fits import (
+    FitJob,
+    Fitted,
+    RecipeFailure,
+    failures,
+    fit_jobs,
+    warnings,
+)
 
 Number = Literal["auc_mean", "brier_mean", "max_lam_accuracy", "p_auccc", "argmax_accuracy"]
 NUMBERS: tuple[Number, ...] = get_args(Number)
@@ -167,6 +176,7 @@ def seed_study(
     count: int = 10,
     seed: int = 0,
     folder: Path | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> SeedStudy:
     """Fit every recipe with the seeds `seed`, `seed + 1`, ... on one split.
@@ -181,6 +191,7 @@ def seed_study(
         count: Number of seeds.
         seed: The first seed.
         folder: Keeps each router once it is fitted, so that interrupted work can resume.
+        engine: Where the fits run; in this process if not given.
         progress: Reports the progress of the work.
 
     Raises:
@@ -188,74 +199,71 @@ def seed_study(
     """
     if count < 2 or seed < 0:
         raise ConfigError(f"{count} seeds from {seed}; give at least 2, from 0 up (10 is usual)")
-    spreads, failed = list[Spread](), list[RecipeFailure]()
-    test = dataset.select(drawn["test"])
-    with (progress or SilentProgress()).task("fits", total=float(count * len(recipes))) as advance:
-        for name, recipe in recipes.items():
-            used = drawn if recipe.calibration == "none" else calibrated or drawn
-            fits = _Fits(dataset, states, used, test, folder)
-            lost = fits.run(name, recipe, range(seed, seed + count), advance)
-            if lost is None:
-                spreads.append(fits.spread(name))
-            else:
-                failed.append(lost)
-            advance(count - len(fits.seeds), note=name)
-    return SeedStudy(tuple(spreads), tuple(failed), len(test), seed, count)
+    test, shown = dataset.select(drawn["test"]), progress or SilentProgress()
+    found: dict[str, list[_SeedFit | RecipeFailure]] = {name: [] for name in recipes}
+    # The first seeds say which recipes are deterministic; only the others get all seeds.
+    for seeds in (range(seed, seed + min(ENOUGH, count)), range(seed + ENOUGH, seed + count)):
+        wanted = [name for name in recipes if _varies(found[name])]
+        jobs = [
+            FitJob(
+                name,
+                FitConfig(seed=number, recipe=recipes[name]),
+                drawn if recipes[name].calibration == "none" else calibrated or drawn,
+                None if folder is None else folder / f"seed-{number}",
+            )
+            for name in wanted
+            for number in seeds
+        ]
+        judge = partial(_judged, test, states)
+        made = fit_jobs(dataset, states, jobs, finish=judge, engine=engine, progress=shown)
+        for job, one in zip(jobs, made, strict=True):
+            found[job.name].append(one)
+    lost = [
+        next((f for f in fits if isinstance(f, RecipeFailure)), None) for fits in found.values()
+    ]
+    spreads = [
+        _spread(name, [fit for fit in fits if isinstance(fit, _SeedFit)])
+        for (name, fits), failed in zip(found.items(), lost, strict=True)
+        if failed is None
+    ]
+    return SeedStudy(tuple(spreads), tuple(filter(None, lost)), len(test), seed, count)
 
 
-class _Fits:
-    """The fits of one recipe so far."""
+@final
+@dataclass(frozen=True, eq=False)
+class _SeedFit:
+    """The metrics of one fit, and a digest of its predictions."""
 
-    def __init__(
-        self,
-        dataset: RoutingDataset,
-        states: Sequence[Activations],
-        drawn: Split,
-        test: RoutingDataset,
-        folder: Path | None,
-    ) -> None:
-        self.dataset, self.states, self.drawn, self.test = dataset, states, drawn, test
-        self.folder = folder
-        self.seeds: list[int] = []
-        self.values: dict[Number, list[float]] = {name: [] for name in NUMBERS}
-        self.first: NDArray[np.float64] | None = None
-        self.same = True
+    seed: int
+    values: Mapping[Number, float]
+    predicted: bytes
 
-    def run(
-        self, name: str, recipe: Recipe, seeds: Sequence[int], advance: Advance
-    ) -> RecipeFailure | None:
-        for seed in seeds:
-            lost = self._add(name, recipe, seed)
-            if lost is not None:
-                return lost
-            advance(note=f"{name}, seed {seed}")
-            if self.same and len(self.seeds) >= ENOUGH:
-                break
-        return None
 
-    def _add(self, name: str, recipe: Recipe, seed: int) -> RecipeFailure | None:
-        place = None if self.folder is None else self.folder / f"seed-{seed}"
-        config = FitConfig(seed=seed)
-        fitted, failed = fit_all(
-            self.dataset, {name: recipe}, self.states, self.drawn, config=config, folder=place
-        )
-        if failed:
-            return failed[0]
-        router = fitted[0].router
-        predicted = router.predict(self.test, stores=self.states)
-        if self.first is None:
-            self.first = predicted.correctness
-        self.same = self.same and np.array_equal(self.first, predicted.correctness)
-        scorer = Scorer(Trial.join(predicted, self.test, policy=router.policy))
-        headline = scorer.score(ones(len(self.test))).headline
-        for number, values in self.values.items():
-            values.append(float(headline[number][0]))
-        self.seeds.append(seed)
-        return None
+def _varies(fits: Sequence[_SeedFit | RecipeFailure]) -> bool:
+    """Whether the fits so far exist and differ, so that more seeds would add something."""
+    digests = {fit.predicted for fit in fits if isinstance(fit, _SeedFit)}
+    return not fits or (
+        len(digests) > 1 and not any(isinstance(fit, RecipeFailure) for fit in fits)
+    )
 
-    def spread(self, name: str) -> Spread:
-        values = {number: tuple(each) for number, each in self.values.items()}
-        return Spread(name, values, tuple(self.seeds), self.same and len(self.seeds) > 1)
+
+def _judged(
+    test: RoutingDataset, states: Sequence[Activations], job: FitJob, made: Fitted
+) -> _SeedFit | RecipeFailure:
+    if isinstance(made, RecipeFailure):
+        return made
+    predicted = made.router.predict(test, stores=states)
+    scorer = Scorer(Trial.join(predicted, test, policy=made.router.policy))
+    headline = scorer.score(ones(len(test))).headline
+    values = {number: float(headline[number][0]) for number in NUMBERS}
+    digest = hashlib.sha256(predicted.correctness.tobytes()).digest()
+    return _SeedFit(job.config.seed, values, digest)
+
+
+def _spread(name: str, fits: Sequence[_SeedFit]) -> Spread:
+    values = {number: tuple(fit.values[number] for fit in fits) for number in NUMBERS}
+    same = len({fit.predicted for fit in fits}) == 1
+    return Spread(name, values, tuple(fit.seed for fit in fits), same and len(fits) > 1)
 
 
 _CAPTION = (

@@ -17,13 +17,14 @@ from typing import Any, Literal, final, get_args
 
 from prefill_router.activations import Activations
 from prefill_router.data import Part, Query, RoutingDataset, Split, split
+from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate, Estimates, paired
 from prefill_router.fitting import FitConfig, Recipe
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting import ends, plain_numbers
 from prefill_router.router import Router
-from prefill_router.studies.recipe_fits import RecipeFailure, fit_all
+from prefill_router.studies.recipe_fits import FitJob, RecipeFailure, fit_jobs
 
 Arm = Literal["reference", "shifted", "equal"]
 """Trained on the whole train part; on the shift's part of it; on equally many random queries."""
@@ -300,6 +301,7 @@ def shift_study(
     resamples: int = 1000,
     seed: int = 0,
     folder: Path | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> ShiftStudy:
     """Fit every recipe in the three arms: the shifted one and two references.
@@ -313,6 +315,7 @@ def shift_study(
         resamples: Bootstrap resamples, the same for all arms.
         seed: Random seed of the training, the draw of the equal reference and the resamples.
         folder: Keeps each router once it is fitted, so that interrupted work can resume.
+        engine: Where the fits run; in this process if not given.
         progress: Reports the progress of the work.
 
     Raises:
@@ -324,18 +327,22 @@ def shift_study(
     shown, parts = progress or SilentProgress(), arms(dataset, drawn, shift, seed=seed)
     found, failed = list[ShiftResult](), list[RecipeFailure]()
     fitted: dict[Arm, dict[str, Router]] = {arm: {} for arm in ARMS}
-    for arm in ARMS:
-        routers, lost = fit_all(
-            dataset,
-            recipes,
-            states,
+    asked = [(arm, name) for arm in ARMS for name in recipes]
+    jobs = [
+        FitJob(
+            name,
+            FitConfig(seed=seed, recipe=recipes[name]),
             parts.splits[arm],
-            config=FitConfig(seed=seed),
-            folder=None if folder is None else folder / arm,
-            progress=shown,
+            None if folder is None else folder / arm,
         )
-        fitted[arm] = {one.name: one.router for one in routers}
-        failed += [RecipeFailure(one.name, f"{arm}: {one.why}") for one in lost]
+        for arm, name in asked
+    ]
+    made = fit_jobs(dataset, states, jobs, finish=lambda _, one: one, engine=engine, progress=shown)
+    for (arm, name), one in zip(asked, made, strict=True):
+        if isinstance(one, RecipeFailure):
+            failed.append(RecipeFailure(name, f"{arm}: {one.why}"))
+        else:
+            fitted[arm][name] = one.router
     test = dataset.select(parts.splits["reference"]["test"])
     for name in recipes:
         if all(name in fitted[arm] for arm in ARMS):

@@ -14,6 +14,7 @@ import numpy as np
 
 from prefill_router.activations import Activations
 from prefill_router.data import FRACTIONS, WITH_CALIBRATION, RoutingDataset, Split, split
+from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import HEADLINE, Estimates, Evaluation, evaluate, paired
 from prefill_router.fitting import FitConfig, Recipe, read_recipes
@@ -157,6 +158,7 @@ def run_plan(
     states: Sequence[Activations],
     *,
     folder: Path | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> ComparisonResult:
     """Fit every router on the train part, and then judge all of them on the test part.
@@ -166,6 +168,7 @@ def run_plan(
         dataset: Scored answers.
         states: Hidden states for the features, see `fitting.gather`.
         folder: Keeps each router once it is fitted, so that interrupted work can resume.
+        engine: Where the fits run; in this process if not given.
         progress: Reports the progress of the work.
 
     Raises:
@@ -180,6 +183,7 @@ def run_plan(
         calibrated=plan.calibrated,
         config=FitConfig(seed=plan.seed),
         folder=folder,
+        engine=engine,
         progress=shown,
     )
     lost = [one.why for one in failed if one.name == plan.reference]

@@ -5,7 +5,7 @@ The predictions of each fit are kept once they are made, so that interrupted wor
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -19,6 +19,7 @@ from prefill_router import __version__, files
 from prefill_router.activations import Activations
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset, Split
+from prefill_router.engines import Engine, LocalEngine
 from prefill_router.errors import ConfigError, CorruptError, DataError, FitError, MissingExtraError
 from prefill_router.evaluation import Estimate, Trial, Weights, chunks, ones
 from prefill_router.fitting import FitConfig, Recipe, learn
@@ -78,6 +79,7 @@ def study_learning(
     *,
     plan: LearningPlan | None = None,
     folder: Path | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> LearningStudy:
     """Fit on subsets of the labels and judge the fits on the test part.
@@ -89,6 +91,7 @@ def study_learning(
         drawn: The split; only its train and calibration parts are subsampled and used for fitting.
         plan: The options; the defaults if not given.
         folder: Keeps the predictions of each fit, so that interrupted work can resume.
+        engine: Where the fits run; in this process if not given.
         progress: Reports the progress of the work.
 
     Raises:
@@ -101,15 +104,20 @@ def study_learning(
         _ = recipe.fixed_policy
     plan, shown = plan or LearningPlan(), progress or SilentProgress()
     sizes = tuple(dict.fromkeys((*(plan.sizes or sizes_for(dataset, drawn)), FULL)))
-    work = _LearningWork(dataset, tuple(states), drawn, plan, folder)
+    work = _LearningWork(dataset, tuple(states), drawn, plan, recipes, folder)
     train = dataset.select(drawn["train"])
-    count = float(len(recipes) * len(sizes) * plan.draws)
-    made: dict[str, list[_Fit]] = {name: [] for name in recipes}
-    with shown.task("fits", total=count) as advance:
-        for name, recipe in recipes.items():
-            for fit in work.fits(recipe, sizes):
-                made[name].append(fit)
-                advance(note=f"{name} {fit.words}")
+    asked = [(name, size, d) for name in recipes for size in sizes for d in range(plan.draws)]
+    with shown.task("fits", total=float(len(asked))) as advance:
+
+        def finish(one: _Asked, fit: _Fit) -> _Fit:
+            advance(note=f"{one[0]} {fit.words}")
+            return fit
+
+        fits = (engine or LocalEngine()).map(
+            _fit, work, asked, held=work.held, keep=work.keep, finish=finish
+        )
+    each = len(sizes) * plan.draws
+    made = {name: fits[i * each : (i + 1) * each] for i, name in enumerate(recipes)}
     curves = {name: _curve(name, work, sizes, fits, shown) for name, fits in made.items()}
     costs = train.observed_cost[~np.isnan(train.correct)]
     return LearningStudy(
@@ -141,6 +149,10 @@ class _Fit:
         return f"{self.queries:,} queries, {self.size.words}, draw {self.draw + 1}"
 
 
+_Asked = tuple[str, Size, int]
+"""The name of a recipe, a size, and the number of the draw."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class _LearningWork:
@@ -148,45 +160,52 @@ class _LearningWork:
     states: tuple[Activations, ...]
     drawn: Split
     plan: LearningPlan
+    recipes: Mapping[str, Recipe]
     folder: Path | None
 
     @property
     def test(self) -> RoutingDataset:
         return self.dataset.select(self.drawn["test"])
 
-    def fits(self, recipe: Recipe, sizes: Sequence[Size]) -> Iterator[_Fit]:
-        for size in sizes:
-            for draw in range(self.plan.draws):
-                yield self._fit(recipe, size, draw)
-
-    def _fit(self, recipe: Recipe, size: Size, draw: int) -> _Fit:
-        seed = self.plan.seed + draw
+    def thinned(self, asked: _Asked) -> tuple[RoutingDataset, Split, FitConfig, _Fit]:
+        """The inputs of a fit, and the fit without its predictions."""
+        name, size, draw = asked
+        seed, recipe = self.plan.seed + draw, self.recipes[name]
         less, kept = thinned(self.dataset, self.drawn, size, seed=seed)
         train, config = less.select(kept["train"]), FitConfig(recipe=recipe, seed=seed)
-        found = _Fit(size, draw, len(train), labels_of(train), None, "", recipe)
-        try:
-            return replace(found, predictions=self._predicted(less, kept, config, size))
-        except MissingExtraError:
-            raise
-        except (FitError, ConfigError, DataError) as error:
-            if size == FULL:  # a smaller size may fail for lack of data
-                raise
-            return replace(found, why=str(error))
+        return less, kept, config, _Fit(size, draw, len(train), labels_of(train), None, "", recipe)
 
-    def _predicted(
-        self, less: RoutingDataset, kept: Split, config: FitConfig, size: Size
-    ) -> Predictions:
-        test = self.test
+    def path(self, kept: Split, config: FitConfig, size: Size) -> Path | None:
+        if self.folder is None:
+            return None
         key = key_of(self.dataset, self.states, kept, config, size)
-        path = None if self.folder is None else self.folder / f"{key}.safetensors"
+        return self.folder / f"{key}.safetensors"
+
+    def held(self, asked: _Asked) -> _Fit | None:
+        _, kept, config, fit = self.thinned(asked)
+        path, test = self.path(kept, config, fit.size), self.test
         before = None if path is None else held(path, test.query_ids, test.pool.names)
-        if before is not None:
-            return before
-        router = learn(less, self.states, kept, config=config)
-        predictions = router.predict(test, stores=self.states)
-        if path is not None:
-            keep(path, predictions)
-        return predictions
+        return None if before is None else replace(fit, predictions=before)
+
+    def keep(self, asked: _Asked, fit: _Fit) -> None:
+        _, kept, config, _ = self.thinned(asked)
+        path = self.path(kept, config, fit.size)
+        if path is not None and fit.predictions is not None:
+            keep(path, fit.predictions)
+
+
+def _fit(work: _LearningWork, asked: _Asked, progress: Progress) -> _Fit:
+    del progress
+    less, kept, config, fit = work.thinned(asked)
+    try:
+        router = learn(less, work.states, kept, config=config)
+        return replace(fit, predictions=router.predict(work.test, stores=work.states))
+    except MissingExtraError:
+        raise
+    except (FitError, ConfigError, DataError) as error:
+        if fit.size == FULL:  # a smaller size may fail for lack of data
+            raise
+        return replace(fit, why=str(error))
 
 
 def _curve(

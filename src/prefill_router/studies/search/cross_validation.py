@@ -1,23 +1,20 @@
 """The search: candidates are proposed, scored fold by fold, stopped early, and recorded.
 
-Folds are scored in this process, or in several worker processes.
+Folds are scored in this process, in several worker processes, or by an engine.
 """
 
-import os
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from threading import Thread
 from typing import final
 
 import numpy as np
 
 from prefill_router.activations import Activations
 from prefill_router.calibration import CalibratorKind
+from prefill_router.engines import Engine, LocalEngine, TaskPool
 from prefill_router.errors import ConfigError, FitError, MissingExtraError
 from prefill_router.fitting import Recipe
 from prefill_router.progress import Advance, Progress, SilentProgress
@@ -31,38 +28,6 @@ Answer = tuple[dict[str, FoldScore], float, str]
 """Scores by kind of calibration, seconds, and the reason where there are no scores."""
 
 
-@final
-class FoldWorkers:
-    """Scores folds: several at once in worker processes, or one at a time in this process."""
-
-    def __init__(self, at: FoldScorer | Executor, size: int) -> None:
-        self._at = at
-        self.size = size
-
-    def score(self, recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int) -> "Future[Answer]":
-        """Start scoring one candidate on one fold."""
-        if isinstance(self._at, Executor):
-            return self._at.submit(_answer_there, recipe, tuple(kinds), fold)
-        done: Future[Answer] = Future()
-        done.set_result(answer(self._at, recipe, kinds, fold))
-        return done
-
-
-@contextmanager
-def team(bench: FoldScorer, jobs: int) -> Iterator[FoldWorkers]:
-    """Start a process for each job; only train rows are sent there, as `bench` has no others."""
-    if jobs == 1:
-        yield FoldWorkers(bench, 1)
-        return
-    with ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(bench,)
-    ) as pool:
-        try:
-            yield FoldWorkers(pool, jobs)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
 def answer(bench: FoldScorer, recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int) -> Answer:
     """The scores, or the reason why there are none."""
     try:
@@ -71,25 +36,11 @@ def answer(bench: FoldScorer, recipe: Recipe, kinds: Sequence[CalibratorKind], f
         return {}, 0.0, str(error)
 
 
-_bench_here: list[FoldScorer] = []
-
-
-def _begin(bench: FoldScorer) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"  # one process per core; more threads would compete
-    _bench_here.append(bench)
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """Exit when the parent is killed; a worker process would otherwise wait for work forever."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _answer_there(recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int) -> Answer:
-    return answer(_bench_here[-1], recipe, kinds, fold)
+def _answer(
+    bench: FoldScorer, asked: tuple[Recipe, Sequence[CalibratorKind], int], progress: Progress
+) -> Answer:
+    del progress
+    return answer(bench, *asked)
 
 
 MARGINS: dict[Objective, float] = {
@@ -159,6 +110,7 @@ def search(
     *,
     config: SearchConfig | None = None,
     folder: Path | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> list[SearchTrial]:
     """Score candidates by cross-validation on train rows.
@@ -169,6 +121,7 @@ def search(
         states: Hidden states for the features, see `fitting.gather`.
         config: The options.
         folder: Keeps each fold's scores once they are computed, so that the search can resume.
+        engine: Where folds are scored, several at once; in `config.jobs` processes if not given.
         progress: Reports the progress of the work.
 
     Returns:
@@ -186,7 +139,7 @@ def search(
     trials = {trial.number: trial for trial in ledger.read()}
     with (
         shown.task("trials", total=float(config.trials)) as advance,
-        team(bench, config.jobs) as at,
+        (engine or LocalEngine(config.jobs)).pool(bench) as at,
     ):
         _SearchRun(space, config, ledger, proposer, trials, at, advance).run()
     if all(trial.state == "failed" for trial in trials.values()):
@@ -205,7 +158,7 @@ class _SearchRun:
     ledger: TrialLedger
     proposer: Proposer
     trials: dict[int, SearchTrial]
-    team: FoldWorkers
+    pool: TaskPool[FoldScorer]
     advance: Advance
     _began: float = field(default_factory=time.monotonic)
 
@@ -215,7 +168,7 @@ class _SearchRun:
         for _ in range(len(self.trials) - len(left)):
             self.advance(note="kept")
         while True:
-            while len(waiting) < self.team.size and (trial := self._next(left)) is not None:
+            while len(waiting) < self.pool.size and (trial := self._next(left)) is not None:
                 waiting[self._begin(trial)] = trial
             if not waiting:
                 return
@@ -250,7 +203,8 @@ class _SearchRun:
 
     def _begin(self, trial: SearchTrial) -> Future[Answer]:
         recipe = self.space.recipe(trial.candidate)
-        return self.team.score(recipe, self.space.kinds(trial.candidate), trial.folds)
+        kinds = tuple(self.space.kinds(trial.candidate))
+        return self.pool.submit(_answer, (recipe, kinds, trial.folds))
 
     def _judge(self, trial: SearchTrial, found: Answer) -> SearchTrial:
         scores, seconds, why = found
