@@ -33,6 +33,8 @@ _REASONS: Mapping[str, str] = {
     "permission denied": "the user lacks the permission",
     "starting up": "it is starting up",
     "shutting down": "it is shutting down",
+    "server closed": "the connection was lost",
+    "terminating connection": "it ended the connection",
     "no pg_hba.conf entry": "it accepts no connections from this host",
     "SSL": "the SSL settings don't fit the server",
 }

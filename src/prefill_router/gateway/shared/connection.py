@@ -48,20 +48,15 @@ class SharedConnection:
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._turn = asyncio.Lock()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it can be used."""
-        return self._connection is not None and not self._connection.closed
-
     async def open(self) -> None:
-        """Connect, unless it is connected, and make the tables if there are none.
+        """Connect, again if need be, and make the tables if there are none.
 
         Raises:
             DownError: The database can't be reached now.
             StoreError: Its tables have another version.
         """
-        if self.is_open:
-            return
+        async with self._turn:
+            await self.close()  # a lost connection may look open until it is used
         connect = self._psycopg.AsyncConnection.connect
         try:
             # No prepared statements on the server: connection poolers mix them up.

@@ -137,6 +137,10 @@ class BudgetLeases:
                 lease.granted = rest
                 yield tables.RETURN, (rest, *name, self._replica, rest)
 
+    def rewrite(self) -> None:
+        """Write all spending again, since a database that crashed may have lost the latest."""
+        self.unwritten.update(self._leases)
+
     def forget(self, oldest: Mapping[Per, int]) -> None:
         """Forget windows before the oldest that is kept."""
         self._leases = {n: lease for n, lease in self._leases.items() if n[2] >= oldest[n[1]]}

@@ -260,6 +260,7 @@ class SharedState:
                 (tables.SET_IN_FLIGHT, (self._replica, owners, numbers)),
                 together=True,
             )
+            self._leases.rewrite()
             self.is_up, self._leases.is_cut_off = True, False
         if self.failures:
             _log.warning("the shared database is back")
