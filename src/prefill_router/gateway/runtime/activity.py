@@ -75,7 +75,7 @@ def _shared(gateway: "Gateway") -> Mapping[str, float]:
     shared = gateway.shared
     if shared is None:
         return {}
-    return {"up": shared.is_up, "replicas": shared.replicas, "losses": shared.failures}
+    return {"up": shared.is_in_step, "replicas": shared.replicas, "losses": shared.failures}
 
 
 def _router(gateway: "Gateway") -> Mapping[str, str]:

@@ -374,7 +374,7 @@ def health_checks(gateway: Gateway) -> Health:
     further: dict[str, HealthCheck] = {}
     if shared is not None:
         further["shared"] = lambda: check_shared(
-            is_up=shared.is_up, is_out_of_lease=shared.is_out_of_lease
+            is_in_step=shared.is_in_step, is_out_of_lease=shared.is_out_of_lease
         )
     return Health(
         alive={"event_loop": gateway.pulse.check},

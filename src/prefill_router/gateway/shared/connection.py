@@ -96,9 +96,8 @@ class SharedConnection:
             connection = self._connection
             if connection is None:
                 raise DownError(f"{self.place} isn't connected", kind="not connected")
-            limit = asyncio.get_running_loop().call_later(
-                self._seconds, _shut_down, connection.fileno()
-            )
+            later = asyncio.get_running_loop().call_later
+            limit = later(self._seconds, _shut_down, connection)
             try:
                 if not together:
                     return [await self._one(connection, *each) for each in statements]
@@ -130,6 +129,7 @@ class SharedConnection:
             )
 
 
-def _shut_down(descriptor: int) -> None:
-    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as same:
-        same.shutdown(socket.SHUT_RDWR)
+def _shut_down(connection: "psycopg.AsyncConnection[Any]") -> None:
+    if not connection.closed:
+        with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)

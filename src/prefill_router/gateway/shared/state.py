@@ -28,7 +28,7 @@ from prefill_router.gateway.shared.leases import BudgetLeases
 
 _log = logging.getLogger(__name__)
 _STEP_SECONDS = 1.0
-_PURGE_SECONDS = 600.0
+_PURGE_SECONDS = 30.0
 _HOUR, _DAY = 3600, 86_400
 _EARLY = 0.25  # seconds by which a trial call may be early, since several clocks are read
 
@@ -111,6 +111,11 @@ class SharedState:
                 await self._writes.run(*self._leases.returns(), (tables.BURY, (self._replica,)))
         await self._reads.close()
         await self._writes.close()
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether the database can be used, and the tasks that use it run."""
+        return self.is_up and not any(task.done() for task in self._tasks)
 
     @property
     def is_out_of_lease(self) -> bool:
@@ -241,8 +246,6 @@ class SharedState:
                 await self._step()
             except StoreError as error:
                 self._lost(error)
-            except Exception:
-                _log.exception("replicas couldn't be kept in step; it is tried again")
 
     async def _connect(self, *first: Statement) -> None:
         """Connect, and tell the database which requests are in flight here."""
@@ -326,4 +329,5 @@ class SharedState:
         hour, day = int(now // _HOUR) - 1, int(now // _DAY) - 1
         self._leases.forget({"hour": hour, "day": day})
         old = {"expired": now - sessions.seconds, "most": sessions.most, "hour": hour, "day": day}
-        await self._writes.run(*((statement, old) for statement in tables.PURGE))
+        for statement in tables.PURGE:
+            await self._writes.run((statement, old))

@@ -143,13 +143,22 @@ CLAIM = (
 SET_LAM = ("DELETE FROM shared_lam", "INSERT INTO shared_lam VALUES (%s)")
 READ_LAM = "SELECT lam FROM shared_lam"
 
-PURGE = (
-    "DELETE FROM shared_spend WHERE win < CASE per WHEN 'hour' THEN %(hour)s ELSE %(day)s END",
-    "DELETE FROM shared_affinity WHERE kind = 'session' AND at < %(expired)s",
+_KINDS = ("session", "call", "key_call", "response")
+_OLD = (
+    "kind = 'session' AND at < %(expired)s",
     *(
-        f"DELETE FROM shared_affinity WHERE kind = '{kind}' AND at < (SELECT at FROM "
-        f"shared_affinity WHERE kind = '{kind}' ORDER BY at DESC OFFSET %(most)s LIMIT 1)"
-        for kind in ("session", "call", "key_call", "response")
+        f"kind = '{kind}' AND at < (SELECT at FROM shared_affinity WHERE kind = '{kind}' "
+        "ORDER BY at DESC OFFSET %(most)s LIMIT 1)"
+        for kind in _KINDS
     ),
 )
-"""Deletes past windows and expired conversations, and keeps the latest entries of each kind."""
+PURGE = (
+    "DELETE FROM shared_spend WHERE win < CASE per WHEN 'hour' THEN %(hour)s ELSE %(day)s END",
+    *(
+        "DELETE FROM shared_affinity WHERE name IN "
+        f"(SELECT name FROM shared_affinity WHERE {old} LIMIT 5000)"
+        for old in _OLD
+    ),
+)
+"""Deletes past windows and expired conversations, some at a time, and keeps the latest entries of
+each kind."""

@@ -162,14 +162,14 @@ def check_receipts(*, healthy: bool, lost: int) -> HealthFinding:
     return HealthFinding("degraded", f"{lost} receipts were lost") if lost else HealthFinding("ok")
 
 
-def check_shared(*, is_up: bool, is_out_of_lease: bool) -> HealthFinding:
+def check_shared(*, is_in_step: bool, is_out_of_lease: bool) -> HealthFinding:
     """Check the database that replicas share: failed only if all requests are refused without it.
 
     Args:
-        is_up: Whether it can be used.
+        is_in_step: Whether it can be used.
         is_out_of_lease: Whether a budget that stops requests has no lease left.
     """
-    if is_up:
+    if is_in_step:
         return HealthFinding("ok")
     if is_out_of_lease:
         return HealthFinding("failed", "the shared database is away, and a budget's lease is spent")
