@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,14 @@ from tests.gateway.world import Served, World, served
 
 
 class Line:
-    """A line to a server: passes bytes on until it is cut, and again once it is mended."""
+    """A line to a server: passes bytes on until it is cut, and again once it is mended.
+
+    Attributes:
+        is_mute: Whether what comes is dropped, while connections stay open.
+    """
 
     def __init__(self, host: str, port: int) -> None:
-        self._place, self._whole = (host, port), True
+        self._place, self._whole, self.is_mute = (host, port), True, False
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -54,17 +58,15 @@ class Line:
             return
         there, back = await asyncio.open_connection(*self._place)
         self._writers |= {writer, back}
-        await asyncio.gather(_pump(reader, back), _pump(there, writer))
+        await asyncio.gather(self._pump(reader, back), self._pump(there, writer))
         self._writers -= {writer, back}
 
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while piece := await reader.read(65536):
-            writer.write(piece)
-    except OSError:
-        pass
-    writer.close()
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while piece := await reader.read(65536):
+                if not self.is_mute:
+                    writer.write(piece)
+        writer.close()
 
 
 def through(url: str, line: Line) -> str:

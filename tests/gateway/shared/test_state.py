@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ class Replica:
     """The parts of a gateway that are shared."""
 
     url: str
+    wait: float = 60.0
     budgets: Budgets = field(default_factory=lambda: Budgets([STOP]))
     sessions: Sessions = field(default_factory=lambda: Sessions(SessionSettings()))
     breakers: Breakers = field(default_factory=lambda: Breakers(failures=1, seconds=0.5))
@@ -39,7 +40,7 @@ class Replica:
 
     def __post_init__(self) -> None:
         self.shared = SharedState(
-            SharedSettings(url=self.url, lease=0.1),
+            SharedSettings(url=self.url, lease=0.1, wait_seconds=self.wait),
             budgets=self.budgets,
             sessions=self.sessions,
             breakers=self.breakers,
@@ -67,8 +68,8 @@ def question(**more: Any) -> RoutingRequest:
 
 
 @asynccontextmanager
-async def replica(url: str) -> AsyncIterator[Replica]:
-    found = Replica(url)
+async def replica(url: str, *, wait: float = 60.0) -> AsyncIterator[Replica]:
+    found = Replica(url, wait)
     await found.shared.open()
     try:
         yield found
@@ -85,6 +86,17 @@ def with_two(server: PostgresServer, test: Callable[[Replica, Replica], Awaitabl
             await test(one, two)
 
     asyncio.run(run())
+
+
+def with_line(server: PostgresServer, test: Callable[[Line], Awaitable[None]]) -> None:
+    """Run a test with a line to the database, at tables that are new."""
+    drop(server)
+
+    async def run(line: Line) -> None:
+        await test(line)
+
+    with closing(Line("127.0.0.1", server.port)) as line:
+        asyncio.run(run(line))
 
 
 def drop(server: PostgresServer) -> None:
@@ -185,8 +197,6 @@ def test_lam_is_told_and_forgotten_when_all_replicas_have_ended(server: Postgres
 
 
 def test_requests_in_flight_are_counted_again_after_a_cut(server: PostgresServer) -> None:
-    drop(server)
-
     async def go(line: Line) -> None:
         async with (
             replica(server.url) as one,
@@ -208,18 +218,12 @@ def test_requests_in_flight_are_counted_again_after_a_cut(server: PostgresServer
                     await there.enter_async_context(one.held())
         assert execute(server, "SELECT in_flight FROM shared_limits") == [({},)]
 
-    line = Line("127.0.0.1", server.port)
-    try:
-        asyncio.run(go(line))
-    finally:
-        line.close()
+    with_line(server, go)
 
 
 def test_what_was_answered_and_spent_during_a_cut_is_written_afterwards(
     server: PostgresServer,
 ) -> None:
-    drop(server)
-
     async def go(line: Line) -> None:
         async with replica(server.url) as one, replica(through(server.url, line)) as two:
             await two.spend(0.1)
@@ -234,11 +238,22 @@ def test_what_was_answered_and_spent_during_a_cut_is_written_afterwards(
             assert one.sessions.state("s", time.time()) is not None
             await until(lambda: one.budgets.states(time.time())[0].spent == pytest.approx(0.3))
 
-    line = Line("127.0.0.1", server.port)
-    try:
-        asyncio.run(go(line))
-    finally:
-        line.close()
+    with_line(server, go)
+
+
+def test_a_database_that_does_not_answer_is_away(server: PostgresServer) -> None:
+    async def go(line: Line) -> None:
+        async with replica(through(server.url, line), wait=0.3) as one:
+            await one.spend(0.1)
+            line.is_mute = True
+            await one.shared.prepare(question(session="s"))
+            await until(lambda: not one.shared.is_up)
+            await one.spend(0.1)  # of the lease
+            assert one.shared.failures == 1
+            line.is_mute = False
+            await until(lambda: one.shared.is_in_step)
+
+    with_line(server, go)
 
 
 def test_old_entries_are_purged(server: PostgresServer) -> None:
