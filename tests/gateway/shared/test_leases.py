@@ -81,6 +81,13 @@ def test_a_lease_is_renewed_once_half_is_spent_and_not_again_at_once_where_none_
     assert leases.low(budgets.states_of(None, AT)) == budgets.states_of(None, AT)
 
 
+def test_requests_in_flight_that_need_more_than_a_lease_are_granted_it() -> None:
+    budgets, leases, _ = with_lease(2)
+    budgets.reserve("one", None, 3)
+    ((_, asked),) = leases.grants(leases.low(budgets.states_of(None, AT)), 3)
+    assert (asked["want"], asked["least"]) == (3, 1.25)
+
+
 def test_an_idle_lease_is_given_back_but_for_what_is_in_flight() -> None:
     budgets, leases, clock = with_lease(2)
     budgets.spend(None, 0.5, AT)

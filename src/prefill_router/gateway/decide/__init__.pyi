@@ -1,5 +1,4 @@
 from .affinity import (
-    AffinityKind as AffinityKind,
     AffinityPlace as AffinityPlace,
     ResponseOwners as ResponseOwners,
     SessionRow as SessionRow,
@@ -11,7 +10,6 @@ from .affinity import (
 from .budgets import (
     Allowance as Allowance,
     Budgets as Budgets,
-    BudgetShares as BudgetShares,
     BudgetState as BudgetState,
     Per as Per,
     SteadyClock as SteadyClock,

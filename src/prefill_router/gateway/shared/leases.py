@@ -36,7 +36,7 @@ class _Lease:
 
 @final
 class BudgetLeases:
-    """The leases of one replica; it implements `decide.BudgetShares`.
+    """The leases of one replica; it implements `BudgetShares`.
 
     Args:
         replica: The replica's name.
@@ -96,7 +96,7 @@ class BudgetLeases:
                     "dollars": state.budget.dollars,
                     "want": max(0.0, size - state.leased),
                     "parts": 2 * replicas,
-                    "least": _LEAST * size,
+                    "least": _LEAST * size + max(0.0, -state.leased),
                 },
             )
 
