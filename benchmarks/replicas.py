@@ -5,7 +5,7 @@ and is asked in turns: single requests, turns of conversations, and requests of 
 Both keep their receipts in SQLite. 16 clients ask 100 times a second together; then as fast as they
 can.
 
-    python -m benchmarks.replicas [--seconds 5] [--rounds 6]
+    python -m benchmarks.replicas [--seconds 5] [--rounds 6] [--paced-only]
 """
 
 import argparse
@@ -14,6 +14,7 @@ import json
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,18 @@ WORK = {
 }
 
 
-def compare(ports: dict[str, int], rounds: int, seconds: float) -> dict[str, Any]:
+LOADS = {"paced": CLIENTS / PACED, "full": 0.0}
+"""How often each client begins a request, in seconds."""
+
+
+def compare(
+    ports: dict[str, int], loads: Sequence[str], rounds: int, seconds: float
+) -> dict[str, Any]:
     """Every kind of request under every load, in turns."""
     found: dict[str, Any] = {}
     for work, sent in WORK.items():
-        for load, every in (("paced", CLIENTS / PACED), ("full", 0.0)):
+        for load in loads:
+            every = LOADS[load]
             seen: dict[str, list[Seen]] = {name: [] for name in ports}
             for turn in range(rounds + 1):  # the first warms up
                 for name, port in ports.items():
@@ -96,6 +104,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, default=5.0)
     options.add_argument("--rounds", type=int, default=6)
+    options.add_argument("--paced-only", action="store_true")
     chosen = options.parse_args()
     with (
         tempfile.TemporaryDirectory() as temporary,
@@ -125,9 +134,17 @@ def main() -> None:
             kept = ("--receipts", f"sqlite:///{folder}/{name}.sqlite")
             stack.enter_context(process(COMMAND, *serve, *kept, core=0))
             await_port(ports[name])
-        found = compare(ports, chosen.rounds, chosen.seconds)
+        loads = ("paced",) if chosen.paced_only else tuple(LOADS)
+        found = compare(ports, loads, chosen.rounds, chosen.seconds)
     added = {load: told["added_ms"]["median"] for load, told in found.items() if "paced" in load}
-    result = {"machine": machine(), "needed_ms": NEEDED_MS, "added_ms": added, "loads": found}
+    rounds = {"rounds": chosen.rounds, "seconds": chosen.seconds}
+    result = {
+        "machine": machine(),
+        **rounds,
+        "needed_ms": NEEDED_MS,
+        "added_ms": added,
+        "loads": found,
+    }
     files.write_json(RESULTS / "replicas.json", result)
     print(files.as_json(added))
 

@@ -104,15 +104,15 @@ def test_spending_is_written_in_sum_for_each_hour_and_day() -> None:
     budgets, leases, _ = with_lease(2)
     for _ in range(2):
         budgets.spend("ann", 0.25, AT)
-    owners, pers, windows, names, spent = leases.spending(sorted(leases.unwritten))
+    rows = leases.spending(sorted(leases.unwritten))
     day = int(AT // 86_400)
-    assert list(zip(owners, pers, windows, strict=True)) == [
+    assert [(row["owner"], row["per"], row["win"]) for row in rows] == [
         ("", "day", day),
         ("", "hour", 500_000),
         ("ann", "day", day),
         ("ann", "hour", 500_000),
     ]
-    assert (set(names), spent) == ({"me"}, [0.5] * 4)
+    assert {(row["replica"], row["spent"]) for row in rows} == {("me", 0.5)}
     leases.forget({"hour": 500_000, "day": day + 1})
     assert {name[1] for name in leases.unwritten} == {"hour"}
 

@@ -6,6 +6,7 @@ A row is named by a hash, so that no id of a client or a target is in the table.
 import time
 from collections.abc import Callable, Mapping
 from hashlib import sha256
+from operator import itemgetter
 from typing import Any, final
 
 from prefill_router.gateway.decide import AffinityPlace, Sessions, SessionState
@@ -53,11 +54,11 @@ class SharedAffinity:
             else:
                 self._sessions.learn(place, (target, owner) if kind == "response" else target)
 
-    def begin(self) -> list[list[Any]]:
-        """The columns of all rows to be written; `end` must follow."""
+    def begin(self) -> list[dict[str, Any]]:
+        """All rows to be written; `end` must follow."""
         self._in_writing, self._unwritten = self._unwritten, {}
-        rows = sorted(_row(place, *entry) for place, entry in self._in_writing.items())
-        return [list(column) for column in zip(*rows, strict=True)] or [[]] * 6
+        rows = (_row(place, *entry) for place, entry in self._in_writing.items())
+        return sorted(rows, key=itemgetter("name"))
 
     def end(self, *, written: bool) -> None:
         """Record whether the rows were written; if not, they are kept."""
@@ -71,10 +72,10 @@ def name_of(place: AffinityPlace) -> str:
     return sha256(repr(place).encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
 
-def _row(place: AffinityPlace, value: Any, at: float) -> tuple[Any, ...]:
-    """An entry as a row: name, kind, target, owner, tokens, at."""
-    name, kind = name_of(place), place[0]
+def _row(place: AffinityPlace, value: Any, at: float) -> dict[str, Any]:
+    """An entry as a row."""
+    row: dict[str, Any] = {"name": name_of(place), "kind": place[0], "tokens": 0, "at": at}
     if isinstance(value, SessionState):
-        return name, kind, value.target, None, value.tokens, value.at
-    target, owner = value if kind == "response" else (value, None)
-    return name, kind, target, owner, 0, at
+        return {**row, "target": value.target, "tokens": value.tokens, "at": value.at}
+    target, owner = value if place[0] == "response" else (value, None)
+    return {**row, "target": target, "owner": owner}

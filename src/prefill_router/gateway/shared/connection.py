@@ -34,6 +34,7 @@ class SharedConnection:
 
     Attributes:
         place: Where the database is, without a password.
+        pending: How many callers of `run` wait.
 
     Raises:
         ConfigError: The URL can't be read.
@@ -47,6 +48,7 @@ class SharedConnection:
         self._options, self.place = postgres_options(url, of="the shared state's")
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._turn = asyncio.Lock()
+        self.pending = 0
 
     async def open(self) -> None:
         """Connect, again if need be, and make the tables if there are none.
@@ -82,7 +84,11 @@ class SharedConnection:
         # in a task of its own, since one that is cancelled would wait for the database
         task = asyncio.ensure_future(self._run(statements, together))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.wait({task})
+        self.pending += 1
+        try:
+            await asyncio.wait({task})
+        finally:
+            self.pending -= 1
         return task.result()
 
     async def close(self) -> None:

@@ -109,10 +109,11 @@ class BudgetLeases:
                 lease.denied_at = self._clock()
             lease.granted = granted
 
-    def spending(self, names: Iterable[LeaseName]) -> tuple[list[Any], ...]:
-        """The columns of the spending of leases: owner, per, win, replica, spent."""
-        rows = [(*name, self._replica, self._lease(name).spent) for name in names]
-        return tuple([list(column) for column in zip(*rows, strict=True)]) or ([],) * 5
+    def spending(self, names: Iterable[LeaseName]) -> list[dict[str, Any]]:
+        """The rows of the spending of leases."""
+        fields = ("owner", "per", "win", "replica", "spent")
+        values = ((*name, self._replica, self._lease(name).spent) for name in names)
+        return [dict(zip(fields, row, strict=True)) for row in values]
 
     def in_use(self) -> tuple[list[Any], ...]:
         """The columns owner, per and win of all leases."""

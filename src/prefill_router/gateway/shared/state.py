@@ -6,6 +6,7 @@ rest once a second, or as soon as something changed: leases, breakers, lam, pres
 """
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -27,6 +28,8 @@ from prefill_router.gateway.shared.key_limits import SharedKeyLimits
 from prefill_router.gateway.shared.leases import BudgetLeases
 
 _log = logging.getLogger(__name__)
+_READS = 3
+"""Connections for what requests wait for before they are decided on."""
 _STEP_SECONDS = 1.0
 _PURGE_SECONDS = 30.0
 _HOUR, _DAY = 3600, 86_400
@@ -67,7 +70,8 @@ class SharedState:
         take_lam: Callable[[float], None],
     ) -> None:
         url, seconds = settings.url or "", settings.wait_seconds
-        self._reads, self._writes = (SharedConnection(url, seconds=seconds) for _ in range(2))
+        self._reads = [SharedConnection(url, seconds=seconds) for _ in range(_READS)]
+        self._writes = SharedConnection(url, seconds=seconds)
         self._replica = uuid4().hex[:16]
         self._leases = BudgetLeases(self._replica, share=settings.lease)
         self._wake, self._wake_writer = asyncio.Event(), asyncio.Event()
@@ -109,8 +113,8 @@ class SharedState:
             with suppress(DownError):
                 await self._write()
                 await self._writes.run(*self._leases.returns(), (tables.BURY, (self._replica,)))
-        await self._reads.close()
-        await self._writes.close()
+        for connection in (*self._reads, self._writes):
+            await connection.close()
 
     @property
     def is_in_step(self) -> bool:
@@ -132,7 +136,7 @@ class SharedState:
         places = {name_of(place): place for place in affinity_places(question)}
         with suppress(DownError):
             if places:
-                self._affinity.learn(places, await self._ask(tables.LOOK_UP, (list(places),)))
+                self._affinity.learn(places, await self._ask(tables.LOOK_UP, (" ".join(places),)))
             low = self._leases.low(self._budgets.states_of(question.key, question.at))
             if any(state.leased <= 0 for state in low):
                 await self._renew([question.key])
@@ -171,7 +175,8 @@ class SharedState:
         if not self.is_up:
             raise DownError("the shared database is away", kind="away")
         try:
-            (rows,) = await self._reads.run((statement, values))
+            freest = min(self._reads, key=lambda connection: connection.pending)
+            (rows,) = await freest.run((statement, values))
         except DownError as error:
             self._lost(error)
             raise
@@ -200,11 +205,11 @@ class SharedState:
         """
         async with self._writing:
             names, self._leases.unwritten = self._leases.unwritten, set()
-            columns = (*self._leases.spending(names), *self._affinity.begin())
+            rows = self._leases.spending(names), self._affinity.begin()
             written = False
             try:
-                if any(columns):
-                    await self._writes.run((tables.WRITE, columns))
+                if any(rows):
+                    await self._writes.run((tables.WRITE, tuple(map(json.dumps, rows))))
                 written = True
             except DownError as error:
                 self._lost(error)
@@ -249,8 +254,8 @@ class SharedState:
 
     async def _connect(self, *first: Statement) -> None:
         """Connect, and tell the database which requests are in flight here."""
-        await self._reads.open()
-        await self._writes.open()
+        for connection in (*self._reads, self._writes):
+            await connection.open()
         limits = self.key_limits
         async with limits.turn:
             counts = sorted((owner, n) for owner, n in limits.under_way.items() if n > 0)
