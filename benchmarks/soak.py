@@ -174,7 +174,9 @@ async def client(
     while time.monotonic() < until:
         count += 1
         if len(ports) > 1 and chance.random() < _MOVE:
-            port, connection = chance.choice(ports), _closed(connection)
+            if connection is not None:
+                connection[1].close()
+            port, connection = chance.choice(ports), None
         if connection is None:
             used = time.monotonic()
         try:
@@ -200,11 +202,6 @@ async def client(
             if len(tally.odd) < 20:
                 tally.odd.append(f"client {number}: {type(error).__name__}")
         await asyncio.sleep(chance.random() * 0.2)
-
-
-def _closed(connection: Any) -> None:
-    if connection is not None:
-        connection[1].close()
 
 
 def held(pid: int) -> dict[str, int]:
