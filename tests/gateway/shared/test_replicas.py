@@ -46,7 +46,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory, server: PostgresServer) -
     }
     with (
         world(folder, rows, settings=settings, keys=KEYS) as made,
-        three(made, folder, server.url, lease=LEASE) as found,
+        three(made, folder, server.url, lease=LEASE, wait_seconds=60) as found,
     ):
         yield found
 
