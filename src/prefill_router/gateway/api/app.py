@@ -61,6 +61,8 @@ def guarded_app(gateway: Gateway, loaded: LoadedGateway) -> Guard:
         body_budget=gateway.body_budget,
         refused=lambda refusal, address: _refused(gateway, refusal, address),
     )
+    if gateway.shared is not None:
+        guard.admit_shared = gateway.shared.key_limits.admit
     gateway.on_reload.append(
         lambda new: guard.use(listen=settings.listen, limits=new.settings.limits, keys=new.keys)
     )

@@ -195,12 +195,15 @@ async def _stored(asked: PassthroughRequest, *, below: str) -> ForwardRequest:
     name: str = scope["path_params"]["id"]
     if not name.strip("."):  # dots would change the target's path
         raise RefusalError("the path names no response", status=404, code="unknown_response")
+    question = _question(asked, name)
+    if asked.gateway.shared is not None:
+        await asked.gateway.shared.prepare(question)
     query = parse_qs(scope["query_string"].decode("latin-1"))
     sent = asked.body if scope["method"] == "POST" else b""
     return asked.call(
         "responses",
         f"/{quote(name, safe='')}{below}".encode(),
-        (asked.live.keepers.keeper(name, _question(asked)),),
+        (asked.live.keepers.keeper(name, question),),
         lambda _: sent,
         stream=query.get("stream") == ["true"],
     )
@@ -234,7 +237,7 @@ async def _count(asked: PassthroughRequest, *, endpoint: Endpoint, below: str) -
     )
 
 
-def _question(asked: PassthroughRequest) -> RoutingRequest:
+def _question(asked: PassthroughRequest, response: str) -> RoutingRequest:
     """The routing request of a call about a stored response: its key, and the allowed targets."""
     key = asked.key
     allowed = None if key is None or key.targets is None else frozenset(key.targets)
@@ -246,6 +249,7 @@ def _question(asked: PassthroughRequest) -> RoutingRequest:
         max_tokens=0,  # nothing is written
         allow=preferences.allow,
         exclude=preferences.exclude,
+        previous_response_id=response,
         key=None if key is None else key.name,
         key_targets=allowed,
     )

@@ -113,6 +113,8 @@ async def decide(
     Raises:
         RefusalError: No target may answer it, or a budget is spent.
     """
+    if gateway.shared is not None:
+        await gateway.shared.prepare(incoming.question)
     begun = live.decider.begin(incoming.question)
     if not begun.needs_forecast:
         return live.decider.finish(begun, None), None

@@ -1,14 +1,17 @@
 from .affinity import (
+    AffinityPlace as AffinityPlace,
     ResponseOwners as ResponseOwners,
     SessionRow as SessionRow,
     Sessions as Sessions,
     SessionState as SessionState,
+    affinity_places as affinity_places,
     session_name as session_name,
 )
 from .budgets import (
     Allowance as Allowance,
     Budgets as Budgets,
     BudgetState as BudgetState,
+    Per as Per,
     SteadyClock as SteadyClock,
 )
 from .candidates import (

@@ -8,9 +8,9 @@ about a stored response.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, Literal, TypeVar, final
 
 from prefill_router.data import Message
 from prefill_router.gateway.decide.candidates import Candidates, Exclusion
@@ -33,6 +33,9 @@ _MOST_CALLS = 128
 """The most tool calls of one answer that are remembered."""
 _Entry = TypeVar("_Entry")
 _LONGEST_ID = 256
+AffinityKind = Literal["session", "call", "key_call", "response"]
+AffinityPlace = tuple[AffinityKind, Hashable]
+"""The kind of an entry of `Sessions`, and its name there."""
 SessionRow = tuple[str | None, str, int, float, Sequence[str], str | None, str | None]
 """An answer as its receipt has it: the session, the target, its input and output tokens together,
 when it ended (seconds since 1970), the ids of its tool calls, its own id where the target keeps it,
@@ -72,6 +75,19 @@ def session_name(
         digest.update(len(read).to_bytes(8, "big"))
         digest.update(read)
     return digest.hexdigest()[:_DIGITS]
+
+
+def affinity_places(question: RoutingRequest) -> list[AffinityPlace]:
+    """The entries of `Sessions` that the decision about a request may need."""
+    session, response = question.session, question.previous_response_id
+    places: list[AffinityPlace] = []
+    if session is not None and not (question.opening and not question.in_tool_loop):
+        places.append(("session", session))
+    for call in question.tool_call_ids[:_MOST_CALLS] if question.in_tool_loop else ():
+        places.append(("key_call", (question.key, call)))
+        if session is not None:
+            places.append(("call", (session, call)))
+    return places if response is None else [*places, ("response", response)]
 
 
 @final
@@ -119,21 +135,32 @@ class Sessions:
 
     Answers to one key's clients never affect those of another key. Some targets restart the ids of
     their tool calls in each conversation, so these are looked up by conversation first.
+
+    Attributes:
+        settings: The current settings.
+        on_entry: Called with each new entry, where replicas share them.
     """
 
     def __init__(self, settings: SessionSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._states: _LatestEntries[SessionState] = _LatestEntries(settings.most)
         self._calls: _LatestEntries[str] = _LatestEntries(settings.most)  # by session and id
         self._loose_calls: _LatestEntries[str] = _LatestEntries(settings.most)  # by key and id
         self._responses: _LatestEntries[tuple[str, str | None]] = _LatestEntries(settings.most)
+        self._kinds: Mapping[AffinityKind, _LatestEntries[Any]] = {
+            "session": self._states,
+            "call": self._calls,
+            "key_call": self._loose_calls,
+            "response": self._responses,
+        }
+        self.on_entry: Callable[[AffinityPlace, Any], None] | None = None
 
     def __len__(self) -> int:
         return len(self._states.entries)
 
     def use(self, settings: SessionSettings) -> None:
         """Use other settings, after a reload."""
-        self._settings = settings
+        self.settings = settings
         for recent in (self._states, self._calls, self._loose_calls, self._responses):
             recent.most = settings.most
             recent.shrink()
@@ -141,7 +168,7 @@ class Sessions:
     def state(self, session: str | None, at: float) -> SessionState | None:
         """The last answer of a conversation; None where it is unknown or expired at this time."""
         state = None if session is None else self._states.entries.get(session)
-        return None if state is None or at - state.at > self._settings.seconds else state
+        return None if state is None or at - state.at > self.settings.seconds else state
 
     def caller(
         self, tool_call_ids: Sequence[str], *, session: str | None, key: str | None
@@ -169,7 +196,7 @@ class Sessions:
     def keep(self, response_id: str, *, target: str, key: str | None) -> None:
         """Remember which target keeps a response, and the key that received it."""
         if len(response_id) <= _LONGEST_ID:
-            self._responses.put(response_id, (target, key))
+            self._put("response", response_id, (target, key))
 
     def owned(self, response_id: str, *, key: str | None) -> str | None:
         """As `keeper`, but only where this very key received the response."""
@@ -204,17 +231,27 @@ class Sessions:
             key: The name of the client's key; None where the gateway has no keys.
         """
         if session is not None:
-            self._states.put(session, SessionState(target, tokens, at))
+            self._put("session", session, SessionState(target, tokens, at))
             oldest = next(iter(self._states.entries))  # each new one evicts an expired one, if any
-            if at - self._states.entries[oldest].at > self._settings.seconds:
+            if at - self._states.entries[oldest].at > self.settings.seconds:
                 del self._states.entries[oldest]
         for call in tool_calls[:_MOST_CALLS]:
             if len(call) <= _LONGEST_ID:
-                self._loose_calls.put((key, call), target)
+                self._put("key_call", (key, call), target)
                 if session is not None:
-                    self._calls.put((session, call), target)
+                    self._put("call", (session, call), target)
         if response_id is not None:
             self.keep(response_id, target=target, key=key)
+
+    def learn(self, place: AffinityPlace, value: Any) -> None:
+        """Remember an entry of another replica."""
+        kind, name = place
+        self._kinds[kind].put(name, value)
+
+    def _put(self, kind: AffinityKind, name: Hashable, value: Any) -> None:
+        self._kinds[kind].put(name, value)
+        if self.on_entry is not None:
+            self.on_entry((kind, name), value)
 
     def restore(self, rows: Iterable[SessionRow]) -> None:
         """Remember the answers in receipts, oldest first."""

@@ -305,12 +305,13 @@ class CallAttempts:
             ClientGoneError: The client has disconnected.
         """
         order = self._call.order[:1] if self._call.stay else self._call.order
+        breakers = self._ways.breakers
         found: OpenResponse | AttemptFailedError | None = None
         asked = 0
         for target in order:
             if asked == self._ways.failures.targets:
                 break
-            if not self._ways.breakers.allow(target):
+            if not (breakers.allow(target) and await breakers.claimed(target)):
                 self.attempts.append(
                     TargetAttempt(target=target, end="breaker_open", status=None, seconds=0.0)
                 )

@@ -31,6 +31,7 @@ def gauge_readings(gateway: "Gateway") -> GaugeReadings:
         receipts=lambda: _receipts(gateway),
         receipts_waiting=lambda: gateway.writer.stats().waiting,
         budgets=lambda: _budgets_left(gateway),
+        shared=lambda: _shared(gateway),
         drift=lambda: gateway.drift.report(),
         router=lambda: _router(gateway),
     )
@@ -68,6 +69,13 @@ def _budgets_left(gateway: "Gateway") -> Sequence[BudgetLeft]:
         )
         for state in gateway.budgets.states(time.time())
     ]
+
+
+def _shared(gateway: "Gateway") -> Mapping[str, float]:
+    shared = gateway.shared
+    if shared is None:
+        return {}
+    return {"up": shared.is_in_step, "replicas": shared.replicas, "losses": shared.failures}
 
 
 def _router(gateway: "Gateway") -> Mapping[str, str]:

@@ -243,6 +243,7 @@ _LASTING = (
     "receipts.keep_days",
     "receipts.wait_seconds",
     "receipts.max_queue",
+    "shared",
     "limits.header_bytes",
     "limits.connections",
     "limits.waiting_per_address",

@@ -45,17 +45,20 @@ from prefill_router.gateway.runtime.configuration import (
 )
 from prefill_router.gateway.runtime.request_scope import Snapshot
 from prefill_router.gateway.settings import BudgetSettings, GatewaySettings
+from prefill_router.gateway.shared import SharedState
 from prefill_router.gateway.telemetry import (
     DriftWatch,
     EventLoopLag,
     FallbackWatch,
     Health,
+    HealthCheck,
     Metrics,
     RecentRequests,
     Traces,
     check_encoder,
     check_process,
     check_receipts,
+    check_shared,
     check_targets,
 )
 from prefill_router.router import EncoderSources
@@ -82,6 +85,7 @@ class Gateway:
         traces: Sends traces; None for none.
         pulse: Measures the lag of the event loop.
         key_limits: The state of each key's limits.
+        shared: What it shares with other replicas; None for a gateway by itself.
         body_budget: The memory for request bodies.
         recent: The requests that ended most recently.
         is_watched: Whether `/ready` has been requested.
@@ -125,6 +129,16 @@ class Gateway:
         self.traces = None if settings.traces is None else Traces(settings.traces)
         self.pulse = EventLoopLag()
         self.key_limits = KeyLimits()
+        self.shared: SharedState | None = None
+        if settings.shared.url is not None:
+            self.shared = SharedState(
+                settings.shared,
+                budgets=self.budgets,
+                sessions=self.sessions,
+                breakers=self.breakers,
+                key_limits=self.key_limits,
+                take_lam=partial(self.set_lam, share=False),
+            )
         self.body_budget = BodyBudget(settings.limits.held_bytes)
         self.recent = RecentRequests()
         self._secrets: set[str] = set()  # former keys too, which late answers may still quote
@@ -164,9 +178,24 @@ class Gateway:
             keep_days=settings.receipts.keep_days,
         )
         await asyncio.to_thread(warm_start, self, settings)
+        if self.shared is not None:
+            await self.shared.open()
         self.live = await self._made(self._first, None)
         self._beating = asyncio.create_task(self.pulse.run())
         _log.info("ready, with the router %s", self._first.light.fingerprint)
+
+    def set_lam(self, lam: float, *, share: bool = True) -> None:
+        """Set the trade-off of requests that give none, until the gateway ends.
+
+        Args:
+            lam: The trade-off.
+            share: Whether to tell the other replicas; False where it comes from one.
+        """
+        if lam != self.lam:
+            _log.warning("lam is %g from now on; it was %g", lam, self.lam)
+        self.lam_set = lam
+        if share and self.shared is not None:
+            self.shared.set_lam(lam)
 
     async def reload(self) -> LoadedGateway:
         """Load everything again for new requests; requests in flight keep the old snapshot.
@@ -221,6 +250,8 @@ class Gateway:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        if self.shared is not None:
+            await self.shared.close()
         if "writer" in vars(self):
             left = await self.writer.close()
             if left:
@@ -310,12 +341,15 @@ _SHOWN = 500
 def warm_start(gateway: "Gateway", settings: GatewaySettings) -> None:
     """Restore the day's spending, the latest requests and the conversations from receipts.
 
+    Where replicas share the spending, their database has it.
+
     Raises:
         StoreError: The receipts can't be read.
     """
     url, now = gateway.receipts_url, time.time()
-    spent = spend_since(url, now - now % _DAY)
-    gateway.budgets.restore((one.key, one.at, one.cost) for one in spent)
+    if settings.shared.url is None:
+        spent = spend_since(url, now - now % _DAY)
+        gateway.budgets.restore((one.key, one.at, one.cost) for one in spent)
     gateway.recent.fill(reversed(recent(url, _SHOWN)))
     # tool calls and stored responses may be continued long after the session's end
     since = now - max(_DAY, settings.sessions.seconds)
@@ -336,6 +370,12 @@ def _row(turn: SessionTurn) -> SessionRow:
 
 def health_checks(gateway: Gateway) -> Health:
     """The checks of `/health` and `/ready`."""
+    shared = gateway.shared
+    further: dict[str, HealthCheck] = {}
+    if shared is not None:
+        further["shared"] = lambda: check_shared(
+            is_in_step=shared.is_in_step, is_out_of_lease=shared.is_out_of_lease
+        )
     return Health(
         alive={"event_loop": gateway.pulse.check},
         ready={
@@ -349,5 +389,6 @@ def health_checks(gateway: Gateway) -> Health:
                 healthy=gateway.writer.healthy, lost=gateway.writer.stats().lost
             ),
             "targets": lambda: check_targets(breakers_of(gateway)),
+            **further,
         },
     )

@@ -35,6 +35,7 @@ from prefill_router.gateway.records import (
     TargetAttempt,
 )
 from prefill_router.gateway.runtime.configuration import LoadedGateway
+from prefill_router.gateway.shared import SharedState
 from prefill_router.gateway.telemetry import Metrics, RecentRequests, Trace, Traces, log_request
 from prefill_router.gateway.types import HEADER, Scored
 from prefill_router.targets import Endpoint
@@ -49,12 +50,14 @@ class RequestRecorder(Protocol):
         recent: The requests that ended most recently.
         sessions: What is remembered of conversations.
         writer: Writes receipts.
+        shared: What is shared with other replicas; None for a gateway by itself.
     """
 
     metrics: Metrics
     recent: RecentRequests
     sessions: Sessions
     writer: ReceiptWriter
+    shared: SharedState | None
 
 
 @final
@@ -281,7 +284,10 @@ class RequestRecord:
         self._live.recorder.sessions.keep(response, target=target, key=self._question.key)
 
     async def finished(self, outcome: RequestOutcome) -> None:
-        """Record the outcome; when this returns, the receipt is written or the wait timed out."""
+        """Record the outcome; when this returns, the receipt is written or the wait timed out.
+
+        So is what other replicas need to know.
+        """
         receipt = self._receipt(outcome)
         self._live.decider.answered(
             self._choice,
@@ -296,7 +302,10 @@ class RequestRecord:
         recorder.metrics.observe(receipt)
         recorder.recent.add(receipt)
         log_request(receipt)
+        shared = None if recorder.shared is None else recorder.shared.written()
         await recorder.writer.keep(receipt)
+        if shared is not None:
+            await shared
 
     def _receipt(self, outcome: RequestOutcome) -> Receipt:
         question, loaded = self._question, self._live.loaded

@@ -8,6 +8,7 @@ from .sections import (
     RoutingSettings as RoutingSettings,
     SessionSettings as SessionSettings,
     SettingsSection as SettingsSection,
+    SharedSettings as SharedSettings,
     StreamSettings as StreamSettings,
     TrafficSettings as TrafficSettings,
 )

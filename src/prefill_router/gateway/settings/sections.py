@@ -196,6 +196,28 @@ class ReceiptSettings(SettingsSection):
 
 
 @final
+class SharedSettings(SettingsSection):
+    """The settings of the state that several gateways (replicas) share.
+
+    Attributes:
+        url: `postgresql://...`, which may be that of the receipts; None for a gateway by itself.
+        lease: The share of a budget that a replica takes at a time.
+        wait_seconds: The longest that a request waits for the database.
+    """
+
+    url: str | None = None
+    lease: Annotated[Number, Field(gt=0, le=1)] = 0.02
+    wait_seconds: Annotated[Number, Field(gt=0, le=60)] = 1.0
+
+    @field_validator("url")
+    @classmethod
+    def _is_postgres(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith("postgresql://"):
+            raise ValueError("must begin with postgresql://")
+        return url
+
+
+@final
 class LimitSettings(SettingsSection):
     """The limits on clients' requests and connections.
 

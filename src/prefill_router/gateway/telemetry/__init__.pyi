@@ -8,6 +8,7 @@ from .health import (
     check_keys as check_keys,
     check_process as check_process,
     check_receipts as check_receipts,
+    check_shared as check_shared,
     check_targets as check_targets,
 )
 from .logs import (

@@ -57,6 +57,7 @@ class GaugeReadings:
         receipts: Counters of receipts by name, for example `kept`, `lost`.
         receipts_waiting: Receipts in the queue.
         budgets: What remains of each budget.
+        shared: Numbers of the shared state: `up`, `replicas`, `losses`; empty without one.
         drift: The drift of requests; None while there are too few.
         router: Labels of the router: `fingerprint`, `policy`, `encoder`, ...
     """
@@ -73,6 +74,7 @@ class GaugeReadings:
     receipts: Callable[[], Mapping[str, float]] = lambda: {}
     receipts_waiting: Callable[[], int] = lambda: 0
     budgets: Callable[[], Sequence[BudgetLeft]] = lambda: ()
+    shared: Callable[[], Mapping[str, float]] = lambda: {}
     drift: Callable[[], Drift | None] = lambda: None
     router: Callable[[], Mapping[str, str]] = lambda: {}
 
@@ -172,6 +174,22 @@ _GAUGES = (
         "US dollars of a budget that remain in this hour or day.",
         lambda read: {(b.key, b.per): b.left for b in read.budgets()},
         ("key", "per"),
+    ),
+    Gauge(
+        "shared_up",
+        "Whether the database that replicas share can be used: 1 or 0.",
+        lambda read: read.shared().get("up"),
+    ),
+    Gauge(
+        "shared_replicas",
+        "Replicas that share a database, as last known.",
+        lambda read: read.shared().get("replicas"),
+    ),
+    Gauge(
+        "shared_losses",
+        "How often the database that replicas share became unavailable.",
+        lambda read: read.shared().get("losses"),
+        only_grows=True,
     ),
     Gauge(
         "drift",
