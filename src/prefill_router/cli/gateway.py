@@ -49,6 +49,9 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(help="Threads of the encoder; by default one fewer than cores.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option(help="Processes that serve the port, sharing one encoder.")
+    ] = 1,
     check: Annotated[
         bool, typer.Option("--check", help="Check the settings and every file, and exit.")
     ] = False,
@@ -89,9 +92,15 @@ def serve(
         return
     loaded = load(places)
     _warn(loaded)
-    from prefill_router.gateway.api import run
+    from prefill_router.gateway.api import run, run_workers
 
-    run(places, loaded, on_ready=lambda address: out.print(f"serving at {address}", soft_wrap=True))
+    def told(address: str) -> None:
+        out.print(f"serving at {address}", soft_wrap=True)
+
+    if workers == 1:
+        run(places, loaded, on_ready=told)
+    else:
+        run_workers(places, loaded, workers=workers, on_ready=told)
 
 
 def _check(load: "Callable[[], LoadedGateway]", *, as_json: bool) -> None:

@@ -95,7 +95,7 @@ NUMBER_RANGES: dict[str, NumberRange] = {
     **dict.fromkeys(("--minutes", "--dollars-per-day", "--dollars-per-hour"), _POSITIVE),
     **dict.fromkeys(("--attempts", "--jobs", "--judge-samples", "--sample", "--trials"), _COUNT),
     **dict.fromkeys(("--dim", "--bins", "--seeds", "--max-tokens", "--rounds"), _COUNT),
-    **dict.fromkeys(("--batch-tokens", "--threads", "--max-batch"), _COUNT),
+    **dict.fromkeys(("--batch-tokens", "--threads", "--max-batch", "--workers"), _COUNT),
     **dict.fromkeys(("--requests-per-minute", "--concurrent"), _COUNT),
     "--folds": NumberRange(2),
     "--questions": NumberRange(200),

@@ -1,7 +1,9 @@
 from .configuration import (
     GatewayPaths as GatewayPaths,
     LoadedGateway as LoadedGateway,
+    encoder_socket as encoder_socket,
     load as load,
+    needs_shared_state as needs_shared_state,
 )
 from .gateway import Gateway as Gateway, health_checks as health_checks
 from .request_scope import (
@@ -10,3 +12,4 @@ from .request_scope import (
     Snapshot as Snapshot,
     target_header as target_header,
 )
+from .siblings import Siblings as Siblings

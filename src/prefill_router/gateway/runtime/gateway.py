@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import final
+from typing import Any, final
 
 from prefill_router.client import NO_KEY, Redaction, provider_keys
 from prefill_router.errors import ConfigError
@@ -40,10 +40,12 @@ from prefill_router.gateway.runtime.activity import breakers_of, gauge_readings
 from prefill_router.gateway.runtime.configuration import (
     GatewayPaths,
     LoadedGateway,
+    encoder_socket,
     load,
     static_changes,
 )
 from prefill_router.gateway.runtime.request_scope import Snapshot
+from prefill_router.gateway.runtime.siblings import Siblings
 from prefill_router.gateway.settings import BudgetSettings, GatewaySettings
 from prefill_router.gateway.telemetry import (
     DriftWatch,
@@ -57,8 +59,8 @@ from prefill_router.gateway.telemetry import (
     check_process,
     check_receipts,
     check_targets,
+    check_workers,
 )
-from prefill_router.router import EncoderSources
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +92,8 @@ class Gateway:
         streams: The number of streams among them.
         on_reload: Functions that are called with what was reloaded.
         on_secrets: Functions that are called with all current and former keys before they are used.
+        siblings: The other workers of the same port; None where this process serves alone.
+        missing: The number of workers that don't serve now.
         live: The snapshot that answers requests, once started.
         writer: Writes receipts, once started.
     """
@@ -118,6 +122,8 @@ class Gateway:
         self.metrics = Metrics(loaded.pool.names, readings=gauge_readings(self))
         self.under_way = self.streams = 0
         self.is_watched = self.is_ending = False
+        self.siblings: Siblings | None = None
+        self.missing = 0
         self.on_reload: list[Callable[[LoadedGateway], None]] = []
         self.on_secrets: list[Callable[[Collection[str]], None]] = []
         self.drift = _drift(loaded)
@@ -203,6 +209,25 @@ class Gateway:
             _log.info("reloaded, with the router %s", loaded.light.fingerprint)
             return loaded
 
+    async def reload_all(self) -> LoadedGateway:
+        """Reload in all workers; raises as `reload`."""
+        if self.siblings is None:
+            return await self.reload()
+        await self.siblings.reload()
+        return self.live.loaded
+
+    def share(self, **values: Any) -> None:
+        """Set `lam_set` or `is_watched`, in all workers."""
+        self.learn(values)
+        if self.siblings is not None:
+            self.siblings.share(values)
+
+    def learn(self, values: Mapping[str, Any]) -> None:
+        """Set what another worker or the supervisor shares."""
+        self.lam_set = values.get("lam_set", self.lam_set)
+        self.is_watched = values.get("is_watched", self.is_watched)
+        self.missing = values.get("missing", self.missing)
+
     def end_soon(self) -> float:
         """Stop being ready, and return for how many seconds to still accept requests.
 
@@ -271,10 +296,8 @@ class Gateway:
         places = self._places
         forecaster = Forecaster(
             places.router,
-            sources=EncoderSources(
-                folders={path.resolve().name: path for path in places.encoder_folders},
-                device=places.device,
-            ),
+            sources=places.encoder_sources,
+            shared=None if places.encoders is None else encoder_socket(places.encoders, loaded),
             max_queue=routing.max_queue,
             max_batch=routing.max_batch,
             cache_entries=routing.cache_entries,
@@ -349,5 +372,6 @@ def health_checks(gateway: Gateway) -> Health:
                 healthy=gateway.writer.healthy, lost=gateway.writer.stats().lost
             ),
             "targets": lambda: check_targets(breakers_of(gateway)),
+            **({"workers": lambda: check_workers(gateway.missing)} if gateway.siblings else {}),
         },
     )

@@ -9,6 +9,7 @@ from .health import (
     check_process as check_process,
     check_receipts as check_receipts,
     check_targets as check_targets,
+    check_workers as check_workers,
 )
 from .logs import (
     LogWriter as LogWriter,
@@ -18,6 +19,7 @@ from .logs import (
 )
 from .metrics import (
     GAUGES as GAUGES,
+    PREFIX as PREFIX,
     BudgetLeft as BudgetLeft,
     Gauge as Gauge,
     GaugeReadings as GaugeReadings,
@@ -32,3 +34,8 @@ from .recent import (
     stability_index as stability_index,
 )
 from .traces import Trace as Trace, Traces as Traces
+from .worker_metrics import (
+    PlainFamily as PlainFamily,
+    counters_of as counters_of,
+    merged as merged,
+)

@@ -1,0 +1,107 @@
+"""One of several processes that serve a port: `python -m prefill_router.gateway.api.worker`.
+
+Its argument is the number of its end of the channel to the supervisor. The first frame there has
+its options; it answers once it serves, or with what is wrong, and ends when the supervisor does.
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any, final
+
+from pydantic import TypeAdapter
+
+from prefill_router.errors import PrefillRouterError
+from prefill_router.gateway.api.channel import LONGEST_READ, Channel
+from prefill_router.gateway.api.server import (
+    GatewayServer,
+    listening,
+    loop_factory,
+    serve,
+    serving_log,
+)
+from prefill_router.gateway.forecast import pack_frame, receive_frame
+from prefill_router.gateway.runtime import Gateway, GatewayPaths, load
+from prefill_router.gateway.telemetry import PlainFamily
+
+PLACES = TypeAdapter(GatewayPaths)
+
+
+@final
+class SupervisorLink:
+    """The other workers (`runtime.Siblings`), reached through the supervisor.
+
+    Args:
+        reader: Where the supervisor's frames arrive.
+        writer: Where frames to it are written.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self._channel: Channel | None = None
+
+    def join(self, gateway: Gateway, server: GatewayServer) -> None:
+        """Tell the supervisor that this worker serves, and take its calls from now on."""
+
+        async def reload(_: Any) -> None:
+            await gateway.reload()
+
+        async def metrics(_: Any) -> list[PlainFamily]:
+            return gateway.metrics.export()
+
+        async def learn(values: Mapping[str, Any]) -> None:
+            gateway.learn(values)
+
+        self._writer.write(pack_frame({"error": []}))
+        handlers = {"reload": reload, "metrics": metrics, "learn": learn}
+        self._channel = Channel(self._reader, self._writer, handlers)
+        self._channel.ended.add_done_callback(lambda _: setattr(server, "should_exit", True))
+
+    async def reload(self) -> None:
+        """Reload all workers."""
+        await self._serving.call("reload")
+
+    async def metrics(self) -> list[PlainFamily]:
+        """The metrics of all workers."""
+        found: list[PlainFamily] = await self._serving.call("metrics")
+        return found
+
+    def share(self, values: Mapping[str, Any]) -> None:
+        """Let all workers learn these values."""
+        self._serving.tell("share", dict(values))
+
+    @property
+    def _serving(self) -> Channel:
+        assert self._channel is not None, "no request arrives before it serves"
+        return self._channel
+
+
+async def work(link: socket.socket) -> int:
+    """Serve until asked to end; returns the exit status."""
+    reader, writer = await asyncio.open_connection(sock=link, limit=LONGEST_READ)
+    options = await receive_frame(reader)
+    siblings = SupervisorLink(reader, writer)
+    try:
+        places = PLACES.validate_python(options["places"])
+        loaded = load(places)
+        at = loaded.settings.listen.model_copy(update={"port": options["port"]})
+        shared = options["socket"]
+        place = listening(at, is_shared=True) if shared is None else socket.socket(fileno=shared)
+        with serving_log(loaded, worker=options["number"]) as log, place:
+            await serve(places, loaded, place, siblings.join, log, siblings=siblings)
+    except PrefillRouterError as error:
+        writer.write(pack_frame({"error": list(error.told)}))
+        await writer.drain()
+        return 1
+    return 0
+
+
+def main() -> int:
+    """Serve; returns the exit status."""
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(work(socket.socket(fileno=int(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
