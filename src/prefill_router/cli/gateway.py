@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,8 +66,14 @@ def serve(
 
     Example: prefill-router serve router --pool pool.yaml --lam 0.7
     """
-    from prefill_router.gateway.runtime import GatewayPaths, load
+    from prefill_router.gateway.runtime import GatewayPaths, load, refuse_unshared
     from prefill_router.lazy_imports import installed
+
+    def checked() -> "LoadedGateway":
+        loaded = load(places)
+        if workers > 1:
+            refuse_unshared(loaded)
+        return loaded
 
     installed("uvicorn", needed_for="the gateway")
     if as_json and not check:
@@ -88,9 +93,9 @@ def serve(
         threads=threads,
     )
     if check:
-        _check(partial(load, places), as_json=as_json)
+        _check(checked, as_json=as_json)
         return
-    loaded = load(places)
+    loaded = checked()
     _warn(loaded)
     from prefill_router.gateway.api import run, run_workers
 

@@ -241,7 +241,7 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
     @routes.get("/ready", tags=["operating"], responses=_REPLIES, summary="Whether it can answer")
     async def ready() -> JSONResponse:
         if not gateway.is_watched:
-            gateway.share(is_watched=True)
+            gateway.share({"is_watched": True})
         report = health.ready()
         router = {"verdict": gateway.live.loaded.light.verdict}
         return JSONResponse({**report.value, "router": router}, status_code=report.status)

@@ -32,7 +32,7 @@ from prefill_router.gateway.runtime import (
     LoadedGateway,
     encoder_socket,
     load,
-    needs_shared_state,
+    refuse_unshared,
 )
 from prefill_router.gateway.telemetry import GAUGES, PREFIX, PlainFamily, counters_of, merged
 
@@ -42,8 +42,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE, _STABLE = 0.5, 30.0, 60.0
 _BEAT, _MOST_SILENT, _SCRAPE = 5.0, 30.0, 2.0
 _LAST_SECONDS = 30.0  # after the drain, the time for receipts and traces
 _SUMS = frozenset(f"{PREFIX}{gauge.name}" for gauge in GAUGES.values() if gauge.is_sum)
-_BALANCES = sys.platform == "linux"
-"""Whether the kernel spreads connections over sockets that are bound to one address."""
 
 
 def run_workers(
@@ -61,32 +59,19 @@ def run_workers(
         ConfigError: It can't listen on the address, the encoder or a worker can't be started, or
             the workers would need state that they don't share.
     """
-    if sys.platform == "win32":
-        raise ConfigError("several workers need Linux or macOS; leave out --workers")
-    _check(loaded)
+    if sys.platform != "linux":  # others don't spread connections over sockets of one address
+        raise ConfigError("several workers need Linux; leave out --workers")
+    refuse_unshared(loaded)
     with (
         serving_log(loaded),
         listening(loaded.settings.listen) as probe,  # refuses an address that another one has
         TemporaryDirectory(prefix="prefill-router-") as folder,
     ):
-        if not _BALANCES:
-            asyncio.run(_Supervisor(places, loaded, probe, folder, workers).run(on_ready))
-            return
         port = probe.getsockname()[1]
         probe.close()
         at = loaded.settings.listen.model_copy(update={"port": port})
         with listening(at, is_shared=True) as place:  # keeps the port, and takes no connection
             asyncio.run(_Supervisor(places, loaded, place, folder, workers).run(on_ready))
-
-
-def _check(loaded: LoadedGateway) -> None:
-    shared = getattr(loaded.settings, "shared", None)
-    missing = needs_shared_state(loaded)
-    if missing and getattr(shared, "url", None) is None:
-        raise ConfigError(
-            f"several workers would each have their own {', '.join(missing)}; share them through "
-            "PostgreSQL with shared: {url: postgresql://...}, or serve with one worker"
-        )
 
 
 @final
@@ -120,13 +105,15 @@ class _Supervisor:
         folder: str,
         count: int,
     ) -> None:
-        self._places = replace(places, encoders=Path(folder))
+        self._folder = Path(folder)
+        self._places = replace(places, encoders=self._folder)
         self._loaded, self._place, self._count = loaded, place, count
         self._encoder: SharedEncoder | None = None
         self._workers: dict[int, _WorkerLink] = {}
         self._counted: list[PlainFamily] = []  # by workers that have ended
         self._shared: dict[str, Any] = {}
         self._reloads = 0
+        self._failure: BaseException | None = None
         self._reloading, self._ending = asyncio.Lock(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -141,11 +128,20 @@ class _Supervisor:
             await self._ending.wait()
         finally:
             await self._end()
+        if self._failure is not None:
+            raise self._failure
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("the supervisor failed and ends", exc_info=error)
+            self._failure = error
+            self._ending.set()
 
     def _catch_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -174,8 +170,7 @@ class _Supervisor:
             reuse_bytes=routing.reuse_bytes,
         )
         options |= {"most_prompts": routing.max_batch, "gateways": self._count}
-        assert places.encoders is not None
-        encoder = SharedEncoder(encoder_socket(places.encoders, loaded), options)
+        encoder = SharedEncoder(encoder_socket(self._folder, loaded), options)
         hello = await encoder.start()
         if hello.fingerprint != loaded.light.fingerprint:
             await encoder.close(seconds=0)
@@ -187,19 +182,17 @@ class _Supervisor:
         reloads = self._reloads
         ours, theirs = socket.socketpair()
         with theirs:
-            passed = (theirs.fileno(), *(() if _BALANCES else (self._place.fileno(),)))
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C in the terminal must reach only the supervisor
-                pass_fds=passed,
+                pass_fds=(theirs.fileno(),),
             )
         reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_READ)
         options = {
             "places": PLACES.dump_python(self._places, mode="json"),
             "number": number,
             "port": self._place.getsockname()[1],
-            "socket": None if _BALANCES else self._place.fileno(),
         }
         writer.write(pack_frame(options))
         try:
@@ -210,7 +203,7 @@ class _Supervisor:
             process.kill()
             raise
         if wrong:
-            process.kill()
+            writer.close()
             await process.wait()
             raise ConfigError(*(f"worker {number}: {problem}" for problem in wrong))
         handlers = {"reload": self._reload, "metrics": self._metrics, "share": self._share}
@@ -257,7 +250,10 @@ class _Supervisor:
 
     async def _metrics(self, _: Any) -> list[PlainFamily]:
         asked = [asyncio.create_task(worker.measure()) for worker in self._workers.values()]
-        await asyncio.wait(asked, timeout=_SCRAPE)
+        if asked:
+            _, late = await asyncio.wait(asked, timeout=_SCRAPE)
+            for task in late:  # what it last said counts
+                task.cancel()
         current = (worker.metrics for worker in self._workers.values())
         return merged([self._counted, *current], sums=_SUMS)
 
@@ -270,16 +266,13 @@ class _Supervisor:
         """Reload all workers; an error that is found here changes nothing."""
         async with self._reloading:
             loaded = await asyncio.to_thread(load, self._places)
-            _check(loaded)
-            before, after = self._encoder, self._encoder
-            assert before is not None
-            assert self._places.encoders is not None
-            if encoder_socket(self._places.encoders, loaded) != before.path:
-                after = await self._started_encoder(loaded)
+            refuse_unshared(loaded)
+            before = self._encoder
+            if before is None or encoder_socket(self._folder, loaded) != before.path:
+                self._encoder = await self._started_encoder(loaded)
             self._reloads += 1
             failed = await self._reloaded()
-            if after is not before:
-                self._encoder = after
+            if before is not None and before is not self._encoder:
                 self._begin(before.close())  # once no worker uses it
             if failed:
                 raise ConfigError(*failed)

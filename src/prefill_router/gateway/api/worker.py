@@ -37,9 +37,10 @@ class SupervisorLink:
         writer: Where frames to it are written.
     """
 
+    _channel: Channel  # once it serves; no request arrives before
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._channel: Channel | None = None
 
     def join(self, gateway: Gateway, server: GatewayServer) -> None:
         """Tell the supervisor that this worker serves, and take its calls from now on."""
@@ -60,21 +61,16 @@ class SupervisorLink:
 
     async def reload(self) -> None:
         """Reload all workers."""
-        await self._serving.call("reload")
+        await self._channel.call("reload")
 
     async def metrics(self) -> list[PlainFamily]:
         """The metrics of all workers."""
-        found: list[PlainFamily] = await self._serving.call("metrics")
+        found: list[PlainFamily] = await self._channel.call("metrics")
         return found
 
     def share(self, values: Mapping[str, Any]) -> None:
         """Let all workers learn these values."""
-        self._serving.tell("share", dict(values))
-
-    @property
-    def _serving(self) -> Channel:
-        assert self._channel is not None, "no request arrives before it serves"
-        return self._channel
+        self._channel.tell("share", dict(values))
 
 
 async def work(link: socket.socket) -> int:
@@ -86,10 +82,9 @@ async def work(link: socket.socket) -> int:
         places = PLACES.validate_python(options["places"])
         loaded = load(places)
         at = loaded.settings.listen.model_copy(update={"port": options["port"]})
-        shared = options["socket"]
-        place = listening(at, is_shared=True) if shared is None else socket.socket(fileno=shared)
-        with serving_log(loaded, worker=options["number"]) as log, place:
-            await serve(places, loaded, place, siblings.join, log, siblings=siblings)
+        log = serving_log(loaded, worker=options["number"])
+        with log as writes, listening(at, is_shared=True) as place:
+            await serve(places, loaded, place, siblings.join, writes, siblings=siblings)
     except PrefillRouterError as error:
         writer.write(pack_frame({"error": list(error.told)}))
         await writer.drain()

@@ -65,7 +65,12 @@ class SharedEncoder:
         Raises:
             ConfigError: It can't load the router or its encoder; the message is the process's.
         """
-        self._place.bind(str(self.path))
+        try:
+            self._place.bind(str(self.path))
+        except OSError as error:  # a path of over a hundred bytes
+            raise ConfigError(
+                f"{self.path} can't be a socket ({error}); name a shorter folder in TMPDIR"
+            ) from None
         self._place.listen(_BACKLOG)  # clients wait here while the process is restarted
         try:
             self._link = await self._started()
@@ -99,7 +104,7 @@ class SharedEncoder:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 try:
                     link = await self._started()
-                except ConfigError as error:
+                except (ConfigError, OSError) as error:
                     _log.warning("the encoder's process can't be started: %s", error)
                     continue
                 self._link = link
@@ -177,13 +182,16 @@ async def connect_encoder(path: Path, *, seconds: float) -> EncoderConnection:
             link = EncoderConnection(*await asyncio.open_unix_connection(path, limit=_BUFFER))
             try:
                 link.hello = WorkerHello.from_dict(await link.answer())
-            except BaseException:
-                await link.close()
-                raise
+            finally:
+                if "hello" not in vars(link):
+                    await link.close()
     except TimeoutError:
         raise ConfigError(f"the encoder's process wasn't ready within {seconds:g} s") from None
     except (OSError, FrameError, EncoderGoneError) as error:
-        raise ConfigError(f"the encoder's process can't be reached: {error}") from None
+        raise ConfigError(
+            f"the shared encoder's process can't be reached ({error}); if the router's folder or "
+            "routing.max_batch has changed since the start, reload the gateway"
+        ) from None
     return link
 
 

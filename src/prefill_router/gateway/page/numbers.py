@@ -211,6 +211,6 @@ class PageNumbers:
     async def set_lam(self, lam: float) -> LamSet:
         """Set the trade-off of requests that give none, until the gateway ends."""
         before = self._gateway.lam
-        self._gateway.share(lam_set=lam)
+        self._gateway.share({"lam_set": lam})
         _log.warning("lam is %g from now on; it was %g", lam, before)
         return LamSet(lam=lam, before=before)

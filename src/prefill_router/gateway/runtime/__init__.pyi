@@ -4,6 +4,7 @@ from .configuration import (
     encoder_socket as encoder_socket,
     load as load,
     needs_shared_state as needs_shared_state,
+    refuse_unshared as refuse_unshared,
 )
 from .gateway import Gateway as Gateway, health_checks as health_checks
 from .request_scope import (

@@ -272,6 +272,22 @@ def needs_shared_state(loaded: LoadedGateway) -> list[str]:
     return [name for name, is_needed in found.items() if is_needed]
 
 
+def refuse_unshared(loaded: LoadedGateway) -> None:
+    """Check that several workers may serve.
+
+    Raises:
+        ConfigError: They would need state that they don't share; the message says which.
+    """
+    shared = getattr(loaded.settings, "shared", None)
+    missing = needs_shared_state(loaded)
+    if missing and getattr(shared, "url", None) is None:
+        raise ConfigError(
+            f"several workers would each have their own {', '.join(missing)}; share them through "
+            "PostgreSQL with shared: {url: postgresql://...}, do without them, or serve with one "
+            "worker"
+        )
+
+
 _LASTING = (
     "listen",
     "logs",

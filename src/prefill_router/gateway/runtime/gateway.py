@@ -216,7 +216,7 @@ class Gateway:
         await self.siblings.reload()
         return self.live.loaded
 
-    def share(self, **values: Any) -> None:
+    def share(self, values: Mapping[str, Any]) -> None:
         """Set `lam_set` or `is_watched`, in all workers."""
         self.learn(values)
         if self.siblings is not None:
