@@ -209,6 +209,7 @@ class _Supervisor:
         handlers = {"reload": self._reload, "metrics": self._metrics, "share": self._share}
         worker = _WorkerLink(number, process, Channel(reader, writer, handlers))
         self._workers[number] = worker
+        worker.channel.tell("learn", self._shared)
         await self._share({"missing": self._count - len(self._workers)})
         if self._reloads != reloads:
             await worker.channel.call("reload")
@@ -260,7 +261,7 @@ class _Supervisor:
     async def _share(self, values: dict[str, Any]) -> None:
         self._shared |= values
         for worker in self._workers.values():
-            worker.channel.tell("learn", self._shared)
+            worker.channel.tell("learn", values)
 
     async def _reload(self, _: Any) -> None:
         """Reload all workers; an error that is found here changes nothing."""

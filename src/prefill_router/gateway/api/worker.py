@@ -8,6 +8,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, final
 
 from pydantic import TypeAdapter
@@ -94,8 +95,10 @@ async def work(link: socket.socket) -> int:
 
 def main() -> int:
     """Serve; returns the exit status."""
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(work(socket.socket(fileno=int(sys.argv[1]))))
+    link = socket.socket(fileno=int(sys.argv[1]))
+    with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(work(link))
+    return 1  # asked to end before it served
 
 
 if __name__ == "__main__":
