@@ -33,7 +33,7 @@ from prefill_router.gateway.forecast.worker_process import (
 
 _log = logging.getLogger(__name__)
 _BUFFER = 1 << 20
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_FIRST_PAUSE, _LONGEST_PAUSE, _STABLE = 0.5, 30.0, 60.0
 _BACKLOG = 128
 _HANG_SECONDS = 30.0
 _PATIENCE = 10  # the longest prompts take this many times as long as that of the warm-up
@@ -67,13 +67,12 @@ class SharedEncoder:
         """
         try:
             self._place.bind(str(self.path))
+            self._place.listen(_BACKLOG)  # clients wait here while the process is restarted
+            self._link = await self._started()
         except OSError as error:  # a path of over a hundred bytes
             raise ConfigError(
                 f"{self.path} can't be a socket ({error}); name a shorter folder in TMPDIR"
             ) from None
-        self._place.listen(_BACKLOG)  # clients wait here while the process is restarted
-        try:
-            self._link = await self._started()
         finally:
             if self._link is None:
                 await self.close()
@@ -94,11 +93,14 @@ class SharedEncoder:
 
     async def _watch(self, link: WorkerProcess) -> None:
         fingerprint, pause = link.hello.fingerprint, _FIRST_PAUSE
+        clock = asyncio.get_running_loop().time
         while True:
+            began = clock()
             await link.gone.wait()
-            _log.warning(
-                "the encoder's process ended: %s; it is restarted", await link.last_words()
-            )
+            if clock() - began > _STABLE:
+                pause = _FIRST_PAUSE
+            words = await link.last_words()
+            _log.warning("the encoder's process ended: %s; it is restarted", words)
             while link.gone.is_set():
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -111,7 +113,6 @@ class SharedEncoder:
                 if link.hello.fingerprint != fingerprint:
                     _log.error("the router's folder now has another router; reload the gateway")
                     await link.kill()
-            pause = _FIRST_PAUSE
 
 
 @final
