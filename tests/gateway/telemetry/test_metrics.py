@@ -151,7 +151,7 @@ def test_readings_are_read_when_they_are_asked_for() -> None:
         forecasts=lambda: {"batches": 11, "cache_hits": 4},
         receipts=lambda: {"kept": 9, "lost": 1},
         receipts_waiting=lambda: 2,
-        shared=lambda: {"up": True, "replicas": 3, "losses": 1},
+        shared=lambda: {"down": False, "replicas": 3, "losses": 1},
         budgets=lambda: [BudgetLeft(key="", per="day", dollars=10, left=2.5)],
         drift=lambda: Drift(requests=300, by_feature={"length": 0.3}, mean=0.3, largest=0.3),
         router=lambda: {"fingerprint": "abc"},
@@ -167,7 +167,7 @@ def test_readings_are_read_when_they_are_asked_for() -> None:
     assert value(found, "forecast_events_total", kind="cache_hits") == 4
     assert value(found, "receipt_events_total", kind="lost") == 1
     assert value(found, "receipts_waiting") == 2
-    names = ("shared_up", "shared_replicas", "shared_losses_total")
+    names = ("shared_down", "shared_replicas", "shared_losses_total")
     assert [value(found, name) for name in names] == [1, 3, 1]
     assert value(found, "budget_left_dollars", key="", per="day") == 2.5
     assert value(found, "budget_dollars", key="", per="day") == 10

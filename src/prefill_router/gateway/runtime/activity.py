@@ -1,11 +1,22 @@
-"""Readings of a gateway for gauges, which aren't counted request by request."""
+"""Readings of a gateway: for its gauges, which no request counts, and for its health checks."""
 
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prefill_router.gateway.proxy import BreakerState
-from prefill_router.gateway.telemetry import BudgetLeft, GaugeReadings
+from prefill_router.gateway.telemetry import (
+    BudgetLeft,
+    GaugeReadings,
+    Health,
+    HealthCheck,
+    check_encoder,
+    check_process,
+    check_receipts,
+    check_shared,
+    check_targets,
+    check_workers,
+)
 
 if TYPE_CHECKING:
     from prefill_router.gateway.runtime.gateway import Gateway
@@ -75,7 +86,7 @@ def _shared(gateway: "Gateway") -> Mapping[str, float]:
     shared = gateway.shared
     if shared is None:
         return {}
-    return {"up": shared.is_in_step, "replicas": shared.replicas, "losses": shared.failures}
+    return {"down": not shared.is_in_step, "replicas": shared.replicas, "losses": shared.failures}
 
 
 def _router(gateway: "Gateway") -> Mapping[str, str]:
@@ -85,3 +96,31 @@ def _router(gateway: "Gateway") -> Mapping[str, str]:
         "policy": light.policy.kind,
         "encoder": ", ".join(light.encoders),
     }
+
+
+def health_checks(gateway: "Gateway") -> Health:
+    """The checks of `/health` and `/ready`."""
+    shared = gateway.shared
+    further: dict[str, HealthCheck] = {}
+    if shared is not None:
+        further["shared"] = lambda: check_shared(
+            is_in_step=shared.is_in_step, is_out_of_lease=shared.is_out_of_lease
+        )
+    if gateway.siblings is not None:
+        further["workers"] = lambda: check_workers(gateway.missing)
+    return Health(
+        alive={"event_loop": gateway.pulse.check},
+        ready={
+            "process": lambda: check_process(ending=gateway.is_ending),
+            "event_loop": gateway.pulse.check,
+            "encoder": lambda: check_encoder(
+                gateway.live.forecaster.state, fallback=gateway.settings.routing.fallback
+            ),
+            "forecasts": lambda: gateway.fallbacks.check(),
+            "receipts": lambda: check_receipts(
+                healthy=gateway.writer.healthy, lost=gateway.writer.stats().lost
+            ),
+            "targets": lambda: check_targets(breakers_of(gateway)),
+            **further,
+        },
+    )

@@ -10,6 +10,7 @@ from .health import (
     check_receipts as check_receipts,
     check_shared as check_shared,
     check_targets as check_targets,
+    check_workers as check_workers,
 )
 from .logs import (
     LogWriter as LogWriter,
@@ -19,6 +20,7 @@ from .logs import (
 )
 from .metrics import (
     GAUGES as GAUGES,
+    PREFIX as PREFIX,
     BudgetLeft as BudgetLeft,
     Gauge as Gauge,
     GaugeReadings as GaugeReadings,
@@ -33,3 +35,8 @@ from .recent import (
     stability_index as stability_index,
 )
 from .traces import Trace as Trace, Traces as Traces
+from .worker_metrics import (
+    PlainFamily as PlainFamily,
+    counters_of as counters_of,
+    merged as merged,
+)

@@ -133,6 +133,12 @@ def check_process(*, ending: bool) -> HealthFinding:
     return HealthFinding("failed", "the gateway is ending") if ending else HealthFinding("ok")
 
 
+def check_workers(missing: int) -> HealthFinding:
+    """Check the workers: degraded while some of them are started again."""
+    note = f"workers that are started again: {missing}"
+    return HealthFinding("degraded", note) if missing else HealthFinding("ok")
+
+
 def check_encoder(state: str, *, fallback: str) -> HealthFinding:
     """Check the encoder's process: without it a fallback decides, so degraded but not failed.
 

@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal, final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -14,6 +14,11 @@ from prometheus_client.registry import Collector
 from prefill_router import __version__
 from prefill_router.gateway.records import Receipt, RequestOutcome
 from prefill_router.gateway.telemetry.recent import Drift
+from prefill_router.gateway.telemetry.worker_metrics import (
+    PlainFamily,
+    plain_families,
+    registry_of,
+)
 
 BreakerState = Literal["closed", "half_open", "open"]
 
@@ -94,6 +99,7 @@ class Gauge:
             for several labels, a tuple; None to leave the metric out.
         labels: The names of its labels.
         only_grows: Whether it is a counter.
+        is_sum: Whether the values of several workers are added; the largest counts otherwise.
     """
 
     name: str
@@ -101,6 +107,7 @@ class Gauge:
     read: _Read
     labels: tuple[str, ...] = ()
     only_grows: bool = False
+    is_sum: bool = False
 
     def family(self, readings: GaugeReadings) -> Metric | None:
         """The metric with its current value; None to leave it out."""
@@ -127,11 +134,12 @@ def _of_drift(field: str) -> _Read:
     return read
 
 
+_total = partial(Gauge, is_sum=True)
 _GAUGES = (
-    Gauge("requests_in_flight", "Requests in flight.", lambda read: read.in_flight()),
-    Gauge("streams_open", "Open streams.", lambda read: read.streams()),
-    Gauge("held_bytes", "Bytes of request bodies in memory.", lambda read: read.held_bytes()),
-    Gauge("forecast_queue", "Requests waiting for a forecast.", lambda read: read.queue()),
+    _total("requests_in_flight", "Requests in flight.", lambda read: read.in_flight()),
+    _total("streams_open", "Open streams.", lambda read: read.streams()),
+    _total("held_bytes", "Bytes of request bodies in memory.", lambda read: read.held_bytes()),
+    _total("forecast_queue", "Requests waiting for a forecast.", lambda read: read.queue()),
     Gauge(
         "fallback_share",
         "Share of the last minute's decisions without a forecast.",
@@ -162,7 +170,7 @@ _GAUGES = (
         ("kind",),
         only_grows=True,
     ),
-    Gauge("receipts_waiting", "Receipts in the queue.", lambda read: read.receipts_waiting()),
+    _total("receipts_waiting", "Receipts in the queue.", lambda read: read.receipts_waiting()),
     Gauge(
         "budget_dollars",
         "US dollars of a budget; an empty key means the whole gateway.",
@@ -176,9 +184,9 @@ _GAUGES = (
         ("key", "per"),
     ),
     Gauge(
-        "shared_up",
-        "Whether the database that replicas share can be used: 1 or 0.",
-        lambda read: read.shared().get("up"),
+        "shared_down",
+        "Whether the database that replicas share can't be used: 1 or 0.",
+        lambda read: read.shared().get("down"),
     ),
     Gauge(
         "shared_replicas",
@@ -201,7 +209,7 @@ _GAUGES = (
     Gauge(
         "drift_largest", "Largest population stability index of a feature.", _of_drift("largest")
     ),
-    Gauge("drift_requests", "Requests that the drift is measured on.", _of_drift("requests")),
+    _total("drift_requests", "Requests that the drift is measured on.", _of_drift("requests")),
 )
 GAUGES: dict[str, Gauge] = {gauge.name: gauge for gauge in _GAUGES}
 """All gauges by name; gauges added here appear at `/metrics`."""
@@ -325,10 +333,21 @@ class Metrics:
         if outcome.kind != "routed":
             self._seconds("total", target).observe(outcome.total_seconds)
 
-    def render(self, accept: str = "") -> tuple[bytes, str]:
-        """All metrics and their content type, in the format that an `Accept` header requests."""
+    def render(
+        self, accept: str = "", families: list[PlainFamily] | None = None
+    ) -> tuple[bytes, str]:
+        """All metrics and their content type.
+
+        Args:
+            accept: The `Accept` header, which requests a format.
+            families: The metrics of all workers; None for those of this process.
+        """
         encode, kind = choose_encoder(accept)
-        return encode(self._registry), kind
+        return encode(self._registry if families is None else registry_of(families)), kind
+
+    def export(self) -> list[PlainFamily]:
+        """All metrics as plain values."""
+        return plain_families(self._registry.collect())
 
     def _observe_costs(self, receipt: Receipt, target: str, chosen: str) -> None:
         usage = receipt.outcome.usage
