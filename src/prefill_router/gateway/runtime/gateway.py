@@ -23,11 +23,12 @@ from prefill_router.gateway.decide import (
     SessionRow,
     Sessions,
     SteadyClock,
+    TargetSpeeds,
 )
 from prefill_router.gateway.forecast import Forecaster
 from prefill_router.gateway.guard import BodyBudget, KeyLimits, key_budgets
 from prefill_router.gateway.protocol import to_client
-from prefill_router.gateway.proxy import Breakers, Forwarder
+from prefill_router.gateway.proxy import Breakers, Forwarder, RateHeadroom
 from prefill_router.gateway.receipts import (
     ReceiptWriter,
     SessionTurn,
@@ -59,6 +60,7 @@ from prefill_router.gateway.telemetry import (
     check_targets,
 )
 from prefill_router.router import EncoderSources
+from prefill_router.targets import Pool
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +84,7 @@ class Gateway:
         traces: Sends traces; None for none.
         pulse: Measures the lag of the event loop.
         key_limits: The state of each key's limits.
+        speeds: How long the targets take, where `routing.latency` is set.
         body_budget: The memory for request bodies.
         recent: The requests that ended most recently.
         is_watched: Whether `/ready` has been requested.
@@ -113,6 +116,7 @@ class Gateway:
         self.breakers = Breakers(
             failures=settings.failures.breaker_failures, seconds=settings.failures.breaker_seconds
         )
+        self.headroom, self.speeds = RateHeadroom(), TargetSpeeds()
         self.sessions = Sessions(settings.sessions)
         self.budgets = Budgets(_budgets(loaded), steady=SteadyClock())
         self.metrics = Metrics(loaded.pool.names, readings=gauge_readings(self))
@@ -165,6 +169,7 @@ class Gateway:
         )
         await asyncio.to_thread(warm_start, self, settings)
         self.live = await self._made(self._first, None)
+        self.breakers.use_deployments(self._first.pool.several)
         self._beating = asyncio.create_task(self.pulse.run())
         _log.info("ready, with the router %s", self._first.light.fingerprint)
 
@@ -188,6 +193,7 @@ class Gateway:
                 failures=settings.failures.breaker_failures,
                 seconds=settings.failures.breaker_seconds,
             )
+            self.breakers.use_deployments(loaded.pool.several)
             self.sessions.use(settings.sessions)
             self.budgets.use(_budgets(loaded))
             self.metrics.use_targets(loaded.pool.names)
@@ -230,12 +236,15 @@ class Gateway:
 
     async def _made(self, loaded: LoadedGateway, before: Snapshot | None) -> Snapshot:
         """Make a snapshot; all its parts are made before anything is replaced."""
+        routing = loaded.settings.routing
         decider = Decider(
             loaded.light,
             loaded.settings,
             sessions=self.sessions,
             budgets=self.budgets,
             breaker_open=self.breakers.is_open,
+            limited=partial(_limited, self.headroom, loaded.pool) if routing.headroom else None,
+            speeds=None if routing.latency is None else self.speeds,
             pool=loaded.pool,
             warn=_log.warning,
         )
@@ -245,6 +254,8 @@ class Gateway:
             breakers=self.breakers,
             passing=partial(to_client, reframed=True),
             environment=self._environment,
+            headroom=self.headroom,
+            watch_all=routing.headroom,
         )
         keys = provider_keys(loaded.pool, self._environment)
         self._secrets |= {*keys.values(), *(secret for p in keys for secret in p.secrets)}
@@ -288,6 +299,11 @@ class Gateway:
         return forecaster
 
 
+def _limited(headroom: RateHeadroom, pool: Pool, target: str, tokens: int) -> bool:
+    """Whether none of a target's endpoints has headroom."""
+    return all(headroom.lacks(name, tokens) for name in pool.several.get(target, (target,)))
+
+
 def _budgets(loaded: LoadedGateway) -> tuple[BudgetSettings, ...]:
     return (*loaded.settings.budgets, *key_budgets(loaded.keys or ()))
 
@@ -316,7 +332,10 @@ def warm_start(gateway: "Gateway", settings: GatewaySettings) -> None:
     url, now = gateway.receipts_url, time.time()
     spent = spend_since(url, now - now % _DAY)
     gateway.budgets.restore((one.key, one.at, one.cost) for one in spent)
-    gateway.recent.fill(reversed(recent(url, _SHOWN)))
+    latest = recent(url, _SHOWN)
+    gateway.recent.fill(reversed(latest))
+    for receipt in reversed(latest) if settings.routing.latency is not None else ():
+        gateway.speeds.observe(receipt)
     # tool calls and stored responses may be continued long after the session's end
     since = now - max(_DAY, settings.sessions.seconds)
     gateway.sessions.restore(map(_row, sessions_since(url, since)))
@@ -331,6 +350,7 @@ def _row(turn: SessionTurn) -> SessionRow:
         turn.tool_calls,
         turn.response_id,
         turn.key,
+        turn.deployment,
     )
 
 

@@ -53,6 +53,7 @@ class GaugeReadings:
         fallback_share: The share of the last minute's decisions without a forecast.
         lam: The lam of requests that give none, after budgets; None for none.
         breakers: The state of each target's breaker.
+        deployment_breakers: The same of each endpoint of the targets that have several.
         forecasts: Counters of forecasting by name, for example `batches`, `cache_hits`.
         receipts: Counters of receipts by name, for example `kept`, `lost`.
         receipts_waiting: Receipts in the queue.
@@ -69,6 +70,7 @@ class GaugeReadings:
     fallback_share: Callable[[], float] = lambda: 0.0
     lam: Callable[[], float | None] = lambda: None
     breakers: Callable[[], Mapping[str, BreakerState]] = lambda: {}
+    deployment_breakers: Callable[[], Mapping[str, BreakerState]] = lambda: {}
     forecasts: Callable[[], Mapping[str, float]] = lambda: {}
     receipts: Callable[[], Mapping[str, float]] = lambda: {}
     receipts_waiting: Callable[[], int] = lambda: 0
@@ -145,6 +147,12 @@ _GAUGES = (
         "State of a target's breaker: 0 closed, 1 half open, 2 open.",
         lambda read: {name: _STATES[state] for name, state in read.breakers().items()},
         ("target",),
+    ),
+    Gauge(
+        "deployment_breaker_state",
+        "State of the breaker of one of a target's several endpoints, as in breaker_state.",
+        lambda read: {name: _STATES[state] for name, state in read.deployment_breakers().items()},
+        ("deployment",),
     ),
     Gauge(
         "forecast_events",
@@ -264,8 +272,15 @@ class Metrics:
         self._unpriced = count("unpriced_requests", "Requests of unknown cost.", "target")
         self._fallbacks = count("fallbacks", "Decisions without a forecast.", "reason")
         self._attempts = count("attempts", "Calls of targets, by how they ended.", "target", "end")
-        self._retries = count("retries", "Retries of the same target.", "target")
-        self._failovers = count("failovers", "Calls of the next target after a failure.", "target")
+        self._deployment_attempts = count(
+            "deployment_attempts",
+            "Calls of endpoints of targets that have several, by how they ended.",
+            *("deployment", "end"),
+        )
+        self._retries = count("retries", "Retries of the same endpoint of a target.", "target")
+        self._failovers = count(
+            "failovers", "Calls of the next endpoint or target after a failure.", "target"
+        )
         self._passed = count("plain_calls", "Passthrough calls.", "call", "target", "outcome")
         self._refusals = count("refusals", "Requests refused before a decision.", "status")
         seconds = Histogram(
@@ -338,11 +353,14 @@ class Metrics:
         for attempt in receipt.outcome.attempts:
             name = self._name(attempt.target)
             self._attempts(name, attempt.end).inc()
-            if before == attempt.target:
+            if attempt.deployment is not None:
+                self._deployment_attempts(attempt.deployment, attempt.end).inc()
+            called = attempt.deployment or attempt.target
+            if before == called:
                 self._retries(name).inc()
             elif before is not None:
                 self._failovers(name).inc()
-            before = attempt.target
+            before = called
 
     def _name(self, target: str | None) -> str:
         if target is None:
