@@ -151,7 +151,7 @@ def test_readings_are_read_when_they_are_asked_for() -> None:
         forecasts=lambda: {"batches": 11, "cache_hits": 4},
         receipts=lambda: {"kept": 9, "lost": 1},
         receipts_waiting=lambda: 2,
-        shared=lambda: {"down": False, "replicas": 3, "losses": 1},
+        shared=lambda: {"down": True, "replicas": 3, "losses": 1},
         budgets=lambda: [BudgetLeft(key="", per="day", dollars=10, left=2.5)],
         drift=lambda: Drift(requests=300, by_feature={"length": 0.3}, mean=0.3, largest=0.3),
         router=lambda: {"fingerprint": "abc"},

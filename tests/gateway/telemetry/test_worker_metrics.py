@@ -1,6 +1,6 @@
 """The metrics of several workers as those of one gateway."""
 
-from prefill_router.gateway.telemetry.metrics import GAUGES, PREFIX, GaugeReadings, Metrics
+from prefill_router.gateway.telemetry import GAUGES, PREFIX, GaugeReadings, Metrics
 from prefill_router.gateway.telemetry.worker_metrics import counters_of, merged
 from tests.gateway.telemetry.receipts import receipt
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import final
 from urllib.parse import parse_qs, quote
 
@@ -98,6 +99,7 @@ class PassthroughRequest:
         fields = {
             "call": self.name,
             "target": outcome.target,
+            "deployment": outcome.deployment,
             "outcome": outcome.kind,
             "status": outcome.status,
             "attempts": len(outcome.attempts),
@@ -200,11 +202,14 @@ async def _stored(asked: PassthroughRequest, *, below: str) -> ForwardRequest:
         await asked.gateway.shared.prepare(question)
     query = parse_qs(scope["query_string"].decode("latin-1"))
     sent = asked.body if scope["method"] == "POST" else b""
+    keeper = asked.live.keepers.keeper(name, question)
+    unknown = keeper in asked.live.loaded.pool.several  # which of its endpoints keeps it
     return asked.call(
         "responses",
         f"/{quote(name, safe='')}{below}".encode(),
-        (asked.live.keepers.keeper(name, question),),
+        (keeper,),
         lambda _: sent,
+        lacking=frozenset((HTTPStatus.NOT_FOUND,)) if unknown else frozenset(),
         stream=query.get("stream") == ["true"],
     )
 

@@ -171,7 +171,7 @@ def _call(
     return ForwardRequest(
         endpoint=envelope.endpoint,
         bodies=bodies,
-        order=choice.order,
+        order=choice.order if choice.deployment is None else (choice.deployment,),
         finished=record.finished,
         reply_headers=record.reply_headers,
         stream=envelope.stream,
@@ -182,6 +182,7 @@ def _call(
         began=arrived,
         query=query_of(scope),
         named=record.named if envelope.endpoint == "responses" else None,
+        conversation=choice.session or choice.id,
         settled=settled,
     )
 

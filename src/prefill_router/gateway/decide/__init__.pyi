@@ -20,4 +20,9 @@ from .candidates import (
     RequestEstimate as RequestEstimate,
 )
 from .decider import Decider as Decider, OpenDecision as OpenDecision, RouterParts as RouterParts
-from .selection import TargetChooser as TargetChooser, decision_id as decision_id
+from .latency import TargetSpeeds as TargetSpeeds, order_ready as order_ready
+from .selection import (
+    TargetChooser as TargetChooser,
+    decision_id as decision_id,
+    policy_order as policy_order,
+)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, final
 
 from prefill_router.data import Message
-from prefill_router.gateway.decide.candidates import Candidates, Exclusion
+from prefill_router.gateway.decide.candidates import Candidates, Exclusion, request_tokens
 from prefill_router.gateway.decide.refusals import (
     no_eligible_target,
     response_lost,
@@ -36,10 +36,10 @@ _LONGEST_ID = 256
 AffinityKind = Literal["session", "call", "key_call", "response"]
 AffinityPlace = tuple[AffinityKind, Hashable]
 """The kind of an entry of `Sessions`, and its name there."""
-SessionRow = tuple[str | None, str, int, float, Sequence[str], str | None, str | None]
+SessionRow = tuple[str | None, str, int, float, Sequence[str], str | None, str | None, str | None]
 """An answer as its receipt has it: the session, the target, its input and output tokens together,
 when it ended (seconds since 1970), the ids of its tool calls, its own id where the target keeps it,
-and the name of the client's key."""
+the name of the client's key, and which of the target's endpoints answered, if it has several."""
 
 
 def session_name(
@@ -218,6 +218,7 @@ class Sessions:
         tool_calls: Sequence[str] = (),
         response_id: str | None = None,
         key: str | None = None,
+        deployment: str | None = None,
     ) -> None:
         """Remember an answer.
 
@@ -229,6 +230,8 @@ class Sessions:
             tool_calls: The ids of the answer's tool calls.
             response_id: The answer's own id, where the target keeps it.
             key: The name of the client's key; None where the gateway has no keys.
+            deployment: Which of the target's endpoints answered, if it has several: tool calls and
+                the response belong to it.
         """
         if session is not None:
             self._put("session", session, SessionState(target, tokens, at))
@@ -237,11 +240,11 @@ class Sessions:
                 del self._states.entries[oldest]
         for call in tool_calls[:_MOST_CALLS]:
             if len(call) <= _LONGEST_ID:
-                self._put("key_call", (key, call), target)
+                self._put("key_call", (key, call), deployment or target)
                 if session is not None:
-                    self._put("call", (session, call), target)
+                    self._put("call", (session, call), deployment or target)
         if response_id is not None:
-            self.keep(response_id, target=target, key=key)
+            self.keep(response_id, target=deployment or target, key=key)
 
     def learn(self, place: AffinityPlace, value: Any) -> None:
         """Remember an entry of another replica."""
@@ -255,7 +258,7 @@ class Sessions:
 
     def restore(self, rows: Iterable[SessionRow]) -> None:
         """Remember the answers in receipts, oldest first."""
-        for session, target, tokens, at, tool_calls, response_id, key in rows:
+        for session, target, tokens, at, tool_calls, response_id, key, deployment in rows:
             self.answered(
                 session,
                 target=target,
@@ -264,12 +267,15 @@ class Sessions:
                 tool_calls=tool_calls,
                 response_id=response_id,
                 key=key,
+                deployment=deployment,
             )
 
 
 @final
 class Affinity:
     """Finds the target that must answer: it keeps the stored response, or called the tools.
+
+    Of a target with several endpoints, what it finds is the endpoint (`large@east`) if it knows it.
 
     Args:
         names: The pool's targets.
@@ -314,9 +320,10 @@ class Affinity:
     ) -> str:
         keeper = self._sessions.keeper(response, key=question.key)
         if keeper is not None:
-            if keeper in self._names and keeper not in cannot:
+            target = self._candidates.target_of(keeper)
+            if target in self._names and target not in cannot:
                 return keeper
-            why = cannot[keeper].words if keeper in cannot else "it is no longer in the pool"
+            why = cannot[target].words if target in cannot else "it is no longer in the pool"
             raise response_lost(keeper, why)
         serving = [self._names[k] for k in self._candidates.left(cannot)]
         if not serving:
@@ -333,13 +340,15 @@ class Affinity:
         caller = self._sessions.caller(
             question.tool_call_ids, session=question.session, key=question.key
         )
-        if caller is None:
-            state = self._sessions.state(question.session, question.at)
-            caller = None if state is None else state.target
-        elif caller in cannot and cannot[caller].obstacle == "need":
+        state = None if caller else self._sessions.state(question.session, question.at)
+        last = None if state is None else state.target
+        target = last if caller is None else self._candidates.target_of(caller)
+        if target is None or target not in self._names:
+            return None
+        if caller is not None and target in cannot and cannot[target].obstacle == "need":
             without = replace(question, needs=question.needs - {"tools"})
-            cannot = self._candidates.cannot(without, 0)
-        return caller if caller in self._names and caller not in cannot else None
+            cannot = self._candidates.cannot(without, request_tokens(question, None))
+        return None if target in cannot else caller or target
 
 
 @final
@@ -357,7 +366,7 @@ class ResponseOwners:
         self._sessions = sessions
 
     def keeper(self, response: str, question: RoutingRequest) -> str:
-        """The target that keeps a response.
+        """The target that keeps a response; if it has several endpoints, the one that does.
 
         Where the gateway has keys, only a response known to belong to the client's key is found,
         so a guessed or shared id is useless. Without keys, a response that isn't remembered is
@@ -372,12 +381,13 @@ class ResponseOwners:
         """
         key = question.key
         cannot = self._candidates.cannot(question, 0)
-        target = self._sessions.owned(response, key=key)
-        if target is not None:
+        keeper = self._sessions.owned(response, key=key)
+        if keeper is not None:
+            target = self._candidates.target_of(keeper)
             if target in self._names and target not in cannot:
-                return target
+                return keeper
             why = cannot[target].words if target in cannot else "it is no longer in the pool"
-            raise stored_lost(target, why)
+            raise stored_lost(keeper, why)
         if key is not None or self._sessions.is_anothers(response, key=None):
             raise stored_not_of_key()
         excluded = self._candidates.unwanted(question, None, cannot)

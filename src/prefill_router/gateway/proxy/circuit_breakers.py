@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -10,6 +10,7 @@ _log = logging.getLogger(__name__)
 
 BreakerState = Literal["closed", "open", "half_open"]
 """Closed: calls are made. Open: none is made. Half open: one call is tried."""
+_STATES: tuple[BreakerState, ...] = ("closed", "half_open", "open")
 _OPENED = "%s failed %d times in a row: it gets no calls but one every %g seconds, to test it"
 
 
@@ -24,7 +25,7 @@ class _Breaker:
 
 @final
 class Breakers:
-    """One breaker per target, by name; they survive a reload of the pool.
+    """One breaker per target or deployment, by name; they survive a reload of the pool.
 
     Args:
         failures: The failures in a row that open a breaker.
@@ -44,6 +45,7 @@ class Breakers:
         self._breakers: dict[str, _Breaker] = {}
         self.changed: Callable[[str], None] | None = None
         self.claim: Callable[[str], Awaitable[bool]] | None = None
+        self._deployments: Mapping[str, Sequence[str]] = {}
 
     @property
     def opened(self) -> Mapping[str, int]:
@@ -53,6 +55,10 @@ class Breakers:
     def set(self, *, failures: int, seconds: float) -> None:
         """Use other settings."""
         self._most, self.seconds = failures, seconds
+
+    def use_deployments(self, deployments: Mapping[str, Sequence[str]]) -> None:
+        """Tell the deployments of targets with several: a target's state is its best one's."""
+        self._deployments = deployments
 
     def allow(self, target: str) -> bool:
         """Whether a target may be called now; a half-open breaker allows only the first call.
@@ -101,6 +107,8 @@ class Breakers:
 
     def state(self, target: str) -> BreakerState:
         """The state of one target's breaker."""
+        if target in self._deployments:
+            return min(map(self.state, self._deployments[target]), key=_STATES.index)
         breaker = self._breakers.get(target)
         if breaker is None or breaker.opened_at is None:
             return "closed"
@@ -113,6 +121,9 @@ class Breakers:
 
     def retry_in(self, target: str) -> float | None:
         """Seconds until an open breaker allows one call; None where it is closed."""
+        if target in self._deployments:
+            waits = [self.retry_in(name) for name in self._deployments[target]]
+            return None if None in waits else min(wait for wait in waits if wait is not None)
         breaker = self._breakers.get(target)
         if breaker is None or breaker.opened_at is None:
             return None

@@ -27,6 +27,11 @@ def breakers_of(gateway: "Gateway") -> dict[str, BreakerState]:
     return {name: gateway.breakers.state(name) for name in gateway.live.loaded.pool.names}
 
 
+def _deployment_breakers(gateway: "Gateway") -> dict[str, BreakerState]:
+    several = gateway.live.loaded.pool.several
+    return {name: gateway.breakers.state(name) for names in several.values() for name in names}
+
+
 def gauge_readings(gateway: "Gateway") -> GaugeReadings:
     """The readings for gauges; they work once the gateway has started."""
     return GaugeReadings(
@@ -38,6 +43,7 @@ def gauge_readings(gateway: "Gateway") -> GaugeReadings:
         fallback_share=lambda: gateway.fallbacks.report().share,
         lam=lambda: gateway.lam_left,
         breakers=lambda: breakers_of(gateway),
+        deployment_breakers=lambda: _deployment_breakers(gateway),
         forecasts=lambda: _forecasts(gateway),
         receipts=lambda: _receipts(gateway),
         receipts_waiting=lambda: gateway.writer.stats().waiting,

@@ -218,7 +218,11 @@ def _warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) -> Iter
         if name in pool.names:
             yield f"routing.names has {name}, which is also a target: the target takes precedence"
     yield from _unpriced(pool, () if light.costs.is_free else light.pool.names)
-    theirs = {*_OTHER_VARIABLES, *(p.api_key_env for p in map(pool.provider_of, pool.names))}
+    deployed = pool.deployed
+    theirs = {
+        *_OTHER_VARIABLES,
+        *(p.api_key_env for p in map(deployed.provider_of, deployed.names)),
+    }
     for name, meant in stray_variables().items():
         if name not in theirs:
             yield f"the environment variable {name} isn't a setting{meant}"
@@ -241,7 +245,7 @@ def _merged(routed: Pool, pool: Pool) -> Pool:
 
 
 def _closed(target: Target) -> Target:
-    return replace(target, provider=None, base_url=None, api_key_env=None, serves=())
+    return replace(target, provider=None, base_url=None, api_key_env=None, endpoints=(), serves=())
 
 
 def encoder_socket(folder: Path, loaded: LoadedGateway) -> Path:

@@ -18,11 +18,12 @@ from prefill_router.gateway.decide import (
     ResponseOwners,
     Sessions,
     SteadyClock,
+    TargetSpeeds,
 )
 from prefill_router.gateway.forecast import Forecaster
 from prefill_router.gateway.guard import BodyBudget, KeyLimits, key_budgets
 from prefill_router.gateway.protocol import to_client
-from prefill_router.gateway.proxy import Breakers, Forwarder
+from prefill_router.gateway.proxy import Breakers, Forwarder, RateHeadroom
 from prefill_router.gateway.receipts import ReceiptWriter, open_store
 from prefill_router.gateway.runtime.activity import gauge_readings
 from prefill_router.gateway.runtime.configuration import (
@@ -45,6 +46,7 @@ from prefill_router.gateway.telemetry import (
     RecentRequests,
     Traces,
 )
+from prefill_router.targets import Pool
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class Gateway:
         pulse: Measures the lag of the event loop.
         key_limits: The state of each key's limits.
         shared: What it shares with other replicas; None for a gateway by itself.
+        speeds: How long the targets take, where `routing.latency` is set.
         body_budget: The memory for request bodies.
         recent: The requests that ended most recently.
         is_watched: Whether `/ready` has been requested.
@@ -102,6 +105,7 @@ class Gateway:
         self.breakers = Breakers(
             failures=settings.failures.breaker_failures, seconds=settings.failures.breaker_seconds
         )
+        self.headroom, self.speeds = RateHeadroom(), TargetSpeeds()
         self.sessions = Sessions(settings.sessions)
         self.budgets = Budgets(_budgets(loaded), steady=SteadyClock())
         self.metrics = Metrics(loaded.pool.names, readings=gauge_readings(self))
@@ -168,6 +172,7 @@ class Gateway:
         if self.shared is not None:
             await self.shared.open()
         self.live = await self._made(self._first, None)
+        self.breakers.use_deployments(self._first.pool.several)
         self._beating = asyncio.create_task(self.pulse.run())
         _log.info("ready, with the router %s", self._first.light.fingerprint)
 
@@ -206,6 +211,7 @@ class Gateway:
                 failures=settings.failures.breaker_failures,
                 seconds=settings.failures.breaker_seconds,
             )
+            self.breakers.use_deployments(loaded.pool.several)
             self.sessions.use(settings.sessions)
             self.budgets.use(_budgets(loaded))
             self.metrics.use_targets(loaded.pool.names)
@@ -269,12 +275,15 @@ class Gateway:
 
     async def _made(self, loaded: LoadedGateway, before: Snapshot | None) -> Snapshot:
         """Make a snapshot; all its parts are made before anything is replaced."""
+        routing = loaded.settings.routing
         decider = Decider(
             loaded.light,
             loaded.settings,
             sessions=self.sessions,
             budgets=self.budgets,
             breaker_open=self.breakers.is_open,
+            limited=partial(_limited, self.headroom, loaded.pool) if routing.headroom else None,
+            speeds=None if routing.latency is None else self.speeds,
             pool=loaded.pool,
             warn=_log.warning,
         )
@@ -284,6 +293,8 @@ class Gateway:
             breakers=self.breakers,
             passing=partial(to_client, reframed=True),
             environment=self._environment,
+            headroom=self.headroom,
+            watch_all=routing.headroom,
         )
         keys = provider_keys(loaded.pool, self._environment)
         self._secrets |= {*keys.values(), *(secret for p in keys for secret in p.secrets)}
@@ -323,6 +334,11 @@ class Gateway:
             await forecaster.close()
             raise ConfigError(f"{places.router} was replaced while it was being loaded; try again")
         return forecaster
+
+
+def _limited(headroom: RateHeadroom, pool: Pool, target: str, tokens: int) -> bool:
+    """Whether none of a target's endpoints has headroom."""
+    return all(headroom.lacks(name, tokens) for name in pool.several.get(target, (target,)))
 
 
 def _budgets(loaded: LoadedGateway) -> tuple[BudgetSettings, ...]:

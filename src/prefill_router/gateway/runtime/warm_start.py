@@ -26,7 +26,10 @@ def warm_start(gateway: "Gateway", settings: GatewaySettings) -> None:
     if settings.shared.url is None:
         spent = spend_since(url, now - now % _DAY)
         gateway.budgets.restore((one.key, one.at, one.cost) for one in spent)
-    gateway.recent.fill(reversed(recent(url, _SHOWN)))
+    latest = recent(url, _SHOWN)
+    gateway.recent.fill(reversed(latest))
+    for receipt in reversed(latest) if settings.routing.latency is not None else ():
+        gateway.speeds.observe(receipt)
     # tool calls and stored responses may be continued long after the session's end
     since = now - max(_DAY, settings.sessions.seconds)
     gateway.sessions.restore(map(_row, sessions_since(url, since)))
@@ -41,4 +44,5 @@ def _row(turn: SessionTurn) -> SessionRow:
         turn.tool_calls,
         turn.response_id,
         turn.key,
+        turn.deployment,
     )

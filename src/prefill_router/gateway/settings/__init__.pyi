@@ -1,6 +1,7 @@
 from .sections import (
     BudgetSettings as BudgetSettings,
     FailureSettings as FailureSettings,
+    LatencySettings as LatencySettings,
     LimitSettings as LimitSettings,
     ListenSettings as ListenSettings,
     LogSettings as LogSettings,

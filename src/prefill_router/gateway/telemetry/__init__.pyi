@@ -1,3 +1,10 @@
+from .gauges import (
+    GAUGES as GAUGES,
+    PREFIX as PREFIX,
+    BudgetLeft as BudgetLeft,
+    Gauge as Gauge,
+    GaugeReadings as GaugeReadings,
+)
 from .health import (
     EventLoopLag as EventLoopLag,
     Health as Health,
@@ -18,14 +25,7 @@ from .logs import (
     logging_to as logging_to,
     with_fields as with_fields,
 )
-from .metrics import (
-    GAUGES as GAUGES,
-    PREFIX as PREFIX,
-    BudgetLeft as BudgetLeft,
-    Gauge as Gauge,
-    GaugeReadings as GaugeReadings,
-    Metrics as Metrics,
-)
+from .metrics import Metrics as Metrics
 from .recent import (
     Drift as Drift,
     DriftWatch as DriftWatch,

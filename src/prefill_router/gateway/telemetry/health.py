@@ -184,6 +184,7 @@ def check_shared(*, is_in_step: bool, is_out_of_lease: bool) -> HealthFinding:
 
 def check_keys(pool: Pool, environment: Mapping[str, str]) -> HealthFinding:
     """Check that the environment variables of the targets' keys are set."""
+    pool = pool.deployed
     named = {name: pool.provider_of(name).api_key_env for name in pool.names}
     without = sum(
         variable is not None and not environment.get(variable) for variable in named.values()

@@ -67,6 +67,7 @@ def fields_of(receipt: Receipt) -> dict[str, Any]:
         "id": choice.id,
         "endpoint": receipt.endpoint,
         "target": outcome.target,
+        "deployment": outcome.deployment,
         "reason": choice.reason,
         "fallback": choice.fallback,
         "lam": choice.lam,
