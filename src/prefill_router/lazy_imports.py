@@ -33,6 +33,7 @@ EXTRAS: Mapping[str, tuple[str, str | None]] = {
     "prometheus_client": ("prometheus-client", "gateway"),
     "psycopg": ("psycopg", "postgres"),
     "pyphen": ("pyphen", "complexity"),
+    "s3fs": ("s3fs", "s3"),
     "sentence_transformers": ("sentence-transformers", "sentence"),
     "starlette": ("fastapi", "gateway"),
     "torch_geometric": ("torch-geometric", "graph"),

@@ -10,10 +10,10 @@ from .base import (
     Site as Site,
     rounded as rounded,
 )
+from .remote_shard import SHARDS as SHARDS, shard_folder as shard_folder
 from .shard import Layout as Layout, shard_name as shard_name, write_shard as write_shard
 from .store import (
     MANIFEST as MANIFEST,
-    SHARDS as SHARDS,
     ActivationStore as ActivationStore,
     prepare_store as prepare_store,
 )

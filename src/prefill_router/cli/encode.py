@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -11,6 +10,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.activations import Pooling, Provenance, Site
@@ -29,7 +29,12 @@ _Choice = TypeVar("_Choice", bound=str)
 def encode(
     dataset: opt.DataFolder,
     store: Annotated[
-        Path, typer.Option("--out", help="The store's folder: a new one, or one to resume.")
+        PathOrUrl,
+        typer.Option(
+            "--out",
+            help="The store's folder: a new one, or one to resume.",
+            parser=opt.path_or_url,
+        ),
     ],
     encoder: Annotated[
         str,

@@ -22,14 +22,16 @@ from prefill_router.activations import (
     Rounding,
     Site,
     prepare_store,
+    shard_folder,
     shard_name,
     write_shard,
 )
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.encoders.base import Encoder, TokenizedPrompt, distinct
 from prefill_router.errors import ConfigError, StoreError
-from prefill_router.files import remove_stale_locks, writer_lock
+from prefill_router.files import remove_stale_locks
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.remote import PathOrUrl, held_files, location
 from prefill_router.short_repr import short_repr
 
 CHUNK_TOKENS = 32_768
@@ -55,7 +57,7 @@ class EncodingPlan:
         total_tokens: The tokens of all of them, after truncation.
     """
 
-    out: Path
+    out: PathOrUrl
     layout: Layout
     chunks: tuple[Chunk, ...]
     prompts: int
@@ -80,11 +82,13 @@ class EncodingPlan:
         return self.left * row
 
     def check_space(self) -> None:
-        """Check that there is enough disk space.
+        """Check that there is enough disk space; of a store at a URL nothing is known.
 
         Raises:
             StoreError: There isn't.
         """
+        if not isinstance(self.out, Path):
+            return
         folder = next(p for p in [self.out.absolute(), *self.out.absolute().parents] if p.exists())
         free = shutil.disk_usage(folder).free
         if self.bytes_left and free < self.bytes_left + _SPARE_BYTES:
@@ -118,7 +122,7 @@ class EncodingReport:
 def plan_encoding(
     queries: RoutingDataset | Sequence[Query],
     encoder: Encoder,
-    out: Path | str,
+    out: PathOrUrl | str,
     *,
     sites: Sequence[Site],
     shard: tuple[int, int] = (0, 1),
@@ -147,11 +151,12 @@ def plan_encoding(
     encoder.check_sites(sites)
     given = queries.queries if isinstance(queries, RoutingDataset) else queries
     prompts = distinct(encoder.tokenize(given))
-    held = _held(Path(out), [prompt.key for prompt in prompts])
+    place = location(out)
+    held = _held(place, [prompt.key for prompt in prompts])
     chunks = _chunks(prompts, chunk_tokens)[index::count]
     left = [tuple(p for p in chunk if p.key not in held) for chunk in chunks]
     return EncodingPlan(
-        Path(out),
+        place,
         Layout(tuple(sorted(set(sites))), encoder.provenance.hidden_size, rounding),
         tuple(chunk for chunk in left if chunk),
         len(prompts),
@@ -172,8 +177,9 @@ def run_encoding(
     """
     prepare_store(plan.out, encoder.provenance, plan.layout)
     plan.check_space()
-    for folder in (plan.out, plan.out / SHARDS):
-        remove_stale_locks(folder)
+    if isinstance(plan.out, Path):
+        for folder in (plan.out, plan.out / SHARDS):
+            remove_stale_locks(folder)
     start = time.perf_counter()
     with (progress or SilentProgress()).task("tokens", total=float(plan.tokens_left)) as advance:
         busy = list(plan.chunks)
@@ -190,7 +196,7 @@ def run_encoding(
 def encode_dataset(
     queries: RoutingDataset | Sequence[Query],
     encoder: Encoder,
-    out: Path | str,
+    out: PathOrUrl | str,
     *,
     sites: Sequence[Site],
     shard: tuple[int, int] = (0, 1),
@@ -214,9 +220,9 @@ def encode_dataset(
 
 def _encode_chunk(plan: EncodingPlan, encoder: Encoder, chunk: Chunk, *, wait: bool) -> bool:
     """Encode and write a chunk, unless it exists; False if another process is writing it."""
-    folder, keys = plan.out / SHARDS, [prompt.key for prompt in chunk]
-    with writer_lock(folder, shard_name(keys), wait=wait) as is_mine:
-        if is_mine and not (folder / f"{shard_name(keys)}.json").is_file():
+    keys = [prompt.key for prompt in chunk]
+    with shard_folder(plan.out, shard_name(keys), wait=wait) as folder:
+        if isinstance(folder, Path):
             write_shard(
                 folder,
                 plan.layout,
@@ -225,11 +231,11 @@ def _encode_chunk(plan: EncodingPlan, encoder: Encoder, chunk: Chunk, *, wait: b
                 truncated=np.array([prompt.truncated for prompt in chunk], dtype=np.bool_),
                 states=encoder.states(chunk, plan.layout.sites),
             )
-    return is_mine
+    return folder != "busy"
 
 
-def _held(out: Path, keys: list[str]) -> set[str]:
-    if not (out / MANIFEST).is_file():
+def _held(out: PathOrUrl, keys: list[str]) -> set[str]:
+    if not held_files(out, [MANIFEST]):
         return set()
     return set(keys) - set(ActivationStore.open(out).missing(keys))
 
