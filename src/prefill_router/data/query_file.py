@@ -12,6 +12,7 @@ from prefill_router import files
 from prefill_router.data.dataset import Query, RoutingDataset
 from prefill_router.data.storage import QUERIES, read_dataset, read_queries
 from prefill_router.errors import FormatError
+from prefill_router.remote import PathOrUrl, reading
 
 MANY = 100_000
 """From so many queries on, work that needs only prompts doesn't hold all of them."""
@@ -36,21 +37,23 @@ class QueryFile:
     rows: int
 
     @classmethod
-    def open(cls, folder: Path | str) -> "QueryFile":
-        """Check the folder's checksums, and count its queries.
+    def open(cls, folder: PathOrUrl | str) -> "QueryFile":
+        """Check the folder's checksums, and count its queries; at a URL, those of its copy.
 
         Raises:
+            ConfigError: The URL can't be read.
             FormatError: The file is missing, isn't Parquet, or has no queries.
             CorruptError: The folder has checksums, and the file doesn't match them.
         """
-        path = Path(folder) / QUERIES
-        if (path.parent / files.CHECKSUMS).is_file():
-            files.verify_checksums(path.parent, [QUERIES])
-        read_queries(path, slice(0, 1))  # its errors are those of `read_dataset`
-        try:
-            rows = pl.scan_parquet(path, glob=False).select(pl.len()).collect().item()
-        except PolarsError as error:
-            raise FormatError(f"not a readable Parquet file: {error}", file=path) from None
+        with reading(folder, (QUERIES, files.CHECKSUMS)) as local:
+            path = local / QUERIES
+            if (local / files.CHECKSUMS).is_file():
+                files.verify_checksums(local, [QUERIES])
+            read_queries(path, slice(0, 1))  # its errors are those of `read_dataset`
+            try:
+                rows = pl.scan_parquet(path, glob=False).select(pl.len()).collect().item()
+            except PolarsError as error:
+                raise FormatError(f"not a readable Parquet file: {error}", file=path) from None
         return cls(path, int(rows))
 
     def __len__(self) -> int:
@@ -66,7 +69,7 @@ class QueryFile:
             yield read_queries(self.path, slice(start, min(start + BLOCK_ROWS, self.rows)))
 
 
-def open_queries(folder: Path | str) -> RoutingDataset | QueryFile:
+def open_queries(folder: PathOrUrl | str) -> RoutingDataset | QueryFile:
     """A dataset, read and checked as a whole, or the file of its queries if these are many.
 
     Raises:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, final
 
 from prefill_router.data import Prompt, prompt_key
@@ -27,6 +26,7 @@ from prefill_router.gateway.forecast.worker_process import (
     WorkerProcess,
     start_worker,
 )
+from prefill_router.remote import PathOrUrl, location
 from prefill_router.router import EncoderSources, Forecast
 
 ForecasterState = Literal["starting", "ready", "down", "closed"]
@@ -132,7 +132,7 @@ class Forecaster:
 
     def __init__(
         self,
-        folder: Path | str,
+        folder: PathOrUrl | str,
         *,
         sources: EncoderSources | None = None,
         max_queue: int = 256,
@@ -146,7 +146,7 @@ class Forecaster:
         pause_seconds: float = 0.5,
     ) -> None:
         self._options = plain_options(
-            Path(folder), sources or EncoderSources(), threads=threads, reuse_bytes=reuse_bytes
+            location(folder), sources or EncoderSources(), threads=threads, reuse_bytes=reuse_bytes
         )
         self._pace = BatchTimeModel()
         self._waiting = ForecastQueue(

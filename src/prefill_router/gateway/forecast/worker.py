@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
@@ -30,6 +29,7 @@ from prefill_router.gateway.forecast.messages import (
     read_frame,
     sources_of,
 )
+from prefill_router.remote import location
 from prefill_router.router import Router, fingerprint
 
 _log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ def _serve(router: Router, source: BinaryIO, sink: BinaryIO) -> int:
 def _load(options: dict[str, Any]) -> tuple[Router, WorkerHello]:
     """The warm router and its first message."""
     begun = time.perf_counter()
-    folder = Path(options["router"])
+    folder = location(options["router"])
     before = ""
     with suppress(OSError):  # loading reports what is missing
         before = fingerprint(folder)
