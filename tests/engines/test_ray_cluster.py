@@ -119,8 +119,9 @@ def test_a_command_gives_the_same_on_the_cluster(cluster: RayCluster, tmp_path: 
     answers, recipes = tmp_path / "answers", tmp_path / "routers.yaml"
     write_dataset(make_routing_dataset(queries=80), answers)
     recipes.write_text(
-        "length:\n  {features: complexity, predictor: {kind: logistic}}\n"
-        "near:\n  {features: complexity, predictor: {kind: knn_score, k: 5}}\n"
+        "routers:\n"
+        "  linear: {features: complexity, predictor: {kind: logistic}}\n"
+        "  near: {features: complexity, predictor: {kind: knn_score, k: 5}}\n"
     )
     words = ["compare", recipes, "--data", answers, "--resamples", 20, "--json"]
     local = succeeded(*words, "--out", tmp_path / "local")
