@@ -1,15 +1,26 @@
 """A store at a URL holds the same bytes as one on the disk, and loses nothing when writers die."""
 
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from prefill_router.activations import ActivationStore, Site
-from prefill_router.encoders import encode_dataset, plan_encoding, run_encoding
-from prefill_router.encoders.base import TokenizedPrompt
-from prefill_router.errors import CorruptError, ProvenanceError, StoreError
+from prefill_router.data import QueryFile, open_queries, query_file, write_dataset
+from prefill_router.encoders import (
+    EncoderSource,
+    TokenizedPrompt,
+    encode_dataset,
+    plan_encoding,
+    run_encoding,
+    run_encoding_on,
+    workers,
+)
+from prefill_router.engines import RayEngine
+from prefill_router.errors import CorruptError, FormatError, ProvenanceError, StoreError
 from prefill_router.remote import RemotePath
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.remote.kills import KilledError, killed_before
@@ -136,6 +147,47 @@ def test_two_that_are_given_the_same_work_leave_one_store(place: RemotePath, loc
         run_encoding(plan, ENCODER)
     assert len(objects(place)) == len(list(local.rglob("*.*")))
     ActivationStore.open(place).verify()
+
+
+def test_many_queries_at_a_url_are_read_in_blocks_from_their_copy(
+    place: RemotePath, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_file, "MANY", 10)
+    monkeypatch.setattr(query_file, "BLOCK_ROWS", 7)
+    write_dataset(DATA, place / "answers")
+    queries = open_queries(f"{place}/answers")
+    assert isinstance(queries, QueryFile)
+    assert len(queries) == 30
+    plan = plan_encoding(
+        *(queries, ENCODER, place / "states"),
+        sites=SITES,
+        chunk_tokens=800,
+        cache=tmp_path / "cache",
+    )
+    run_encoding(plan, ENCODER)
+    ours = read_everything(ActivationStore.open(place / "states"))
+    pairs = zip(ours, read_everything(ActivationStore.open(local)), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_a_lost_file_of_many_queries_is_told_by_its_url(place: RemotePath) -> None:
+    with pytest.raises(FormatError, match=f"{place}/none/queries.parquet"):
+        open_queries(place / "none")
+
+
+def test_workers_of_an_engine_write_at_the_url(
+    place: RemotePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stream(_: RayEngine, make: Any, items: Sequence[Any], **__: object) -> Iterator[Any]:
+        work, sent = pickle.loads(pickle.dumps((make, items)))
+        yield from map(work("cpu"), sent)
+
+    monkeypatch.setattr(RayEngine, "stream", stream)
+    monkeypatch.setattr(workers, "load_encoder_for", lambda *_, **__: ENCODER)
+    plan = plan_encoding(DATA, ENCODER, place, sites=SITES, chunk_tokens=800)
+    assert run_encoding_on(RayEngine(), plan, EncoderSource(ENCODER.provenance)).prompts == 30
+    keys = [prompt.key for prompt in ENCODER.tokenize(DATA.queries)]
+    assert ActivationStore.open(place).missing(keys) == []
 
 
 def test_states_of_another_kind_are_never_added(place: RemotePath) -> None:
