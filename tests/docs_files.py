@@ -19,6 +19,7 @@ from prefill_router.minipool.server import ScriptedModel, serve
 from prefill_router.targets import Pool, RequestOptions, Target, read_pool, write_pool
 from prefill_router.testing import make_routing_dataset
 from tests.encoders import families, vllm_stand_in
+from tests.fakes.s3_server import s3_server
 from tests.gateway.litellm import stand_in as litellm_stand_in
 from tests.gateway.receipts import receipts_made
 from tests.harness import price_lists
@@ -226,6 +227,7 @@ WHILE: dict[str, Callable[[Path], AbstractContextManager[None]]] = {
     "README.md": readme,
     "deployment.md": targets_that_answer,
     "gateway.md": targets_that_answer,
+    "object-stores.md": lambda _: s3_server(),
     "vllm.md": vllm,
 }
 NAMES: dict[str, Callable[[Path], dict[str, object]]] = {

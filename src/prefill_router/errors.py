@@ -17,7 +17,7 @@ Every message says what was wrong, what is accepted, and how to fix it.
     └── UpstreamError      an endpoint gave no answer (carries the reason, never the prompt or key)
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -62,6 +62,11 @@ class PrefillRouterError(Exception):
     def __init__(self, *told: str) -> None:
         super().__init__("\n".join(told))
         self.told = told
+
+    def retell(self, change: Callable[[str], str]) -> None:
+        """Change every message, where more is known than where the error was raised."""
+        self.told = tuple(map(change, self.told))
+        self.args = ("\n".join(self.told),)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The error as another process gets it, whatever its class is made from."""

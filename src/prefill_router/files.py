@@ -44,6 +44,7 @@ def replacing_file(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
 
     The file gets the permissions `mode`, without those that the umask masks.
     """
+    refuse_url(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(path)
     temporary, descriptor = _temporary(path, ".tmp", is_folder=False)
@@ -64,6 +65,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
     Where `path` is a symbolic link, the folder that it points to is replaced.
     """
+    refuse_url(path)
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(path)
@@ -94,6 +96,7 @@ def check_place(path: Path, *, replaced: bool = True) -> None:
         ConfigError: A parent isn't a folder or isn't writable, the name is too long, or the path is
             a mount point, which can't be replaced.
     """
+    refuse_url(path)
     if len(os.fsencode(path.name)) > _LONGEST_NAME:
         raise ConfigError(f"{path} can't be created: its name is too long; choose a shorter one")
     if path.is_dir():
@@ -110,8 +113,16 @@ def check_place(path: Path, *, replaced: bool = True) -> None:
         raise ConfigError(f"{path} can't be created: {parent} is a file; name another place")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise ConfigError(f"{path} can't be created: {parent} isn't writable; name another place")
-    if path.parent.is_dir():
-        remove_abandoned(path)
+    remove_abandoned(path)
+
+
+def refuse_url(path: Path) -> None:
+    """Raise a `ConfigError` if a URL was made a path, which would be a folder such as `s3:`."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
+        raise ConfigError(
+            f"{path} is a URL, and this must be a path on the disk; datasets, stores and routers "
+            "alone may be at a URL, given as text"
+        )
 
 
 def _is_mount(path: Path) -> bool:

@@ -34,6 +34,7 @@ EXTRAS: Mapping[str, tuple[str, str | None]] = {
     "psycopg": ("psycopg", "postgres"),
     "pyphen": ("pyphen", "complexity"),
     "ray": ("ray[data]", "ray"),
+    "s3fs": ("s3fs", "s3"),
     "sentence_transformers": ("sentence-transformers", "sentence"),
     "starlette": ("fastapi", "gateway"),
     "torch_geometric": ("torch-geometric", "graph"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from prefill_router.activations import Provenance, Site
-from prefill_router.data import RoutingDataset
+from prefill_router.data import Query, RoutingDataset
 from prefill_router.encoders import (
     Encoder,
     EncoderSource,
@@ -54,6 +54,9 @@ class SlowSource:
 @dataclass
 class SlowEncoder:
     encoder: Encoder
+
+    def tokenize(self, queries: list[Query]) -> list[TokenizedPrompt]:
+        return self.encoder.tokenize(queries)
 
     def states(self, prompts: list[TokenizedPrompt], sites: list[Site]) -> Any:
         time.sleep(SECONDS)

@@ -119,8 +119,9 @@ def test_a_command_gives_the_same_on_the_cluster(cluster: RayCluster, tmp_path: 
     answers, recipes = tmp_path / "answers", tmp_path / "routers.yaml"
     write_dataset(make_routing_dataset(queries=80), answers)
     recipes.write_text(
-        "length:\n  {features: complexity, predictor: {kind: logistic}}\n"
-        "near:\n  {features: complexity, predictor: {kind: knn_score, k: 5}}\n"
+        "routers:\n"
+        "  linear: {features: complexity, predictor: {kind: logistic}}\n"
+        "  near: {features: complexity, predictor: {kind: knn_score, k: 5}}\n"
     )
     words = ["compare", recipes, "--data", answers, "--resamples", 20, "--json"]
     local = succeeded(*words, "--out", tmp_path / "local")
@@ -139,7 +140,7 @@ def test_a_command_gives_the_same_on_the_cluster(cluster: RayCluster, tmp_path: 
 def test_workers_of_both_kinds_share_the_work_and_errors_are_our_own(cluster: RayCluster) -> None:
     done = ended("-m", "tests.engines.devices_job", cluster.address)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout.splitlines()[-1])  # Ray tells of dead workers before it
     assert found["items"] == list(range(40))
     assert found["devices"] == ["cpu", "cuda"]
     assert found["refused"][0] == "StoreError: the state isn't finite"
@@ -151,7 +152,7 @@ def test_a_ray_of_its_own_does_tasks_again_and_listens_on_the_loopback_interface
 ) -> None:
     done = ended("-m", "tests.engines.tasks_job", tmp_path)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout.splitlines()[-1])  # Ray tells of dead workers before it
     assert found["squares"] == [0, 1, 4, 9, 16, 25]
     assert (tmp_path / "died").exists()
     assert found["refused"] == "PromptError q7: query 'q7': the prompt is too long"

@@ -11,10 +11,10 @@ from .base import (
     rounded as rounded,
 )
 from .key_index import Digests as Digests, KeyIndex as KeyIndex, key_digests as key_digests
+from .remote_shard import SHARDS as SHARDS, shard_folder as shard_folder
 from .shard import Layout as Layout, shard_name as shard_name, write_shard as write_shard
 from .store import (
     MANIFEST as MANIFEST,
-    SHARDS as SHARDS,
     ActivationStore as ActivationStore,
     prepare_store as prepare_store,
 )

@@ -10,7 +10,7 @@ The JSON files of a store contain their own SHA-256, so that any flipped byte is
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -35,15 +35,15 @@ _FIELD = "sha256"
 _BLANK = "0" * 64
 
 
-def write_checksummed_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON object that contains the file's own digest, whole or not at all."""
+def checksummed_json(value: dict[str, Any]) -> str:
+    """The text of a JSON file that contains its own digest."""
     body = json.dumps({_FIELD: _BLANK, **value}, allow_nan=False, ensure_ascii=True) + "\n"
     digest = hashlib.sha256(body.encode()).hexdigest()
-    files.write_text(path, body.replace(_BLANK, digest, 1))
+    return body.replace(_BLANK, digest, 1)
 
 
 def read_checksummed_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object that `write_checksummed_json` wrote.
+    """Read a JSON file whose text `checksummed_json` made.
 
     Raises:
         CorruptError: The file is missing, or isn't byte for byte what was written.
@@ -91,6 +91,10 @@ class Layout:
         """Size of one site's tensor."""
         return rows * self.hidden * ITEM_BYTES[self.rounding]
 
+    def shard_bytes(self, rows: int) -> int:
+        """Size of a shard's safetensors file."""
+        return len(self.header(rows)) + len(self.sites) * self.tensor_bytes(rows)
+
     def header(self, rows: int) -> bytes:
         """The header of a shard's safetensors file, up to the first number."""
         size = self.tensor_bytes(rows)
@@ -107,7 +111,6 @@ class Layout:
         return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Shard:
     """A committed shard.
@@ -134,10 +137,7 @@ class Shard:
         Raises:
             CorruptError: It is missing, or its size differs.
         """
-        rows = len(self.keys)
-        size = len(self.layout.header(rows)) + len(self.layout.sites) * self.layout.tensor_bytes(
-            rows
-        )
+        size = self.layout.shard_bytes(len(self.keys))
         try:
             found = self.path.stat().st_size
         except FileNotFoundError:
@@ -174,6 +174,16 @@ class Shard:
                 f"(its SHA-256 differs); {self._fix}"
             )
         return unpack(content, self.layout.rounding, self.layout.hidden)
+
+    def verify(self) -> None:
+        """Read every tensor and check it.
+
+        Raises:
+            CorruptError: The content isn't what was written.
+        """
+        self.check_size()
+        for site in self.layout.sites:
+            self.read(site, verify=True)
 
     @property
     def _fix(self) -> str:
@@ -229,12 +239,17 @@ def write_shard(
         "truncated": np.flatnonzero(truncated).tolist(),
         "tensors": digests,
     }
-    write_checksummed_json(path.with_suffix(".json"), sidecar)
+    files.write_text(path.with_suffix(".json"), checksummed_json(sidecar))
     return path
 
 
-def read_shard(sidecar: Path, layout: Layout) -> Shard:
+def read_shard(sidecar: Path, layout: Layout, *, kind: Callable[..., Shard] = Shard) -> Shard:
     """Read the JSON file of a shard, without its tensors.
+
+    Args:
+        sidecar: The file.
+        layout: The layout of its store.
+        kind: Makes the shard.
 
     Raises:
         CorruptError: Either file isn't what was written.
@@ -243,7 +258,7 @@ def read_shard(sidecar: Path, layout: Layout) -> Shard:
     try:
         truncated = np.zeros(len(value["keys"]), dtype=np.bool_)
         truncated[np.array(value["truncated"], dtype=np.int64)] = True
-        shard = Shard(
+        shard = kind(
             sidecar.with_suffix(".safetensors"),
             layout,
             key_digests(value["keys"]),

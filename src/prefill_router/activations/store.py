@@ -20,18 +20,19 @@ from numpy.typing import NDArray
 
 from prefill_router.activations.base import ROUNDINGS, Activations, Provenance, Rounding, Site
 from prefill_router.activations.key_index import Digests, KeyIndex, key_digests
+from prefill_router.activations.remote_shard import SHARDS, fetch_tensors, read_remote_shards
 from prefill_router.activations.shard import (
     Layout,
     Shard,
+    checksummed_json,
     read_checksummed_json,
     read_shard,
-    write_checksummed_json,
 )
 from prefill_router.errors import ConfigError, CorruptError, ProvenanceError, StoreError
-from prefill_router.files import writer_lock
+from prefill_router.files import write_text, writer_lock
+from prefill_router.remote import PathOrUrl, RemotePath, held_files, is_free, location, reading
 
 MANIFEST = "manifest.json"
-SHARDS = "shards"
 VERSION = 1
 
 
@@ -40,7 +41,7 @@ class ActivationStore(Activations):
     """A store opened for reading; shards that are added after `open` aren't seen."""
 
     def __init__(
-        self, path: Path, provenance: Provenance, shards: Sequence[Shard], layout: Layout
+        self, path: PathOrUrl, provenance: Provenance, shards: Sequence[Shard], layout: Layout
     ) -> None:
         self._path = path
         self._provenance = provenance
@@ -53,17 +54,21 @@ class ActivationStore(Activations):
         self._verified: set[tuple[int, Site]] = set()
 
     @classmethod
-    def open(cls, path: Path | str) -> "ActivationStore":
-        """Open a store.
+    def open(cls, path: PathOrUrl | str) -> "ActivationStore":
+        """Open a store; of one at a URL, tensors are copied to the cache when they are first read.
 
         Raises:
             StoreError: There is no store.
             CorruptError: A file is missing, or isn't what was written.
+            ConfigError: The URL can't be read.
         """
-        path = Path(path)
-        provenance, layout = read_manifest(path)
-        sidecars = sorted(p for p in (path / SHARDS).glob("*.json") if not p.name.startswith("."))
-        return cls(path, provenance, [read_shard(p, layout) for p in sidecars], layout)
+        place = location(path)
+        with reading(place, [MANIFEST]) as folder:
+            provenance, layout = read_manifest(folder)
+        if isinstance(place, RemotePath):
+            return cls(place, provenance, read_remote_shards(place / SHARDS, layout), layout)
+        sidecars = sorted(p for p in (place / SHARDS).glob("*.json") if not p.name.startswith("."))
+        return cls(place, provenance, [read_shard(p, layout) for p in sidecars], layout)
 
     @property
     def name(self) -> str:
@@ -71,7 +76,7 @@ class ActivationStore(Activations):
         return f"the store {self._path}"
 
     @property
-    def path(self) -> Path:
+    def path(self) -> PathOrUrl:
         """The store's folder."""
         return self._path
 
@@ -122,6 +127,7 @@ class ActivationStore(Activations):
             CorruptError: The content on disk isn't what was written.
         """
         shard_of, row_of = self._places(site, keys)
+        fetch_tensors([self._shards[number] for number in np.unique(shard_of)], site)
         states = np.empty((len(keys), self._layout.hidden), dtype=np.float32)
         order = np.argsort(shard_of, kind="stable")
         ends = np.flatnonzero(np.diff(shard_of[order])) + 1
@@ -147,9 +153,7 @@ class ActivationStore(Activations):
             CorruptError: A file isn't what was written.
         """
         for shard in self._shards:
-            shard.check_size()
-            for site in self.sites:
-                shard.read(site, verify=True)
+            shard.verify()
 
     def _positions(
         self, sites: Sequence[Site], keys: Sequence[str]
@@ -204,16 +208,18 @@ def read_manifest(path: Path) -> tuple[Provenance, Layout]:
     return provenance, layout
 
 
-def prepare_store(path: Path, provenance: Provenance, layout: Layout) -> None:
+def prepare_store(path: PathOrUrl, provenance: Provenance, layout: Layout) -> None:
     """Make an empty store, or check that states can be added to the existing one.
 
     Raises:
         ProvenanceError: It holds states of another encoder, other sites, or another type.
         StoreError: The folder holds something else.
         CorruptError: Its manifest isn't what was written.
+        ConfigError: The URL can't be written.
     """
-    if (path / MANIFEST).is_file():
-        found, present = read_manifest(path)
+    if held_files(path, [MANIFEST]):
+        with reading(path, [MANIFEST]) as folder:
+            found, present = read_manifest(folder)
         provenance.require(found, what=f"the store {path}")
         if found.computed_by != provenance.computed_by:
             raise ProvenanceError(
@@ -226,10 +232,7 @@ def prepare_store(path: Path, provenance: Provenance, layout: Layout) -> None:
                 "ask for the same, or give --out another folder"
             )
         return
-    if path.is_dir() and any(not p.name.startswith(".") for p in path.iterdir()):
-        raise StoreError(f"{path} exists and isn't a store; give --out another folder")
-    if path.exists() and not path.is_dir():
-        raise StoreError(f"{path} is a file; a store is a folder: give --out another name")
+    _refuse_others(path)
     manifest = {
         "format": "prefill-router activations",
         "version": VERSION,
@@ -237,12 +240,31 @@ def prepare_store(path: Path, provenance: Provenance, layout: Layout) -> None:
         "sites": [site.name for site in layout.sites],
         "dtype": layout.rounding,
     }
+    if not _write_first(path, checksummed_json(manifest)):
+        # another process, started at the same time, may need a different layout
+        prepare_store(path, provenance, layout)
+
+
+def _refuse_others(path: PathOrUrl) -> None:
+    if isinstance(path, RemotePath):
+        is_other = not is_free(path)
+    else:
+        is_other = path.is_dir() and any(not p.name.startswith(".") for p in path.iterdir())
+        if path.exists() and not path.is_dir():
+            raise StoreError(f"{path} is a file; a store is a folder: give --out another name")
+    if is_other:
+        raise StoreError(f"{path} exists and isn't a store; give --out another folder")
+
+
+def _write_first(path: PathOrUrl, manifest: str) -> bool:
+    """Write a store's manifest, unless another process has done so; whether it was written."""
+    if isinstance(path, RemotePath):
+        return (path / MANIFEST).exchange(manifest.encode(), None)
     with writer_lock(path, MANIFEST, wait=True):
         is_first = not (path / MANIFEST).is_file()
         if is_first:
-            write_checksummed_json(path / MANIFEST, manifest)
-    if not is_first:  # another process, started at the same time, may need a different layout
-        prepare_store(path, provenance, layout)
+            write_text(path / MANIFEST, manifest)
+    return is_first
 
 
 def _describe(layout: Layout) -> str:

@@ -26,7 +26,13 @@ from typer.core import TyperCommand, TyperGroup
 
 from prefill_router import __version__
 from prefill_router.cli.commands import COMMANDS, CommandEntry
-from prefill_router.cli.usage import UsageError, check_drawing, check_numbers, check_spelling
+from prefill_router.cli.usage import (
+    UsageError,
+    check_drawing,
+    check_numbers,
+    check_places,
+    check_spelling,
+)
 from prefill_router.errors import PrefillRouterError
 
 if TYPE_CHECKING:
@@ -72,12 +78,14 @@ class Command(TyperCommand):
         """Read the command line of this command.
 
         Raises:
-            UsageError: An option is one of an earlier version, or its number is out of range.
+            UsageError: An option is one of an earlier version, its number is out of range, or its
+                path is a URL.
         """
         command = ctx.command_path.partition(" ")[2]
         check_spelling(command, args)
         rest = super().parse_args(ctx, args)
         check_numbers(command, self.params, ctx)
+        check_places(self.params, ctx)
         return rest
 
     def invoke(self, ctx: Any) -> Any:

@@ -32,7 +32,7 @@ _HOW = (
 @app.command()
 def calibration(
     folder: opt.RouterFolder,
-    data: Annotated[Path, typer.Option(help="The dataset that the router was fitted on.")],
+    data: opt.Data,
     to: Annotated[Path, typer.Option("--out", help="A folder for the figure and the tables.")],
     store: opt.Stores = None,
     bins: Annotated[

@@ -4,7 +4,6 @@
 routers are significant.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +13,7 @@ from prefill_router.cli.application import app, columns, err, out, print_json
 from prefill_router.cli.engine_options import with_engine
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset
@@ -99,7 +99,7 @@ def compare(
     out.say(f"report: {to / 'index.html'}")
 
 
-def _known(plan: "ComparisonPlan", data: Path) -> dict[str, str]:
+def _known(plan: "ComparisonPlan", data: PathOrUrl) -> dict[str, str]:
     sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in plan.drawn.parts.items())
     return {
         "dataset": str(data),
@@ -136,8 +136,8 @@ def _show(result: "ComparisonResult") -> None:
 
 @app.command()
 def paired(
-    first: Annotated[Path, typer.Argument(metavar="ROUTER", help="A router's folder.")],
-    second: Annotated[Path, typer.Argument(metavar="OTHER", help="Another router's folder.")],
+    first: opt.RouterFolder,
+    second: opt.OtherRouter,
     data: opt.Data,
     store: opt.Stores = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples.")] = 1000,

@@ -34,7 +34,7 @@ class DescribeBy(StrEnum):
 
 @app.command()
 def describe(
-    folder: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset folder.")],
+    folder: opt.DataFolder,
     by: Annotated[
         DescribeBy | None, typer.Option(help="Also show each target's accuracy in each of these.")
     ] = None,
@@ -178,7 +178,7 @@ def _percent(share: float | None) -> str:
 
 @app.command(name="split")
 def split_command(
-    folder: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset folder.")],
+    folder: opt.DataFolder,
     to: Annotated[Path, typer.Option("--out", help="The JSON file to write.")],
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     calibration: Annotated[
@@ -233,9 +233,7 @@ class MergePreference(StrEnum):
 
 @app.command(name="merge")
 def merge_command(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="DATA...", help="Two or more dataset folders.")
-    ],
+    folders: opt.DataFolders,
     to: opt.DatasetOut,
     prefer: Annotated[
         MergePreference | None,

@@ -12,6 +12,7 @@ from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.engine_options import with_engine, worker_range
 from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.activations import Pooling, Provenance, Site
@@ -34,7 +35,12 @@ _Choice = TypeVar("_Choice", bound=str)
 def encode(
     dataset: opt.DataFolder,
     store: Annotated[
-        Path, typer.Option("--out", help="The store's folder: a new one, or one to resume.")
+        PathOrUrl,
+        typer.Option(
+            "--out",
+            help="The store's folder: a new one, or one to resume.",
+            parser=opt.path_or_url,
+        ),
     ],
     encoder: Annotated[
         str,

@@ -1,7 +1,6 @@
 """`prefill-router evaluate`: judge a router on scored answers."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +10,7 @@ from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import DataError, MissingExtraError
 from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset, Split
@@ -110,7 +110,7 @@ def _train(router: "Router", whole: "RoutingDataset") -> "RoutingDataset | None"
 
 
 def _facts(
-    router: "Router", dataset: "RoutingDataset", folder: Path, data: Path, part: str
+    router: "Router", dataset: "RoutingDataset", folder: PathOrUrl, data: PathOrUrl, part: str
 ) -> dict[str, str]:
     """The facts on the report's page."""
     return {

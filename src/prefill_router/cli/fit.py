@@ -1,5 +1,6 @@
 """`prefill-router fit`: fits a router on scored answers and states."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
@@ -10,6 +11,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.usage import UsageError, one_of, reading_words
 from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.features import FeatureExtractor, PrefillConfig
@@ -21,10 +23,8 @@ if TYPE_CHECKING:
 @app.command()
 def fit(
     data: opt.DataFolder,
-    to: Annotated[Path, typer.Option("--out", help="The router's folder.")],
-    store: Annotated[
-        list[Path] | None, typer.Option(help="A finished store; may be given again.")
-    ] = None,
+    to: opt.RouterOut,
+    store: opt.Stores = None,
     recipe: Annotated[
         Path | None,
         typer.Option(
@@ -152,7 +152,9 @@ def _effort(effort: str | None, prefill: "PrefillConfig", recipe: Path | None) -
     return one_of("--effort", effort, EFFORTS)
 
 
-def _recipe(prefill: "PrefillConfig", file: Path | None, store: list[Path] | None) -> "Recipe":
+def _recipe(
+    prefill: "PrefillConfig", file: Path | None, store: Sequence[PathOrUrl] | None
+) -> "Recipe":
     """The recipe in the file, or the paper's with these options."""
     from prefill_router.features import PrefillConfig
     from prefill_router.fitting import Recipe, read_recipe

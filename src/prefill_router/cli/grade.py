@@ -22,6 +22,7 @@ from prefill_router.cli.application import (
 from prefill_router.cli.usage import one_of, reading_words
 from prefill_router.harness.grading import GRADERS
 from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.harness.grading import GradedTarget, GradingReport, JudgeBill
@@ -124,7 +125,7 @@ _FIXES: Final[Mapping[str, str]] = {
 }
 
 
-def show_grading(report: "GradingReport", folder: Path) -> None:
+def show_grading(report: "GradingReport", folder: PathOrUrl) -> None:
     """Print a line for each target, the reasons for missing labels, and the cost of judging."""
     out.print(_table(report.targets))
     for name in report.skipped:
@@ -144,7 +145,7 @@ def show_grading(report: "GradingReport", folder: Path) -> None:
         _show_bill(report.judging)
 
 
-def _show_examples(report: "GradingReport", folder: Path) -> None:
+def _show_examples(report: "GradingReport", folder: PathOrUrl) -> None:
     from prefill_router.harness.grading import GRADES
 
     shown = {reason: one for reason, one in report.examples.items() if reason != "skipped"}

@@ -9,6 +9,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.usage import UsageError, one_of, reading_words
 from prefill_router.importers import FORMATS
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.data import Summary
@@ -155,7 +156,7 @@ def _show(report: "ImportReport") -> None:
         out.say(f"note: {note}")
 
 
-def _show_dataset(summary: "Summary", to: Path) -> None:
+def _show_dataset(summary: "Summary", to: PathOrUrl) -> None:
     whole = summary.whole
     labels = sum(target.measured for target in whole.targets)
     missing = sum(target.missing for target in whole.targets)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @app.command()
 def layers(
     data: opt.DataFolder,
-    store: Annotated[list[Path], typer.Option(help="A finished store; repeatable.")],
+    store: opt.NeededStores,
     split_file: opt.SplitFile = None,
     seed: Annotated[int, typer.Option(help="Seed of the split and of the folds.")] = 0,
     pooling: opt.Poolings = "last,mean",
@@ -211,7 +211,7 @@ def _number(value: float | None, digits: int) -> str:
 @app.command()
 def sweep(
     data: opt.DataFolder,
-    store: Annotated[list[Path], typer.Option(help="A finished store; give one per encoder.")],
+    store: opt.NeededStores,
     to: Annotated[Path, typer.Option("--out", help="A folder for the heat map and its CSV.")],
     split_file: opt.SplitFile = None,
     seed: Annotated[int, typer.Option(help="Seed of the split and of the folds.")] = 0,

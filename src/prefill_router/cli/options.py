@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router import files
+from prefill_router.cli.application import err
 from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError
+from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl, RemotePath, location
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations, ActivationStore, Pooling
@@ -20,13 +23,31 @@ if TYPE_CHECKING:
     from prefill_router.router import EncoderSources, Router
 
 
+def path_or_url(text: str) -> Path | RemotePath:
+    """The place that an argument names; transfers to and from a URL show their progress."""
+    return location(text, progress=BarProgress(console=err))
+
+
 EncoderFolders = Annotated[
     list[Path] | None,
     typer.Option("--encoder-folder", help="The folder of a local encoder; repeatable."),
 ]
-RouterFolder = Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")]
+RouterFolder = Annotated[
+    PathOrUrl, typer.Argument(metavar="ROUTER", help="The router's folder.", parser=path_or_url)
+]
+OtherRouter = Annotated[
+    PathOrUrl, typer.Argument(metavar="OTHER", help="Another router's folder.", parser=path_or_url)
+]
+RouterOut = Annotated[
+    PathOrUrl, typer.Option("--out", help="The router's folder.", parser=path_or_url)
+]
 Stores = Annotated[
-    list[Path] | None, typer.Option("--store", help="A store of states; repeatable.")
+    list[PathOrUrl] | None,
+    typer.Option("--store", help="A finished store of states; repeatable.", parser=path_or_url),
+]
+NeededStores = Annotated[
+    list[PathOrUrl],
+    typer.Option("--store", help="A finished store of states; repeatable.", parser=path_or_url),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Poolings = Annotated[
@@ -36,15 +57,25 @@ Poolings = Annotated[
         help="last, mean, rest (the mean without the first token), or several: last,mean.",
     ),
 ]
-Data = Annotated[Path, typer.Option("--data", help="The dataset's folder.")]
+Data = Annotated[
+    PathOrUrl, typer.Option("--data", help="The dataset's folder.", parser=path_or_url)
+]
 AsDocument = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-DataFolder = Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")]
+DataFolder = Annotated[
+    PathOrUrl, typer.Argument(metavar="DATA", help="The dataset's folder.", parser=path_or_url)
+]
+DataFolders = Annotated[
+    list[PathOrUrl],
+    typer.Argument(metavar="DATA...", help="Datasets' folders.", parser=path_or_url),
+]
 Resamples = Annotated[int, typer.Option("--resamples", help="Bootstrap resamples; 0 for none.")]
 ResampleSeed = Annotated[int, typer.Option("--seed", help="Seed of the resampling.")]
 StudySeed = Annotated[
     int, typer.Option("--seed", help="Seed of the split, the training and the resampling.")
 ]
-DatasetOut = Annotated[Path, typer.Option("--out", help="The dataset folder to write.")]
+DatasetOut = Annotated[
+    PathOrUrl, typer.Option("--out", help="The dataset folder to write.", parser=path_or_url)
+]
 ReportOut = Annotated[Path, typer.Option("--out", help="The report's folder.")]
 SplitFile = Annotated[
     Path | None,
@@ -141,14 +172,14 @@ def sources(folders: Sequence[Path] | None) -> "EncoderSources":
     return EncoderSources(folders={path.resolve().name: path for path in folders or ()})
 
 
-def open_stores(folders: Sequence[Path] | None) -> "list[ActivationStore]":
+def open_stores(folders: Sequence[PathOrUrl] | None) -> "list[ActivationStore]":
     """The stores of states in these folders."""
     from prefill_router.activations import ActivationStore
 
     return [ActivationStore.open(path) for path in folders or ()]
 
 
-def load_router(folder: Path, encoder_folders: Sequence[Path] | None) -> "Router":
+def load_router(folder: PathOrUrl, encoder_folders: Sequence[Path] | None) -> "Router":
     """The router in a folder, with the local encoders in these folders."""
     from prefill_router.router import Router
 

@@ -236,7 +236,7 @@ def _told(mean: "Mean", value: str, digits: int) -> str:
 @app.command()
 def export(
     receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
-    to: Annotated[Path, typer.Option("--out", metavar="DIR", help="The dataset folder to write.")],
+    to: opt.DatasetOut,
     pool: Annotated[
         Path | None, typer.Option(help="The pool file; without it, targets have no prices.")
     ] = None,

@@ -23,6 +23,7 @@ from prefill_router.cli.receipts import HELP, URL, moment
 from prefill_router.cli.usage import UsageError
 from prefill_router.files import check_place
 from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.gateway import Receipt
@@ -42,8 +43,11 @@ def replay(
         typer.Option(help="A trade-off to try; repeatable. By default 0 to 1 in quarters."),
     ] = None,
     router: Annotated[
-        Path | None,
-        typer.Option(help="Another router; it reads the prompts, which must have been kept."),
+        PathOrUrl | None,
+        typer.Option(
+            help="Another router; it reads the prompts, which must have been kept.",
+            parser=opt.path_or_url,
+        ),
     ] = None,
     pool: Annotated[Path | None, typer.Option(help="A pool file with other prices.")] = None,
     deadline_seconds: Annotated[
@@ -124,7 +128,7 @@ def _plain(found: "Replay") -> dict[str, Any]:
 def _decide(
     receipts: "Callable[[], Iterator[Receipt]]",
     lams: Sequence[float],
-    router: Path | None,
+    router: PathOrUrl | None,
     pool: "Pool | None",
     encoders: Sequence[Path] | None,
     latency: "LatencySettings | None",

@@ -12,6 +12,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.engine_options import with_engine
 from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
@@ -35,8 +36,12 @@ class BenchName(StrEnum):
 @with_engine
 def reproduce(
     data: Annotated[
-        Path,
-        typer.Argument(metavar="DATA", help="The data as published, or a dataset folder of them."),
+        PathOrUrl,
+        typer.Argument(
+            metavar="DATA",
+            help="The data as published, or a dataset folder of them.",
+            parser=opt.path_or_url,
+        ),
     ],
     bench: Annotated[BenchName, typer.Option(help="Where the data come from.")],
     to: opt.ReportOut,
@@ -148,11 +153,11 @@ def _held(stores: "Sequence[Activations]") -> list[str]:
     return list(dict.fromkeys(names)) or ["minilm"]
 
 
-def _read(bench: BenchName, data: Path, prices: Path | None) -> "RoutingDataset":
+def _read(bench: BenchName, data: PathOrUrl, prices: Path | None) -> "RoutingDataset":
     from prefill_router.data import is_dataset, read_dataset
     from prefill_router.importers import import_dataset
 
-    if data.is_dir() and is_dataset(data):
+    if not isinstance(data, Path) or is_dataset(data):
         return read_dataset(data)
     with err.status(f"reading {bench.value}"):
         dataset, report = import_dataset(_FORMATS[bench.value], [data], prices=prices)
@@ -179,7 +184,7 @@ def _said(options: "ReproduceOptions") -> list[str]:
 
 
 def _known(
-    data: Path, options: "ReproduceOptions", means: "ReproduceMeans", runs: "list[PoolRun]"
+    data: PathOrUrl, options: "ReproduceOptions", means: "ReproduceMeans", runs: "list[PoolRun]"
 ) -> dict[str, str]:
     sizes = [
         f"{run.title}: {len(run.found.dataset.pool)} targets, "

@@ -13,6 +13,7 @@ from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.usage import reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.files import file_digest
+from prefill_router.remote import PathOrUrl, reading
 
 if TYPE_CHECKING:
     from prefill_router.router import Router
@@ -50,7 +51,8 @@ def show(
         parts = {"features": features, "shrinkage": shrinkage, "output": output}
         print_json({"pool": pool, **parts, **record})
         return
-    text = (folder / "README.md").read_text(encoding="utf-8")
+    with reading(folder, ["README.md"]) as local:
+        text = (local / "README.md").read_text(encoding="utf-8")
     out.print(Markdown(text.split("---\n", 2)[-1]))
     _show_endpoints(router)
 
@@ -85,7 +87,10 @@ def reprice(
         str | None, typer.Option(help="The day of the prices, such as 2026-11-20.")
     ] = None,
     to: Annotated[
-        Path | None, typer.Option("--out", help="Write here, and leave ROUTER as it is.")
+        PathOrUrl | None,
+        typer.Option(
+            "--out", help="Write here, and leave ROUTER as it is.", parser=opt.path_or_url
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the new prices as JSON.")] = False,
     overwrite: opt.Overwrite = False,
@@ -143,7 +148,7 @@ def reprice(
         err.say(f"prices kept, since the file doesn't name them: {', '.join(kept)}")
 
 
-def _check_same(to: Path, folder: Path) -> None:
+def _check_same(to: PathOrUrl, folder: PathOrUrl) -> None:
     """Check that the folder to write is free or holds this very router.
 
     Raises:
@@ -152,9 +157,15 @@ def _check_same(to: Path, folder: Path) -> None:
     from prefill_router.router import check_replaceable, is_router
 
     check_replaceable(to)
-    there, here = (place / "weights.safetensors" for place in (to, folder))
-    if is_router(to) and not (there.is_file() and file_digest(there) == file_digest(here)):
+    if is_router(to) and _weights(to) != _weights(folder):
         raise ConfigError(f"{to} isn't this router; name another folder, or pass --overwrite")
+
+
+def _weights(folder: PathOrUrl) -> str | None:
+    """The digest of a router's arrays; None where they are missing."""
+    with reading(folder, ["weights.safetensors"]) as local:
+        path = local / "weights.safetensors"
+        return file_digest(path) if path.is_file() else None
 
 
 def _prices(target: "Target") -> str:

@@ -1,5 +1,6 @@
 """`prefill-router search`: the best of many configurations, chosen on train rows alone."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.engine_options import with_engine
 from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.data import Split
@@ -26,7 +28,9 @@ def search(
             metavar="SPACE", help="A YAML file with what to try, or: default, the packaged one."
         ),
     ],
-    data: Annotated[Path | None, typer.Option(help="The dataset's folder.")] = None,
+    data: Annotated[
+        PathOrUrl | None, typer.Option(help="The dataset's folder.", parser=opt.path_or_url)
+    ] = None,
     to: Annotated[Path | None, typer.Option("--out", help="The search's folder.")] = None,
     store: opt.Stores = None,
     trials: Annotated[int, typer.Option(help="Fits to try, those of earlier runs included.")] = 200,
@@ -107,7 +111,7 @@ class _SearchJob:
         self,
         space: "Space",
         config: "SearchConfig",
-        data: Path,
+        data: PathOrUrl,
         to: Path,
         split_file: Path | None,
         resamples: int,
@@ -119,7 +123,7 @@ class _SearchJob:
         self._engine = engine
 
     def run(
-        self, stores: list[Path], encoders: list[Path] | None, *, sealed: bool
+        self, stores: Sequence[PathOrUrl], encoders: list[Path] | None, *, sealed: bool
     ) -> "SearchResult":
         """Search, choose, write; and open the test part, unless it stays sealed."""
         from prefill_router.data import load_split, read_dataset, split

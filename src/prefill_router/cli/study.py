@@ -11,6 +11,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import err, out, print_json
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl, location
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
@@ -81,9 +82,9 @@ class StudyRequest:
     """
 
     config: str
-    data: Path
+    data: PathOrUrl
     to: Path
-    store: Sequence[Path] | None
+    store: Sequence[PathOrUrl] | None
     split_file: Path | None
     seed: int
     encoder_folder: Sequence[Path] | None
@@ -136,7 +137,7 @@ def require_some(fitted: Sized, failed: "Sequence[RecipeFailure]") -> None:
         raise FitError(f"no router could be fitted; {failed[0].name}: {failed[0].why}")
 
 
-def facts(data: Path, drawn: "Split", seed: int) -> dict[str, str]:
+def facts(data: PathOrUrl, drawn: "Split", seed: int) -> dict[str, str]:
     """The facts that every study's page states."""
     sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in drawn.parts.items())
     return {
@@ -176,16 +177,15 @@ def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
     from prefill_router.router import Router
     from prefill_router.studies.comparison import recipes_of
 
-    if not Path(config).is_dir():
+    folder = location(config)
+    if isinstance(folder, Path) and not folder.is_dir():
         return recipes_of(config), None
-    router = Router.load(Path(config))
+    router = Router.load(folder)
     made = router.record.options.get("recipe")
     if not isinstance(made, dict):
         raise ConfigError(f"{config} has no record of its recipe; fit it again, or give a recipe")
     return {
-        Path(config).resolve().name: recipe_from_dict(
-            {"shrinkage": False, "cost": "median", **made}
-        )
+        folder.resolve().name: recipe_from_dict({"shrinkage": False, "cost": "median", **made})
     }, router
 
 

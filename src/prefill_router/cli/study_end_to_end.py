@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, final
 import typer
 
 from prefill_router.cli.application import err
-from prefill_router.cli.options import UnseenPart, open_stores
+from prefill_router.cli.options import RouterFolder, UnseenPart, open_stores, path_or_url
 from prefill_router.cli.study import (
     AsJson,
     Data,
@@ -24,6 +24,7 @@ from prefill_router.cli.study import (
 from prefill_router.cli.usage import one_of
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
@@ -34,12 +35,15 @@ if TYPE_CHECKING:
 
 @study.command(name="end-to-end")
 def end_to_end(
-    folder: Annotated[Path, typer.Argument(metavar="ROUTER", help="The router's folder.")],
+    folder: RouterFolder,
     data: Data,
     to: Out,
     store: Stores = None,
     reference: Annotated[
-        Path | None, typer.Option(help="A second router to compare with, such as a semantic one.")
+        PathOrUrl | None,
+        typer.Option(
+            help="A second router to compare with, such as a semantic one.", parser=path_or_url
+        ),
     ] = None,
     encoder_price: Annotated[
         float | None, typer.Option(help="US dollars per million tokens that the encoder reads.")
@@ -149,8 +153,8 @@ class _ContenderInputs:
     @classmethod
     def of(
         cls,
-        folder: Path,
-        data: Path,
+        folder: PathOrUrl,
+        data: PathOrUrl,
         *,
         part: str,
         stores: "Sequence[Activations]",
@@ -177,7 +181,7 @@ class _ContenderInputs:
             router, unseen.judged, best_single(base), stores, sample, seed, BarProgress(console=err)
         )
 
-    def known(self, folder: Path, reference: Path | None, part: str) -> dict[str, str]:
+    def known(self, folder: PathOrUrl, reference: PathOrUrl | None, part: str) -> dict[str, str]:
         """Facts for the reader of the page."""
         return {
             "router": str(folder),
@@ -186,7 +190,7 @@ class _ContenderInputs:
             "prices": self.router.pool.prices_date or "undated",
         }
 
-    def other(self, folder: Path, encoder_folder: Sequence[Path] | None) -> "Router":
+    def other(self, folder: PathOrUrl, encoder_folder: Sequence[Path] | None) -> "Router":
         """The reference, checked to be comparable with the router."""
         from prefill_router.cli.options import sources
         from prefill_router.router import Router

@@ -4,14 +4,13 @@
 and how many PCA components.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from prefill_router.cli.application import err
 from prefill_router.cli.engine_options import with_engine
-from prefill_router.cli.options import Poolings, SplitFile
+from prefill_router.cli.options import DataFolder, DataFolders, NeededStores, Poolings, SplitFile
 from prefill_router.cli.study import AsJson, Out, Seed, facts, finish, study
 from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError
@@ -24,11 +23,9 @@ if TYPE_CHECKING:
 @study.command()
 @with_engine
 def layers(
-    data: Annotated[
-        list[Path], typer.Argument(metavar="DATA...", help="Dataset folders, one per pool.")
-    ],
+    data: DataFolders,
     to: Out,
-    store: Annotated[list[Path], typer.Option(help="A finished store; give one per encoder.")],
+    store: NeededStores,
     dim: Annotated[int, typer.Option(help="PCA components of the probes.")] = 100,
     pooling: Poolings = "last",
     all_layers: Annotated[
@@ -81,9 +78,9 @@ def layers(
 
 @study.command()
 def dimensions(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="The dataset's folder.")],
+    data: DataFolder,
     to: Out,
-    store: Annotated[list[Path], typer.Option(help="A finished store; give one per encoder.")],
+    store: NeededStores,
     dims: Annotated[
         str, typer.Option(help="PCA components, separated by commas.")
     ] = "50,100,150,200,300",

@@ -141,6 +141,22 @@ def check_numbers(command: str, params: list[Any], ctx: Any) -> None:
                 raise UsageError(f"{param.opts[0]} is {shown}; it must be {span}")
 
 
+def check_places(params: list[Any], ctx: Any) -> None:
+    """Check that no path is a URL, but for those that may be one.
+
+    Raises:
+        UsageError: One is.
+    """
+    from prefill_router.files import refuse_url
+
+    for param in params:
+        found = ctx.params.get(param.name)
+        for path in found if isinstance(found, list | tuple) else [found]:
+            if isinstance(path, Path):
+                with reading_words():
+                    refuse_url(path)
+
+
 _DRAWING = frozenset(
     {"calibration", "compare", "demo", "doctor", "layers", "replay", "reproduce", "search", "sweep"}
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import final
 
 from prefill_router import files
+from prefill_router.remote import PathOrUrl
 from prefill_router.short_repr import short_repr
 
 FILE = "origin.json"
@@ -29,10 +30,10 @@ class Origin:
     digest: str
 
     @classmethod
-    def of(cls, command: str, *sources: Path | str) -> "Origin":
+    def of(cls, command: str, *sources: PathOrUrl | str) -> "Origin":
         """The origin of a command's output; paths are made absolute."""
-        whole = [str(s.resolve()) if isinstance(s, Path) else s for s in sources]
-        told = tuple(_text(s.resolve().name) for s in sources if isinstance(s, Path))
+        whole = [s if isinstance(s, str) else str(s.resolve()) for s in sources]
+        told = tuple(_text(s.resolve().name) for s in sources if not isinstance(s, str))
         return cls(command, told, hashlib.sha256(repr((command, whole)).encode()).hexdigest())
 
     @classmethod

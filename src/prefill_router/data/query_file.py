@@ -5,13 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import polars as pl
-from polars.exceptions import PolarsError
-
 from prefill_router import files
 from prefill_router.data.dataset import Query, RoutingDataset
-from prefill_router.data.storage import QUERIES, read_dataset, read_queries
-from prefill_router.errors import FormatError
+from prefill_router.remote import PathOrUrl, reading
 
 MANY = 100_000
 """From so many queries on, work that needs only prompts doesn't hold all of them."""
@@ -36,22 +32,21 @@ class QueryFile:
     rows: int
 
     @classmethod
-    def open(cls, folder: Path | str) -> "QueryFile":
-        """Check the folder's checksums, and count its queries.
+    def open(cls, folder: PathOrUrl | str) -> "QueryFile":
+        """Check the folder's checksums, and count its queries; at a URL, those of its copy.
 
         Raises:
+            ConfigError: The URL can't be read.
             FormatError: The file is missing, isn't Parquet, or has no queries.
             CorruptError: The folder has checksums, and the file doesn't match them.
         """
-        path = Path(folder) / QUERIES
-        if (path.parent / files.CHECKSUMS).is_file():
-            files.verify_checksums(path.parent, [QUERIES])
-        read_queries(path, slice(0, 1))  # its errors are those of `read_dataset`
-        try:
-            rows = pl.scan_parquet(path, glob=False).select(pl.len()).collect().item()
-        except PolarsError as error:
-            raise FormatError(f"not a readable Parquet file: {error}", file=path) from None
-        return cls(path, int(rows))
+        from prefill_router.data.storage import QUERIES, count_queries  # polars starts slowly
+
+        with reading(folder, (QUERIES, files.CHECKSUMS)) as local:
+            path = local / QUERIES
+            if (local / files.CHECKSUMS).is_file():
+                files.verify_checksums(local, [QUERIES])
+            return cls(path, count_queries(path))
 
     def __len__(self) -> int:
         return self.rows
@@ -62,15 +57,19 @@ class QueryFile:
         Raises:
             FormatError: A row isn't a query.
         """
+        from prefill_router.data.storage import read_queries
+
         for start in range(0, self.rows, BLOCK_ROWS):
             yield read_queries(self.path, slice(start, min(start + BLOCK_ROWS, self.rows)))
 
 
-def open_queries(folder: Path | str) -> RoutingDataset | QueryFile:
+def open_queries(folder: PathOrUrl | str) -> RoutingDataset | QueryFile:
     """A dataset, read and checked as a whole, or the file of its queries if these are many.
 
     Raises:
         FormatError: As `read_dataset`; so are the others.
     """
+    from prefill_router.data.storage import read_dataset
+
     file = QueryFile.open(folder)
     return file if len(file) >= MANY else read_dataset(folder)

@@ -33,8 +33,16 @@ from prefill_router.data.dataset import (
     prompt_text,
     unmeasured,
 )
-from prefill_router.data.origin import Origin
+from prefill_router.data.origin import FILE as ORIGIN, Origin
 from prefill_router.errors import DataError, FormatError, PromptError
+from prefill_router.remote import (
+    PathOrUrl,
+    check_place,
+    held_files,
+    is_free,
+    reading,
+    replacing_folder,
+)
 from prefill_router.targets import Pool, Target, read_pool, write_pool
 
 QUERIES = "queries.parquet"
@@ -48,26 +56,27 @@ _NUMBERS = {
 }
 
 
-def read_dataset(folder: Path | str) -> RoutingDataset:
-    """Read a dataset folder.
+def read_dataset(folder: PathOrUrl | str) -> RoutingDataset:
+    """Read a dataset folder, on the disk or at a URL.
 
     Raises:
+        ConfigError: The URL can't be read.
         FormatError: A file is missing, malformed or truncated, or lacks a column.
         CorruptError: The folder has checksums, and a file doesn't match them.
         DataError: Ids repeat, outcomes name unknown queries or targets, or labels leave [0, 1].
     """
-    folder = Path(folder)
-    _verify(folder)
-    queries = read_queries(folder / QUERIES)
-    outcomes = _read_parquet(folder / OUTCOMES, needs=("query_id", "target", "correct"))
-    pool = _read_pool_of(folder, outcomes)
-    tables = _tables(outcomes, queries, pool, folder / OUTCOMES)
-    return RoutingDataset(queries, pool, **tables)
+    with reading(folder, (QUERIES, OUTCOMES, *POOL_FILES, files.CHECKSUMS)) as local:
+        _verify(local)
+        queries = read_queries(local / QUERIES)
+        outcomes = _read_parquet(local / OUTCOMES, needs=("query_id", "target", "correct"))
+        pool = _read_pool_of(local, outcomes)
+        tables = _tables(outcomes, queries, pool, local / OUTCOMES)
+        return RoutingDataset(queries, pool, **tables)
 
 
 def write_dataset(
     dataset: RoutingDataset,
-    folder: Path | str,
+    folder: PathOrUrl | str,
     *,
     also: Callable[[Path], None] | None = None,
     origin: Origin | None = None,
@@ -82,11 +91,11 @@ def write_dataset(
 
     Raises:
         DataError: The folder exists and isn't a dataset, or a text can't be written.
+        ConfigError, StoreError: The URL can't be written, or was written by another meanwhile.
     """
-    folder = Path(folder)
     check_replaceable(folder)
     _refuse_unwritable(dataset)
-    with files.replacing_folder(folder) as temporary:
+    with replacing_folder(folder) as temporary:
         _write_parquet(_queries_frame(dataset), temporary / QUERIES)
         _write_parquet(_outcomes_frame(dataset), temporary / OUTCOMES)
         write_pool(dataset.pool.public(), temporary / POOL_FILES[0])
@@ -98,7 +107,7 @@ def write_dataset(
 
 
 def check_replaceable(
-    folder: Path, *, origin: Origin | None = None, overwrite: bool = False
+    folder: PathOrUrl | str, *, origin: Origin | None = None, overwrite: bool = False
 ) -> None:
     """Check that a dataset may be written here; worth doing before long work.
 
@@ -111,26 +120,24 @@ def check_replaceable(
         DataError: The folder exists and isn't a dataset, or is one that may not be replaced.
         ConfigError: The folder can't be created.
     """
-    if (
-        folder.exists()
-        and not is_dataset(folder)
-        and (not folder.is_dir() or any(folder.iterdir()))
-    ):
+    found = is_dataset(folder)
+    if not found and not is_free(folder):
         raise DataError(f"{folder} exists and isn't a dataset; name another folder, or remove it")
-    if is_dataset(folder) and origin is not None and not overwrite:
-        there = Origin.read(folder)
+    if found and origin is not None and not overwrite:
+        with reading(folder, [ORIGIN]) as local:
+            there = Origin.read(local)
         if there != origin:
             known = "of an unknown origin" if there is None else str(there)
             raise DataError(
                 f"{folder} is a dataset {known}, which would be lost; name another folder, or pass "
                 "--overwrite"
             )
-    files.check_place(folder)
+    check_place(folder)
 
 
-def is_dataset(folder: Path) -> bool:
+def is_dataset(folder: PathOrUrl | str) -> bool:
     """Whether a folder holds a dataset's two tables."""
-    return (folder / QUERIES).is_file() and (folder / OUTCOMES).is_file()
+    return len(held_files(folder, [QUERIES, OUTCOMES])) == 2
 
 
 def _verify(folder: Path) -> None:
@@ -144,12 +151,8 @@ def _verify(folder: Path) -> None:
     files.verify_checksums(folder, [QUERIES, OUTCOMES])
     pool = POOL_FILES[0]
     if pool in files.read_checksums(folder):
-        files.verify_checksums(
-            folder,
-            [pool],
-            mend=f"copy the folder again or, if you changed {pool} yourself, remove its line from "
-            f"{files.CHECKSUMS}",
-        )
+        mend = f"copy the folder again or, if you changed {pool} yourself, remove its line from "
+        files.verify_checksums(folder, [pool], mend=mend + files.CHECKSUMS)
 
 
 def _read_parquet(path: Path, *, needs: tuple[str, ...], rows: slice | None = None) -> pl.DataFrame:
@@ -194,6 +197,19 @@ def read_queries(path: Path, rows: slice | None = None) -> tuple[Query, ...]:
         return tuple(map(Query, ids, prompts, benchmarks, domains))
     except DataError as error:
         raise FormatError(str(error), file=path) from None
+
+
+def count_queries(path: Path) -> int:
+    """The number of queries in a Parquet file, which has at least one.
+
+    Raises:
+        FormatError: As `read_queries`, of the first row.
+    """
+    read_queries(path, slice(0, 1))
+    try:
+        return int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
+    except PolarsError as error:
+        raise FormatError(f"not a readable Parquet file: {error}", file=path) from None
 
 
 def _texts(
@@ -315,10 +331,9 @@ def _refuse_repeats(
 
 
 def _numbers(outcomes: pl.DataFrame, column: str, path: Path) -> np.ndarray:
-    unfit = FormatError(
-        f"{column} has the type {outcomes[column].dtype}; it needs numbers", file=path
-    )
-    if outcomes[column].dtype == pl.Boolean and column != "correct":
+    given = outcomes[column].dtype
+    unfit = FormatError(f"{column} has the type {given}; it needs numbers", file=path)
+    if given == pl.Boolean and column != "correct":
         raise unfit
     try:
         values = outcomes[column].cast(pl.Float64).fill_null(float("nan"))

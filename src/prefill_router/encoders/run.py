@@ -28,6 +28,7 @@ from prefill_router.activations import (
     Site,
     key_digests,
     prepare_store,
+    shard_folder,
     shard_name,
     write_shard,
 )
@@ -35,8 +36,9 @@ from prefill_router.data import Query, QueryFile, RoutingDataset, prompt_key
 from prefill_router.encoders.base import Encoder
 from prefill_router.encoders.prompt_table import PromptTable, PromptTexts, tokenised_table
 from prefill_router.errors import ConfigError, CorruptError, StoreError
-from prefill_router.files import remove_stale_locks, writer_lock
+from prefill_router.files import remove_stale_locks
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.remote import PathOrUrl, held_files, location
 from prefill_router.short_repr import short_repr
 
 CHUNK_TOKENS = 32_768
@@ -62,7 +64,7 @@ class EncodingPlan:
         done: The number of prompts that are in the store already.
     """
 
-    out: Path
+    out: PathOrUrl
     layout: Layout
     table: PromptTable
     texts: PromptTexts
@@ -120,11 +122,13 @@ class EncodingPlan:
         return self.left * row
 
     def check_space(self) -> None:
-        """Check that there is enough disk space.
+        """Check that there is enough disk space; of a store at a URL nothing is known.
 
         Raises:
             StoreError: There isn't.
         """
+        if not isinstance(self.out, Path):
+            return
         folder = next(p for p in [self.out.absolute(), *self.out.absolute().parents] if p.exists())
         free = shutil.disk_usage(folder).free
         if self.bytes_left and free < self.bytes_left + _SPARE_BYTES:
@@ -158,7 +162,7 @@ class EncodingReport:
 def plan_encoding(
     queries: RoutingDataset | Sequence[Query] | QueryFile,
     encoder: Encoder,
-    out: Path | str,
+    out: PathOrUrl | str,
     *,
     sites: Sequence[Site],
     shard: tuple[int, int] = (0, 1),
@@ -193,13 +197,14 @@ def plan_encoding(
     encoder.check_sites(sites)
     given = queries.queries if isinstance(queries, RoutingDataset) else queries
     table, texts = tokenised_table(given, encoder, cache=cache, progress=progress)
+    place = location(out)
     held = np.zeros(len(table), dtype=np.bool_)
-    if (Path(out) / MANIFEST).is_file():
-        held = ActivationStore.open(out).holds(table.keys)
+    if held_files(place, [MANIFEST]):
+        held = ActivationStore.open(place).holds(table.keys)
     chunks = table.chunks(chunk_tokens, CHUNK_ROWS)[index::count]
     left = (part.start + np.flatnonzero(~held[part]) for part in chunks)
     return EncodingPlan(
-        Path(out),
+        place,
         Layout(tuple(sorted(set(sites))), encoder.provenance.hidden_size, rounding),
         table,
         texts,
@@ -235,7 +240,7 @@ def run_encoding(
 def encode_dataset(
     queries: RoutingDataset | Sequence[Query],
     encoder: Encoder,
-    out: Path | str,
+    out: PathOrUrl | str,
     *,
     sites: Sequence[Site],
     shard: tuple[int, int] = (0, 1),
@@ -261,12 +266,13 @@ def prepare(plan: EncodingPlan, provenance: Provenance) -> None:
     """Make the store, check that it suits the plan, and remove what killed writers left there."""
     prepare_store(plan.out, provenance, plan.layout)
     plan.check_space()
-    for folder in (plan.out, plan.out / SHARDS):
-        remove_stale_locks(folder)
+    if isinstance(plan.out, Path):
+        for folder in (plan.out, plan.out / SHARDS):
+            remove_stale_locks(folder)
 
 
 def encode_chunk(
-    out: Path, layout: Layout, encoder: Encoder, queries: Sequence[Query], *, wait: bool
+    out: PathOrUrl, layout: Layout, encoder: Encoder, queries: Sequence[Query], *, wait: bool
 ) -> bool:
     """Encode queries and write their shard, unless it exists.
 
@@ -280,9 +286,9 @@ def encode_chunk(
     Returns:
         False where another process is writing it.
     """
-    folder, keys = out / SHARDS, [prompt_key(query.prompt) for query in queries]
-    with writer_lock(folder, shard_name(keys), wait=wait) as is_mine:
-        if is_mine and not (folder / f"{shard_name(keys)}.json").is_file():
+    keys = [prompt_key(query.prompt) for query in queries]
+    with shard_folder(out, shard_name(keys), wait=wait) as folder:
+        if isinstance(folder, Path):
             prompts = encoder.tokenize(queries)
             write_shard(
                 folder,
@@ -292,4 +298,4 @@ def encode_chunk(
                 truncated=np.array([prompt.truncated for prompt in prompts], dtype=np.bool_),
                 states=encoder.states(prompts, layout.sites),
             )
-    return is_mine
+    return folder != "busy"

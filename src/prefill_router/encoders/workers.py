@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import final
 
 from prefill_router.activations import Layout, Provenance
@@ -25,6 +24,7 @@ from prefill_router.encoders.run import (
 )
 from prefill_router.engines import RayEngine
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.remote import PathOrUrl
 
 _Piece = tuple[list[Query], int]
 """The queries of a chunk, and the number of their tokens."""
@@ -120,12 +120,12 @@ def run_encoding_on(
 
 
 def _writer(
-    out: Path, layout: Layout, load: Callable[[str], Encoder], device: str
+    out: PathOrUrl, layout: Layout, load: Callable[[str], Encoder], device: str
 ) -> Callable[[_Piece], int]:
     return partial(_write, out, layout, load(device))
 
 
-def _write(out: Path, layout: Layout, encoder: Encoder, piece: _Piece) -> int:
+def _write(out: PathOrUrl, layout: Layout, encoder: Encoder, piece: _Piece) -> int:
     queries, tokens = piece
     encode_chunk(out, layout, encoder, queries, wait=True)
     return tokens

@@ -1,7 +1,6 @@
 """A check before a router is written: another router there isn't replaced by mistake."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -12,11 +11,12 @@ from prefill_router.encoders import recorded_name
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.fitting.fit import draw
 from prefill_router.fitting.recipe import FitConfig
+from prefill_router.remote import PathOrUrl
 from prefill_router.router import Router, is_router
 
 
 def check_same_fit(
-    folder: Path,
+    folder: PathOrUrl,
     dataset: RoutingDataset,
     stores: Sequence[Activations],
     *,

@@ -52,12 +52,14 @@ def push(router: "Router", repo_id: str, *, private: bool, token: str | None) ->
 
 
 def load(name: str, *, revision: str | None, token: str | None) -> "Router":
-    """The router of a local folder, or of a repository of the hub.
+    """The router of a local folder, of a URL, or of a repository of the hub.
 
     Raises:
         ConfigError: There is no router, or the hub can't be reached or refuses.
         CorruptError: A file is missing, isn't what was written, or is of another version.
     """
+    if "://" in name:
+        return load_router(name)
     if os.path.isdir(name):  # noqa: PTH112  # unlike Path.is_dir, false where no such name can be
         return load_router(Path(name))
     folder = _fetch(name, revision, token)

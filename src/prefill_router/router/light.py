@@ -17,8 +17,9 @@ from prefill_router import policy
 from prefill_router.cost import CostEstimator
 from prefill_router.errors import ConfigError, CorruptError, FormatError
 from prefill_router.policy import Policy
+from prefill_router.remote import PathOrUrl, reading
 from prefill_router.router.reference import outline
-from prefill_router.router.storage import fingerprint, read_checked, read_costs, read_json
+from prefill_router.router.storage import FILES, fingerprint, read_checked, read_costs, read_json
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool
 
@@ -64,14 +65,18 @@ class LightRouter:
         return replace(self, costs=self.costs.with_pool(pool))
 
 
-def read_light(folder: Path | str) -> LightRouter:
+def read_light(place: PathOrUrl | str) -> LightRouter:
     """Read these parts of a router's folder; all its files are checked as by `Router.load`.
 
     Raises:
         ConfigError: There is no router.
         CorruptError: A file is missing, isn't what was written, or is of another version.
     """
-    folder = Path(folder)
+    with reading(place, FILES) as folder:
+        return _read(folder)
+
+
+def _read(folder: Path) -> LightRouter:
     model, _ = read_checked(folder)
     try:
         costs = read_costs(model, folder)

@@ -20,6 +20,7 @@ from prefill_router.features import Columns, FeatureSet, PromptStates
 from prefill_router.policy import Lambda, Policy, Predictions, check_lam
 from prefill_router.predictors import Correctness, Predictor
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.remote import PathOrUrl
 from prefill_router.router.checks import check_parts
 from prefill_router.router.decision import (
     Decision,
@@ -295,15 +296,15 @@ class Router:
             )
         return self._encoders[provenance]
 
-    def save(self, folder: Path | str) -> None:
+    def save(self, folder: PathOrUrl | str) -> None:
         """Write the router's folder, whole or not at all; see `router.storage`."""
         from prefill_router.router.storage import save_router
 
-        save_router(self, Path(folder))
+        save_router(self, folder)
 
     @classmethod
-    def load(cls, folder: Path | str, *, sources: EncoderSources | None = None) -> "Router":
-        """Read a router's folder, checking everything; see `router.storage`.
+    def load(cls, folder: PathOrUrl | str, *, sources: EncoderSources | None = None) -> "Router":
+        """Read a router's folder, on the disk or at a URL, checking everything.
 
         Raises:
             ConfigError: There is no router.
@@ -311,7 +312,7 @@ class Router:
         """
         from prefill_router.router.storage import load_router
 
-        return load_router(Path(folder)).with_sources(sources or EncoderSources())
+        return load_router(folder).with_sources(sources or EncoderSources())
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:
         """Upload the router's folder to a Hugging Face repository; returns the commit's URL.

@@ -26,6 +26,14 @@ from prefill_router.data import split_from_dict
 from prefill_router.errors import ConfigError, CorruptError, FormatError
 from prefill_router.features import FeatureExtractor, FeatureSet
 from prefill_router.predictors import load_predictor
+from prefill_router.remote import (
+    PathOrUrl,
+    check_place,
+    held_files,
+    is_free,
+    reading,
+    replacing_folder,
+)
 from prefill_router.router.record import RouterRecord, card
 from prefill_router.router.reference import TrainReference
 from prefill_router.serialization import Part, Tensors, read_tensors, under
@@ -56,14 +64,15 @@ class RouterModel(BaseModel):
     output: dict[str, Any] | None
 
 
-def save_router(router: "Router", folder: Path) -> None:
+def save_router(router: "Router", folder: PathOrUrl | str) -> None:
     """Write a router's folder, whole or not at all; an existing router there is replaced.
 
     Raises:
-        ConfigError: The folder exists and isn't a router.
+        ConfigError: The folder exists and isn't a router, or the URL can't be written.
+        StoreError: The URL was written by another process meanwhile.
     """
     check_replaceable(folder)
-    with files.replacing_folder(folder) as temporary:
+    with replacing_folder(folder) as temporary:
         files.write_json(temporary / "router.json", _to_dict(router))
         (temporary / "weights.safetensors").write_bytes(save(_tensors(router)))
         files.write_json(temporary / "split.json", router.split.to_dict())
@@ -72,24 +81,29 @@ def save_router(router: "Router", folder: Path) -> None:
         files.write_checksums(temporary, list(CHECKED))
 
 
-def check_replaceable(folder: Path) -> None:
+def check_replaceable(folder: PathOrUrl | str) -> None:
     """Check that a router may be written here; worth doing before long work.
 
     Raises:
         ConfigError: The folder exists and isn't a router, or can't be created.
     """
-    if folder.exists() and not is_router(folder) and (not folder.is_dir() or any(folder.iterdir())):
+    if not is_router(folder) and not is_free(folder):
         raise ConfigError(f"{folder} exists and isn't a router; name another folder, or remove it")
-    files.check_place(folder)
+    check_place(folder)
 
 
-def load_router(folder: Path) -> "Router":
-    """Read a router's folder and check everything in it.
+def load_router(place: PathOrUrl | str) -> "Router":
+    """Read a router's folder, on the disk or at a URL, and check everything in it.
 
     Raises:
         ConfigError: There is no router.
         CorruptError: A file is missing, isn't what was written, or is of another version.
     """
+    with reading(place, FILES) as folder:
+        return _load(folder)
+
+
+def _load(folder: Path) -> "Router":
     from prefill_router.router.router import Router
 
     model, version = read_checked(folder)
@@ -142,15 +156,17 @@ def read_costs(model: RouterModel, folder: Path) -> CostEstimator:
     return CostEstimator(pool, **_costs_from(model.costs, len(pool), folder))
 
 
-def fingerprint(folder: Path) -> str:
+def fingerprint(place: PathOrUrl | str) -> str:
     """A hash, 16 hexadecimal digits, of everything in a router's folder that decides."""
-    digests = [files.file_digest(folder / name) for name in ("router.json", "weights.safetensors")]
+    names = ("router.json", "weights.safetensors")
+    with reading(place, names) as folder:
+        digests = [files.file_digest(folder / name) for name in names]
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]
 
 
-def is_router(folder: Path) -> bool:
+def is_router(folder: PathOrUrl | str) -> bool:
     """Whether a folder is a router's, complete or not."""
-    return folder.is_dir() and any((folder / name).is_file() for name in CHECKED)
+    return bool(held_files(folder, CHECKED))
 
 
 def _parts(router: "Router") -> "dict[str, FeatureSet | Part | None]":

@@ -28,6 +28,7 @@ from prefill_router.gateway.forecast.worker_process import (
     WorkerProcess,
     start_worker,
 )
+from prefill_router.remote import PathOrUrl, location
 from prefill_router.router import EncoderSources, Forecast
 
 ForecasterState = Literal["starting", "ready", "down", "closed"]
@@ -136,7 +137,7 @@ class Forecaster:
 
     def __init__(
         self,
-        folder: Path | str,
+        folder: PathOrUrl | str,
         *,
         sources: EncoderSources | None = None,
         shared: Path | None = None,
@@ -151,7 +152,7 @@ class Forecaster:
         pause_seconds: float = 0.5,
     ) -> None:
         self._options = plain_options(
-            Path(folder), sources or EncoderSources(), threads=threads, reuse_bytes=reuse_bytes
+            location(folder), sources or EncoderSources(), threads=threads, reuse_bytes=reuse_bytes
         )
         self._shared_path = shared
         self._pace = BatchTimeModel()

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from prefill_router.data import Message, Prompt
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.types import FALLBACK_REASONS, FallbackReason
+from prefill_router.remote import PathOrUrl
 from prefill_router.router import EncoderSources, Forecast
 
 ForecastResult = Forecast | FallbackReason
@@ -70,7 +71,7 @@ class WorkerHello:
 
 
 def plain_options(
-    folder: Path, sources: EncoderSources, *, threads: int | None, reuse_bytes: int
+    folder: PathOrUrl, sources: EncoderSources, *, threads: int | None, reuse_bytes: int
 ) -> dict[str, Any]:
     """The options that the process is sent first.
 
@@ -89,7 +90,7 @@ def plain_options(
             "encoder"
         )
     return {
-        "router": str(folder.absolute()),
+        "router": str(folder.absolute() if isinstance(folder, Path) else folder),
         "folders": {name: str(Path(place).absolute()) for name, place in sources.folders.items()},
         "device": sources.device,
         "trust_remote_code": sources.trust_remote_code,

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
@@ -33,6 +32,7 @@ from prefill_router.gateway.forecast.messages import (
     sources_of,
 )
 from prefill_router.gateway.forecast.shared_encoder import serve_clients
+from prefill_router.remote import location
 from prefill_router.router import Router, fingerprint
 
 _log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ def _forecast(router: Router, prompts: Sequence[Any]) -> tuple[list[Any], float]
 def _load(options: dict[str, Any]) -> tuple[Router, WorkerHello]:
     """The warm router and its first message."""
     begun = time.perf_counter()
-    folder = Path(options["router"])
+    folder = location(options["router"])
     before = ""
     with suppress(OSError):  # loading reports what is missing
         before = fingerprint(folder)

@@ -2,12 +2,12 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import final
 
 from prefill_router.errors import PrefillRouterError
 from prefill_router.gateway.litellm.gateway_client import LiteLLMRequest, NoDecisionError
 from prefill_router.gateway.protocol import read_envelope, scored_prompt
+from prefill_router.remote import PathOrUrl
 from prefill_router.router import Router
 
 
@@ -25,7 +25,7 @@ class LocalRouter:
         CorruptError: The folder's files were changed or damaged.
     """
 
-    def __init__(self, folder: Path, *, lam: float, seconds: float) -> None:
+    def __init__(self, folder: PathOrUrl, *, lam: float, seconds: float) -> None:
         self._router, self._lam, self._seconds = Router.load(folder), lam, seconds
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefill-router")
 

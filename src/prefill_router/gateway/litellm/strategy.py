@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from inspect import isawaitable
-from pathlib import Path
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
@@ -24,6 +23,7 @@ from prefill_router.gateway.litellm.gateway_client import (
     read_request,
 )
 from prefill_router.policy import check_lam
+from prefill_router.remote import PathOrUrl, location
 
 __all__ = ["PrefillRouterStrategy", "SpentError"]
 _log = logging.getLogger("prefill_router.litellm")
@@ -66,7 +66,7 @@ class PrefillRouterStrategy:
         litellm_router: Any,
         *,
         gateway: str | None = None,
-        router: Path | str | None = None,
+        router: PathOrUrl | str | None = None,
         lam: float | None = None,
         model_group: str = "auto",
         api_key_env: str | None = None,
@@ -94,7 +94,7 @@ class PrefillRouterStrategy:
             from prefill_router.gateway.litellm.local_router import LocalRouter
 
             own = 0.5 if lam is None else lam
-            self._decides = LocalRouter(Path(router or ""), lam=own, seconds=timeout)
+            self._decides = LocalRouter(location(router or ""), lam=own, seconds=timeout)
 
     async def async_get_available_deployment(
         self,

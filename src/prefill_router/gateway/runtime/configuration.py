@@ -18,6 +18,7 @@ from prefill_router.gateway.guard import ClientKeys, check_listen, read_keys
 from prefill_router.gateway.protocol import HeaderFilter
 from prefill_router.gateway.settings import GatewaySettings, nearest, read_settings, stray_variables
 from prefill_router.gateway.types import FALLBACKS
+from prefill_router.remote import PathOrUrl
 from prefill_router.router import EncoderSources, LightRouter, read_light, refuse_cascade
 from prefill_router.targets import Pool, Target, read_pool
 
@@ -28,7 +29,7 @@ class GatewayPaths:
     """The files and options that a gateway is loaded from, at its start and at each reload.
 
     Attributes:
-        router: The router's folder.
+        router: The router's folder, on the disk or at a URL.
         pool: The pool file; None where none was given, which is an error.
         config: The settings file; None for defaults and the environment.
         overrides: Settings that override both, by section: `{"routing": {"lam": 0.7}}`.
@@ -39,7 +40,7 @@ class GatewayPaths:
             one for the gateway.
     """
 
-    router: Path
+    router: PathOrUrl
     pool: Path | None = None
     config: Path | None = None
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

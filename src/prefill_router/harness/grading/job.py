@@ -23,6 +23,7 @@ from prefill_router.harness.grading.settings import Settings
 from prefill_router.harness.records import Answer, Task
 from prefill_router.harness.run import Run
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.remote import PathOrUrl
 
 SUMMARY = "grading.json"
 LOCK = "grading"
@@ -32,7 +33,7 @@ _WAITING = 2
 
 def grade_run(
     run: Run,
-    out: Path | str,
+    out: PathOrUrl | str,
     *,
     settings: Settings | None = None,
     overwrite: bool = False,
@@ -57,7 +58,6 @@ def grade_run(
         DataError: The run has no answers, or `out` holds something else than its dataset.
         CorruptError: The run isn't what was written.
     """
-    out = Path(out)
     settings = settings or Settings()
     for name in settings.skip:
         grader_named(name)

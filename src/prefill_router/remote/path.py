@@ -1,0 +1,328 @@
+"""A path at a URL: the objects there, read and written through fsspec's file systems.
+
+Credentials come from the environment or the provider's own files, never from a URL. Errors of the
+libraries are told in our own words, and the URLs that they quote are cut to their places.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any, final
+
+from typing_extensions import TypeAliasType
+
+from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.files import refuse_url
+from prefill_router.lazy_imports import EXTRAS, installed
+from prefill_router.progress import Progress, SilentProgress
+
+Moved = Callable[[float], object]
+"""Told the bytes that were moved since the last call."""
+
+_SHOWN_BYTES = 8_000_000
+_AT_ONCE = 64
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_S3 = ("s3", "s3a")
+_CREATING = (*_S3, "gs", "gcs", "memory")
+"""Schemes whose file system can write an object on the condition that there is none."""
+_ERRORS = (
+    ("aiohttp.client_exceptions", "ClientError"),
+    ("azure.core.exceptions", "AzureError"),
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+    ("gcsfs.retry", "HttpError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+    ("huggingface_hub.errors", "HTTPError"),
+)
+
+
+@final
+@dataclass(frozen=True)
+class ObjectInfo:
+    """An object, or a folder of objects.
+
+    Attributes:
+        size: Bytes.
+        version: Differs once the object was replaced.
+    """
+
+    size: int
+    version: str
+
+
+@final
+@dataclass(frozen=True)
+class RemotePath:
+    """A path at a URL. It isn't an `os.PathLike`, so that nothing takes it for one on the disk.
+
+    Attributes:
+        url: The URL, without a slash at its end.
+        progress: Shows transfers of more than a few megabytes.
+    """
+
+    url: str
+    progress: Progress = field(default=SilentProgress(), compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __truediv__(self, name: str) -> "RemotePath":
+        return RemotePath(f"{self.url}/{name}", self.progress)
+
+    def __reduce__(self) -> Any:  # what shows progress stays in its process
+        return RemotePath, (self.url,)
+
+    @property
+    def scheme(self) -> str:
+        """The URL's scheme, such as `s3`."""
+        return self.url.partition("://")[0].lower()
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def stem(self) -> str:
+        """The last part of the path, without a suffix."""
+        return PurePosixPath(self.name).stem
+
+    def resolve(self) -> "RemotePath":
+        """The path itself, since a URL is absolute."""
+        return self
+
+    def read(self) -> tuple[bytes, str] | None:
+        """The object's content, and a version that is at least as old; None if there is none."""
+        with self._opened("read") as (system, path):
+            try:
+                version = _version(system.info(path))
+                return bytes(system.cat_file(path)), version
+            except FileNotFoundError:
+                return None
+
+    def entries(self, *, deep: bool = False) -> dict[str, ObjectInfo]:
+        """The objects and folders here, or all objects below, by their names from here."""
+        with self._opened("list") as (system, path):
+            system.invalidate_cache()
+            try:
+                found = (
+                    system.find(path, detail=True).values()
+                    if deep
+                    else system.ls(path, detail=True)
+                )
+            except FileNotFoundError:
+                return {}
+        there: dict[str, ObjectInfo] = {}
+        for info in found:
+            name = info["name"].rstrip("/")
+            if name != path:  # a listing of an object is the object
+                below = name.removeprefix(f"{path}/") if deep else name.rpartition("/")[2]
+                there[below] = ObjectInfo(int(info.get("size") or 0), _version(info))
+        return there
+
+    def modified(self) -> datetime:
+        """The time of the last change of the object."""
+        with self._opened("read") as (system, path):
+            changed: datetime = system.modified(path)
+            return changed
+
+    def get(self, target: Path, moved: Moved) -> None:
+        """Copy the object to a file.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+        with self._opened("read") as (system, path):
+            system.get_file(path, str(target), callback=_callback(moved))
+
+    def get_all(self, targets: Mapping[str, Path], moved: Moved) -> None:
+        """Copy many small objects below to these files, several at once.
+
+        Raises:
+            FileNotFoundError: One is missing.
+        """
+        with self._opened("read") as (system, path):
+            names = list(targets)
+            for start in range(0, len(names), _AT_ONCE):
+                some = names[start : start + _AT_ONCE]
+                system.get([f"{path}/{name}" for name in some], [str(targets[n]) for n in some])
+                moved(sum(targets[name].stat().st_size for name in some))
+
+    @staticmethod
+    def ranges(wanted: Sequence[tuple["RemotePath", int, int]]) -> list[bytes]:
+        """Parts of objects of one store, each `(object, start, stop)`, read at once.
+
+        Raises:
+            FileNotFoundError: An object is missing.
+        """
+        paths, starts, stops = map(list, zip(*wanted, strict=True))
+        with paths[0]._opened("read") as (system, _):
+            names = [system._strip_protocol(path.url) for path in paths]
+            return list(map(bytes, system.cat_ranges(names, starts, stops, on_error="raise")))
+
+    def put(self, source: Path, moved: Moved) -> None:
+        """Write the object; in an object store, it is seen whole or not at all."""
+        with self._opened("write") as (system, path):
+            system.put_file(str(source), path, callback=_callback(moved))
+
+    def exchange(self, content: bytes, before: tuple[bytes, str] | None) -> bool:
+        """Write a small object unless it has changed; whether this was done.
+
+        In S3 the condition is part of the request. In Google Cloud Storage this is so for a new
+        object only, and elsewhere for none: there a change in the moment before isn't noticed.
+
+        Args:
+            content: The new content, which nobody else writes.
+            before: What `read` returned.
+        """
+        options: dict[str, Any] = {}
+        if before is None and self.scheme in _CREATING:
+            options = {"mode": "create"}
+        elif before is not None and self.scheme in _S3:
+            options = {"IfMatch": before[1]}
+        if not options and self.read() != before:
+            return False
+        with self._opened("write") as (system, path):
+            try:
+                system.pipe_file(path, content, **options)
+            except _failures():
+                now = self.read()
+                if now is None or now[0] != content:  # else a repeated request met its own effect
+                    if now != before:
+                        return False
+                    raise
+        return True
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove objects below."""
+        with self._opened("remove from") as (system, path):
+            if names:
+                system.rm([f"{path}/{name}" for name in names])
+
+    @contextmanager
+    def showing(self, label: str, size: float) -> Iterator[Moved]:
+        """Show the progress of moving so many bytes, unless they are few."""
+        if size < _SHOWN_BYTES:
+            yield lambda _: None
+            return
+        with self.progress.task(f"{label} {self.name}, MB", total=size / 1e6) as advance:
+            yield lambda moved: advance(moved / 1e6)
+
+    @contextmanager
+    def _opened(self, doing: str) -> Iterator[tuple[Any, str]]:
+        """The file system and its path.
+
+        Raises:
+            MissingExtraError: The package of the file system isn't installed.
+            ConfigError: It can't be reached, or refuses.
+            FileNotFoundError: There is no such object, or nothing that could hold it.
+        """
+        try:
+            yield self._file_system()
+        except PrefillRouterError:
+            raise
+        except FileNotFoundError:
+            if doing != "write":
+                raise
+            raise ConfigError(
+                f"can't write {self}: there is no such bucket; create it first"
+            ) from None
+        except PermissionError as error:
+            raise ConfigError(
+                f"no permission to {doing} {self}: {_reason(error)}; check the credentials in the "
+                "environment, and what they may do there"
+            ) from None
+        except _failures() as error:
+            raise ConfigError(
+                f"can't {doing} {self}: {_reason(error)}; check the URL, the connection, and the "
+                "credentials and endpoint in the environment"
+            ) from None
+
+    def _file_system(self) -> tuple[Any, str]:
+        from fsspec.core import url_to_fs
+        from fsspec.registry import get_filesystem_class, known_implementations
+
+        home = known_implementations.get(self.scheme, {"class": ""})["class"].partition(".")[0]
+        if home in EXTRAS:
+            installed(home, needed_for=f"{self.scheme}://")
+        try:
+            get_filesystem_class(self.scheme)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(
+                f"{self} can't be opened: {error}; there are s3://, gs://, hf:// and the others of "
+                "fsspec"
+            ) from None
+        system, path = url_to_fs(self.url, use_listings_cache=False)
+        return system, path.rstrip("/")
+
+
+PathOrUrl = TypeAliasType("PathOrUrl", Path | RemotePath)
+"""A path on the disk or at a URL."""
+
+
+def location(place: PathOrUrl | str, *, progress: Progress | None = None) -> Path | RemotePath:
+    """The place that a text names: a path on the disk, or one at a URL.
+
+    Raises:
+        ConfigError: The URL has a password or a query, or is none of an object store.
+    """
+    if isinstance(place, RemotePath):
+        return place
+    found = None if isinstance(place, Path) else _URL.fullmatch(place)
+    if found is None:
+        refuse_url(Path(place))
+        return Path(place)
+    shown, authority = redacted(str(place)), found[2].partition("/")[0]
+    if ":" in authority.rpartition("@")[0] or "?" in found[2]:
+        raise ConfigError(
+            f"{shown} was given with a password or a query; leave them out: credentials come from "
+            "the environment"
+        )
+    if found[1].lower() in ("file", "local") or not found[2].strip("/"):
+        raise ConfigError(f"{shown} names no place; write s3://bucket/path, or a path on the disk")
+    return RemotePath(f"{found[1].lower()}://{found[2].rstrip('/')}", progress or SilentProgress())
+
+
+def redacted(text: str) -> str:
+    """A text whose URLs have lost their users, passwords and queries."""
+    return re.sub(r"(://)[^/\s@'\"]*@|\?[^\s'\"]*", r"\1", text)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """The errors of file systems, those of the libraries that are loaded among them."""
+    known = [(sys.modules.get(module), name) for module, name in _ERRORS]
+    return (
+        *(OSError, ValueError, NotImplementedError),
+        *(getattr(module, name) for module, name in known if module is not None),
+    )
+
+
+def _reason(error: Exception) -> str:
+    text = redacted(" ".join(str(error).split()))[:300].rstrip(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _version(info: Mapping[str, Any]) -> str:
+    """What tells two contents of one object apart: the store's own mark, or else times and size."""
+    for mark in ("ETag", "etag", "md5Hash", "blob_id"):
+        if info.get(mark):
+            return str(info[mark])
+    return str([info.get(name) for name in ("created", "mtime", "modified", "size")])
+
+
+def _callback(moved: Moved) -> Any:
+    from fsspec.callbacks import Callback
+
+    told = 0
+
+    def _tell(size: int | None, value: int, **_: Any) -> None:
+        del size
+        nonlocal told
+        moved(value - told)
+        told = value
+
+    return Callback(hooks={"tell": _tell})
