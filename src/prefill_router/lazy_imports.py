@@ -33,7 +33,7 @@ EXTRAS: Mapping[str, tuple[str, str | None]] = {
     "prometheus_client": ("prometheus-client", "gateway"),
     "psycopg": ("psycopg", "postgres"),
     "pyphen": ("pyphen", "complexity"),
-    "ray": ("ray[data]", "ray"),
+    "ray": ("ray", "ray"),
     "s3fs": ("s3fs", "s3"),
     "sentence_transformers": ("sentence-transformers", "sentence"),
     "starlette": ("fastapi", "gateway"),

@@ -111,7 +111,6 @@ def encode(
         load_encoder,
         load_vllm_encoder,
         plan_encoding,
-        write_vllm_prompts,
     )
     from prefill_router.files import default_cache
 
@@ -134,12 +133,8 @@ def encode(
     vllm = None
     if from_vllm is not None:
         vllm = load_vllm_encoder(encoder, from_vllm, progress=progress, **options)
-    network = vllm or load_encoder(
-        encoder,
-        device=device if engine is None else "cpu",
-        batch_tokens=batch_tokens,
-        **options,
-    )
+    place = device if engine is None else "cpu"
+    network = vllm or load_encoder(encoder, device=place, batch_tokens=batch_tokens, **options)
     sites = _sites(network, layers, poolings)
     plan = plan_encoding(
         *(queries, network, store),
@@ -150,13 +145,9 @@ def encode(
         progress=progress,
     )
     if vllm is not None:
-        plan, lacking = vllm.split(plan)
-        _print_files(vllm, plan, lacking)
+        plan, lacking = _files_of(plan, vllm, write_prompts)
         if write_prompts is not None:
-            write_vllm_prompts(vllm, lacking, write_prompts)
             return
-        if not plan.left:
-            vllm.require_files(lacking, found=plan.done)
     _print_plan(plan, network.provenance)
     source = EncoderSource.of(
         network, encoder, numbers, batch_tokens, trust_remote_code=trust_remote_code
@@ -208,12 +199,27 @@ def _check_vllm(
         raise UsageError(f"--from-vllm is {folder}, and there is no such folder")
 
 
-def _print_files(vllm: "VllmStates", plan: "EncodingPlan", lacking: "EncodingPlan") -> None:
+def _files_of(
+    plan: "EncodingPlan", vllm: "VllmStates", prompts: Path | None
+) -> "tuple[EncodingPlan, EncodingPlan]":
+    """The parts of a plan that vLLM's files are there for, and that lack them.
+
+    Raises:
+        StoreError: There are none, and no prompts are to be written.
+    """
+    from prefill_router.encoders import write_vllm_prompts
+
+    found, lacking = vllm.split(plan)
     longest = max((int(lacking.table.lengths[chunk].max()) for chunk in lacking.chunks), default=0)
     err.say(
-        f"{len(vllm.names):,} files in {vllm.folder}, for {plan.left:,} of the prompts that are "
+        f"{len(vllm.names):,} files in {vllm.folder}, for {found.left:,} of the prompts that are "
         f"left; {lacking.left:,} prompts have no file, the longest of {longest:,} tokens"
     )
+    if prompts is not None:
+        write_vllm_prompts(vllm, lacking, prompts)
+    elif not found.left:
+        vllm.require_files(lacking, found=plan.done)
+    return found, lacking
 
 
 def _gpu_workers(

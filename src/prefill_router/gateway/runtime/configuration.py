@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Annotated, Any, TypeVar, final
+
+from pydantic import PlainSerializer, PlainValidator
 
 from prefill_router.client import PLAIN_HTTP, provider_keys
 from prefill_router.errors import ConfigError, PrefillRouterError
@@ -18,7 +20,7 @@ from prefill_router.gateway.guard import ClientKeys, check_listen, read_keys
 from prefill_router.gateway.protocol import HeaderFilter
 from prefill_router.gateway.settings import GatewaySettings, nearest, read_settings, stray_variables
 from prefill_router.gateway.types import FALLBACKS
-from prefill_router.remote import PathOrUrl
+from prefill_router.remote import PathOrUrl, location
 from prefill_router.router import EncoderSources, LightRouter, read_light, refuse_cascade
 from prefill_router.targets import Pool, Target, read_pool
 
@@ -40,7 +42,7 @@ class GatewayPaths:
             one for the gateway.
     """
 
-    router: PathOrUrl
+    router: Annotated[PathOrUrl, PlainValidator(location), PlainSerializer(str)]
     pool: Path | None = None
     config: Path | None = None
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
