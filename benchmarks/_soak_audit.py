@@ -11,18 +11,21 @@ What may differ, and why; all else must be equal:
 - A client that left was told no id. Its requests are compared in sum; an attempt that ended as
   `disconnected` without a status may have ended before or after the target had heard it. Where it
   left before its request was looked at there is no receipt, and nobody was asked.
+- A request whose replica was killed may have a receipt or not.
 """
 
 import json
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 EQUAL = "equal"
 _MOST = 10
+_CALLS = 6
+"""The most calls of targets for one request."""
 _SILENT = ("broken_off", "disconnected")
 _ENDS = {
     "good": ("answered",),
@@ -42,11 +45,13 @@ Heard = Mapping[str, Sequence[tuple[str, str, Sequence[int] | None]]]
 Verdict = str | list[str]
 
 
-def read_receipts(database: Path) -> dict[str, dict[str, Any]]:
+def read_receipts(*databases: Path) -> dict[str, dict[str, Any]]:
     """All receipts by their id."""
-    with sqlite3.connect(database) as db:
-        db.row_factory = sqlite3.Row
-        rows = [dict(row) for row in db.execute("select * from receipts")]
+    rows: list[dict[str, Any]] = []
+    for database in databases:
+        with sqlite3.connect(database) as db:
+            db.row_factory = sqlite3.Row
+            rows += [dict(row) for row in db.execute("select * from receipts")]
     for row in rows:
         row["attempts"] = json.loads(row["attempts"])
     return {row["id"]: row for row in rows}
@@ -57,7 +62,8 @@ def audit(
     told: Mapping[str, str],
     heard: Heard,
     counts: Mapping[str, Mapping[str, int]],
-    metrics: str,
+    metrics: str | None,
+    killed: Collection[str] = (),
 ) -> dict[str, Verdict]:
     """Every comparison: `equal`, or what differs.
 
@@ -66,7 +72,8 @@ def audit(
         told: The number of each request whose client was told of its decision, by its id.
         heard: By a request's number, its targets in order: name, mood, and tokens of an answer.
         counts: Each target's own.
-        metrics: What Prometheus is told.
+        metrics: What Prometheus is told; None where processes were killed, whose counts are lost.
+        killed: The numbers of the requests whose replica was killed.
     """
     known = {i: r for i, r in receipts.items() if i in told}
     others = [r for i, r in receipts.items() if i not in told]
@@ -77,9 +84,15 @@ def audit(
         "each told request, attempt by attempt": _verdict(
             line for i, row in known.items() for line in _one(row, heard.get(told[i], ()))
         ),
-        "requests of clients that left, in sum": _verdict(_in_sum(others, rest)),
-        "requests that were hung up on unread": _verdict(_unread(receipts.values(), counts)),
-        "metrics and receipts": _verdict(_metrics(receipts.values(), metrics)),
+        "requests of clients that left, in sum": _verdict(_in_sum(others, rest, killed)),
+        "requests that were hung up on unread": _verdict(
+            _unread(receipts.values(), counts, _CALLS * len(killed))
+        ),
+        **(
+            {}
+            if metrics is None
+            else {"metrics and receipts": _verdict(_metrics(receipts.values(), metrics))}
+        ),
     }
 
 
@@ -116,17 +129,21 @@ def _one(row: Mapping[str, Any], heard: Sequence[Any]) -> list[str]:
     return odd
 
 
-def _in_sum(rows: Sequence[Mapping[str, Any]], heard: Heard) -> list[str]:
+def _in_sum(rows: Sequence[Mapping[str, Any]], heard: Heard, killed: Collection[str]) -> list[str]:
     least: Counter[str] = Counter()
     perhaps: Counter[str] = Counter()
     for row in rows:
         least.update(target for target, _ in _reached(row["attempts"]))
         perhaps.update(_left_unknown(row["attempts"]))
     asked = Counter(target for of in heard.values() for target, _, _ in of)
+    lost = Counter(target for number in killed for target, _, _ in heard.get(number, ()))
     return [
-        f"{name}: heard {asked[name]}; receipts have {least[name]}, and {perhaps[name]} perhaps"
+        f"{name}: heard {asked[name]}, {lost[name]} of it of killed replicas; receipts have "
+        f"{least[name]}, and {perhaps[name]} perhaps"
         for name in sorted(asked | least)
-        if not least[name] <= asked[name] <= least[name] + perhaps[name]
+        if not (
+            least[name] <= asked[name] and asked[name] - lost[name] <= least[name] + perhaps[name]
+        )
     ]
 
 
@@ -135,7 +152,7 @@ def _left_unknown(attempts: Attempts) -> list[str]:
 
 
 def _unread(
-    rows: Iterable[Mapping[str, Any]], counts: Mapping[str, Mapping[str, int]]
+    rows: Iterable[Mapping[str, Any]], counts: Mapping[str, Mapping[str, int]], lost: int
 ) -> list[str]:
     least: Counter[str] = Counter()
     perhaps: Counter[str] = Counter()
@@ -147,7 +164,7 @@ def _unread(
         f"{name}: counted {of.get('unread', 0)}; receipts have {least[name]}, and {perhaps[name]} "
         "perhaps"
         for name, of in counts.items()
-        if not least[name] <= of.get("unread", 0) <= least[name] + perhaps[name]
+        if not least[name] <= of.get("unread", 0) <= least[name] + perhaps[name] + lost
     ]
 
 

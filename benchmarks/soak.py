@@ -6,7 +6,11 @@ reload. At the end: has every request an answer or a proper error, is memory fla
 and processes end, and do receipts and metrics agree with what clients and targets saw? What may
 differ there, and why, is told in `_soak_audit`.
 
+With `--replicas 3` clients ask several gateways that share a database; one after another is killed,
+and so is the database. Then spending is compared as well, and memory and reloads are left out.
+
     python -m benchmarks.soak [--minutes 20] [--clients 24] [--reload-seconds 60] [--good-seconds 9]
+    python -m benchmarks.soak --replicas 3 [--minutes 20] [--kill-seconds 20]
 """
 
 import argparse
@@ -21,12 +25,14 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
 from benchmarks._soak_audit import EQUAL, audit, read_receipts
+from benchmarks._soak_replicas import Replicas, replicas_of
 from benchmarks._system import machine
 from benchmarks.gateway import (
     COMMAND,
@@ -42,6 +48,8 @@ from prefill_router.targets import Pool, Target, read_pool, write_pool
 
 TARGETS = 3
 LEAVE = 0.08
+_MOVE = 0.2
+"""How often a client goes to another replica."""
 SETTLE_SECONDS = 10.0
 _PATIENCE = 60.0
 _CONFIG = """
@@ -63,11 +71,15 @@ class Tally:
         ends: How many requests ended how.
         told: The number of each request whose reply named its decision, by the decision's id.
         odd: What was no proper end, a few of them.
+        left: The requests whose client left: number, port, and when.
+        killed: The numbers of the requests whose replica was killed.
     """
 
     ends: Counter[str] = field(default_factory=Counter)
     told: dict[str, str] = field(default_factory=dict)
     odd: list[str] = field(default_factory=list)
+    left: list[tuple[str, int, float]] = field(default_factory=list)
+    killed: set[str] = field(default_factory=set)
 
 
 def body_of(chance: random.Random, number: int, user: str) -> dict[str, Any]:
@@ -100,6 +112,7 @@ async def one_request(
         await asyncio.sleep(chance.random() * 0.05)
         writer.close()
         tally.ends["left"] += 1
+        tally.left.append((user, port, time.monotonic()))
         return None
     async with asyncio.timeout(_PATIENCE):
         end = await read_end(reader, user, tally)
@@ -147,25 +160,47 @@ def how_it_ended(status: int, fields: dict[str, str], body: bytes) -> str:
     return "answered"
 
 
-async def client(port: int, number: int, until: float, tally: Tally) -> None:
-    """Ask until the time is over."""
+IsKilled = Callable[[int, float], bool]
+"""Whether the gateway at a port was killed since a time on the monotonic clock."""
+
+
+async def client(
+    ports: Sequence[int], number: int, until: float, tally: Tally, is_killed: IsKilled
+) -> None:
+    """Ask until the time is over, one gateway or another."""
     chance = random.Random(number)
-    connection = None
-    count = 0
+    connection, port = None, ports[number % len(ports)]
+    count, used = 0, 0.0
     while time.monotonic() < until:
         count += 1
+        if len(ports) > 1 and chance.random() < _MOVE:
+            if connection is not None:
+                connection[1].close()
+            port, connection = chance.choice(ports), None
+        if connection is None:
+            used = time.monotonic()
         try:
             connection = await one_request(
                 port, chance, count, f"{number}-{count}", connection, tally
             )
+            used = time.monotonic()
         except TimeoutError:
             tally.ends["odd: no answer"] += 1
             connection = None
+        except ConnectionRefusedError:
+            port, connection = chance.choice(ports), None
+            tally.ends["refused by a killed replica"] += 1
+            if len(ports) == 1:
+                tally.odd.append(f"client {number}: refused")
         except (OSError, asyncio.IncompleteReadError) as error:
+            connection = None
+            if is_killed(port, used):
+                tally.killed.add(f"{number}-{count}")
+                tally.ends["cut by a kill"] += 1
+                continue
             tally.ends["odd: broken connection"] += 1
             if len(tally.odd) < 20:
                 tally.odd.append(f"client {number}: {type(error).__name__}")
-            connection = None
         await asyncio.sleep(chance.random() * 0.2)
 
 
@@ -216,6 +251,8 @@ def main() -> None:
     options.add_argument("--clients", type=int, default=24)
     options.add_argument("--reload-seconds", type=float, default=60.0)
     options.add_argument("--good-seconds", type=float, default=12.0, help="between troubles")
+    options.add_argument("--replicas", type=int, default=1, help="gateways that share a database")
+    options.add_argument("--kill-seconds", type=float, default=20.0, help="between kills of those")
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
@@ -227,45 +264,99 @@ def main() -> None:
         router, place = make_router(folder, ports[0])
         served = [_at(target, port) for target, port in zip(read_pool(place), ports, strict=True)]
         write_pool(Pool(tuple(served)), place)
-        (folder / "gateway.yaml").write_text(_CONFIG)
-        port, database = free_port(), folder / "r.sqlite"
-        serve = ("serve", router, "--pool", place, "--port", port)
-        kept = ("--config", folder / "gateway.yaml", "--receipts", f"sqlite:///{database}")
-        run = stack.enter_context(process(COMMAND, *serve, *kept, core=0))
+        config = folder / "gateway.yaml"
+        config.write_text(_CONFIG)
+        serve = ("serve", router, "--pool", place, "--config", config)
+        soaked = soak_one if chosen.replicas == 1 else soak_several
+        found = soaked(serve, config, chosen, ports[0])
+    name = "soak.json" if chosen.replicas == 1 else "soak_replicas.json"
+    files.write_json(RESULTS / name, {"machine": machine(), **found})
+    print(files.as_json(found))
+    if found["odd"] or any(told != EQUAL for told in found["audit"].values()):
+        sys.exit(1)
+
+
+Serve = tuple[object, ...]
+"""The words of `serve`, without the port and the receipts."""
+
+
+def soak_one(serve: Serve, config: Path, chosen: argparse.Namespace, upstream: int) -> Any:
+    """Soak one gateway, and audit it."""
+    port, database = free_port(), config.parent / "r.sqlite"
+    kept = ("--port", port, "--receipts", f"sqlite:///{database}")
+    tally, sizes = Tally(), list[tuple[float, float]]()
+    until = chosen.minutes * 60
+
+    async def soak(pid: int) -> int:
+        end = time.monotonic() + until
+        asking = [client([port], n, end, tally, lambda *_: False) for n in range(chosen.clients)]
+        reloads = asyncio.create_task(watch(pid, end, chosen.reload_seconds, sizes))
+        await asyncio.gather(*asking)
+        await asyncio.sleep(SETTLE_SECONDS)  # what stalls ends by its time limits
+        return await reloads
+
+    with process(COMMAND, *serve, *kept, core=0) as run:
         await_port(port)
-        tally, sizes = Tally(), list[tuple[float, float]]()
-
-        async def soak() -> int:
-            end = time.monotonic() + until
-            asking = [client(port, n, end, tally) for n in range(chosen.clients)]
-            watching = watch(run.pid, end, chosen.reload_seconds, sizes)
-            reloads = asyncio.create_task(watching)
-            await asyncio.gather(*asking)
-            await asyncio.sleep(SETTLE_SECONDS)  # what stalls ends by its time limits
-            return await reloads
-
         before = held(run.pid)
-        reloads = asyncio.run(soak())
+        reloads = asyncio.run(soak(run.pid))
         metrics = read(f"http://127.0.0.1:{port}/metrics")
-        seen = json.loads(read(f"http://127.0.0.1:{ports[0]}/counts"))
+        seen = json.loads(read(f"http://127.0.0.1:{upstream}/counts"))
         receipts = read_receipts(database)
-        found = {
+        return {
             "minutes": chosen.minutes,
             "reloads": reloads,
-            "ends": dict(tally.ends),
-            "odd": tally.odd,
+            **shown(tally, receipts),
             "memory": growth(sizes),
             "held": {"before": before, "after": held(run.pid)},
-            "receipts": len(receipts),
-            "outcomes": dict(Counter(row["outcome"] for row in receipts.values())),
-            "decisions that clients were told of": len(tally.told),
             "audit": audit(receipts, tally.told, seen["heard"], seen["counts"], metrics),
             "counts of targets": seen["counts"],
         }
-    files.write_json(RESULTS / "soak.json", {"machine": machine(), **found})
-    print(files.as_json(found))
-    if tally.odd or any(told != EQUAL for told in found["audit"].values()):
-        sys.exit(1)
+
+
+def soak_several(serve: Serve, config: Path, chosen: argparse.Namespace, upstream: int) -> Any:
+    """Soak replicas that share a database, with kills of both, and audit them."""
+    tally = Tally()
+
+    async def soak(several: Replicas) -> None:
+        end = time.monotonic() + chosen.minutes * 60
+        asking = [
+            client(several.ports, n, end, tally, several.is_killed) for n in range(chosen.clients)
+        ]
+        trouble = asyncio.create_task(several.trouble(end, chosen.kill_seconds))
+        await asyncio.gather(*asking)
+        await trouble
+        await asyncio.sleep(SETTLE_SECONDS)
+
+    with replicas_of(serve, config, chosen.replicas) as several:
+        asyncio.run(soak(several))
+        ready = [json.loads(read(f"http://127.0.0.1:{p}/ready")) for p in several.ports]
+        seen = json.loads(read(f"http://127.0.0.1:{upstream}/counts"))
+        receipts = read_receipts(*several.databases)
+        killed = tally.killed | several.left_by(tally.left)
+        audited = audit(receipts, tally.told, seen["heard"], seen["counts"], None, killed)
+        spending = several.spending(receipts, len(killed))
+        return {
+            "minutes": chosen.minutes,
+            "replicas": chosen.replicas,
+            "killed under a request": len(killed),
+            "kills": {"of replicas": len(several.kills), "of the database": several.stops},
+            **shown(tally, receipts),
+            "dollars": spending,
+            "shared state in the end": [one["checks"]["shared"]["state"] for one in ready],
+            "audit": {**audited, "spending and receipts": spending.pop("verdict")},
+            "counts of targets": seen["counts"],
+        }
+
+
+def shown(tally: Tally, receipts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What clients saw, and what receipts say of it."""
+    return {
+        "ends": dict(tally.ends),
+        "odd": tally.odd,
+        "receipts": len(receipts),
+        "outcomes": dict(Counter(row["outcome"] for row in receipts.values())),
+        "decisions that clients were told of": len(tally.told),
+    }
 
 
 def _at(target: Target, port: int) -> Target:

@@ -4,7 +4,6 @@ import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +49,9 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(help="Threads of the encoder; by default one fewer than cores.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option(help="Processes that serve the port, sharing one encoder.")
+    ] = 1,
     check: Annotated[
         bool, typer.Option("--check", help="Check the settings and every file, and exit.")
     ] = False,
@@ -65,8 +67,14 @@ def serve(
 
     Example: prefill-router serve router --pool pool.yaml --lam 0.7
     """
-    from prefill_router.gateway.runtime import GatewayPaths, load
+    from prefill_router.gateway.runtime import GatewayPaths, load, refuse_unshared
     from prefill_router.lazy_imports import installed
+
+    def checked() -> "LoadedGateway":
+        loaded = load(places)
+        if workers > 1:
+            refuse_unshared(loaded)
+        return loaded
 
     installed("uvicorn", needed_for="the gateway")
     if as_json and not check:
@@ -86,15 +94,21 @@ def serve(
         threads=threads,
     )
     if check:
-        _check(partial(load, places), as_json=as_json)
+        _check(checked, as_json=as_json)
         return
     # until the server takes signals; the first process of a container ignores it by default
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    loaded = load(places)
+    loaded = checked()
     _warn(loaded)
-    from prefill_router.gateway.api import run
+    from prefill_router.gateway.api import run, run_workers
 
-    run(places, loaded, on_ready=lambda address: out.print(f"serving at {address}", soft_wrap=True))
+    def told(address: str) -> None:
+        out.print(f"serving at {address}", soft_wrap=True)
+
+    if workers == 1:
+        run(places, loaded, on_ready=told)
+    else:
+        run_workers(places, loaded, workers=workers, on_ready=told)
 
 
 def _check(load: "Callable[[], LoadedGateway]", *, as_json: bool) -> None:

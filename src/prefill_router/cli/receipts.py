@@ -120,7 +120,9 @@ def _show(found: "Explanation") -> None:
 
 
 def _targets(found: "Explanation") -> Table:
-    table = columns("target", "place", "P(correct)", "estimated cost", "score", fold=True)
+    heads = ["target", "place", "P(correct)", "estimated cost", "score"]
+    waits = found.receipt.choice.waits is not None
+    table = columns(*heads, *(["seconds"] if waits else []), fold=True)
     table.add_column("why not", overflow="fold")
     for line in found.targets:
         table.add_row(
@@ -129,6 +131,7 @@ def _targets(found: "Explanation") -> Table:
             "?" if line.probability is None else f"{line.probability:.3f}",
             "?" if line.estimated_cost is None else f"${line.estimated_cost:.6f}",
             "?" if line.score is None else f"{line.score:+.4f}",
+            *(["?" if line.seconds is None else f"{line.seconds:.2f}"] if waits else []),
             line.excluded or "",
         )
     return table
@@ -136,12 +139,13 @@ def _targets(found: "Explanation") -> Table:
 
 def _show_calls(found: "Explanation") -> None:
     for attempt in found.receipt.outcome.attempts:
+        name = attempt.deployment or attempt.target
         if attempt.end == "breaker_open":
-            out.print(f"{attempt.target} wasn't asked: its breaker was open")
+            out.print(f"{name} wasn't asked: its breaker was open")
             continue
         status = "" if attempt.status is None else f", status {attempt.status}"
         end = attempt.end.replace("_", " ")
-        out.print(f"asked {attempt.target}: {end}{status}, {attempt.seconds:.3f} s")
+        out.print(f"asked {name}: {end}{status}, {attempt.seconds:.3f} s")
 
 
 def _show_amounts(found: "Explanation") -> None:

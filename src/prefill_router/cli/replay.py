@@ -28,6 +28,7 @@ from prefill_router.remote import PathOrUrl
 if TYPE_CHECKING:
     from prefill_router.gateway import Receipt
     from prefill_router.gateway.receipts import Replay
+    from prefill_router.gateway.settings import LatencySettings
     from prefill_router.targets import Pool
 
 _LAMS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -49,6 +50,14 @@ def replay(
         ),
     ] = None,
     pool: Annotated[Path | None, typer.Option(help="A pool file with other prices.")] = None,
+    deadline_seconds: Annotated[
+        float | None,
+        typer.Option(help="A deadline to try, as in routing.latency."),
+    ] = None,
+    dollars_per_second: Annotated[
+        float, typer.Option(help="A price of waiting to try, as there.")
+    ] = 0.0,
+    keep: Annotated[float, typer.Option(help="With these, the accuracy to keep, as there.")] = 1.0,
     sessions: Annotated[
         bool,
         typer.Option("--sessions", help="Let conversations keep their target, as in the gateway."),
@@ -62,23 +71,30 @@ def replay(
 ) -> None:
     """Decide recorded requests again: at another lam, at other prices, or by another router.
 
-    Each request is decided by itself, or with --sessions after those of its conversation.
+    Each request is decided by itself, or with --sessions after those of its conversation. Waiting
+    can be tried where routing.latency was set, so that receipts have the predicted seconds.
 
     Example: prefill-router replay receipts.sqlite --lam 0.3 --lam 0.9 --since 7d
     """
     from prefill_router.gateway.receipts import read_receipts
+    from prefill_router.gateway.settings import LatencySettings
     from prefill_router.targets import read_pool
 
     if to is not None:
         check_place(to)
     prices = None if pool is None else read_pool(pool)
     read = partial(read_receipts, receipts, since=moment(since))
+    latency = None
+    if deadline_seconds is not None or dollars_per_second:
+        latency = LatencySettings(
+            deadline_seconds=deadline_seconds, dollars_per_second=dollars_per_second, keep=keep
+        )
     if not sessions:
-        found = _decide(read, lam or _LAMS, router, prices, encoder_folder)
+        found = _decide(read, lam or _LAMS, router, prices, encoder_folder, latency)
     elif router is None and pool is None:
         from prefill_router.gateway.receipts import replay_sessions
 
-        found = replay_sessions(read(), lam or _LAMS)
+        found = replay_sessions(read(), lam or _LAMS, latency=latency)
     else:
         raise UsageError(
             "--sessions uses the receipts' own forecasts and prices; leave out --router and "
@@ -115,6 +131,7 @@ def _decide(
     router: PathOrUrl | None,
     pool: "Pool | None",
     encoders: Sequence[Path] | None,
+    latency: "LatencySettings | None",
 ) -> "Replay":
     from prefill_router.gateway.receipts import Recorded, at_prices, by_router, replay as again
 
@@ -129,7 +146,7 @@ def _decide(
     elif pool is not None and len(recorded):
         recorded = at_prices(recorded, receipts(), pool)
         notes.append("the scale of costs is the range of these requests' estimates")
-    return again(recorded, lams, notes=notes)
+    return again(recorded, lams, latency=latency, notes=notes)
 
 
 def _show(found: "Replay") -> None:

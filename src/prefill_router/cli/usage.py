@@ -95,8 +95,11 @@ NUMBER_RANGES: dict[str, NumberRange] = {
     **dict.fromkeys(("--minutes", "--dollars-per-day", "--dollars-per-hour"), _POSITIVE),
     **dict.fromkeys(("--attempts", "--jobs", "--judge-samples", "--sample", "--trials"), _COUNT),
     **dict.fromkeys(("--dim", "--bins", "--seeds", "--max-tokens", "--rounds"), _COUNT),
-    **dict.fromkeys(("--batch-tokens", "--threads", "--max-batch", "--worker-cpus"), _COUNT),
+    **dict.fromkeys(("--batch-tokens", "--threads", "--max-batch", "--workers"), _COUNT),
     **dict.fromkeys(("--requests-per-minute", "--concurrent"), _COUNT),
+    "--worker-cpus": _COUNT,
+    "--deadline-seconds": NumberRange(0, 86_400, above=True),
+    "--dollars-per-second": NumberRange(0, 1000),
     "--folds": NumberRange(2),
     "--questions": NumberRange(200),
     "--lam": NumberRange(0, 1),
@@ -107,6 +110,7 @@ NUMBER_RANGES: dict[str, NumberRange] = {
 }
 """The range of each option, in all commands that have it."""
 _OF_COMMANDS: dict[tuple[str, str], NumberRange] = {
+    ("replay", "--keep"): NumberRange(0, 1),
     ("import", "--threshold"): NumberRange(-100_000),
     ("study seeds", "--count"): NumberRange(2),
     ("study learning", "--draws"): NumberRange(2),

@@ -49,5 +49,6 @@ from .retries import (
     CircuitBreaker as CircuitBreaker,
     Retries as Retries,
     RetryPolicy as RetryPolicy,
+    limits_left as limits_left,
     retry_after as retry_after,
 )

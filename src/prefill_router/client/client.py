@@ -28,6 +28,8 @@ _WAIT_SECONDS, _LONGEST_WAIT = 1.0, 30.0
 class Upstream:
     """A client of a pool's endpoints; open it with `async with`.
 
+    Of a target with several endpoints it calls the first.
+
     At most `concurrency` calls to a provider are in flight at once; further ones wait.
 
     Args:
@@ -40,7 +42,7 @@ class Upstream:
     """
 
     def __init__(self, pool: Pool, *, environment: Mapping[str, str] | None = None) -> None:
-        self._pool = pool
+        pool = self._pool = pool.at_first()
         self._providers = {name: pool.provider_of(name) for name in pool.names}
         self._parameters = {
             name: request_parameters(pool[name], provider.dialect)

@@ -62,7 +62,7 @@ def provider_keys(
 
 
 def _serving(pool: Pool) -> set[Provider]:
-    return {pool.provider_of(name) for name in pool.names}
+    return {pool.deployed.provider_of(name) for name in pool.deployed.names}
 
 
 def _variable_name(variable: str) -> str:

@@ -85,6 +85,30 @@ def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
                 yield found
 
 
+def limits_left(
+    headers: Mapping[str, str], *, now: float
+) -> Iterator[tuple[str, float, float | None]]:
+    """What a provider says remains of its rate limits.
+
+    Args:
+        headers: The response headers, with names in lower case.
+        now: The current time, in seconds since 1970.
+
+    Yields:
+        The limit (`requests`, `tokens`, ...), what remains of it, and the seconds until its reset;
+        None where they aren't said.
+    """
+    for kind in _LIMITED:
+        for name, read in (
+            (f"x-ratelimit-{{}}-{kind}", _duration_or_moment),
+            (f"anthropic-ratelimit-{kind}-{{}}", _rfc3339),
+        ):
+            left = _number(headers.get(name.format("remaining")))
+            reset = read(headers.get(name.format("reset")), now)
+            if left is not None:
+                yield kind, left, reset
+
+
 def _duration_or_moment(text: str | None, now: float) -> float | None:
     number = _number(text)
     if number is not None:

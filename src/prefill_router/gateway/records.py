@@ -65,6 +65,29 @@ class RoutingRequest:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class PredictedWaits:
+    """What was predicted of the waiting for each target, and how it enters the choice.
+
+    Attributes:
+        seconds: Predicted seconds of the targets that were measured.
+        deadline_seconds: As in `settings.LatencySettings`.
+        dollars_per_second: As in `settings.LatencySettings`.
+        keep: As in `settings.LatencySettings`.
+    """
+
+    seconds: Mapping[str, float]
+    deadline_seconds: float | None = None
+    dollars_per_second: float = 0.0
+    keep: float = 1.0
+
+    def is_late(self, target: str) -> bool:
+        """Whether a target is predicted to take longer than the deadline."""
+        most = self.deadline_seconds
+        return most is not None and self.seconds.get(target, 0.0) > most
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class RoutingDecision:
     """The order in which targets are called, and why.
 
@@ -91,6 +114,10 @@ class RoutingDecision:
         high_cost: The 90th percentile of the cost of `order[0]` in US dollars, which budgets
             reserve. None in receipts, and where prices are unknown or the router doesn't know the
             target.
+        deployment: The endpoint of `order[0]` that must answer, such as `large@east`, since it
+            keeps the response or called the tools; None for any of them. None in receipts.
+        waits: The predicted waiting; None where it didn't count.
+        limited: The targets that came last since their rate limits allow no further request.
     """
 
     id: str
@@ -110,6 +137,9 @@ class RoutingDecision:
     opening: bool = False
     cached: Mapping[str, float] = field(default_factory=dict)
     high_cost: float | None = None
+    deployment: str | None = None
+    waits: PredictedWaits | None = None
+    limited: tuple[str, ...] = ()
 
     @property
     def target(self) -> str:
@@ -148,12 +178,14 @@ class TargetAttempt:
         end: How it ended.
         status: The HTTP status of the response; None without one.
         seconds: Its duration in seconds.
+        deployment: Which of its endpoints, such as `large@east`; None where it has only one.
     """
 
     target: str
     end: AttemptEnd
     status: int | None
     seconds: float
+    deployment: str | None = None
 
 
 @final
@@ -172,6 +204,7 @@ class RequestOutcome:
         tool_calls: The ids of the tool calls in the answer, as far as known.
         first_byte_seconds: From the request to the first byte of the answer; None without one.
         total_seconds: From the request to the end.
+        deployment: Which of the target's endpoints answered; None where it has only one.
     """
 
     kind: OutcomeKind
@@ -184,6 +217,7 @@ class RequestOutcome:
     tool_calls: tuple[str, ...] = ()
     first_byte_seconds: float | None = None
     total_seconds: float = 0.0
+    deployment: str | None = None
 
 
 @short_repr
@@ -199,8 +233,9 @@ class ForwardRequest:
         query: The client's query string, percent-encoded.
         is_plain: Whether it is a passthrough call, whose answer is forwarded unread.
         lacking: The statuses by which a target says that it doesn't support a passthrough call.
-        bodies: Makes the body for a target, given its name; called for each attempt.
-        order: The targets that may be called, in order.
+        bodies: Makes the body for a deployment, given its name; called for each attempt.
+        order: The targets that may be called, in order. A deployment in the place of its target
+            means that none of the target's other endpoints may be called.
         stream: Whether the client requested a stream.
         usage_added: Whether the body requests token counts that the client didn't; the event that
             has only these is then dropped.
@@ -211,7 +246,9 @@ class ForwardRequest:
         stay: Whether only the first target may answer.
         input_tokens: Estimated input tokens, used where a target reports none.
         began: When the request arrived, by the loop's clock; None for now.
-        named: Called with the target and the answer's id once a stream has sent the id.
+        named: Called with the deployment and the answer's id once a stream has sent the id.
+        conversation: The name of the conversation, or of the request if it has none; it keeps to
+            one of a target's endpoints.
         settled: Called once no more targets will be called, so that bodies are no longer needed.
     """
 
@@ -232,6 +269,7 @@ class ForwardRequest:
     is_plain: bool = False
     lacking: frozenset[int] = frozenset()
     named: Callable[[str, str], None] | None = None
+    conversation: str = ""
     settled: Callable[[], object] = lambda: None
 
 

@@ -9,7 +9,9 @@ Scored = Literal["last_user", "last_user_with_system", "conversation", "conversa
 system prompts."""
 SCORED: tuple[Scored, ...] = get_args(Scored)
 
-Reason = Literal["policy", "session", "tool_loop", "named", "fallback", "share", "stored"]
+Reason = Literal[
+    "policy", "session", "tool_loop", "named", "fallback", "share", "stored", "latency", "headroom"
+]
 """Why a target was chosen.
 
 - `policy`: the router's policy chose it, by its forecast;
@@ -18,7 +20,9 @@ Reason = Literal["policy", "session", "tool_loop", "named", "fallback", "share",
 - `named`: the client named the target;
 - `fallback`: there was no forecast that could be used, see `FallbackReason`;
 - `share`: the request is outside the share of traffic that is routed;
-- `stored`: the request continues a response that this target keeps (`previous_response_id`).
+- `stored`: the request continues a response that this target keeps (`previous_response_id`);
+- `latency`: the policy's choice is predicted to be too slow, see `settings.LatencySettings`;
+- `headroom`: the rate limits of the policy's choice allow no further request.
 """
 REASONS: tuple[Reason, ...] = get_args(Reason)
 

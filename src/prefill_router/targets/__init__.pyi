@@ -21,3 +21,4 @@ from .storage import (
     write_pool as write_pool,
 )
 from .target import MOST_PRICE as MOST_PRICE, RequestOptions as RequestOptions, Target as Target
+from .target_endpoint import PRICES as PRICES, TargetEndpoint as TargetEndpoint

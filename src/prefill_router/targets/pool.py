@@ -12,6 +12,7 @@ from prefill_router.short_repr import short_repr
 from prefill_router.targets.dialects import TRAITS, Endpoint
 from prefill_router.targets.provider import Provider, public_address
 from prefill_router.targets.target import Target
+from prefill_router.targets.target_endpoint import TargetEndpoint
 
 
 @short_repr
@@ -36,11 +37,14 @@ class Pool:
         repeated = sorted(n for n, times in Counter(self.names).items() if times > 1)
         if repeated:
             raise ConfigError(f"the pool names {repeated} more than once; keep one of each")
+        both = sorted(set(self.names) & set(sum(self.several.values(), ())))
+        if both:
+            raise ConfigError(f"{both} are targets and also endpoints of one; rename the targets")
         known = Counter(provider.name for provider in self.providers)
         twice = sorted(name for name, times in known.items() if times > 1)
         if twice:
             raise ConfigError(f"the pool has the providers {twice} twice; keep one of each")
-        unknown = sorted({t.provider for t in self.targets if t.provider} - set(known))
+        unknown = sorted(_providers_of(self.targets) - set(known))
         if unknown:
             raise ConfigError(f"unknown providers {unknown}; the pool has {list(known)}")
 
@@ -77,11 +81,34 @@ class Pool:
     def select(self, names: Iterable[str]) -> "Pool":
         """The pool of these targets alone, in this order."""
         chosen = tuple(self.targets[i] for i in self.indices(names))
-        serving = {target.provider for target in chosen}
+        serving = _providers_of(chosen)
         return Pool(chosen, self.prices_date, tuple(p for p in self.providers if p.name in serving))
+
+    @cached_property
+    def deployed(self) -> "Pool":
+        """The pool with each endpoint of a target as a target of its own, such as `large@east`."""
+        if not any(target.endpoints for target in self.targets):
+            return self
+        return replace(self, targets=tuple(d for t in self.targets for d in t.deployments))
+
+    def at_first(self) -> "Pool":
+        """The pool with each target at its first endpoint alone, with its prices there."""
+        return replace(self, targets=tuple(target.at_first() for target in self.targets))
+
+    @cached_property
+    def several(self) -> Mapping[str, tuple[str, ...]]:
+        """The deployments of each target that has several endpoints."""
+        return {t.name: tuple(d.name for d in t.deployments) for t in self.targets if t.endpoints}
+
+    @cached_property
+    def target_of(self) -> Mapping[str, str]:
+        """The target of each deployment, by name."""
+        return {d.name: t.name for t in self.targets for d in t.deployments}
 
     def provider_of(self, name: str) -> Provider:
         """The provider of a target: the one it names, or one made from its own endpoint.
+
+        Of a target with several endpoints, it is that of the first.
 
         Raises:
             ConfigError: The pool has no such target, or the target has no endpoint.
@@ -103,11 +130,17 @@ class Pool:
     def serves(self, name: str) -> tuple[Endpoint, ...]:
         """The API endpoints that a target serves: its own list, or that of its provider's dialect.
 
+        A target with several endpoints serves what all of them do.
+
         Raises:
             ConfigError: The pool has no such target, or the target has no endpoint.
         """
         named = self[name].serves
-        return TRAITS[self.provider_of(name).dialect].serves if named is None else named
+        if named is not None:
+            return named
+        places = (self.deployed.provider_of(d.name) for d in self[name].deployments)
+        each = [TRAITS[place.dialect].serves for place in places]
+        return tuple(call for call in each[0] if all(call in serves for serves in each))
 
     def with_prices(
         self, prices: Mapping[str, tuple[float, float]], *, date: str | None = None
@@ -155,11 +188,18 @@ def day_of(text: str) -> str:
         ) from None
 
 
-_Served = TypeVar("_Served", Target, Provider)
+def _providers_of(targets: Iterable[Target]) -> set[str]:
+    return {d.provider for t in targets for d in t.deployments if d.provider is not None}
+
+
+_Served = TypeVar("_Served", Target, Provider, TargetEndpoint)
 
 
 def _public(served: _Served) -> _Served:
     address = served.base_url
+    if isinstance(served, Target) and served.endpoints:
+        hidden = tuple(map(_public, served.endpoints))
+        return replace(served, endpoints=hidden, base_url=hidden[0].base_url)
     return served if address is None else replace(served, base_url=public_address(address))
 
 

@@ -20,10 +20,16 @@
         serves: [chat, responses]             # optional: its endpoints; default: the dialect's
         request:                              # optional: request parameters
           reasoning_effort: high
+      - name: large              # a target that is served at several addresses
+        input_price: 2
+        output_price: 8
+        endpoints:
+          - {name: east, provider: azure-east, weight: 3}
+          - {name: west, provider: azure-west, model: large-2026, priority: 1}
 
 or, where only prices are known, `prices.csv` with the columns `target`,
 `usd_per_million_input_tokens`, `usd_per_million_output_tokens`. The fields are those of `Target`,
-`Provider` and `RequestOptions`.
+`TargetEndpoint`, `Provider` and `RequestOptions`.
 """
 
 import csv
@@ -31,7 +37,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -41,6 +47,7 @@ from prefill_router.errors import ConfigError, FormatError
 from prefill_router.targets.pool import Pool
 from prefill_router.targets.provider import Provider
 from prefill_router.targets.target import RequestOptions, Target
+from prefill_router.targets.target_endpoint import TargetEndpoint
 from prefill_router.yaml_files import DistinctLoader, NotYamlError, Number, WholeNumber, parse_yaml
 
 if TYPE_CHECKING:
@@ -81,7 +88,12 @@ def _model_of(made: type, **own: Any) -> Any:
 
 
 _RequestModel = _model_of(RequestOptions)
-_TargetModel = _model_of(Target, request=_RequestModel)
+_EndpointModel = _model_of(TargetEndpoint)
+_TargetModel = _model_of(
+    Target,
+    request=_RequestModel,
+    endpoints=Annotated[list[_EndpointModel], Field(min_length=1)],  # type: ignore[valid-type]
+)
 _ProviderModel = _model_of(Provider)
 _PoolModel = create_model(
     "Pool",
@@ -94,8 +106,9 @@ _PoolModel = create_model(
 
 def _target(row: Any) -> Target:
     asked = {} if row.request is None else row.request.model_dump(exclude_none=True)
-    known = row.model_dump(exclude={"request"}, exclude_none=True)
-    return Target(**known, request=RequestOptions(**asked))
+    known = row.model_dump(exclude={"request", "endpoints"}, exclude_none=True)
+    served = (TargetEndpoint(**e.model_dump(exclude_none=True)) for e in row.endpoints or ())
+    return Target(**known, request=RequestOptions(**asked), endpoints=tuple(served))
 
 
 def pool_from_dict(value: object, *, source: Path | str) -> Pool:
@@ -142,6 +155,8 @@ def _field_message(error: "ErrorDetails") -> str:
     model = places.get(str(error["loc"][0]), _PoolModel)
     if "request" in error["loc"][:-1]:
         model = _RequestModel
+    elif "endpoints" in error["loc"][:-1]:
+        model = _EndpointModel
     return f"no such field; the fields are {', '.join(model.model_fields)}"
 
 

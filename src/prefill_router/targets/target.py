@@ -3,12 +3,13 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 from prefill_router.errors import ConfigError
 from prefill_router.targets.dialects import ENDPOINTS, Endpoint
 from prefill_router.targets.provider import ABILITIES, Ability, check_address, check_variable
+from prefill_router.targets.target_endpoint import PRICES, TargetEndpoint
 
 MOST_TOKENS = 128_000
 """The paper's limit on output tokens (its section on correctness labels)."""
@@ -93,6 +94,8 @@ class Target:
         accepts: What it supports besides plain text; what isn't listed isn't supported.
         context_tokens: Its context window, prompt plus answer; None for no known limit.
         serves: The API endpoints that it serves; None for those of its provider's dialect.
+        endpoints: Where it is served, if at several addresses; `provider`, `base_url`
+            and `api_key_env` are then those of the first.
     """
 
     name: str
@@ -108,10 +111,13 @@ class Target:
     accepts: tuple[Ability, ...] = ()
     context_tokens: int | None = None
     serves: tuple[Endpoint, ...] | None = None
+    endpoints: tuple[TargetEndpoint, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ConfigError("a target has an empty name; give it one")
+        if self.endpoints:
+            self._take_first_endpoint()
         check_variable(self.api_key_env, f"target {self.name!r}")
         if self.base_url is not None:
             check_address(self.base_url, f"target {self.name!r}")
@@ -143,6 +149,19 @@ class Target:
                 f"target {self.name!r} has both a provider and its own endpoint; keep one of them"
             )
 
+    def _take_first_endpoint(self) -> None:
+        names = [endpoint.name for endpoint in self.endpoints]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"target {self.name!r} has the endpoints {names}; name each once")
+        first = self.deployments[0]  # all are made, and so checked
+        for what in ("provider", "base_url", "api_key_env"):
+            if getattr(self, what) not in (None, getattr(first, what)):
+                raise ConfigError(
+                    f"target {self.name!r} has both endpoints and a {what}; give the {what} of "
+                    "each endpoint instead"
+                )
+            object.__setattr__(self, what, getattr(first, what))
+
     def _check_abilities(self) -> None:
         for what, given, known in (
             ("accepts", self.accepts, ABILITIES),
@@ -164,13 +183,39 @@ class Target:
         """Whether its prices are known."""
         return self.input_price is not None
 
+    @property
+    def deployments(self) -> tuple["Target", ...]:
+        """Each of its endpoints as a target, named such as `large@east`; or itself."""
+        return tuple(map(self._at, self.endpoints)) or (self,)
+
+    def at_first(self) -> "Target":
+        """The target at its first endpoint alone, with its prices there."""
+        return replace(self.deployments[0], name=self.name) if self.endpoints else self
+
+    def _at(self, endpoint: TargetEndpoint) -> "Target":
+        given = {k: getattr(endpoint, k) for k in ("provider", "base_url", "api_key_env")}
+        prices = {name: getattr(endpoint, name) for name in PRICES}
+        if any(price is not None for price in prices.values()):
+            given |= prices
+        return replace(
+            self,
+            name=f"{self.name}@{endpoint.name}",
+            model=endpoint.model or self.model or self.name,
+            endpoints=(),
+            **given,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without what isn't known."""
+        apart = {"request", "endpoints"}
+        if self.endpoints:
+            apart |= {"provider", "base_url", "api_key_env"}  # those of the first
         known = {
-            k: _plain(v) for k, v in vars(self).items() if v not in (None, ()) and k != "request"
+            k: _plain(v) for k, v in vars(self).items() if v not in (None, ()) and k not in apart
         }
         asked = {} if self.request == RequestOptions() else {"request": self.request.to_dict()}
-        return {**known, **asked}
+        served = [endpoint.to_dict() for endpoint in self.endpoints]
+        return {**known, **asked, **({"endpoints": served} if served else {})}
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """A small router without networks, and a decider over it, for tests of deciding."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from prefill_router.client import Usage
 from prefill_router.cost import CostEstimator
 from prefill_router.gateway import RoutingRequest
-from prefill_router.gateway.decide import Budgets, Decider, Sessions
+from prefill_router.gateway.decide import Budgets, Decider, Sessions, TargetSpeeds
 from prefill_router.gateway.records import RequestOutcome, RoutingDecision
 from prefill_router.gateway.settings import GatewaySettings
 from prefill_router.policy import Lambda, Policy
@@ -72,7 +73,14 @@ class World:
         return self.decider.decide(ask(**question), forecast)
 
 
-def world(router: Parts = THREE, **settings: Any) -> World:
+def world(
+    router: Parts = THREE,
+    *,
+    limited: Callable[[str, int], bool] | None = None,
+    speeds: TargetSpeeds | None = None,
+    pool: Pool | None = None,
+    **settings: Any,
+) -> World:
     read = GatewaySettings(**settings)
     sessions, budgets = Sessions(read.sessions), Budgets(read.budgets)
     breakers: set[str] = set()
@@ -83,6 +91,9 @@ def world(router: Parts = THREE, **settings: Any) -> World:
         sessions=sessions,
         budgets=budgets,
         breaker_open=breakers.__contains__,
+        limited=limited,
+        speeds=speeds,
+        pool=pool,
         warn=told.append,
     )
     return World(decider, sessions, budgets, breakers, told)

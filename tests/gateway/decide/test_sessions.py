@@ -96,9 +96,9 @@ def test_receipts_bring_back_what_was_remembered() -> None:
     sessions = Sessions(SessionSettings())
     sessions.restore(
         [
-            (S, "a", 10, AT, ["x"], "r1", "ann"),
-            (S, "b", 20, AT + 1, [], None, "ann"),
-            (None, "a", 1, AT, ["y"], "r2", "ann"),
+            (S, "a", 10, AT, ["x"], "r1", "ann", None),
+            (S, "b", 20, AT + 1, [], None, "ann", None),
+            (None, "a", 1, AT, ["y"], "r2", "ann", None),
         ]
     )
     seat = sessions.state(S, AT + 2)

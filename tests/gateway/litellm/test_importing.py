@@ -228,7 +228,6 @@ def test_extremes_stay_in_the_settings_ranges(tmp_path: Path) -> None:
 
 def test_what_is_left_out_is_told_without_its_value(imported: ImportedConfig) -> None:
     left = {(one.what, one.models): one.why for one in imported.left_out}
-    assert left["litellm_params.weight", ("large",)] == "the router chooses"
     assert left["model_info.tpm_class", ("large",)] == "has no counterpart"
     assert "stands for many" in left["model_list", ("openai/*",)]
     assert "its mode isn't routed" in left["model_list", ("pictures",)]
@@ -240,15 +239,25 @@ def test_what_is_left_out_is_told_without_its_value(imported: ImportedConfig) ->
     assert not [one for one in imported.left_out if "num_retries" in one.what]
 
 
-def test_of_several_deployments_the_first_usable_is_taken(tmp_path: Path) -> None:
+def test_several_deployments_of_a_name_are_the_endpoints_of_one_target(tmp_path: Path) -> None:
+    prices = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
+    able = {"supports_vision": True, "supports_function_calling": True, "max_input_tokens": 9000}
     rows = [
         model(model="bedrock/x"),
-        model(model="groq/y"),
-        model(model="xai/z"),
+        model(model="groq/y", weight=3, info={**prices, **able}),
+        model(model="xai/z", order=2, info={**prices, "supports_vision": True}),
+        model(model="groq/w", info={"input_cost_per_token": 0, "output_cost_per_token": 0}),
     ]
-    found = of(tmp_path, {"model_list": rows})
-    assert found.pool["a"].provider == "groq"
-    assert [one.why.split(" ")[0] for one in found.left_out] == ["a", "model"]
+    found = of(tmp_path, {"model_list": rows[:3]})
+    groq, xai = found.pool["a"].endpoints
+    assert (groq.name, groq.model, groq.weight, groq.priority) == ("groq", "y", 3, 0)
+    assert (xai.name, xai.model, xai.weight, xai.priority) == ("xai", "z", 1, 2)
+    assert (groq.input_price, xai.input_price, found.pool["a"].input_price) == (None, None, 1)
+    assert found.pool["a"].accepts == ("images",)
+    assert found.pool["a"].context_tokens == 9000
+    assert [one.why.split(":")[0] for one in found.left_out] == ["model 'a'"]
+    *_, free = of(tmp_path, {"model_list": rows[1:]}).pool["a"].endpoints
+    assert (free.name, free.provider, free.input_price) == ("groq-2", "groq", 0)
 
 
 def test_an_unknown_provider_with_an_address_is_taken_at_its_word(tmp_path: Path) -> None:

@@ -52,6 +52,23 @@ def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while(
     ]
 
 
+def test_what_another_replica_found_is_taken_over_and_what_changes_here_is_told() -> None:
+    now, told = [0.0], list[str]()
+    breakers = Breakers(failures=2, seconds=10, clock=lambda: now[0])
+    breakers.changed = told.append
+    breakers.learn("a", 4.0)
+    assert (breakers.state("a"), breakers.retry_in("a")) == ("open", 6.0)
+    assert breakers.opened_for("a") == 4.0
+    assert (breakers.opened, told) == ({"a": 0}, [])  # it didn't open here
+    breakers.learn("a", None)
+    assert (breakers.state("a"), breakers.failures("a"), told) == ("closed", 0, [])
+    breakers.failed("a")
+    assert told == []
+    breakers.failed("a")
+    breakers.succeeded("a")
+    assert told == ["a", "a"]
+
+
 def test_a_stream_on_probation_closes_the_breaker_and_opens_it_again_if_it_is_cut() -> None:
     now = [0.0]
     breakers = Breakers(failures=3, seconds=10, clock=lambda: now[0])

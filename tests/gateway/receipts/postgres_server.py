@@ -29,13 +29,15 @@ def absent() -> str:
 class PostgresServer:
     folder: Path
     port: int
+    durable: bool = False
 
     @property
     def url(self) -> str:
         return f"postgresql://tester:{IN_URL}@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
-        flags = f"-p {self.port} -h 127.0.0.1 -k {self.folder} -c fsync=off -c max_connections=20"
+        flags = f"-p {self.port} -h 127.0.0.1 -k {self.folder} -c max_connections=20"
+        flags += "" if self.durable else " -c fsync=off"
         self._control("start", "-o", flags, "-l", str(self.folder / "log"))
 
     def stop(self) -> None:
@@ -63,9 +65,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
+    """A server until the block ends; unless durable, it never waits for the disk."""
     folder = Path(mkdtemp(prefix="prefill-router-pg-", dir="/tmp"))
-    server = PostgresServer(folder, free_port())
+    server = PostgresServer(folder, free_port(), durable)
     try:
         (folder / "password").write_text(PASSWORD)
         if os.geteuid() == 0:

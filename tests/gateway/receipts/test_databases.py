@@ -5,6 +5,7 @@ import sqlite3
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -121,6 +122,20 @@ def test_a_row_that_is_never_taken_spoils_its_transaction_alone(url: str) -> Non
         assert store.select("SELECT count(*) FROM receipts") == [(1,)]
         store.insert([to_row(made_receipt(3))], [])
     assert [r.choice.id for r in read_receipts(url)] == [name_of(0), name_of(3)]
+
+
+def test_gateways_that_write_at_once_lose_nothing(url: str) -> None:
+    open_store(url).close()
+
+    def write(writer: int) -> None:
+        with closing(open_store(url)) as store:
+            for number in range(60):
+                store.insert([to_row(made_receipt(1000 * writer + number))], [])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    with closing(open_store(url, create=False)) as store:
+        assert store.select("SELECT count(*) FROM receipts") == [(240,)]
 
 
 def test_receipts_are_found_by_what_is_asked_for(url: str) -> None:

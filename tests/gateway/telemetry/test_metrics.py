@@ -26,6 +26,7 @@ from prefill_router.gateway.telemetry import (
     check_encoder,
     check_keys,
     check_receipts,
+    check_shared,
     check_targets,
     stability_index,
 )
@@ -150,6 +151,7 @@ def test_readings_are_read_when_they_are_asked_for() -> None:
         forecasts=lambda: {"batches": 11, "cache_hits": 4},
         receipts=lambda: {"kept": 9, "lost": 1},
         receipts_waiting=lambda: 2,
+        shared=lambda: {"down": True, "replicas": 3, "losses": 1},
         budgets=lambda: [BudgetLeft(key="", per="day", dollars=10, left=2.5)],
         drift=lambda: Drift(requests=300, by_feature={"length": 0.3}, mean=0.3, largest=0.3),
         router=lambda: {"fingerprint": "abc"},
@@ -165,6 +167,8 @@ def test_readings_are_read_when_they_are_asked_for() -> None:
     assert value(found, "forecast_events_total", kind="cache_hits") == 4
     assert value(found, "receipt_events_total", kind="lost") == 1
     assert value(found, "receipts_waiting") == 2
+    names = ("shared_down", "shared_replicas", "shared_losses_total")
+    assert [value(found, name) for name in names] == [1, 3, 1]
     assert value(found, "budget_left_dollars", key="", per="day") == 2.5
     assert value(found, "budget_dollars", key="", per="day") == 10
     assert value(found, "drift", feature="length") == 0.3
@@ -287,6 +291,9 @@ def test_what_the_checks_find() -> None:
     assert check_receipts(healthy=True, lost=0).verdict == "ok"
     assert check_receipts(healthy=True, lost=1).verdict == "degraded"
     assert check_receipts(healthy=False, lost=0).verdict == "degraded"
+    assert check_shared(is_in_step=True, is_out_of_lease=False).verdict == "ok"
+    assert check_shared(is_in_step=False, is_out_of_lease=False).verdict == "degraded"
+    assert check_shared(is_in_step=False, is_out_of_lease=True).verdict == "failed"
     url = "http://127.0.0.1:1/v1"
     pool = Pool(
         (

@@ -6,6 +6,9 @@ dry_run              decides about a request without calling a target
 passthrough_routes   forwards without a routing decision: stored responses, token counts
 openapi              the OpenAPI document of these routes
 server               runs the gateway as a process, or in a thread of another one
+supervisor           runs several workers on one port, with one encoder's process
+worker               one of them, as a process
+channel              the calls between these two
 """
 
 from prefill_router.lazy_imports import face

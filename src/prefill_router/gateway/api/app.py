@@ -61,6 +61,8 @@ def guarded_app(gateway: Gateway, loaded: LoadedGateway) -> Guard:
         body_budget=gateway.body_budget,
         refused=lambda refusal, address: _refused(gateway, refusal, address),
     )
+    if gateway.shared is not None:
+        guard.admit_shared = gateway.shared.key_limits.admit
     gateway.on_reload.append(
         lambda new: guard.use(listen=settings.listen, limits=new.settings.limits, keys=new.keys)
     )
@@ -216,7 +218,7 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
     )
     async def reload() -> JSONResponse:
         try:
-            loaded = await gateway.reload()
+            loaded = await gateway.reload_all()
         except PrefillRouterError as error:
             raise RefusalError(
                 f"nothing was changed: {error}", status=409, code="reload_failed"
@@ -240,7 +242,8 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
 
     @routes.get("/ready", tags=["operating"], responses=_REPLIES, summary="Whether it can answer")
     async def ready() -> JSONResponse:
-        gateway.is_watched = True
+        if not gateway.is_watched:
+            gateway.share({"is_watched": True})
         report = health.ready()
         router = {"verdict": gateway.live.loaded.light.verdict}
         return JSONResponse({**report.value, "router": router}, status_code=report.status)
@@ -249,7 +252,8 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
 
     @routes.get("/metrics", tags=["operating"], summary="Metrics, for Prometheus")
     async def metrics(request: Request) -> Response:
-        content, kind = gateway.metrics.render(request.headers.get("accept", ""))
+        families = None if gateway.siblings is None else await gateway.siblings.metrics()
+        content, kind = gateway.metrics.render(request.headers.get("accept", ""), families)
         return Response(content, headers={"content-type": kind})
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import final
 from urllib.parse import parse_qs, quote
 
@@ -98,6 +99,7 @@ class PassthroughRequest:
         fields = {
             "call": self.name,
             "target": outcome.target,
+            "deployment": outcome.deployment,
             "outcome": outcome.kind,
             "status": outcome.status,
             "attempts": len(outcome.attempts),
@@ -195,13 +197,19 @@ async def _stored(asked: PassthroughRequest, *, below: str) -> ForwardRequest:
     name: str = scope["path_params"]["id"]
     if not name.strip("."):  # dots would change the target's path
         raise RefusalError("the path names no response", status=404, code="unknown_response")
+    question = _question(asked, name)
+    if asked.gateway.shared is not None:
+        await asked.gateway.shared.prepare(question)
     query = parse_qs(scope["query_string"].decode("latin-1"))
     sent = asked.body if scope["method"] == "POST" else b""
+    keeper = asked.live.keepers.keeper(name, question)
+    unknown = keeper in asked.live.loaded.pool.several  # which of its endpoints keeps it
     return asked.call(
         "responses",
         f"/{quote(name, safe='')}{below}".encode(),
-        (asked.live.keepers.keeper(name, _question(asked)),),
+        (keeper,),
         lambda _: sent,
+        lacking=frozenset((HTTPStatus.NOT_FOUND,)) if unknown else frozenset(),
         stream=query.get("stream") == ["true"],
     )
 
@@ -234,7 +242,7 @@ async def _count(asked: PassthroughRequest, *, endpoint: Endpoint, below: str) -
     )
 
 
-def _question(asked: PassthroughRequest) -> RoutingRequest:
+def _question(asked: PassthroughRequest, response: str) -> RoutingRequest:
     """The routing request of a call about a stored response: its key, and the allowed targets."""
     key = asked.key
     allowed = None if key is None or key.targets is None else frozenset(key.targets)
@@ -246,6 +254,7 @@ def _question(asked: PassthroughRequest) -> RoutingRequest:
         max_tokens=0,  # nothing is written
         allow=preferences.allow,
         exclude=preferences.exclude,
+        previous_response_id=response,
         key=None if key is None else key.name,
         key_targets=allowed,
     )

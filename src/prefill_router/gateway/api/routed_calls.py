@@ -113,6 +113,8 @@ async def decide(
     Raises:
         RefusalError: No target may answer it, or a budget is spent.
     """
+    if gateway.shared is not None:
+        await gateway.shared.prepare(incoming.question)
     begun = live.decider.begin(incoming.question)
     if not begun.needs_forecast:
         return live.decider.finish(begun, None), None
@@ -169,7 +171,7 @@ def _call(
     return ForwardRequest(
         endpoint=envelope.endpoint,
         bodies=bodies,
-        order=choice.order,
+        order=choice.order if choice.deployment is None else (choice.deployment,),
         finished=record.finished,
         reply_headers=record.reply_headers,
         stream=envelope.stream,
@@ -180,6 +182,7 @@ def _call(
         began=arrived,
         query=query_of(scope),
         named=record.named if envelope.endpoint == "responses" else None,
+        conversation=choice.session or choice.id,
         settled=settled,
     )
 

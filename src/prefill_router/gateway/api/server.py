@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -24,7 +24,7 @@ from prefill_router.client import NO_KEY, provider_keys
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.api.app import guarded_app
 from prefill_router.gateway.guard import Guard, guarded_protocol
-from prefill_router.gateway.runtime import Gateway, GatewayPaths, LoadedGateway, load
+from prefill_router.gateway.runtime import Gateway, GatewayPaths, LoadedGateway, Siblings, load
 from prefill_router.gateway.settings import GatewaySettings, ListenSettings
 from prefill_router.gateway.telemetry import LogWriter, logging_to
 
@@ -48,21 +48,33 @@ def run(places: GatewayPaths, loaded: LoadedGateway, *, on_ready: Callable[[str]
         StoreError: The receipts can't be opened.
         KeyboardInterrupt: It was asked to end before it answered.
     """
-    keys = provider_keys(loaded.pool, os.environ)
-    theirs = {key for key in keys.values() if key != NO_KEY}.union(*(p.secrets for p in keys))
     with (
-        logging_to(loaded.settings.logs, secrets=theirs) as log,
+        serving_log(loaded) as log,
         listening(loaded.settings.listen) as place,
-        asyncio.Runner(loop_factory=_loop_factory()) as runner,
+        asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
+        address = address_of(loaded.settings.listen, place)
         try:
-            runner.run(_serve(places, loaded, place, on_ready, log))
+            runner.run(serve(places, loaded, place, lambda *_: on_ready(address), log))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
 
 
-def listening(listen: ListenSettings) -> socket.socket:
+def serving_log(
+    loaded: LoadedGateway, *, worker: int | None = None
+) -> AbstractContextManager[LogWriter]:
+    """The log of a gateway, without the targets' keys."""
+    keys = provider_keys(loaded.pool, os.environ)
+    theirs = {key for key in keys.values() if key != NO_KEY}.union(*(p.secrets for p in keys))
+    return logging_to(loaded.settings.logs, secrets=theirs, worker=worker)
+
+
+def listening(listen: ListenSettings, *, is_shared: bool = False) -> socket.socket:
     """A bound socket, opened before anything that takes long.
+
+    Args:
+        listen: The address.
+        is_shared: Whether other sockets of this user may be bound to the same address.
 
     Raises:
         ConfigError: The address is taken, or isn't this machine's.
@@ -71,6 +83,8 @@ def listening(listen: ListenSettings) -> socket.socket:
     # asyncio sets TCP_NODELAY only where the protocol is given
     place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_shared:
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         place.bind((listen.host, listen.port))
     except OSError as error:
@@ -82,14 +96,18 @@ def listening(listen: ListenSettings) -> socket.socket:
     return place
 
 
-async def _serve(
+async def serve(
     places: GatewayPaths,
     loaded: LoadedGateway,
     place: socket.socket,
-    on_ready: Callable[[str], None],
+    on_ready: Callable[[Gateway, "GatewayServer"], None],
     log: LogWriter,
+    *,
+    siblings: Siblings | None = None,
 ) -> None:
+    """Serve on a bound socket; see `run`."""
     gateway = Gateway(places, loaded)
+    gateway.siblings = siblings
     gateway.on_secrets.append(log.hide)
     try:
         with _cancelled_by_signals():
@@ -98,7 +116,7 @@ async def _serve(
             config = server_config(guarded_app(gateway, loaded), loaded.settings)
             server = GatewayServer(
                 config,
-                lambda: on_ready(address_of(loaded.settings.listen, place)),
+                lambda: on_ready(gateway, server),
                 end_soon=gateway.end_soon,
                 drain_seconds=loaded.settings.listen.drain_seconds,
             )
@@ -238,7 +256,7 @@ def _reload_on_hangup(gateway: Gateway) -> None:
 
     async def reload() -> None:
         try:
-            await gateway.reload()
+            await gateway.reload_all()
         except (PrefillRouterError, OSError) as error:
             _log.error("reload failed, nothing was changed: %s", error)
 
@@ -257,7 +275,8 @@ def address_of(listen: ListenSettings, place: socket.socket) -> str:
     return f"http://{host}:{place.getsockname()[1]}"
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Makes event loops; None for Python's own."""
     try:
         import uvloop
     except ImportError:  # not available on every platform

@@ -1,14 +1,17 @@
 from .affinity import (
+    AffinityPlace as AffinityPlace,
     ResponseOwners as ResponseOwners,
     SessionRow as SessionRow,
     Sessions as Sessions,
     SessionState as SessionState,
+    affinity_places as affinity_places,
     session_name as session_name,
 )
 from .budgets import (
     Allowance as Allowance,
     Budgets as Budgets,
     BudgetState as BudgetState,
+    Per as Per,
     SteadyClock as SteadyClock,
 )
 from .candidates import (
@@ -17,4 +20,9 @@ from .candidates import (
     RequestEstimate as RequestEstimate,
 )
 from .decider import Decider as Decider, OpenDecision as OpenDecision, RouterParts as RouterParts
-from .selection import TargetChooser as TargetChooser, decision_id as decision_id
+from .latency import TargetSpeeds as TargetSpeeds, order_ready as order_ready
+from .selection import (
+    TargetChooser as TargetChooser,
+    decision_id as decision_id,
+    policy_order as policy_order,
+)

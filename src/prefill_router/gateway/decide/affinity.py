@@ -8,12 +8,12 @@ about a stored response.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, Literal, TypeVar, final
 
 from prefill_router.data import Message
-from prefill_router.gateway.decide.candidates import Candidates, Exclusion
+from prefill_router.gateway.decide.candidates import Candidates, Exclusion, request_tokens
 from prefill_router.gateway.decide.refusals import (
     no_eligible_target,
     response_lost,
@@ -33,10 +33,13 @@ _MOST_CALLS = 128
 """The most tool calls of one answer that are remembered."""
 _Entry = TypeVar("_Entry")
 _LONGEST_ID = 256
-SessionRow = tuple[str | None, str, int, float, Sequence[str], str | None, str | None]
+AffinityKind = Literal["session", "call", "key_call", "response"]
+AffinityPlace = tuple[AffinityKind, Hashable]
+"""The kind of an entry of `Sessions`, and its name there."""
+SessionRow = tuple[str | None, str, int, float, Sequence[str], str | None, str | None, str | None]
 """An answer as its receipt has it: the session, the target, its input and output tokens together,
 when it ended (seconds since 1970), the ids of its tool calls, its own id where the target keeps it,
-and the name of the client's key."""
+the name of the client's key, and which of the target's endpoints answered, if it has several."""
 
 
 def session_name(
@@ -72,6 +75,19 @@ def session_name(
         digest.update(len(read).to_bytes(8, "big"))
         digest.update(read)
     return digest.hexdigest()[:_DIGITS]
+
+
+def affinity_places(question: RoutingRequest) -> list[AffinityPlace]:
+    """The entries of `Sessions` that the decision about a request may need."""
+    session, response = question.session, question.previous_response_id
+    places: list[AffinityPlace] = []
+    if session is not None and not (question.opening and not question.in_tool_loop):
+        places.append(("session", session))
+    for call in question.tool_call_ids[:_MOST_CALLS] if question.in_tool_loop else ():
+        places.append(("key_call", (question.key, call)))
+        if session is not None:
+            places.append(("call", (session, call)))
+    return places if response is None else [*places, ("response", response)]
 
 
 @final
@@ -119,21 +135,32 @@ class Sessions:
 
     Answers to one key's clients never affect those of another key. Some targets restart the ids of
     their tool calls in each conversation, so these are looked up by conversation first.
+
+    Attributes:
+        settings: The current settings.
+        on_entry: Called with each new entry, where replicas share them.
     """
 
     def __init__(self, settings: SessionSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._states: _LatestEntries[SessionState] = _LatestEntries(settings.most)
         self._calls: _LatestEntries[str] = _LatestEntries(settings.most)  # by session and id
         self._loose_calls: _LatestEntries[str] = _LatestEntries(settings.most)  # by key and id
         self._responses: _LatestEntries[tuple[str, str | None]] = _LatestEntries(settings.most)
+        self._kinds: Mapping[AffinityKind, _LatestEntries[Any]] = {
+            "session": self._states,
+            "call": self._calls,
+            "key_call": self._loose_calls,
+            "response": self._responses,
+        }
+        self.on_entry: Callable[[AffinityPlace, Any], None] | None = None
 
     def __len__(self) -> int:
         return len(self._states.entries)
 
     def use(self, settings: SessionSettings) -> None:
         """Use other settings, after a reload."""
-        self._settings = settings
+        self.settings = settings
         for recent in (self._states, self._calls, self._loose_calls, self._responses):
             recent.most = settings.most
             recent.shrink()
@@ -141,7 +168,7 @@ class Sessions:
     def state(self, session: str | None, at: float) -> SessionState | None:
         """The last answer of a conversation; None where it is unknown or expired at this time."""
         state = None if session is None else self._states.entries.get(session)
-        return None if state is None or at - state.at > self._settings.seconds else state
+        return None if state is None or at - state.at > self.settings.seconds else state
 
     def caller(
         self, tool_call_ids: Sequence[str], *, session: str | None, key: str | None
@@ -169,7 +196,7 @@ class Sessions:
     def keep(self, response_id: str, *, target: str, key: str | None) -> None:
         """Remember which target keeps a response, and the key that received it."""
         if len(response_id) <= _LONGEST_ID:
-            self._responses.put(response_id, (target, key))
+            self._put("response", response_id, (target, key))
 
     def owned(self, response_id: str, *, key: str | None) -> str | None:
         """As `keeper`, but only where this very key received the response."""
@@ -191,6 +218,7 @@ class Sessions:
         tool_calls: Sequence[str] = (),
         response_id: str | None = None,
         key: str | None = None,
+        deployment: str | None = None,
     ) -> None:
         """Remember an answer.
 
@@ -202,23 +230,35 @@ class Sessions:
             tool_calls: The ids of the answer's tool calls.
             response_id: The answer's own id, where the target keeps it.
             key: The name of the client's key; None where the gateway has no keys.
+            deployment: Which of the target's endpoints answered, if it has several: tool calls and
+                the response belong to it.
         """
         if session is not None:
-            self._states.put(session, SessionState(target, tokens, at))
+            self._put("session", session, SessionState(target, tokens, at))
             oldest = next(iter(self._states.entries))  # each new one evicts an expired one, if any
-            if at - self._states.entries[oldest].at > self._settings.seconds:
+            if at - self._states.entries[oldest].at > self.settings.seconds:
                 del self._states.entries[oldest]
         for call in tool_calls[:_MOST_CALLS]:
             if len(call) <= _LONGEST_ID:
-                self._loose_calls.put((key, call), target)
+                self._put("key_call", (key, call), deployment or target)
                 if session is not None:
-                    self._calls.put((session, call), target)
+                    self._put("call", (session, call), deployment or target)
         if response_id is not None:
-            self.keep(response_id, target=target, key=key)
+            self.keep(response_id, target=deployment or target, key=key)
+
+    def learn(self, place: AffinityPlace, value: Any) -> None:
+        """Remember an entry of another replica."""
+        kind, name = place
+        self._kinds[kind].put(name, value)
+
+    def _put(self, kind: AffinityKind, name: Hashable, value: Any) -> None:
+        self._kinds[kind].put(name, value)
+        if self.on_entry is not None:
+            self.on_entry((kind, name), value)
 
     def restore(self, rows: Iterable[SessionRow]) -> None:
         """Remember the answers in receipts, oldest first."""
-        for session, target, tokens, at, tool_calls, response_id, key in rows:
+        for session, target, tokens, at, tool_calls, response_id, key, deployment in rows:
             self.answered(
                 session,
                 target=target,
@@ -227,12 +267,15 @@ class Sessions:
                 tool_calls=tool_calls,
                 response_id=response_id,
                 key=key,
+                deployment=deployment,
             )
 
 
 @final
 class Affinity:
     """Finds the target that must answer: it keeps the stored response, or called the tools.
+
+    Of a target with several endpoints, what it finds is the endpoint (`large@east`) if it knows it.
 
     Args:
         names: The pool's targets.
@@ -277,9 +320,10 @@ class Affinity:
     ) -> str:
         keeper = self._sessions.keeper(response, key=question.key)
         if keeper is not None:
-            if keeper in self._names and keeper not in cannot:
+            target = self._candidates.target_of(keeper)
+            if target in self._names and target not in cannot:
                 return keeper
-            why = cannot[keeper].words if keeper in cannot else "it is no longer in the pool"
+            why = cannot[target].words if target in cannot else "it is no longer in the pool"
             raise response_lost(keeper, why)
         serving = [self._names[k] for k in self._candidates.left(cannot)]
         if not serving:
@@ -296,13 +340,15 @@ class Affinity:
         caller = self._sessions.caller(
             question.tool_call_ids, session=question.session, key=question.key
         )
-        if caller is None:
-            state = self._sessions.state(question.session, question.at)
-            caller = None if state is None else state.target
-        elif caller in cannot and cannot[caller].obstacle == "need":
+        state = None if caller else self._sessions.state(question.session, question.at)
+        last = None if state is None else state.target
+        target = last if caller is None else self._candidates.target_of(caller)
+        if target is None or target not in self._names:
+            return None
+        if caller is not None and target in cannot and cannot[target].obstacle == "need":
             without = replace(question, needs=question.needs - {"tools"})
-            cannot = self._candidates.cannot(without, 0)
-        return caller if caller in self._names and caller not in cannot else None
+            cannot = self._candidates.cannot(without, request_tokens(question, None))
+        return None if target in cannot else caller or target
 
 
 @final
@@ -320,7 +366,7 @@ class ResponseOwners:
         self._sessions = sessions
 
     def keeper(self, response: str, question: RoutingRequest) -> str:
-        """The target that keeps a response.
+        """The target that keeps a response; if it has several endpoints, the one that does.
 
         Where the gateway has keys, only a response known to belong to the client's key is found,
         so a guessed or shared id is useless. Without keys, a response that isn't remembered is
@@ -335,12 +381,13 @@ class ResponseOwners:
         """
         key = question.key
         cannot = self._candidates.cannot(question, 0)
-        target = self._sessions.owned(response, key=key)
-        if target is not None:
+        keeper = self._sessions.owned(response, key=key)
+        if keeper is not None:
+            target = self._candidates.target_of(keeper)
             if target in self._names and target not in cannot:
-                return target
+                return keeper
             why = cannot[target].words if target in cannot else "it is no longer in the pool"
-            raise stored_lost(target, why)
+            raise stored_lost(keeper, why)
         if key is not None or self._sessions.is_anothers(response, key=None):
             raise stored_not_of_key()
         excluded = self._candidates.unwanted(question, None, cannot)

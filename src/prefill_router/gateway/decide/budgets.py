@@ -3,7 +3,7 @@
 Up to the share `soften_from` of a budget, lam is as requested; from there it falls linearly to 0
 where all is spent. The estimated cost of requests in flight counts as spent. Of several budgets,
 the one that lowers lam most applies. Budgets are per hour or day (UTC), so their clock follows the
-time of day but ignores jumps.
+time of day but ignores jumps. Where replicas share budgets, each spends a lease of its own.
 """
 
 import logging
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple, Protocol, final
 
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.settings import BudgetSettings
@@ -45,22 +45,43 @@ class BudgetState:
 
     Attributes:
         budget: The budget.
-        spent: US dollars spent in the current hour or day.
+        window: The number of the current hour or day since 1970.
+        spent: US dollars spent in it, by all replicas.
         reserved: US dollars that requests in flight are expected to cost.
         factor: The factor that lam is multiplied by.
         seconds_left: Seconds until the next hour or day.
+        leased: What is left of this replica's lease, in US dollars, requests in flight deducted;
+            infinite where the budget isn't shared.
+        is_cut_off: Whether no further lease can be had now.
     """
 
     budget: BudgetSettings
+    window: int
     spent: float
     reserved: float
     factor: float
     seconds_left: float
+    leased: float = math.inf
+    is_cut_off: bool = False
 
     @property
     def left(self) -> float:
         """The remaining US dollars, at least 0."""
         return max(0.0, self.budget.dollars - self.spent - self.reserved)
+
+
+class BudgetShares(Protocol):
+    """What replicas share of their budgets; an empty owner is the whole gateway."""
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether no further lease can be had now."""
+
+    def count(self, owner: str, per: Per, window: int, dollars: float) -> None:
+        """Count this replica's spending."""
+
+    def find(self, budget: BudgetSettings, window: int) -> tuple[float, float]:
+        """The dollars that all replicas spent, and what is left of this one's lease."""
 
 
 @final
@@ -73,12 +94,16 @@ class Budgets:
     Args:
         budgets: The budgets.
         steady: Maps the system's time to the time that budgets use.
+
+    Attributes:
+        shares: The leases of budgets that replicas share; None where there is one gateway.
     """
 
     def __init__(
         self, budgets: Sequence[BudgetSettings] = (), *, steady: Callable[[float], float] = float
     ) -> None:
         self._budgets, self._steady = tuple(budgets), steady
+        self.shares: BudgetShares | None = None
         self._spent: dict[tuple[Per, str | None], dict[int, float]] = {}
         self._reserved: dict[str | None, float] = {}
         self._under_way: dict[str, tuple[str | None, float]] = {}
@@ -107,6 +132,8 @@ class Budgets:
                 spent[window] = spent.pop(window, 0.0) + dollars
                 while len(spent) > _WINDOWS:
                     del spent[next(iter(spent))]  # the one that was added to longest ago
+                if self.shares is not None:
+                    self.shares.count(whose or "", per, window, dollars)
 
     def reserve(self, name: str, key: str | None, dollars: float) -> None:
         """Reserve the expected cost of a request until it is released.
@@ -130,6 +157,10 @@ class Budgets:
             self._reserved[whose] -= dollars
         return key
 
+    def reserved(self, key: str | None) -> float:
+        """The dollars reserved for a key's requests in flight, or for all where it is None."""
+        return max(0.0, self._reserved.get(key, 0.0))
+
     def lam(self, asked: float, key: str | None, at: float) -> Allowance:
         """The trade-off after budgets.
 
@@ -141,16 +172,21 @@ class Budgets:
         Raises:
             RefusalError: A budget that stops requests is spent; it says when to try again.
         """
-        at = self._steady(at)
-        states = [self._state(b, at) for b in self._budgets if b.key is None or b.key == key]
+        states = self.states_of(key, at)
         if not states:
             return Allowance(asked)
         stopped = [state for state in states if state.budget.stop and state.factor <= 0]
         if stopped:
             raise _all_spent(max(stopped, key=_wait))
         least = min(states, key=lambda state: state.factor)
-        notes = [note for state in states if (note := self._note(state, at)) is not None]
+        notes = [note for state in states if (note := self._note(state)) is not None]
         return Allowance(asked * least.factor, "; ".join(notes) or None, least.factor <= 0)
+
+    def states_of(self, key: str | None, at: float) -> list[BudgetState]:
+        """How much is used of the budgets that apply to a key's requests; arguments as `lam`."""
+        at = self._steady(at)
+        applying = (b for b in self._budgets if b.key is None or b.key == key)
+        return [self._state(budget, at, decides=True) for budget in applying]
 
     def states(self, at: float) -> tuple[BudgetState, ...]:
         """How much of every budget is used at a time, in the order of the settings."""
@@ -162,23 +198,32 @@ class Budgets:
         for key, at, cost in rows:
             self._count(key, cost, at)
 
-    def _state(self, budget: BudgetSettings, at: float) -> BudgetState:
+    def _state(self, budget: BudgetSettings, at: float, *, decides: bool = False) -> BudgetState:
         seconds = _SECONDS[budget.per]
-        spent = self._spent.get((budget.per, budget.key), {}).get(int(at // seconds), 0.0)
-        reserved = max(0.0, self._reserved.get(budget.key, 0.0))
+        window = int(at // seconds)
+        leased, is_cut_off = math.inf, False
+        reserved = self.reserved(budget.key)
+        if self.shares is None:
+            spent = self._spent.get((budget.per, budget.key), {}).get(window, 0.0)
+        else:
+            spent, left = self.shares.find(budget, window)
+            leased, is_cut_off = left - reserved, self.shares.is_cut_off
         share = (spent + reserved) / budget.dollars
+        factor = min(1.0, max(0.0, (1 - share) / (1 - budget.soften_from)))
         return BudgetState(
             budget=budget,
+            window=window,
             spent=spent,
             reserved=reserved,
-            factor=min(1.0, max(0.0, (1 - share) / (1 - budget.soften_from))),
+            factor=factor if leased > 0 or not (decides or is_cut_off) else 0.0,
             seconds_left=seconds - at % seconds,
+            leased=leased,
+            is_cut_off=is_cut_off,
         )
 
-    def _note(self, state: BudgetState, at: float) -> str | None:
+    def _note(self, state: BudgetState) -> str | None:
         """A message where lam fell by another tenth, or was restored in a new window."""
-        budget = state.budget
-        window = int(at // _SECONDS[budget.per])
+        budget, window = state.budget, state.window
         stage = _STAGES - math.ceil(state.factor * _STAGES - 1e-9)
         noted_in, noted = self._noted.get(budget, (window, 0))
         if window == noted_in and stage <= noted:
@@ -205,6 +250,15 @@ def _wait(state: BudgetState) -> int:
 
 
 def _all_spent(state: BudgetState) -> RefusalError:
+    if state.is_cut_off and state.spent < state.budget.dollars:
+        return RefusalError(
+            f"this replica has spent its part of {_shown(state.budget)} and can't reach the "
+            "database for more; try again in 5 s",
+            status=503,
+            kind="server_error",
+            code="budget_unknown",
+            headers={"retry-after": "5"},
+        )
     wait = _wait(state)
     how = "is reserved by requests in flight" if state.spent < state.budget.dollars else "is spent"
     return RefusalError(

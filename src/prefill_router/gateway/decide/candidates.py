@@ -67,6 +67,11 @@ class Candidates:
 
     def __init__(self, pool: Pool) -> None:
         self._members = tuple(_candidate(pool, name) for name in pool.names)
+        self._target_of = pool.target_of
+
+    def target_of(self, deployment: str) -> str:
+        """The target that a remembered deployment belongs to; a target's name stays as it is."""
+        return self._target_of.get(deployment, deployment)
 
     def barred(self, question: RoutingRequest) -> dict[str, Exclusion]:
         """The targets that can't answer however short the request is."""
@@ -283,6 +288,12 @@ class RequestCosts(CostScores):
         cost: PerTarget = self._estimator.estimate(counts, most_output=most, expected=written)[0]
         return cost
 
+    def written(self, question: RoutingRequest, expected: PerTarget | None) -> PerTarget:
+        """Every target's output tokens as `estimate` assumes them; NaN where unknown."""
+        median = self._estimator.median_output
+        tokens = median if expected is None else np.where(np.isnan(expected), median, expected)
+        return tokens if question.max_tokens is None else np.minimum(tokens, question.max_tokens)
+
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -295,6 +306,7 @@ class RequestEstimate:
         high: The 90th percentile of each target's cost, in US dollars; None without a forecast.
         correctness: Every target's predicted probability of a correct answer; None without a
             forecast.
+        written: Every target's expected output tokens; None without a forecast.
         novelty: As in `Forecast`.
         fallback: Why there is no forecast, or why it isn't trusted; None where it is used.
     """
@@ -303,6 +315,7 @@ class RequestEstimate:
     cost: PerTarget
     high: PerTarget | None = None
     correctness: PerTarget | None = None
+    written: PerTarget | None = None
     novelty: float | None = None
     fallback: FallbackReason | None = None
 
@@ -354,6 +367,7 @@ def request_estimate(
         cost=cost,
         high=high,
         correctness=p,
+        written=forecast.output,
         novelty=forecast.novelty,
         fallback="novel" if strange else None,
     )

@@ -6,7 +6,7 @@ one in the settings; the conversation's current one, unless a switch pays; other
 choice, or the fallback's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
@@ -23,6 +23,7 @@ from prefill_router.gateway.decide.candidates import (
     request_estimate,
     request_tokens,
 )
+from prefill_router.gateway.decide.latency import TargetSpeeds
 from prefill_router.gateway.decide.refusals import (
     named_cannot,
     no_eligible_target,
@@ -36,7 +37,12 @@ from prefill_router.gateway.decide.selection import (
     decision_id,
 )
 from prefill_router.gateway.decide.unrouted_targets import UnroutedTargets
-from prefill_router.gateway.records import RequestOutcome, RoutingDecision, RoutingRequest
+from prefill_router.gateway.records import (
+    PredictedWaits,
+    RequestOutcome,
+    RoutingDecision,
+    RoutingRequest,
+)
 from prefill_router.gateway.settings import GatewaySettings
 from prefill_router.gateway.types import FallbackReason, Reason
 from prefill_router.policy import Policy
@@ -94,6 +100,8 @@ class Decider:
         sessions: What is remembered of conversations.
         budgets: The budgets and what was spent.
         breaker_open: Returns whether a target failed too often recently.
+        limited: Returns whether a target's rate limits allow no request of so many tokens.
+        speeds: How long the targets take; None where waiting doesn't count.
         pool: All targets; those that the router doesn't know answer only where they are named.
             None for the router's targets.
         warn: Called with messages about budgets, for the log.
@@ -111,6 +119,8 @@ class Decider:
         sessions: Sessions,
         budgets: Budgets,
         breaker_open: Callable[[str], bool],
+        limited: Callable[[str, int], bool] | None = None,
+        speeds: TargetSpeeds | None = None,
         pool: Pool | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
@@ -133,6 +143,7 @@ class Decider:
         self._sessions = sessions
         self._budgets = budgets
         self._breaker_open = breaker_open
+        self._limited, self._speeds = limited, speeds
         self._warn = warn
 
     def begin(self, question: RoutingRequest) -> OpenDecision:
@@ -191,14 +202,39 @@ class Decider:
         cannot = self._candidates.cannot(question, known.tokens, barred=begun.barred)
         holder = self._holders.holder(question, cannot)
         if holder is not None:
-            chosen = self._alone(*holder, known)
-            return self._choice(decision, question, known, chosen, cannot, lams)
+            target = self._candidates.target_of(holder[0])
+            chosen = self._alone(target, holder[1], known)
+            made = self._choice(decision, question, known, chosen, cannot, lams)
+            return made if target == holder[0] else replace(made, deployment=holder[0])
         excluded = self._excluded(question, known, cannot)
         among = self._candidates.left(excluded)
         if forecast is None and len(among) > 1:
             known = replace(known, fallback="no_text")  # the encoder read none
-        chosen = self._chooser.choose(question, known, allowance, among, decision=decision)
-        return self._choice(decision, question, known, chosen, excluded, lams)
+        if allowance.exhausted or (self._speeds is None and self._limited is None):
+            chosen = self._chooser.choose(question, known, allowance, among, decision=decision)
+            return self._choice(decision, question, known, chosen, excluded, lams)
+        waits, limited = self._waits(question, known), self._without_headroom(known, among)
+        chosen = self._chooser.choose(
+            question, known, allowance, among, decision=decision, waits=waits, limited=limited
+        )
+        if waits is not None and self._speeds is not None:
+            self._speeds.chosen(self._names[chosen.order[0]])
+        made = self._choice(decision, question, known, chosen, excluded, lams)
+        return replace(made, waits=waits, limited=tuple(self._names[k] for k in limited))
+
+    def _waits(self, question: RoutingRequest, known: RequestEstimate) -> PredictedWaits | None:
+        settings = self._routing.latency
+        if self._speeds is None or settings is None or known.trusted is None:
+            return None
+        written = self._costs.written(question, known.written)
+        return self._speeds.predict(settings, self._names, written)
+
+    def _without_headroom(self, known: RequestEstimate, among: Sequence[int]) -> list[int]:
+        """The columns of the targets without headroom; none if all are."""
+        if self._limited is None:
+            return []
+        found = [k for k in among if self._limited(self._names[k], known.tokens)]
+        return [] if len(found) == len(among) else found
 
     def needs_forecast(self, question: RoutingRequest) -> bool:
         """Whether a forecast would matter for a request."""
@@ -256,6 +292,7 @@ class Decider:
             tool_calls=outcome.tool_calls,
             response_id=outcome.response_id if stored else None,
             key=key,
+            deployment=outcome.deployment,
         )
 
     def _priced(self, cost: PerTarget) -> PerTarget | None:

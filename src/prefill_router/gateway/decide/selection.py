@@ -11,7 +11,7 @@ its cache should hold, and every other target in full; Equation 2 compares them 
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -23,7 +23,8 @@ from prefill_router.errors import ConfigError
 from prefill_router.gateway.decide.affinity import Sessions, SessionState
 from prefill_router.gateway.decide.budgets import Allowance
 from prefill_router.gateway.decide.candidates import CostScores, PerTarget, RequestEstimate
-from prefill_router.gateway.records import RoutingRequest
+from prefill_router.gateway.decide.latency import order_ready, waiting_dollars
+from prefill_router.gateway.records import PredictedWaits, RoutingRequest
 from prefill_router.gateway.settings import GatewaySettings, SessionSettings, TrafficSettings
 from prefill_router.gateway.types import FALLBACKS, Reason
 from prefill_router.policy import Lambda, Policy, rank, score
@@ -87,6 +88,8 @@ class TargetChooser:
         among: Sequence[int],
         *,
         decision: str,
+        waits: PredictedWaits | None = None,
+        limited: Collection[int] = (),
     ) -> TargetChoice:
         """Choose a target for one request.
 
@@ -96,6 +99,9 @@ class TargetChooser:
             allowance: The trade-off after budgets.
             among: The columns of the targets that may answer, at least one.
             decision: The decision's id.
+            waits: The predicted waiting; None where it doesn't count.
+            limited: The columns of the targets that come last, since their rate limits allow no
+                further request.
         """
         names, lam, cost = self._names, allowance.lam, self._costs.normalise(known.cost)
         p, winner = known.correctness, None
@@ -118,11 +124,23 @@ class TargetChooser:
                 traffic, session=question.session, decision=decision
             ):
                 return TargetChoice(_first(rest, order), "share", winner, known.cost)
+
+        def rank(p: PerTarget, dollars: PerTarget, among: list[int]) -> list[int]:
+            dearer = self._costs.normalise(known.cost + dollars)
+            return policy_order(self._policy, p, dearer, lam, names=names, among=among)
+
+        late = () if waits is None else (k for k in order if waits.is_late(names[k]))
+        unready = {*limited, *late}
         reason: Reason = "policy" if known.fallback is None else "fallback"
-        kept = self._kept(question, known, allowance, among, order[0])
+        if waits is not None or limited:
+            order = order_ready(order, known.trusted, names, waits, limited, rank)
+            if known.trusted is not None and order[0] != winner:
+                reason = "headroom" if winner in limited else "latency"
+        kept = self._kept(question, known, allowance, among, order[0], waits)
         if kept is None:
             return TargetChoice(order, reason, winner, known.cost)
         present, with_cache, keeps = kept
+        keeps = keeps and not (present in unready and order[0] not in unready)
         if keeps and present != order[0]:
             return TargetChoice(_first(present, order), "session", winner, with_cache)
         return TargetChoice(order, reason, winner, with_cache)
@@ -134,6 +152,7 @@ class TargetChooser:
         allowance: Allowance,
         among: Sequence[int],
         winner: int,
+        waits: PredictedWaits | None,
     ) -> tuple[int, PerTarget, bool] | None:
         """The conversation's target, the costs with its cache, and whether it is kept."""
         if question.opening:
@@ -150,7 +169,7 @@ class TargetChooser:
             return present, cost, True  # no forecast favours a switch
         keeps = keeps_target(
             np.zeros_like(cost) if p is None else p,
-            cost,
+            cost if waits is None else cost + waiting_dollars(waits, self._names),
             allowance.lam,
             present=present,
             winner=winner,

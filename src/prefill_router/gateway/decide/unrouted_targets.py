@@ -41,7 +41,7 @@ class UnroutedTargets:
         return [name for name in self.names if name not in cannot]
 
     def settled(self, question: RoutingRequest) -> tuple[str, Reason] | None:
-        """The one of them that must answer, and why; None where none must."""
+        """The one of them that must answer, or its endpoint, and why; None where none must."""
         name: str | None
         reason: Reason
         if question.named is not None:
@@ -54,7 +54,8 @@ class UnroutedTargets:
             name, reason = self._affinity.caller(question, cannot), "tool_loop"
         else:
             return None
-        return None if name is None or name not in self._targets else (name, reason)
+        known = name is not None and self._candidates.target_of(name) in self._targets
+        return (name, reason) if known and name is not None else None
 
     def choice(
         self,
@@ -78,7 +79,8 @@ class UnroutedTargets:
             RefusalError: It doesn't serve this endpoint, is too expensive, or isn't allowed for
                 the key.
         """
-        name, reason = settled
+        deployment, reason = settled
+        name = self._candidates.target_of(deployment)
         tokens = request_tokens(question, None)
         cost = self._cost(name, question, tokens)
         costs = None if cost is None else np.full(len(self.names), cost)
@@ -97,6 +99,7 @@ class UnroutedTargets:
             input_tokens=tokens,
             session=question.session,
             tool_loop=question.in_tool_loop,
+            deployment=None if name == deployment else deployment,
         )
 
     def _cost(self, name: str, question: RoutingRequest, tokens: int) -> float | None:

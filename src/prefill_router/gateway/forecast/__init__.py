@@ -3,6 +3,7 @@
 forecaster       the gateway's interface to forecasts: a cache and a queue, with deadlines
 queue            the queued requests, each prompt once, and which can be answered in time
 worker_process   starts, calls and ends the process
+shared_encoder   the same process, shared by several gateways over a Unix socket
 worker           the process itself, which forecasts a batch
 messages         the messages between the two
 

@@ -3,4 +3,11 @@ from .forecaster import (
     ForecasterState as ForecasterState,
     ForecasterStats as ForecasterStats,
 )
+from .messages import (
+    FrameError as FrameError,
+    pack_frame as pack_frame,
+    plain_options as plain_options,
+    receive_frame as receive_frame,
+)
+from .shared_encoder import SharedEncoder as SharedEncoder
 from .worker_process import NoForecastError as NoForecastError

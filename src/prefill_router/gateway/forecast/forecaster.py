@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, final
 
 from prefill_router.data import Prompt, prompt_key
@@ -20,6 +21,7 @@ from prefill_router.gateway.forecast.queue import (
     ForecastJob,
     ForecastQueue,
 )
+from prefill_router.gateway.forecast.shared_encoder import EncoderConnection, connect_encoder
 from prefill_router.gateway.forecast.worker_process import (
     EncoderGoneError,
     NoForecastError,
@@ -97,6 +99,7 @@ class ForecastCache:
             self._held.popitem(last=False)
 
 
+_Link = WorkerProcess | EncoderConnection
 _log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 30.0
 _BATCH_CHARACTERS = 1_000_000
@@ -114,6 +117,8 @@ class Forecaster:
     Args:
         folder: The router's folder.
         sources: Where its encoders are found; none may be a loaded encoder.
+        shared: The Unix socket of a process that several gateways share; None for a process of
+            its own.
         max_queue: The most prompts in the queue.
         max_batch: The most prompts in a batch.
         cache_entries: The most forecasts in the cache; 0 disables it.
@@ -135,6 +140,7 @@ class Forecaster:
         folder: PathOrUrl | str,
         *,
         sources: EncoderSources | None = None,
+        shared: Path | None = None,
         max_queue: int = 256,
         max_batch: int = 32,
         cache_entries: int = 4096,
@@ -148,6 +154,7 @@ class Forecaster:
         self._options = plain_options(
             location(folder), sources or EncoderSources(), threads=threads, reuse_bytes=reuse_bytes
         )
+        self._shared_path = shared
         self._pace = BatchTimeModel()
         self._waiting = ForecastQueue(
             most=max_queue, batch=max_batch, characters=_BATCH_CHARACTERS, pace=self._pace
@@ -159,7 +166,7 @@ class Forecaster:
         self._first_pause = self._pause = pause_seconds
         self._state: ForecasterState = "starting"
         self._hello: WorkerHello | None = None
-        self._link: WorkerProcess | None = None
+        self._link: _Link | None = None
         self._task: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self._batches = self._encoded = self._shared = self._restarts = 0
@@ -183,8 +190,8 @@ class Forecaster:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the encoder's process; None where there is none."""
-        return None if self._link is None else self._link.pid
+        """The process id of the encoder's own process; None where there is none."""
+        return self._link.pid if isinstance(self._link, WorkerProcess) else None
 
     def stats(self) -> ForecasterStats:
         """Counts for metrics."""
@@ -208,7 +215,7 @@ class Forecaster:
         """
         if self._task is not None or self._state == "closed":
             raise ConfigError("a forecaster can be started only once; make another")
-        self._link = await start_worker(self._options, seconds=self._start_seconds)
+        self._link = await self._linked()
         self._hello = self._link.hello
         self._pace.begin(self._hello.prompt_seconds)
         self._state = "ready"
@@ -280,7 +287,7 @@ class Forecaster:
             raise NoForecastError(found)
         return found
 
-    async def _run(self, link: WorkerProcess) -> None:
+    async def _run(self, link: _Link) -> None:
         """Serve until cancelled, and replace a process that fails."""
         while True:
             watching = asyncio.create_task(self._wake_at_end(link))
@@ -296,11 +303,11 @@ class Forecaster:
             await link.kill()
             link = await self._start_again()
 
-    async def _wake_at_end(self, link: WorkerProcess) -> None:
+    async def _wake_at_end(self, link: _Link) -> None:
         await link.gone.wait()
         self._arrived.set()
 
-    async def _serve(self, link: WorkerProcess) -> None:
+    async def _serve(self, link: _Link) -> None:
         while True:
             await self._arrived.wait()
             if link.gone.is_set():
@@ -313,7 +320,7 @@ class Forecaster:
             self._waiting.settled(asyncio.get_running_loop().time())
             self._pause = self._first_pause
 
-    async def _read(self, link: WorkerProcess, batch: list[ForecastJob]) -> None:
+    async def _read(self, link: _Link, batch: list[ForecastJob]) -> None:
         limit = self._hang_seconds + _PATIENCE * link.hello.prompt_seconds * len(batch)
         try:
             async with asyncio.timeout(limit):
@@ -334,13 +341,18 @@ class Forecaster:
                 self._memory.put(job.key, one)
             job.end(one)
 
-    async def _start_again(self) -> WorkerProcess:
+    async def _linked(self) -> _Link:
+        if self._shared_path is not None:
+            return await connect_encoder(self._shared_path, seconds=self._start_seconds)
+        return await start_worker(self._options, seconds=self._start_seconds)
+
+    async def _start_again(self) -> _Link:
         while True:
             await asyncio.sleep(self._pause)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             self._state = "starting"
             try:
-                self._link = link = await start_worker(self._options, seconds=self._start_seconds)
+                self._link = link = await self._linked()
             except ConfigError as error:
                 _log.warning("the encoder's process can't be started: %s", error)
             else:

@@ -9,12 +9,14 @@ import faulthandler
 import logging
 import os
 import re
+import socket
 import sys
 import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, BinaryIO
 
@@ -29,6 +31,7 @@ from prefill_router.gateway.forecast.messages import (
     read_frame,
     sources_of,
 )
+from prefill_router.gateway.forecast.shared_encoder import serve_clients
 from prefill_router.remote import location
 from prefill_router.router import Router, fingerprint
 
@@ -146,18 +149,34 @@ def main() -> int:
         return 1
     sys.excepthook = _log_without_message
     _send(sink, hello.to_dict())
+    if "socket" in options:
+        place = socket.socket(fileno=options["socket"])
+        works = serve_clients(
+            place,
+            source,
+            hello,
+            partial(_forecast, router),
+            works=partial(still_works, router),
+            most=options["most_prompts"],
+        )
+        return 0 if works else _BROKEN
     return _serve(router, source, sink)
 
 
 def _serve(router: Router, source: BinaryIO, sink: BinaryIO) -> int:
     while (asked := read_frame(source)) is not None:
-        begun = time.perf_counter()
-        found = forecast_each(router, [prompt_of(prompt) for prompt in asked["prompts"]])
-        seconds = time.perf_counter() - begun
-        _send(sink, {"found": [plain_found(one) for one in found], "seconds": seconds})
+        found, seconds = _forecast(router, asked["prompts"])
+        _send(sink, {"found": found, "seconds": seconds})
         if all(isinstance(one, str) for one in found) and not still_works(router):
             return _BROKEN
     return 0
+
+
+def _forecast(router: Router, prompts: Sequence[Any]) -> tuple[list[Any], float]:
+    """The results of prompts as plain values, and the seconds that they took."""
+    begun = time.perf_counter()
+    found = forecast_each(router, [prompt_of(prompt) for prompt in prompts])
+    return [plain_found(one) for one in found], time.perf_counter() - begun
 
 
 def _load(options: dict[str, Any]) -> tuple[Router, WorkerHello]:
@@ -173,7 +192,9 @@ def _load(options: dict[str, Any]) -> tuple[Router, WorkerHello]:
     router.forecast_many(_WARM_UP[:1])  # loads the networks
     torch, threads = sys.modules.get("torch"), options["threads"]
     if torch is not None:  # a router without a network needs none, and importing it takes seconds
-        torch.set_num_threads(max(1, torch.get_num_threads() - 1) if threads is None else threads)
+        others = options.get("gateways", 1)  # each needs a core
+        own = max(1, torch.get_num_threads() - others) if threads is None else threads
+        torch.set_num_threads(own)
     if options["reuse_bytes"]:
         router = with_shared_prefixes(router, options["reuse_bytes"])
     for prompt in _WARM_UP:

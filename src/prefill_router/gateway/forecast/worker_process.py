@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from collections import deque
 from contextlib import suppress
@@ -65,12 +66,12 @@ class WorkerProcess:
         except (OSError, FrameError) as error:
             raise EncoderGoneError(f"the encoder's process doesn't answer: {error}") from None
 
-    async def close(self) -> None:
-        """Let the process end after its current work; kill it if that takes over two seconds."""
+    async def close(self, *, seconds: float | None = _END_SECONDS) -> None:
+        """Let the process end after its current work; kill it if that takes longer than this."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         with suppress(TimeoutError):
-            async with asyncio.timeout(_END_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self.gone.wait()
         await self.kill()
 
@@ -112,12 +113,15 @@ class WorkerProcess:
             _log.info("encoder: %s", text)
 
 
-async def start_worker(options: Any, *, seconds: float) -> WorkerProcess:
+async def start_worker(
+    options: dict[str, Any], *, seconds: float, place: socket.socket | None = None
+) -> WorkerProcess:
     """Start a process, and wait until it is warm.
 
     Args:
         options: Its options, from `messages.plain_options`.
         seconds: The time limit.
+        place: The listening socket whose connections it answers, where several processes share it.
 
     Raises:
         ConfigError: It can't load the router or its encoder; the message is the process's.
@@ -130,12 +134,14 @@ async def start_worker(options: Any, *, seconds: float) -> WorkerProcess:
         start_new_session=True,  # Ctrl-C in the terminal must reach only the gateway
         limit=_BUFFER,
         env=_QUIET | os.environ,
+        pass_fds=() if place is None else (place.fileno(),),
     )
     link = WorkerProcess(process)
     is_ready = False
     try:
         async with asyncio.timeout(seconds):
-            link.hello = _hello(await link.ask(options))
+            shared = {} if place is None else {"socket": place.fileno()}
+            link.hello = _hello(await link.ask(options | shared))
         is_ready = True
     except TimeoutError:
         raise ConfigError(

@@ -1,9 +1,18 @@
-from .admission import FREE_BODY as FREE_BODY, KEY as KEY, Guard as Guard, address_of as address_of
+from .admission import (
+    FREE_BODY as FREE_BODY,
+    KEY as KEY,
+    Guard as Guard,
+    GuardedSend as GuardedSend,
+    address_of as address_of,
+)
 from .checks import (
+    ROUNDING as ROUNDING,
     BodyBudget as BodyBudget,
     HostNames as HostNames,
     KeyLimits as KeyLimits,
     RequestSlots as RequestSlots,
+    too_many_at_once as too_many_at_once,
+    too_many_per_minute as too_many_per_minute,
 )
 from .client_keys import (
     ClientKey as ClientKey,

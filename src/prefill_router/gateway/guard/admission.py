@@ -5,6 +5,7 @@ Some paths need a key, and some an admin key. Bodies are limited in size and in 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Literal, final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -65,14 +66,19 @@ class GuardedSend:
     Args:
         send: The server's `send`.
         of_page: Whether to add the page's headers.
+
+    Attributes:
+        started: Whether the response has begun.
+        before_end: Awaited before the last part of the response is sent; None for nothing.
     """
 
-    __slots__ = ("_of_page", "_send", "started")
+    __slots__ = ("_of_page", "_send", "before_end", "started")
 
     def __init__(self, send: Send, *, of_page: bool) -> None:
         self._send = send
         self._of_page = of_page
         self.started = False
+        self.before_end: Callable[[], Awaitable[None]] | None = None
 
     def __call__(self, message: Message) -> Awaitable[None]:
         """Send an ASGI message."""
@@ -83,7 +89,18 @@ class GuardedSend:
                 headers = [h for h in headers if h[0] not in _PAGE_NAMES]
                 headers.extend(PAGE_HEADERS)
             message["headers"] = headers
+        elif self.before_end is not None and not message.get("more_body", False):
+            return self._end(message, self.before_end)
         return self._send(message)
+
+    async def _end(self, message: Message, before: Callable[[], Awaitable[None]]) -> None:
+        await before()
+        await self._send(message)
+
+
+SharedAdmission = Callable[[ClientKey, GuardedSend], AbstractAsyncContextManager[None]]
+"""Admits a request by the limits that replicas share for its key, until the block ends; it raises
+as `KeyLimits.enter`."""
 
 
 @final
@@ -104,7 +121,12 @@ class Guard:
         body_budget: The memory for bodies.
         body_seconds: The time limit for a body.
         refused: Called with every refusal.
+
+    Attributes:
+        admit_shared: Admits requests where replicas share the limits of keys.
     """
+
+    admit_shared: SharedAdmission | None = None
 
     def __init__(
         self,
@@ -188,6 +210,11 @@ class Guard:
         most = self._limits.body_bytes
         if key is None:
             await self._pass(scope, receive, reply, most, BodyReservation(self._body_budget))
+            return
+        if self.admit_shared is not None:
+            held = BodyReservation(self._body_budget)
+            async with self.admit_shared(key, reply):
+                await self._pass(scope, receive, reply, most, held)
             return
         self._key_limits.enter(key)
         try:

@@ -205,7 +205,8 @@ def too_long(most_bytes: int) -> RefusalError:
     )
 
 
-_ROUNDING = 1e-6  # tolerance, in requests and in seconds
+ROUNDING = 1e-6
+"""The tolerance of limits, in requests and in seconds."""
 _SOON = 1  # seconds until a request refused for capacity may be retried
 
 
@@ -239,14 +240,20 @@ class KeyLimits:
         """
         state = self._state(key)
         if key.concurrent is not None and state.under_way >= key.concurrent:
-            raise _too_many(
-                f"the key {key.name!r} has {state.under_way} requests in flight, and may have "
-                f"{key.concurrent}; wait for one to end",
-                code="concurrency_limit_exceeded",
-                seconds=_SOON,
-            )
+            raise too_many_at_once(key, state.under_way)
         if key.requests_per_minute is not None:
-            self._take(state, key.requests_per_minute, key.name)
+            self._fill(state, key.requests_per_minute)
+            if state.filled < 1 - ROUNDING:
+                raise too_many_per_minute(key, state.filled)
+            state.filled -= 1
+        state.under_way += 1
+
+    def count(self, key: ClientKey) -> None:
+        """Count a request that was admitted elsewhere; `leave` must follow."""
+        state = self._state(key)
+        if key.requests_per_minute is not None:
+            self._fill(state, key.requests_per_minute)
+            state.filled = max(0.0, state.filled - 1)
         state.under_way += 1
 
     def leave(self, key: ClientKey) -> None:
@@ -262,17 +269,10 @@ class KeyLimits:
             self._states[key.name] = state
         return state
 
-    def _take(self, state: _KeyState, most: int, name: str) -> None:
+    def _fill(self, state: _KeyState, most: int) -> None:
         now = self._clock()
         state.filled = min(float(most), state.filled + (now - state.at) * most / 60)
         state.at = now
-        if state.filled < 1 - _ROUNDING:
-            raise _too_many(
-                f"the key {name!r} has used its {most} requests per minute; wait and try again",
-                code="rate_limit_exceeded",
-                seconds=math.ceil((1 - state.filled) * 60 / most - _ROUNDING),
-            )
-        state.filled -= 1
 
 
 @final
@@ -306,6 +306,21 @@ class RequestSlots:
     def leave(self) -> None:
         """Record the end of an admitted request."""
         self.under_way -= 1
+
+
+def too_many_at_once(key: ClientKey, under_way: int) -> RefusalError:
+    """The refusal of a request of a key that has as many in flight as it may."""
+    limit = f"{under_way} requests in flight, and may have {key.concurrent}"
+    message = f"the key {key.name!r} has {limit}; wait for one to end"
+    return _too_many(message, code="concurrency_limit_exceeded", seconds=_SOON)
+
+
+def too_many_per_minute(key: ClientKey, filled: float) -> RefusalError:
+    """The refusal of a request of a key whose bucket is filled with less than one request."""
+    most = key.requests_per_minute or 1
+    message = f"the key {key.name!r} has used its {most} requests per minute; wait and try again"
+    seconds = math.ceil((1 - filled) * 60 / most - ROUNDING)
+    return _too_many(message, code="rate_limit_exceeded", seconds=seconds)
 
 
 def _too_many(message: str, *, code: str, seconds: int) -> RefusalError:

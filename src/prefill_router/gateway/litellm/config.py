@@ -4,7 +4,8 @@ The format is documented at https://docs.litellm.ai/docs/proxy/configs and .../c
 """
 
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
@@ -19,7 +20,7 @@ from prefill_router.gateway.litellm.deployments import (
     TimeLimits,
     read_deployment,
 )
-from prefill_router.targets import Pool, Provider, Target
+from prefill_router.targets import PRICES, Pool, Provider, Target, TargetEndpoint
 from prefill_router.yaml_files import read_yaml
 
 _NO_COUNTERPART = "has no counterpart"
@@ -40,11 +41,10 @@ _WHY = {
     "cache": "answers aren't cached",
     "environment_variables": "set them where the gateway runs",
     "include": "other files aren't read; import each",
-    "litellm_params.weight": "the router chooses",
-    "litellm_params.order": "the router chooses",
     "litellm_params.num_retries": "num_retries of router_settings applies to all",
     "litellm_params.max_retries": "num_retries of router_settings applies to all",
 }
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
 _WHOLE = ("num_retries", "max_fallbacks", "allowed_fails")
 _TIMES = ("cooldown_time", "timeout", "stream_timeout")
 _PARTS = ("router_settings", "litellm_settings", "general_settings")
@@ -177,7 +177,7 @@ class ImportedConfig:
 def import_config(path: Path, *, environment: Mapping[str, str] | None = None) -> ImportedConfig:
     """Read LiteLLM's `config.yaml`.
 
-    Of several deployments of one `model_name`, the first usable one becomes the target.
+    Several deployments of one `model_name` become the endpoints of one target.
 
     Args:
         path: The file.
@@ -218,14 +218,14 @@ def _imported(value: dict[str, Any], environment: Mapping[str, str]) -> Imported
 
 
 class _ModelGroups:
-    """Deployments by the model name that clients use; the first usable one is taken."""
+    """Deployments by the model name that clients use."""
 
     def __init__(
         self, general: GeneralSettings, environment: Mapping[str, str], wrong: list[str]
     ) -> None:
         self._times = general.times
         self._environment = environment
-        self._taken: dict[str, Deployment] = {}
+        self._taken: dict[str, list[Deployment]] = {}
         self._failed: dict[str, list[str]] = {}
         self._wrong = wrong
         self._left: dict[tuple[str, str], list[str]] = {}
@@ -257,11 +257,8 @@ class _ModelGroups:
         except ConfigError as error:
             self._failed.setdefault(name, []).append(str(error))
             return
-        if name in self._taken:
-            self._leave(name, "model_list", "a target has one deployment, the first usable one")
-            return
-        self._taken[name] = read
-        self.notes[name] = read.notes
+        self._taken.setdefault(name, []).append(read)
+        self.notes[name] = tuple(dict.fromkeys((*self.notes.get(name, ()), *read.notes)))
         for what in read.unread:
             self._leave(name, what, _WHY.get(what, _NO_COUNTERPART))
 
@@ -298,22 +295,60 @@ class _ModelGroups:
             raise ConfigError("; ".join(wrong))
         if not self._taken:
             raise ConfigError("no entry of model_list can become a target")
-        return _pool(list(self._taken.values()))
+        return _pool(self._taken.values())
 
 
-def _pool(deployments: list[Deployment]) -> Pool:
+def _pool(groups: Iterable[list[Deployment]]) -> Pool:
     """Targets with the same endpoint, key and limits share their provider."""
     providers: dict[str, Provider] = {}
     shared: dict[Provider, str] = {}
     targets: list[Target] = []
-    for deployment in deployments:
-        name = shared.get(deployment.provider) if deployment.shared else None
-        if name is None:
-            own = deployment.provider.name
-            names = chain([own], (f"{own}-{number}" for number in count(2)))
-            name = next(one for one in names if one not in providers)
-            providers[name] = replace(deployment.provider, name=name)
-            if deployment.shared:
-                shared[deployment.provider] = name
-        targets.append(replace(deployment.target, provider=name))
+    for group in groups:
+        names = []
+        for deployment in group:
+            name = shared.get(deployment.provider) if deployment.shared else None
+            if name is None:
+                name = _unused(deployment.provider.name, providers)
+                providers[name] = replace(deployment.provider, name=name)
+                if deployment.shared:
+                    shared[deployment.provider] = name
+            names.append(name)
+        targets.append(_target(group, names))
     return Pool(tuple(targets), None, tuple(providers.values()))
+
+
+def _unused(own: str, taken: Container[str]) -> str:
+    names = chain([own], (f"{own}-{number}" for number in count(2)))
+    return next(one for one in names if one not in taken)
+
+
+def _target(group: list[Deployment], providers: list[str]) -> Target:
+    """The target of these deployments, which can do what all of them can."""
+    targets = [deployment.target for deployment in group]
+    first = targets[0]
+    if len(group) == 1:
+        return replace(first, provider=providers[0])
+    endpoints: dict[str, TargetEndpoint] = {}
+    for deployment, target, provider in zip(group, targets, providers, strict=True):
+        name = _unused(_ODD.sub("-", provider), endpoints)
+        prices = {price: getattr(target, price) for price in PRICES}
+        same = all(getattr(first, price) == value for price, value in prices.items())
+        endpoints[name] = TargetEndpoint(
+            name=name,
+            provider=provider,
+            model=target.model or target.name,
+            weight=deployment.weight,
+            priority=deployment.order,
+            **({} if same else prices),
+        )
+    windows = [t.context_tokens for t in targets if t.context_tokens is not None]
+    serves = [t.serves for t in targets if t.serves is not None]
+    return replace(
+        first,
+        provider=None,
+        model=None,
+        endpoints=tuple(endpoints.values()),
+        accepts=tuple(a for a in first.accepts if all(a in t.accepts for t in targets)),
+        context_tokens=min(windows, default=None),
+        serves=tuple(e for e in serves[0] if all(e in s for s in serves)) if serves else None,
+    )

@@ -191,6 +191,8 @@ class Deployment:
         shared: Whether it has no rate limits of its own, and so may share its provider.
         unread: The fields without a counterpart.
         notes: What was assumed.
+        weight: Its share of the calls, relative to the others of its name.
+        order: Its priority; LiteLLM calls those of a lower order first.
     """
 
     target: Target
@@ -198,6 +200,8 @@ class Deployment:
     shared: bool
     unread: tuple[str, ...]
     notes: tuple[str, ...]
+    weight: float
+    order: int
 
 
 @final
@@ -238,6 +242,7 @@ def read_deployment(
     priced = prices if None not in pair else dict.fromkeys(prices)
     target = _target(name, model, known, params, info, priced)
     limits, shared = _limits(top, params, times)
+    weight, order = params.number("weight"), params.whole("order", least=0)
     provider = Provider(
         name=serving,
         base_url=base_url,
@@ -249,6 +254,8 @@ def read_deployment(
         target=Target(**target, provider=serving),
         provider=provider,
         shared=shared,
+        weight=1.0 if weight is None else weight,
+        order=order or 0,
         unread=(
             *top.unread,
             *(f"litellm_params.{field}" for field in params.unread),

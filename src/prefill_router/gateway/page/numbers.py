@@ -22,8 +22,9 @@ from prefill_router.gateway.page.shapes import (
     Timeline,
     WhatIf,
 )
-from prefill_router.gateway.receipts import Recorded, read_receipts, summary
+from prefill_router.gateway.receipts import Recorded, read_receipts, recent, summary
 from prefill_router.gateway.runtime import health_checks
+from prefill_router.gateway.telemetry import RecentRequests
 
 if TYPE_CHECKING:
     from prefill_router.gateway.runtime import Gateway
@@ -33,6 +34,7 @@ _log = logging.getLogger(__name__)
 _HOUR, _DAY = 3600.0, 86_400.0
 _KEPT_SECONDS = 2.0  # how long sums over receipts are cached, since several pages may request them
 _NEEDED = 200
+_MOST_READ = 500  # receipts; reading them takes a twentieth of a second
 _MUCH_DRIFT = 0.25
 
 
@@ -44,7 +46,8 @@ class PageNumbers:
         self._gateway = gateway
         self._health = health_checks(gateway)
         self._spend: tuple[float, Spend] | None = None
-        self._summing = asyncio.Lock()
+        self._all: tuple[float, RecentRequests] | None = None
+        self._summing, self._reading = asyncio.Lock(), asyncio.Lock()
         self._failing_at, self._often = 0.0, list[str]()
 
     async def overview(self) -> Overview:
@@ -52,7 +55,8 @@ class PageNumbers:
         gateway, report = self._gateway, self._health.ready()
         light = gateway.live.loaded.light
         checks = report.value["checks"]
-        state, worse = report.value["state"], [*self._drifted(), *self._failing()]
+        latest = await self._recent()
+        state, worse = report.value["state"], [*self._drifted(), *self._failing(latest)]
         return Overview(
             state="degraded" if worse and state == "ready" else state,
             problems=[*(check["note"] for check in checks.values() if "note" in check), *worse],
@@ -62,11 +66,26 @@ class PageNumbers:
             lam=gateway.lam_left,
             lam_set=gateway.lam,
             lam_configured=gateway.settings.routing.lam,
-            requests_last_hour=gateway.recent.requests_last_hour(),
+            requests_last_hour=latest.requests_last_hour(),
             fallback_share=gateway.fallbacks.report().share,
             uptime_seconds=time.time() - gateway.began,
             version=__version__,
         )
+
+    async def _recent(self) -> RecentRequests:
+        """The latest requests: this process's, or by their receipts those of all workers."""
+        if self._gateway.siblings is None:
+            return self._gateway.recent
+        async with self._reading:
+            if self._all is None or time.monotonic() - self._all[0] > _KEPT_SECONDS:
+                try:
+                    found = await asyncio.to_thread(recent, self._receipts_url(), _MOST_READ)
+                except StoreError:
+                    return self._gateway.recent
+                every = RecentRequests()
+                every.fill(sorted(found, key=lambda one: one.at + one.outcome.total_seconds))
+                self._all = (time.monotonic(), every)
+            return self._all[1]
 
     def _drifted(self) -> list[str]:
         report = self._gateway.drift.report()
@@ -79,12 +98,12 @@ class PageNumbers:
             f"{report.largest:.2g}"
         ]
 
-    def _failing(self) -> list[str]:
+    def _failing(self, latest: RecentRequests) -> list[str]:
         """The targets that fail often, updated every two seconds."""
         now = time.monotonic()
         if now - self._failing_at > _KEPT_SECONDS:
             gateway = self._gateway
-            _, ended = gateway.recent.last_hour()
+            _, ended = latest.last_hour()
             pool = gateway.live.loaded.pool
             rows = [views.health(pool, name, gateway.breakers, ended) for name in pool.names]
             self._failing_at, self._often = now, views.failing(rows)
@@ -94,7 +113,7 @@ class PageNumbers:
         """The last hour, minute by minute."""
         minutes = [
             views.pick(MinuteView, {"at": 60.0 * minute.number}, minute)
-            for minute in self._gateway.recent.minutes()
+            for minute in (await self._recent()).minutes()
         ]
         return Timeline(until=60.0 * (time.time() // 60 + 1), minutes=minutes)
 
@@ -102,15 +121,15 @@ class PageNumbers:
         self, *, after: str | None, limit: int, outcome: str | None = None, part: str | None = None
     ) -> Decisions:
         """The requests that ended most recently."""
-        recent = self._gateway.recent
-        found = recent.since(
+        latest = await self._recent()
+        found = latest.since(
             after,
             limit,
             which=lambda receipt: (
                 outcome in (None, receipt.outcome.kind) and (part or "") in receipt.choice.id
             ),
         )
-        return Decisions(cursor=recent.cursor, decisions=[views.row(one) for one in found])
+        return Decisions(cursor=latest.cursor, decisions=[views.row(one) for one in found])
 
     async def decision(self, id: str) -> DecisionDetail | None:  # noqa: A002
         """Everything about one decision; None if there is none with this id."""
@@ -153,20 +172,20 @@ class PageNumbers:
 
     async def curve(self) -> CurveView:
         """The accuracy-cost curve of the recent requests."""
-        receipts = self._gateway.recent.all()
+        receipts = (await self._recent()).all()
         recorded = await asyncio.to_thread(Recorded.of, receipts)
         return await asyncio.to_thread(views.curve, recorded, receipts)
 
     async def whatif(self, lam: float) -> WhatIf:
         """What another lam would have changed; the setting stays as it is."""
-        recorded = await asyncio.to_thread(Recorded.of, self._gateway.recent.all())
+        recorded = await asyncio.to_thread(Recorded.of, (await self._recent()).all())
         return await asyncio.to_thread(views.whatif, recorded, now=self._gateway.lam, then=lam)
 
     async def targets(self) -> Targets:
         """The state and performance of the targets."""
         gateway = self._gateway
         pool = gateway.live.loaded.pool
-        since, ended = gateway.recent.last_hour()
+        since, ended = (await self._recent()).last_hour()
         return Targets(
             prices_date=pool.prices_date,
             since=since,
@@ -192,6 +211,5 @@ class PageNumbers:
     async def set_lam(self, lam: float) -> LamSet:
         """Set the trade-off of requests that give none, until the gateway ends."""
         before = self._gateway.lam
-        self._gateway.lam_set = lam
-        _log.warning("lam is %g from now on; it was %g", lam, before)
+        self._gateway.set_lam(lam)
         return LamSet(lam=lam, before=before)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -10,6 +10,7 @@ _log = logging.getLogger(__name__)
 
 BreakerState = Literal["closed", "open", "half_open"]
 """Closed: calls are made. Open: none is made. Half open: one call is tried."""
+_STATES: tuple[BreakerState, ...] = ("closed", "half_open", "open")
 _OPENED = "%s failed %d times in a row: it gets no calls but one every %g seconds, to test it"
 
 
@@ -24,19 +25,27 @@ class _Breaker:
 
 @final
 class Breakers:
-    """One breaker per target, by name; they survive a reload of the pool.
+    """One breaker per target or deployment, by name; they survive a reload of the pool.
 
     Args:
         failures: The failures in a row that open a breaker.
         seconds: The seconds that it stays open before one call is tried.
         clock: A monotonic clock, in seconds.
+
+    Attributes:
+        seconds: The seconds that a breaker stays open.
+        changed: Called with a target whose breaker opened or closed, where replicas share them.
+        claim: Claims a trial call for this replica, where replicas share breakers.
     """
 
     def __init__(
         self, *, failures: int, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most, self._seconds, self._clock = failures, seconds, clock
+        self._most, self.seconds, self._clock = failures, seconds, clock
         self._breakers: dict[str, _Breaker] = {}
+        self.changed: Callable[[str], None] | None = None
+        self.claim: Callable[[str], Awaitable[bool]] | None = None
+        self._deployments: Mapping[str, Sequence[str]] = {}
 
     @property
     def opened(self) -> Mapping[str, int]:
@@ -45,7 +54,11 @@ class Breakers:
 
     def set(self, *, failures: int, seconds: float) -> None:
         """Use other settings."""
-        self._most, self._seconds = failures, seconds
+        self._most, self.seconds = failures, seconds
+
+    def use_deployments(self, deployments: Mapping[str, Sequence[str]]) -> None:
+        """Tell the deployments of targets with several: a target's state is its best one's."""
+        self._deployments = deployments
 
     def allow(self, target: str) -> bool:
         """Whether a target may be called now; a half-open breaker allows only the first call.
@@ -57,17 +70,49 @@ class Breakers:
             return True
         now = self._clock()
         waits_for = breaker.opened_at if breaker.tried_at is None else breaker.tried_at
-        if now - waits_for < self._seconds:
+        if now - waits_for < self.seconds:
             return False
         breaker.tried_at = now
         return True
 
+    async def claimed(self, target: str) -> bool:
+        """Whether this replica may make the call that was allowed, since no other tries it."""
+        breaker = self._breakers.get(target)
+        if self.claim is None or breaker is None or breaker.tried_at is None:
+            return True
+        return await self.claim(target)
+
+    def learn(self, target: str, opened: float | None) -> None:
+        """Take over the state of a breaker from another replica.
+
+        Args:
+            target: The target.
+            opened: The seconds since its breaker opened; None where it is closed.
+        """
+        breaker = self._breakers.setdefault(target, _Breaker())
+        if opened is None:
+            breaker.opened_at = breaker.tried_at = None
+            breaker.failures = 0
+            return
+        if breaker.opened_at is None:
+            _log.warning("another replica found that %s fails: it gets no calls", target)
+        breaker.opened_at = self._clock() - opened
+        breaker.failures = max(breaker.failures, self._most)
+
+    def opened_for(self, target: str) -> float | None:
+        """The seconds since a breaker opened; None where it is closed."""
+        breaker = self._breakers.get(target)
+        found = None if breaker is None else breaker.opened_at
+        return None if found is None else self._clock() - found
+
     def state(self, target: str) -> BreakerState:
         """The state of one target's breaker."""
+        if target in self._deployments:
+            return min(map(self.state, self._deployments[target]), key=_STATES.index)
         breaker = self._breakers.get(target)
         if breaker is None or breaker.opened_at is None:
             return "closed"
-        waited = self._clock() - breaker.opened_at >= self._seconds
+        waited = self._clock() - breaker.opened_at >= self.seconds
         return "half_open" if waited else "open"
 
     def is_open(self, target: str) -> bool:
@@ -76,10 +121,13 @@ class Breakers:
 
     def retry_in(self, target: str) -> float | None:
         """Seconds until an open breaker allows one call; None where it is closed."""
+        if target in self._deployments:
+            waits = [self.retry_in(name) for name in self._deployments[target]]
+            return None if None in waits else min(wait for wait in waits if wait is not None)
         breaker = self._breakers.get(target)
         if breaker is None or breaker.opened_at is None:
             return None
-        return max(0.0, breaker.opened_at + self._seconds - self._clock())
+        return max(0.0, breaker.opened_at + self.seconds - self._clock())
 
     def failures(self, target: str) -> int:
         """The number of a target's failures in a row."""
@@ -107,17 +155,24 @@ class Breakers:
         tried = breaker.tried_at is not None
         if breaker.failures >= self._most and (breaker.opened_at is None or tried):
             if breaker.opened_at is None:
-                _log.warning(_OPENED, target, breaker.failures, self._seconds)
+                _log.warning(_OPENED, target, breaker.failures, self.seconds)
             breaker.opened_at, breaker.tried_at = self._clock(), None
             breaker.opened += 1
+            if self.changed is not None:
+                self.changed(target)
 
     def released(self, target: str) -> None:
         """Record a call that ended without saying anything about the target; another may try."""
         breaker = self._breakers.get(target)
-        if breaker is not None:
+        if breaker is not None and breaker.tried_at is not None:
             breaker.tried_at = None
+            if self.changed is not None:
+                self.changed(target)
 
     def _close(self, target: str, breaker: _Breaker) -> None:
-        if breaker.opened_at is not None:
-            _log.warning("%s answers again", target)
+        was_open = breaker.opened_at is not None
         breaker.opened_at = breaker.tried_at = None
+        if was_open:
+            _log.warning("%s answers again", target)
+            if self.changed is not None:
+                self.changed(target)

@@ -6,7 +6,7 @@ The attempts of a call are recorded and reported to the circuit breakers.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -14,6 +14,7 @@ from prefill_router.client import forms_of_key, without_key
 from prefill_router.gateway.errors import BrokenResponseError, ClientGoneError
 from prefill_router.gateway.proxy.circuit_breakers import Breakers
 from prefill_router.gateway.proxy.connections import ClientConnection, ResponseStream
+from prefill_router.gateway.proxy.deployments import DeploymentOrder, RateHeadroom
 from prefill_router.gateway.proxy.failures import (
     HARMLESS,
     RETRIED,
@@ -42,7 +43,11 @@ class ForwardContext:
     """The state that all calls share.
 
     Attributes:
-        lines: The endpoint of each target, by name.
+        lines: The endpoint of each deployment, by name.
+        target_of: The target of each deployment, by name.
+        deployments: The order of the deployments, for the targets that have several.
+        headroom: What remains of rate limits.
+        watched: The deployments whose rate limits matter.
         failures: The settings for failures.
         breakers: The circuit breakers of the targets.
         passing: Selects the response headers that the client gets.
@@ -51,6 +56,10 @@ class ForwardContext:
     """
 
     lines: Mapping[str, ProviderEndpoint]
+    target_of: Mapping[str, str]
+    deployments: Mapping[str, DeploymentOrder]
+    headroom: RateHeadroom
+    watched: Collection[str]
     failures: FailureSettings
     breakers: Breakers
     passing: Callable[[list[Header]], list[Header]]
@@ -141,10 +150,8 @@ async def _open_plain(
 
     An error may quote the target's key; then it isn't forwarded.
     """
-    facts, secret = (
-        ResponseMetadata(call.endpoint, secret=key),
-        None if key is None else key.encode(),
-    )
+    facts = ResponseMetadata(call.endpoint, secret=key)
+    secret = None if key is None else key.encode()
     if stream:
         return OpenResponse(
             status=arrival.status,
@@ -247,6 +254,7 @@ class CallAttempts:
 
     Attributes:
         attempts: The attempts that have ended.
+        deployment: The deployment that is being called or answers; None if none.
         wait: The shortest wait in seconds that a target asked for; None if none did.
     """
 
@@ -255,15 +263,15 @@ class CallAttempts:
     ) -> None:
         self._ways, self._call, self._client = ways, call, client
         self._clock = asyncio.get_running_loop().time
-        self._target: str | None = None
         self._began = 0.0
+        self.deployment: str | None = None
         self.attempts: list[TargetAttempt] = []
         self.wait: float | None = None
 
     @property
     def target(self) -> str | None:
         """The target that is being called or answers; None if none."""
-        return self._target
+        return None if self.deployment is None else self._ways.target_of[self.deployment]
 
     @property
     def last_asked(self) -> str | None:
@@ -279,27 +287,29 @@ class CallAttempts:
             status: The HTTP status of the target's response; None without one.
             silent: Whether to keep it from the target's breaker.
         """
-        target, self._target = self._target, None
-        if target is None:
+        name, self.deployment = self.deployment, None
+        if name is None:
             return
-        self._ways.under_way[target] -= 1
-        seconds = self._clock() - self._began
-        self.attempts.append(TargetAttempt(target=target, end=end, status=status, seconds=seconds))
-        if not silent:
-            self._report(target, end)
+        self._ways.under_way[self._ways.target_of[name]] -= 1
+        self._add(name, end, status, self._clock() - self._began)
+        breakers = self._ways.breakers
+        if not silent and (end == "answered" or end in HARMLESS):
+            breakers.succeeded(name)
+        elif not silent:
+            (breakers.released if end == "disconnected" else breakers.failed)(name)
 
-    def _report(self, target: str, end: AttemptEnd) -> None:
-        if end == "answered" or end in HARMLESS:
-            self._ways.breakers.succeeded(target)
-        elif end == "disconnected":
-            self._ways.breakers.released(target)
-        else:
-            self._ways.breakers.failed(target)
+    def _add(self, name: str, end: AttemptEnd, status: int | None, seconds: float) -> None:
+        target = self._ways.target_of[name]
+        at = None if target == name else name
+        self.attempts.append(
+            TargetAttempt(target=target, end=end, status=status, seconds=seconds, deployment=at)
+        )
 
     async def find_answer(self) -> OpenResponse | TargetRefusal | None:
         """Find an answer that has begun, or a refusal that only the client can resolve, or None.
 
-        Targets with an open breaker are skipped, unless all have one.
+        Targets with an open breaker are skipped, unless all have one. A target fails when all its
+        deployments have.
 
         Raises:
             ClientGoneError: The client has disconnected.
@@ -310,55 +320,79 @@ class CallAttempts:
         for target in order:
             if asked == self._ways.failures.targets:
                 break
-            if not self._ways.breakers.allow(target):
-                self.attempts.append(
-                    TargetAttempt(target=target, end="breaker_open", status=None, seconds=0.0)
-                )
+            here = await self._ask_target(target)
+            if here is None:
                 continue
-            asked += 1
-            found = await self._ask(target)
+            asked, found = asked + 1, here
             if isinstance(found, OpenResponse) or found.end == "refused":
                 break
         if found is None:
-            found = await self._ask(order[0])
+            found = await self._ask(self._deployments(order[0])[0])
         if isinstance(found, OpenResponse):
             return found
         ends = {attempt.end for attempt in self.attempts if attempt.end != "breaker_open"}
         only_client = self.attempts[-1].end == "refused" or ends == {"context_too_long"}
         return found.refusal if only_client else None
 
-    async def _ask(self, target: str) -> OpenResponse | AttemptFailedError:
-        """Call one target, with retries where they may help."""
+    def _deployments(self, target: str) -> Sequence[str]:
+        order, call = self._ways.deployments.get(target), self._call
+        return (target,) if order is None else order(call.conversation, call.input_tokens)
+
+    async def _ask_target(self, target: str) -> OpenResponse | AttemptFailedError | None:
+        """Call a target's deployments until one answers; None where all have an open breaker.
+
+        Only the last one is retried: for the others, the next one is the retry.
+        """
+        breakers, found = self._ways.breakers, None
+        names = self._deployments(target)
+        for place, name in enumerate(names, 1):
+            if not (breakers.allow(name) and await breakers.claimed(name)):
+                self._add(name, "breaker_open", None, 0.0)
+                continue
+            is_last = all(breakers.is_open(other) for other in names[place:])
+            found = await self._ask(name, retries=self._ways.failures.retries if is_last else 0)
+            if isinstance(found, OpenResponse) or found.end == "refused":
+                break
+        return found
+
+    async def _ask(
+        self, name: str, *, retries: int | None = None
+    ) -> OpenResponse | AttemptFailedError:
+        """Call one deployment, with retries where they may help."""
         failures, only_limited = self._ways.failures, True
-        for turn in range(failures.retries + 1):
-            found = await self._try(target)
+        retries = failures.retries if retries is None else retries
+        for turn in range(retries + 1):
+            found = await self._try(name)
             if isinstance(found, OpenResponse):
                 return found
             pause = failures.backoff_seconds * 2**turn * self._ways.chance.uniform(0.5, 1.0)
-            is_last = turn == failures.retries or found.end not in RETRIED
+            is_last = turn == retries or found.end not in RETRIED
             if found.wait is not None:
                 self.wait = found.wait if self.wait is None else min(self.wait, found.wait)
                 is_last |= found.wait > _PATIENCE
                 pause = max(pause, found.wait)
             only_limited &= found.end == "rate_limited"
             if only_limited and is_last:
-                self._ways.breakers.failed(target)
-            if is_last or self._ways.breakers.state(target) == "open":
+                self._ways.breakers.failed(name)
+            if is_last or self._ways.breakers.state(name) == "open":
                 break
             await self._client.wait(pause)
         return found
 
-    async def _try(self, target: str) -> OpenResponse | AttemptFailedError:
-        self._target, self._began = target, self._clock()
-        self._ways.under_way[target] += 1
+    async def _try(self, name: str) -> OpenResponse | AttemptFailedError:
+        ways, self.deployment, self._began = self._ways, name, self._clock()
+        ways.under_way[ways.target_of[name]] += 1
         try:
-            line = self._ways.lines[target]
-            opened = await open_answer(self._call, target, line, self._client)
+            opened = await open_answer(self._call, name, ways.lines[name], self._client)
         except AttemptFailedError as failure:
             if failure.end == "disconnected":
                 raise ClientGoneError from None
             # a rate limit that a retry overcomes says nothing about the target
             self.end(failure.end, status=failure.status, silent=failure.end == "rate_limited")
+            if name in ways.watched and failure.end == "rate_limited":
+                ways.headroom.refused(name, failure.wait)
             return failure
-        self._ways.breakers.began(target)
+        if name in ways.watched:
+            ways.headroom.observe(name, opened.headers)
+        ways.breakers.began(name)
         return opened

@@ -20,6 +20,7 @@ from prefill_router.gateway.proxy.connections import (
     ResponseStream,
     Send,
 )
+from prefill_router.gateway.proxy.deployments import DeploymentOrder, RateHeadroom
 from prefill_router.gateway.proxy.failover import (
     CallAttempts,
     ForwardContext,
@@ -66,9 +67,12 @@ class Forwarder:
     Args:
         pool: The targets.
         failures: The settings for failures.
-        breakers: The circuit breakers of its targets; they may outlive it.
+        breakers: The circuit breakers of its deployments; they may outlive it.
         passing: Selects the response headers that the client gets.
         environment: The variables that hold the keys; by default the process's environment.
+        headroom: What remains of rate limits; it may outlive it too.
+        watch_all: Whether to read the rate limits of all targets, not only of those with several
+            endpoints.
 
     Raises:
         ConfigError: A key isn't set or isn't valid, a target has no endpoint, or the
@@ -83,6 +87,8 @@ class Forwarder:
         breakers: Breakers,
         passing: Callable[[list[Header]], list[Header]],
         environment: Mapping[str, str] | None = None,
+        headroom: RateHeadroom | None = None,
+        watch_all: bool = False,
     ) -> None:
         keys = provider_keys(pool, os.environ if environment is None else environment)
         lines = {p: ProviderEndpoint(p, key, failures=failures) for p, key in keys.items()}
@@ -90,8 +96,15 @@ class Forwarder:
         self._breakers = breakers
         self._lines = tuple(lines.values())
         self._under_way: Counter[str] = Counter()
+        headroom = RateHeadroom() if headroom is None else headroom
+        several = {t.name: DeploymentOrder(t, headroom) for t in pool if t.endpoints}
+        deployed = pool.deployed
         self._ways = ForwardContext(
-            lines={name: lines[pool.provider_of(name)] for name in pool.names},
+            lines={name: lines[deployed.provider_of(name)] for name in deployed.names},
+            target_of=pool.target_of,
+            deployments=several,
+            headroom=headroom,
+            watched={n for n, of in pool.target_of.items() if watch_all or of in several},
             failures=failures,
             breakers=breakers,
             passing=passing,
@@ -197,11 +210,10 @@ class ProxyCall:
         arrival: ResponseStream,
         watch: StreamObserver | PassthroughStream,
     ) -> None:
-        line = self._ways.lines[self._track.target or ""]
-        piece = answer.body
-        name, target = answer.facts.response_id, self._target
-        if self._call.named is not None and name is not None and target is not None:
-            self._call.named(target, name)
+        deployment = self._track.deployment or ""
+        line, piece, name = self._ways.lines[deployment], answer.body, answer.facts.response_id
+        if self._call.named is not None and name is not None:
+            self._call.named(deployment, name)
         try:
             await self._client.start(answer.status, self._headers(answer.headers))
             self._first_byte = self._clock()
@@ -310,16 +322,18 @@ class ProxyCall:
         if facts is not None:
             usage, guessed = facts.usage(input_tokens=self._call.input_tokens)
         now, first = self._clock(), self._first_byte
+        attempts = tuple(self._track.attempts)
         outcome = RequestOutcome(
             kind=kind,
             target=self._target,
             status=status,
-            attempts=tuple(self._track.attempts),
+            attempts=attempts,
             usage=usage,
             usage_is_estimated=bool(guessed),
             response_id=facts.response_id if facts is not None else None,
             tool_calls=facts.tool_calls if facts is not None else (),
             first_byte_seconds=None if first is None else first - self._began,
             total_seconds=now - self._began,
+            deployment=attempts[-1].deployment if attempts and self._target is not None else None,
         )
         await self._call.finished(outcome)

@@ -10,6 +10,7 @@ from .explanation import (
     explain as explain,
     scale_details as scale_details,
 )
+from .postgres import postgres_options as postgres_options, unreachable as unreachable
 from .reader import (
     RequestSpend as RequestSpend,
     SessionTurn as SessionTurn,

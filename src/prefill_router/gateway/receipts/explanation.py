@@ -4,7 +4,7 @@ For that, and for replaying it at another lam, a receipt's `details` have the po
 the cost scale of Equation 2, and the settings by which a conversation keeps its target.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, final
@@ -14,7 +14,7 @@ import numpy as np
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.receipts.rows import Feedback
-from prefill_router.gateway.records import Receipt
+from prefill_router.gateway.records import PredictedWaits, Receipt, RoutingDecision
 from prefill_router.gateway.types import FallbackReason, OutcomeKind, Reason
 from prefill_router.policy import Cascade, Policy, from_dict
 from prefill_router.router import Decision, decide
@@ -27,6 +27,8 @@ _REASONS: Mapping[Reason, str] = {
     "fallback": "there was no forecast that could be used",
     "share": "the request is outside the routed share of the traffic",
     "stored": "the request continues a response that this target keeps",
+    "latency": "the policy's choice is predicted to be too slow",
+    "headroom": "the rate limits of the policy's choice allow no further request",
 }
 _FALLBACKS: Mapping[FallbackReason, str] = {
     "deadline": "the forecast took longer than its deadline",
@@ -57,6 +59,7 @@ class TargetLine:
         probability: Predicted probability of a correct answer; None without a forecast.
         estimated_cost: Estimated cost in US dollars; None where unknown.
         score: The score of Equation 2 at the decision's lam; None where it can't be computed.
+        seconds: Predicted seconds of waiting; None where unknown.
         excluded: Why it couldn't answer; None where it could.
     """
 
@@ -65,6 +68,7 @@ class TargetLine:
     probability: float | None
     estimated_cost: float | None
     score: float | None
+    seconds: float | None
     excluded: str | None
 
 
@@ -91,7 +95,8 @@ class Explanation:
         receipt, choice, outcome = self.receipt, self.receipt.choice, self.receipt.outcome
         when = datetime.fromtimestamp(receipt.at, UTC).isoformat(sep=" ", timespec="milliseconds")
         asked = f"{choice.id}: {receipt.endpoint} for {receipt.requested}, {when}"
-        who = f" by {outcome.target}" if outcome.target and outcome.kind == "answered" else ""
+        by = outcome.deployment or outcome.target
+        who = f" by {by}" if by and outcome.kind == "answered" else ""
         end = f"{_OUTCOMES[outcome.kind]}{who}, status {outcome.status}"
         why = f"{choice.target} was chosen: {_REASONS[choice.reason]}"
         if choice.fallback is not None:
@@ -108,6 +113,7 @@ class Explanation:
             lines.append(f"lam = {choice.lam:g}{by}{less}")
         if choice.policy_target not in (None, choice.target):
             lines.append(f"the policy alone would have chosen {choice.policy_target}")
+        lines += _waiting(choice)
         if self.decision is not None:
             below, above = self.decision.changes_below, self.decision.changes_above
             if below is not None:
@@ -122,14 +128,7 @@ class Explanation:
         hidden = {"choice", "outcome", "prompt", "details"}
         return {
             **{name: value for name, value in vars(self.receipt).items() if name not in hidden},
-            "choice": {
-                name: dict(value)
-                if isinstance(value, Mapping)
-                else list(value)
-                if isinstance(value, tuple)
-                else value
-                for name, value in vars(self.receipt.choice).items()
-            },
+            "choice": {name: _plain(value) for name, value in vars(self.receipt.choice).items()},
             "outcome": asdict(self.receipt.outcome),
             "details": dict(self.receipt.details),
             "prompt_kept": self.receipt.prompt is not None,
@@ -138,6 +137,27 @@ class Explanation:
             "policy_alone": None if self.decision is None else self.decision.to_dict(),
             "feedback": [asdict(feedback) for feedback in self.feedback],
         }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, PredictedWaits):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _waiting(choice: RoutingDecision) -> Iterator[str]:
+    """What waiting and rate limits meant for the choice."""
+    waits = choice.waits
+    if waits is not None and waits.deadline_seconds is not None:
+        late = [name for name in choice.order if waits.is_late(name)]
+        found = f"predicted to take longer: {', '.join(late)}" if late else "all were in time"
+        yield f"deadline of {waits.deadline_seconds:g} s: {found}"
+    if waits is not None and waits.dollars_per_second:
+        yield f"a second of waiting cost ${waits.dollars_per_second:g}"
+    if choice.limited:
+        yield f"without headroom in their rate limits: {', '.join(choice.limited)}"
 
 
 def explain(receipt: Receipt, feedback: Sequence[Feedback] = ()) -> Explanation:
@@ -154,6 +174,7 @@ def explain(receipt: Receipt, feedback: Sequence[Feedback] = ()) -> Explanation:
             probability=choice.correctness.get(name),
             estimated_cost=choice.estimated_cost.get(name),
             score=scores.get(name),
+            seconds=None if choice.waits is None else choice.waits.seconds.get(name),
             excluded=choice.excluded.get(name),
         )
         for name in names

@@ -33,6 +33,8 @@ _REASONS: Mapping[str, str] = {
     "permission denied": "the user lacks the permission",
     "starting up": "it is starting up",
     "shutting down": "it is shutting down",
+    "server closed": "the connection was lost",
+    "terminating connection": "it ended the connection",
     "no pg_hba.conf entry": "it accepts no connections from this host",
     "SSL": "the SSL settings don't fit the server",
 }
@@ -46,9 +48,7 @@ class PostgresStore(Store):
         with optional_imports("a receipts URL of PostgreSQL"):
             import psycopg
         self._psycopg, self._create = psycopg, create
-        self._options = _options(url)
-        host, port = self._options.get("host", "the default host"), self._options.get("port")
-        self.place = f"PostgreSQL at {host}{f':{port}' if port else ''}"
+        self._options, self.place = postgres_options(url)
         self._connection: psycopg.Connection | None = None
         self._prepared = False
         self._connected()
@@ -106,14 +106,23 @@ class PostgresStore(Store):
             self.close()
         if isinstance(error, self._psycopg.DataError | self._psycopg.IntegrityError):
             return RowError(f"{self.place} rejected a row ({type(error).__name__})")
-        message = str(error)
-        known = (words for part, words in _REASONS.items() if part in message)
-        kind = next(known, error.sqlstate or type(error).__name__)
-        return DownError(f"{self.place} can't be used now: {kind}", kind=kind)
+        return unreachable(self.place, error)
 
 
-def _options(url: str) -> dict[str, Any]:
-    """The connection options of libpq, with time limits.
+def unreachable(place: str, error: "psycopg.Error") -> DownError:
+    """The error to raise where a database can't be used now; it quotes nothing of libpq."""
+    message = str(error)
+    known = (words for part, words in _REASONS.items() if part in message)
+    kind = next(known, error.sqlstate or type(error).__name__)
+    return DownError(f"{place} can't be used now: {kind}", kind=kind)
+
+
+def postgres_options(url: str, *, of: str = "the receipts'") -> tuple[dict[str, Any], str]:
+    """The connection options of libpq, with time limits, and the place without a password.
+
+    Args:
+        url: `postgresql://...`.
+        of: Whose URL it is, for the error.
 
     Raises:
         ConfigError: The URL can't be read; it isn't quoted.
@@ -125,8 +134,10 @@ def _options(url: str) -> dict[str, Any]:
         given = conninfo_to_dict(url)
     except psycopg.Error:
         raise ConfigError(
-            "the receipts' URL can't be read as postgresql://USER@HOST:PORT/NAME; special "
+            f"{of} URL can't be read as postgresql://USER@HOST:PORT/NAME; special "
             "characters of a password are written as %XX, or give it in PGPASSWORD"
         ) from None
     limits = {"connect_timeout": _CONNECT_SECONDS, "tcp_user_timeout": _STATEMENT_SECONDS * 1000}
-    return {**limits, "application_name": "prefill-router", **given}
+    host, port = given.get("host", "the default host"), given.get("port")
+    place = f"PostgreSQL at {host}{f':{port}' if port else ''}"
+    return {**limits, "application_name": "prefill-router", **given}, place

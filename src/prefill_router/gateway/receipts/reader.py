@@ -47,6 +47,7 @@ class SessionTurn:
         tool_calls: The ids of the tool calls in the answer.
         response_id: The answer's own id, where its target keeps it (Responses).
         key: The name of the client's key; None where the gateway has no keys.
+        deployment: Which of the target's endpoints answered; None where it has only one.
     """
 
     session: str | None
@@ -56,6 +57,7 @@ class SessionTurn:
     tool_calls: tuple[str, ...]
     response_id: str | None
     key: str | None = None
+    deployment: str | None = None
 
 
 def read_receipts(
@@ -183,7 +185,8 @@ def sessions_since(url: str, since: float) -> Iterator[SessionTurn]:
             kept = known.get("response_id") if endpoint == "responses" else None
             if outcome == "cut":
                 session, calls = None, ()
-            yield SessionTurn(session, who, tokens, at, calls, kept, key)
+            place = (known.get("deployments") or [None])[-1]
+            yield SessionTurn(session, who, tokens, at, calls, kept, key, place)
 
 
 def latest_feedback(url: str, ids: Sequence[str] | None = None) -> dict[str, list[Feedback]]:

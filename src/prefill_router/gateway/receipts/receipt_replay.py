@@ -19,6 +19,7 @@ from prefill_router.gateway.receipts.replay_table import (
 )
 from prefill_router.gateway.receipts.rows import prompt_of
 from prefill_router.gateway.records import Receipt
+from prefill_router.gateway.settings import LatencySettings
 from prefill_router.progress import Progress
 from prefill_router.targets import Pool
 
@@ -81,16 +82,28 @@ class Replay:
     sessions: bool = False
 
 
-def replay(recorded: Recorded, lams: Sequence[float], *, notes: Sequence[str] = ()) -> Replay:
+LATENCY = "with this latency"
+"""The name of the setting with other settings of latency."""
+
+
+def replay(
+    recorded: Recorded,
+    lams: Sequence[float],
+    *,
+    latency: LatencySettings | None = None,
+    notes: Sequence[str] = (),
+) -> Replay:
     """Decide recorded requests again.
 
     Args:
         recorded: The requests.
         lams: The trade-offs to try; each request's own is tried too.
+        latency: Settings of latency to try, at each request's own lam; None for none.
         notes: Remarks on the figures.
 
     Raises:
-        DataError: No request can be decided again; the message says why.
+        DataError: No request can be decided again, or none has predicted waiting for `latency`; the
+            message says why.
         ConfigError: A lam is outside [0, 1].
     """
     check_any(recorded)
@@ -100,6 +113,9 @@ def replay(recorded: Recorded, lams: Sequence[float], *, notes: Sequence[str] = 
         replay_setting(recorded, "at its own lam", own),
         *(replay_setting(recorded, f"lam = {lam:g}", recorded.at(lam)) for lam in lams),
     ]
+    if latency is not None:
+        tried = recorded.with_latency(latency).at_own_lam()
+        settings.append(replay_setting(recorded, LATENCY, tried))
     return Replay(recorded, tuple(settings), tuple(notes))
 
 

@@ -7,6 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -14,13 +15,16 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.cost import CostScale
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, DataError
+from prefill_router.gateway.decide import order_ready, policy_order
 from prefill_router.gateway.receipts.explanation import policy_of, scale_of
-from prefill_router.gateway.records import Receipt
+from prefill_router.gateway.records import PredictedWaits, Receipt
+from prefill_router.gateway.settings import LatencySettings
 from prefill_router.policy import LambdaPath, Policy
 
 PerCell = Float[NDArray[np.float64], "request target"]
 PerRequest = Float[NDArray[np.float64], " request"]
+PerTarget = Float[NDArray[np.float64], " target"]
 TargetColumns = Int[NDArray[np.int64], " request"]
 
 
@@ -82,6 +86,7 @@ class Recorded:
         alone: The column of the target that the policy alone chose.
         observed: Observed US dollars where `chosen` answered; NaN where unknown.
         input_tokens: Estimated input tokens of the whole request.
+        waits: The predicted waiting of each request; None where it didn't count.
         path: The winners over lam.
         left_out: The number of receipts that can't be decided again, by reason.
     """
@@ -99,6 +104,7 @@ class Recorded:
     alone: TargetColumns
     observed: PerRequest
     input_tokens: PerRequest
+    waits: tuple[PredictedWaits | None, ...]
     path: LambdaPath
     left_out: Mapping[str, int]
 
@@ -140,20 +146,55 @@ class Recorded:
         more = ("chosen", "alone", "observed", "input_tokens")
         part = {name: getattr(self, name)[rows] for name in (*tables, *more)}
         ids = tuple(self.ids[i] for i in rows)
-        return replace(self, ids=ids, policies=tuple(self.policies[i] for i in rows), **part)
+        objects: dict[str, Any] = {
+            name: tuple(getattr(self, name)[i] for i in rows) for name in ("policies", "waits")
+        }
+        return replace(self, ids=ids, **objects, **part)
+
+    def with_latency(self, settings: LatencySettings) -> "Recorded":
+        """The requests with another effect of their predicted waiting, in seconds as recorded.
+
+        Raises:
+            DataError: No request has any.
+        """
+        if not any(self.waits):
+            raise DataError(
+                "no receipt has predicted waiting; set routing.latency, which is only recorded "
+                "where it is {}, and replay what comes then"
+            )
+        effect = {name: getattr(settings, name) for name in _EFFECT}
+        waits = (None if w is None else replace(w, **effect) for w in self.waits)
+        return replace(self, waits=tuple(waits))
 
     def at(self, lam: float) -> TargetColumns:
-        """The columns of the targets that the policies choose at one lam."""
-        return self.path.at(lam)
+        """The columns of the targets that are chosen at one lam."""
+        return self._quick(self.path.at(lam), np.full(len(self), lam))
 
     def at_own_lam(self) -> TargetColumns:
-        """The columns of the targets that the policies choose at each request's own lam."""
+        """The columns of the targets that are chosen at each request's own lam."""
         path, lam = self.path, np.repeat(self.lam, np.diff(self.path.start))
         begun = (path.lam < lam) | (path.lam == 0) | (lam == 1)
         before = np.concatenate([[0], np.cumsum(begun)])
         count = before[path.start[1:]] - before[path.start[:-1]]
-        who: TargetColumns = path.target[path.start[:-1] + count - 1]
-        return who
+        return self._quick(path.target[path.start[:-1] + count - 1], self.lam)
+
+    def _quick(self, who: TargetColumns, lam: PerRequest) -> TargetColumns:
+        """The choices where waiting counts, by the gateway's own rule."""
+        found: TargetColumns = who.copy()
+        known = self.may_answer & ~np.isnan(self.correctness + self.estimated_cost)
+        for row, waits in enumerate(self.waits):
+            if waits is None or (waits.deadline_seconds is None and not waits.dollars_per_second):
+                continue
+            order = sorted(np.flatnonzero(known[row]).tolist(), key=int(who[row]).__ne__)
+            p, rank = self.correctness[row], partial(self._rank, row, float(lam[row]))
+            found[row] = order_ready(order, p, self.targets, waits, (), rank)[0]
+        return found
+
+    def _rank(
+        self, row: int, lam: float, p: PerTarget, dollars: PerTarget, among: list[int]
+    ) -> list[int]:
+        cost = CostScale(*self.scales[row].tolist()).normalise(self.estimated_cost[row] + dollars)
+        return policy_order(self.policies[row], p, cost, lam, names=self.targets, among=among)
 
     def point(self, who: TargetColumns) -> ReplayPoint:
         """The expected result of a choice, over known values; NaN where there are none."""
@@ -242,7 +283,8 @@ def _mean(column: NDArray[np.float64]) -> float:
     return float(known.mean()) if len(known) else float("nan")
 
 
-_AGAIN = ("policy", "session", "share")
+_EFFECT = ("deadline_seconds", "dollars_per_second", "keep")
+_AGAIN = ("policy", "session", "share", "latency", "headroom")
 _WITHOUT: Mapping[str, str] = {
     "named": "the client named the target",
     "tool_loop": "was in a tool loop",
@@ -257,6 +299,7 @@ class _Rows:
     def __init__(self) -> None:
         self._ids: list[str] = []
         self._each: list[Policy] = []
+        self._waits: list[PredictedWaits | None] = []
         self._columns: dict[str, int] = {}
         self._left_out: Counter[str] = Counter()
         self._policies: dict[str, Policy] = {}
@@ -271,7 +314,7 @@ class _Rows:
         choice, outcome, costs = receipt.choice, receipt.outcome, _costs(receipt)
         for name, probability in choice.correctness.items():
             column = self._columns.setdefault(name, len(self._columns))
-            may = name in choice.order
+            may = name in choice.order and name not in choice.limited
             self._cells.extend((len(self._ids), column, probability, costs[name], may))
         observed = receipt.cost if outcome.target == choice.target else None
         self._numbers.extend(
@@ -286,6 +329,7 @@ class _Rows:
         )
         self._ids.append(choice.id)
         self._each.append(self._policies.setdefault(repr(policy), policy))
+        self._waits.append(choice.waits)
 
     def table(self) -> Recorded:
         """The requests as tables, without their path."""
@@ -309,6 +353,7 @@ class _Rows:
             alone=alone.astype(np.int64),
             observed=observed,
             input_tokens=tokens,
+            waits=tuple(self._waits),
             path=LambdaPath(np.zeros(1, np.int64), np.zeros(0), np.zeros(0, np.int64)),
             left_out=self._left_out,
         )

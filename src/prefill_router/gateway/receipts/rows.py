@@ -15,7 +15,13 @@ from typing import Any, Literal, NamedTuple, final
 from prefill_router.client import Usage
 from prefill_router.data import Message, Prompt
 from prefill_router.errors import CorruptError, DataError
-from prefill_router.gateway.records import Receipt, RequestOutcome, RoutingDecision, TargetAttempt
+from prefill_router.gateway.records import (
+    PredictedWaits,
+    Receipt,
+    RequestOutcome,
+    RoutingDecision,
+    TargetAttempt,
+)
 
 Kind = Literal["text", "real", "integer"]
 Value = str | int | float | None
@@ -122,6 +128,12 @@ def _count(name: str, receipt: Receipt) -> int | None:
     return count
 
 
+def _deployments(attempts: Sequence[TargetAttempt]) -> dict[str, list[str | None]]:
+    """The deployment of each attempt, if one of the targets has several endpoints."""
+    found = [attempt.deployment for attempt in attempts]
+    return {"deployments": found} if any(found) else {}
+
+
 _COMPUTED: Mapping[str, Callable[[Receipt], Any]] = {
     "target": _target,
     "probability": lambda receipt: receipt.choice.correctness.get(_target(receipt)),
@@ -134,11 +146,14 @@ _COMPUTED: Mapping[str, Callable[[Receipt], Any]] = {
         "estimated": receipt.outcome.usage_is_estimated,
         "response_id": receipt.outcome.response_id,
         "tool_calls": receipt.outcome.tool_calls,
+        **_deployments(receipt.outcome.attempts),
     },
     "details": lambda receipt: {
         **receipt.details,
         **({"cached": dict(receipt.choice.cached)} if receipt.choice.cached else {}),
         **({"opening": True} if receipt.choice.opening else {}),
+        **({"waits": vars(receipt.choice.waits)} if receipt.choice.waits is not None else {}),
+        **({"limited": receipt.choice.limited} if receipt.choice.limited else {}),
     },
     **{name: partial(_count, name) for name in _COUNTS},
 }
@@ -169,12 +184,19 @@ def from_row(row: Sequence[Any]) -> Receipt:
         answer, details, choice = value["answer"], value["details"], fields["choice"]
         choice["order"] = tuple(choice["order"])
         choice |= {name: details.pop(name) for name in ("opening", "cached") if name in details}
+        choice["limited"] = tuple(details.pop("limited", ()))
+        waits = details.pop("waits", None)
+        choice["waits"] = None if waits is None else PredictedWaits(**waits)
+        made = value["attempts"]
+        places = answer.get("deployments", [None] * len(made))
+        if made and fields["outcome"]["target"] is not None:
+            fields["outcome"]["deployment"] = places[-1]
         counts, reported = {name: value[name] for name in _COUNTS}, answer["usage"]
         outcome = RequestOutcome(
             **fields["outcome"],
             attempts=tuple(
-                TargetAttempt(target=target, end=end, status=status, seconds=seconds)
-                for target, end, status, seconds in value["attempts"]
+                TargetAttempt(target=target, end=end, status=status, seconds=seconds, deployment=at)
+                for (target, end, status, seconds), at in zip(made, places, strict=True)
             ),
             usage=None if reported is None else Usage(**counts, reported=reported),
             usage_is_estimated=answer["estimated"],

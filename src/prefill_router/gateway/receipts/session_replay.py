@@ -22,6 +22,7 @@ from prefill_router.gateway.decide import (
 )
 from prefill_router.gateway.receipts.explanation import AffinityRule, affinity_rule_of
 from prefill_router.gateway.receipts.receipt_replay import (
+    LATENCY,
     Replay,
     ReplaySetting,
     check_any,
@@ -31,6 +32,7 @@ from prefill_router.gateway.receipts.replay_table import PerRequest, Recorded, T
 from prefill_router.gateway.records import Receipt, RoutingRequest
 from prefill_router.gateway.settings import (
     GatewaySettings,
+    LatencySettings,
     RoutingSettings,
     SessionSettings,
     TrafficSettings,
@@ -42,7 +44,9 @@ _MOST = 10_000_000
 _End = tuple[float, int, str, str, int]
 
 
-def replay_sessions(receipts: Iterable[Receipt], lams: Sequence[float]) -> Replay:
+def replay_sessions(
+    receipts: Iterable[Receipt], lams: Sequence[float], *, latency: LatencySettings | None = None
+) -> Replay:
     """Decide recorded requests again, each after the earlier ones of its conversation.
 
     A request in a tool loop goes to its conversation's target; so does one without a forecast, if
@@ -53,6 +57,7 @@ def replay_sessions(receipts: Iterable[Receipt], lams: Sequence[float]) -> Repla
     Args:
         receipts: Receipts in order of their requests' arrival.
         lams: The trade-offs to try; each request's own is tried too.
+        latency: Settings of latency to try, at each request's own lam; None for none.
 
     Raises:
         DataError: No request can be decided again, or no receipt has the settings by which
@@ -76,7 +81,12 @@ def replay_sessions(receipts: Iterable[Receipt], lams: Sequence[float]) -> Repla
     notes = [f"{lacking:,} older receipts lack the settings of conversations"] if lacking else []
     tried = (replayed.at(f"lam = {lam:g}", recorded.at(lam), lam) for lam in lams)
     own = replayed.at("at its own lam", recorded.at_own_lam(), None)
-    return Replay(recorded, (replayed.as_it_was(), own, *tried), tuple(notes), sessions=True)
+    settings = [replayed.as_it_was(), own, *tried]
+    if latency is not None:
+        other = recorded.with_latency(latency)
+        sessions = _RecordedSessions(other, rows, keeping)
+        settings.append(sessions.at(LATENCY, other.at_own_lam(), None))
+    return Replay(recorded, tuple(settings), tuple(notes), sessions=True)
 
 
 @final
@@ -196,6 +206,8 @@ class _ReplayedSessions:
             lam,
             [k for k, name in enumerate(names) if name in choice.order],
             decision=choice.id,
+            waits=self._recorded.waits[row],
+            limited=[k for k, name in enumerate(names) if name in choice.limited],
         )
         first = chosen.order[0]
         return names[first], float(chosen.cost[first])

@@ -1,12 +1,17 @@
+from .activity import health_checks as health_checks
 from .configuration import (
     GatewayPaths as GatewayPaths,
     LoadedGateway as LoadedGateway,
+    encoder_socket as encoder_socket,
     load as load,
+    needs_shared_state as needs_shared_state,
+    refuse_unshared as refuse_unshared,
 )
-from .gateway import Gateway as Gateway, health_checks as health_checks
+from .gateway import Gateway as Gateway
 from .request_scope import (
     IncomingRequest as IncomingRequest,
     RequestRecord as RequestRecord,
     Snapshot as Snapshot,
     target_header as target_header,
 )
+from .siblings import Siblings as Siblings

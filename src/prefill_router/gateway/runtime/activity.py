@@ -1,11 +1,22 @@
-"""Readings of a gateway for gauges, which aren't counted request by request."""
+"""Readings of a gateway: for its gauges, which no request counts, and for its health checks."""
 
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prefill_router.gateway.proxy import BreakerState
-from prefill_router.gateway.telemetry import BudgetLeft, GaugeReadings
+from prefill_router.gateway.telemetry import (
+    BudgetLeft,
+    GaugeReadings,
+    Health,
+    HealthCheck,
+    check_encoder,
+    check_process,
+    check_receipts,
+    check_shared,
+    check_targets,
+    check_workers,
+)
 
 if TYPE_CHECKING:
     from prefill_router.gateway.runtime.gateway import Gateway
@@ -14,6 +25,11 @@ if TYPE_CHECKING:
 def breakers_of(gateway: "Gateway") -> dict[str, BreakerState]:
     """The state of every target's breaker."""
     return {name: gateway.breakers.state(name) for name in gateway.live.loaded.pool.names}
+
+
+def _deployment_breakers(gateway: "Gateway") -> dict[str, BreakerState]:
+    several = gateway.live.loaded.pool.several
+    return {name: gateway.breakers.state(name) for names in several.values() for name in names}
 
 
 def gauge_readings(gateway: "Gateway") -> GaugeReadings:
@@ -27,10 +43,12 @@ def gauge_readings(gateway: "Gateway") -> GaugeReadings:
         fallback_share=lambda: gateway.fallbacks.report().share,
         lam=lambda: gateway.lam_left,
         breakers=lambda: breakers_of(gateway),
+        deployment_breakers=lambda: _deployment_breakers(gateway),
         forecasts=lambda: _forecasts(gateway),
         receipts=lambda: _receipts(gateway),
         receipts_waiting=lambda: gateway.writer.stats().waiting,
         budgets=lambda: _budgets_left(gateway),
+        shared=lambda: _shared(gateway),
         drift=lambda: gateway.drift.report(),
         router=lambda: _router(gateway),
     )
@@ -70,6 +88,13 @@ def _budgets_left(gateway: "Gateway") -> Sequence[BudgetLeft]:
     ]
 
 
+def _shared(gateway: "Gateway") -> Mapping[str, float]:
+    shared = gateway.shared
+    if shared is None:
+        return {}
+    return {"down": not shared.is_in_step, "replicas": shared.replicas, "losses": shared.failures}
+
+
 def _router(gateway: "Gateway") -> Mapping[str, str]:
     light = gateway.live.loaded.light
     return {
@@ -77,3 +102,31 @@ def _router(gateway: "Gateway") -> Mapping[str, str]:
         "policy": light.policy.kind,
         "encoder": ", ".join(light.encoders),
     }
+
+
+def health_checks(gateway: "Gateway") -> Health:
+    """The checks of `/health` and `/ready`."""
+    shared = gateway.shared
+    further: dict[str, HealthCheck] = {}
+    if shared is not None:
+        further["shared"] = lambda: check_shared(
+            is_in_step=shared.is_in_step, is_out_of_lease=shared.is_out_of_lease
+        )
+    if gateway.siblings is not None:
+        further["workers"] = lambda: check_workers(gateway.missing)
+    return Health(
+        alive={"event_loop": gateway.pulse.check},
+        ready={
+            "process": lambda: check_process(ending=gateway.is_ending),
+            "event_loop": gateway.pulse.check,
+            "encoder": lambda: check_encoder(
+                gateway.live.forecaster.state, fallback=gateway.settings.routing.fallback
+            ),
+            "forecasts": lambda: gateway.fallbacks.check(),
+            "receipts": lambda: check_receipts(
+                healthy=gateway.writer.healthy, lost=gateway.writer.stats().lost
+            ),
+            "targets": lambda: check_targets(breakers_of(gateway)),
+            **further,
+        },
+    )

@@ -3,6 +3,7 @@
 Some settings can't be changed by a reload.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from prefill_router.gateway.protocol import HeaderFilter
 from prefill_router.gateway.settings import GatewaySettings, nearest, read_settings, stray_variables
 from prefill_router.gateway.types import FALLBACKS
 from prefill_router.remote import PathOrUrl
-from prefill_router.router import LightRouter, read_light, refuse_cascade
+from prefill_router.router import EncoderSources, LightRouter, read_light, refuse_cascade
 from prefill_router.targets import Pool, Target, read_pool
 
 
@@ -47,6 +48,14 @@ class GatewayPaths:
     encoder_folders: tuple[Path, ...] = ()
     device: str | None = None
     threads: int | None = None
+    encoders: Path | None = None
+
+    @property
+    def encoder_sources(self) -> EncoderSources:
+        """Where the router's encoders are found."""
+        return EncoderSources(
+            folders={path.resolve().name: path for path in self.encoder_folders}, device=self.device
+        )
 
     def settings(self) -> GatewaySettings:
         """Read the settings.
@@ -210,7 +219,11 @@ def _warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) -> Iter
         if name in pool.names:
             yield f"routing.names has {name}, which is also a target: the target takes precedence"
     yield from _unpriced(pool, () if light.costs.is_free else light.pool.names)
-    theirs = {*_OTHER_VARIABLES, *(p.api_key_env for p in map(pool.provider_of, pool.names))}
+    deployed = pool.deployed
+    theirs = {
+        *_OTHER_VARIABLES,
+        *(p.api_key_env for p in map(deployed.provider_of, deployed.names)),
+    }
     for name, meant in stray_variables().items():
         if name not in theirs:
             yield f"the environment variable {name} isn't a setting{meant}"
@@ -233,7 +246,51 @@ def _merged(routed: Pool, pool: Pool) -> Pool:
 
 
 def _closed(target: Target) -> Target:
-    return replace(target, provider=None, base_url=None, api_key_env=None, serves=())
+    return replace(target, provider=None, base_url=None, api_key_env=None, endpoints=(), serves=())
+
+
+def encoder_socket(folder: Path, loaded: LoadedGateway) -> Path:
+    """The socket of the shared encoder with this router and these sizes."""
+    routing = loaded.settings.routing
+    named = f"{loaded.light.fingerprint} {routing.max_batch} {routing.reuse_bytes}"
+    return folder / hashlib.sha256(named.encode()).hexdigest()[:16]
+
+
+def needs_shared_state(loaded: LoadedGateway) -> list[str]:
+    """What would be wrong if several processes served and shared no state; empty if nothing."""
+    settings, pool = loaded.settings, loaded.pool
+    keys = [
+        key
+        for key in loaded.keys or ()
+        if (key.requests_per_minute, key.concurrent, key.dollars_per_hour, key.dollars_per_day)
+        != (None,) * 4
+    ]
+    tools = sum("tools" in target.accepts for target in pool)
+    storing = sum("responses" in pool.serves(name) for name in pool.names)
+    found = {
+        "budgets": bool(settings.budgets),
+        "limits of keys": bool(keys),
+        "conversations (sessions.known_by isn't none)": settings.sessions.known_by != "none",
+        f"tool loops ({tools} targets accept tools)": tools > 1,
+        f"stored responses ({storing} targets serve responses)": storing > 1,
+    }
+    return [name for name, is_needed in found.items() if is_needed]
+
+
+def refuse_unshared(loaded: LoadedGateway) -> None:
+    """Check that several workers may serve.
+
+    Raises:
+        ConfigError: They would need state that they don't share; the message says which.
+    """
+    shared = getattr(loaded.settings, "shared", None)
+    missing = needs_shared_state(loaded)
+    if missing and getattr(shared, "url", None) is None:
+        raise ConfigError(
+            f"several workers would each have their own {', '.join(missing)}; share them through "
+            "PostgreSQL with shared: {url: postgresql://...}, do without them, or serve with one "
+            "worker"
+        )
 
 
 _LASTING = (
@@ -244,6 +301,7 @@ _LASTING = (
     "receipts.keep_days",
     "receipts.wait_seconds",
     "receipts.max_queue",
+    "shared",
     "limits.header_bytes",
     "limits.connections",
     "limits.waiting_per_address",

@@ -1,8 +1,4 @@
-"""The gateway: the state that lasts as long as its process, and the current `Snapshot`.
-
-At its start it reads from receipts the day's spending, the latest requests, and the conversations.
-`health_checks` are the checks of `/health` and `/ready`.
-"""
+"""The gateway: the state that lasts as long as its process, and the current `Snapshot`."""
 
 import asyncio
 import logging
@@ -12,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import final
+from typing import Any, final
 
 from prefill_router.client import NO_KEY, Redaction, provider_keys
 from prefill_router.errors import ConfigError
@@ -20,45 +16,37 @@ from prefill_router.gateway.decide import (
     Budgets,
     Decider,
     ResponseOwners,
-    SessionRow,
     Sessions,
     SteadyClock,
+    TargetSpeeds,
 )
 from prefill_router.gateway.forecast import Forecaster
 from prefill_router.gateway.guard import BodyBudget, KeyLimits, key_budgets
 from prefill_router.gateway.protocol import to_client
-from prefill_router.gateway.proxy import Breakers, Forwarder
-from prefill_router.gateway.receipts import (
-    ReceiptWriter,
-    SessionTurn,
-    open_store,
-    recent,
-    sessions_since,
-    spend_since,
-)
-from prefill_router.gateway.runtime.activity import breakers_of, gauge_readings
+from prefill_router.gateway.proxy import Breakers, Forwarder, RateHeadroom
+from prefill_router.gateway.receipts import ReceiptWriter, open_store
+from prefill_router.gateway.runtime.activity import gauge_readings
 from prefill_router.gateway.runtime.configuration import (
     GatewayPaths,
     LoadedGateway,
+    encoder_socket,
     load,
     static_changes,
 )
 from prefill_router.gateway.runtime.request_scope import Snapshot
+from prefill_router.gateway.runtime.siblings import Siblings
+from prefill_router.gateway.runtime.warm_start import warm_start
 from prefill_router.gateway.settings import BudgetSettings, GatewaySettings
+from prefill_router.gateway.shared import SharedState
 from prefill_router.gateway.telemetry import (
     DriftWatch,
     EventLoopLag,
     FallbackWatch,
-    Health,
     Metrics,
     RecentRequests,
     Traces,
-    check_encoder,
-    check_process,
-    check_receipts,
-    check_targets,
 )
-from prefill_router.router import EncoderSources
+from prefill_router.targets import Pool
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +70,8 @@ class Gateway:
         traces: Sends traces; None for none.
         pulse: Measures the lag of the event loop.
         key_limits: The state of each key's limits.
+        shared: What it shares with other replicas; None for a gateway by itself.
+        speeds: How long the targets take, where `routing.latency` is set.
         body_budget: The memory for request bodies.
         recent: The requests that ended most recently.
         is_watched: Whether `/ready` has been requested.
@@ -90,6 +80,8 @@ class Gateway:
         streams: The number of streams among them.
         on_reload: Functions that are called with what was reloaded.
         on_secrets: Functions that are called with all current and former keys before they are used.
+        siblings: The other workers of the same port; None where this process serves alone.
+        missing: The number of workers that don't serve now.
         live: The snapshot that answers requests, once started.
         writer: Writes receipts, once started.
     """
@@ -113,11 +105,14 @@ class Gateway:
         self.breakers = Breakers(
             failures=settings.failures.breaker_failures, seconds=settings.failures.breaker_seconds
         )
+        self.headroom, self.speeds = RateHeadroom(), TargetSpeeds()
         self.sessions = Sessions(settings.sessions)
         self.budgets = Budgets(_budgets(loaded), steady=SteadyClock())
         self.metrics = Metrics(loaded.pool.names, readings=gauge_readings(self))
         self.under_way = self.streams = 0
         self.is_watched = self.is_ending = False
+        self.siblings: Siblings | None = None
+        self.missing = 0
         self.on_reload: list[Callable[[LoadedGateway], None]] = []
         self.on_secrets: list[Callable[[Collection[str]], None]] = []
         self.drift = _drift(loaded)
@@ -125,6 +120,16 @@ class Gateway:
         self.traces = None if settings.traces is None else Traces(settings.traces)
         self.pulse = EventLoopLag()
         self.key_limits = KeyLimits()
+        self.shared: SharedState | None = None
+        if settings.shared.url is not None:
+            self.shared = SharedState(
+                settings.shared,
+                budgets=self.budgets,
+                sessions=self.sessions,
+                breakers=self.breakers,
+                key_limits=self.key_limits,
+                take_lam=partial(self.set_lam, share=False),
+            )
         self.body_budget = BodyBudget(settings.limits.held_bytes)
         self.recent = RecentRequests()
         self._secrets: set[str] = set()  # former keys too, which late answers may still quote
@@ -164,9 +169,27 @@ class Gateway:
             keep_days=settings.receipts.keep_days,
         )
         await asyncio.to_thread(warm_start, self, settings)
+        if self.shared is not None:
+            await self.shared.open()
         self.live = await self._made(self._first, None)
+        self.breakers.use_deployments(self._first.pool.several)
         self._beating = asyncio.create_task(self.pulse.run())
         _log.info("ready, with the router %s", self._first.light.fingerprint)
+
+    def set_lam(self, lam: float, *, share: bool = True) -> None:
+        """Set the trade-off of requests that give none, until the gateway ends.
+
+        Args:
+            lam: The trade-off.
+            share: Whether to tell the other replicas, or workers; False where it comes from one.
+        """
+        if lam != self.lam:
+            _log.warning("lam is %g from now on; it was %g", lam, self.lam)
+        self.lam_set = lam
+        if share and self.shared is not None:
+            self.shared.set_lam(lam)
+        elif share and self.siblings is not None:
+            self.siblings.share({"lam_set": lam})
 
     async def reload(self) -> LoadedGateway:
         """Load everything again for new requests; requests in flight keep the old snapshot.
@@ -188,6 +211,7 @@ class Gateway:
                 failures=settings.failures.breaker_failures,
                 seconds=settings.failures.breaker_seconds,
             )
+            self.breakers.use_deployments(loaded.pool.several)
             self.sessions.use(settings.sessions)
             self.budgets.use(_budgets(loaded))
             self.metrics.use_targets(loaded.pool.names)
@@ -202,6 +226,25 @@ class Gateway:
                 _log.warning("%s", warning)
             _log.info("reloaded, with the router %s", loaded.light.fingerprint)
             return loaded
+
+    async def reload_all(self) -> LoadedGateway:
+        """Reload in all workers; raises as `reload`."""
+        if self.siblings is None:
+            return await self.reload()
+        await self.siblings.reload()
+        return self.live.loaded
+
+    def share(self, values: Mapping[str, Any]) -> None:
+        """Set `lam_set` or `is_watched`, in all workers."""
+        self.learn(values)
+        if self.siblings is not None:
+            self.siblings.share(values)
+
+    def learn(self, values: Mapping[str, Any]) -> None:
+        """Set what another worker or the supervisor shares."""
+        self.lam_set = values.get("lam_set", self.lam_set)
+        self.is_watched = values.get("is_watched", self.is_watched)
+        self.missing = values.get("missing", self.missing)
 
     def end_soon(self) -> float:
         """Stop being ready, and return for how many seconds to still accept requests.
@@ -221,6 +264,8 @@ class Gateway:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        if self.shared is not None:
+            await self.shared.close()
         if "writer" in vars(self):
             left = await self.writer.close()
             if left:
@@ -230,12 +275,15 @@ class Gateway:
 
     async def _made(self, loaded: LoadedGateway, before: Snapshot | None) -> Snapshot:
         """Make a snapshot; all its parts are made before anything is replaced."""
+        routing = loaded.settings.routing
         decider = Decider(
             loaded.light,
             loaded.settings,
             sessions=self.sessions,
             budgets=self.budgets,
             breaker_open=self.breakers.is_open,
+            limited=partial(_limited, self.headroom, loaded.pool) if routing.headroom else None,
+            speeds=None if routing.latency is None else self.speeds,
             pool=loaded.pool,
             warn=_log.warning,
         )
@@ -245,6 +293,8 @@ class Gateway:
             breakers=self.breakers,
             passing=partial(to_client, reframed=True),
             environment=self._environment,
+            headroom=self.headroom,
+            watch_all=routing.headroom,
         )
         keys = provider_keys(loaded.pool, self._environment)
         self._secrets |= {*keys.values(), *(secret for p in keys for secret in p.secrets)}
@@ -271,10 +321,8 @@ class Gateway:
         places = self._places
         forecaster = Forecaster(
             places.router,
-            sources=EncoderSources(
-                folders={path.resolve().name: path for path in places.encoder_folders},
-                device=places.device,
-            ),
+            sources=places.encoder_sources,
+            shared=None if places.encoders is None else encoder_socket(places.encoders, loaded),
             max_queue=routing.max_queue,
             max_batch=routing.max_batch,
             cache_entries=routing.cache_entries,
@@ -286,6 +334,11 @@ class Gateway:
             await forecaster.close()
             raise ConfigError(f"{places.router} was replaced while it was being loaded; try again")
         return forecaster
+
+
+def _limited(headroom: RateHeadroom, pool: Pool, target: str, tokens: int) -> bool:
+    """Whether none of a target's endpoints has headroom."""
+    return all(headroom.lacks(name, tokens) for name in pool.several.get(target, (target,)))
 
 
 def _budgets(loaded: LoadedGateway) -> tuple[BudgetSettings, ...]:
@@ -301,53 +354,3 @@ def _drift(loaded: LoadedGateway) -> DriftWatch:
 def _sizes(settings: GatewaySettings) -> tuple[int, ...]:
     routing = settings.routing
     return routing.max_queue, routing.max_batch, routing.cache_entries, routing.reuse_bytes
-
-
-_DAY = 86_400
-_SHOWN = 500
-
-
-def warm_start(gateway: "Gateway", settings: GatewaySettings) -> None:
-    """Restore the day's spending, the latest requests and the conversations from receipts.
-
-    Raises:
-        StoreError: The receipts can't be read.
-    """
-    url, now = gateway.receipts_url, time.time()
-    spent = spend_since(url, now - now % _DAY)
-    gateway.budgets.restore((one.key, one.at, one.cost) for one in spent)
-    gateway.recent.fill(reversed(recent(url, _SHOWN)))
-    # tool calls and stored responses may be continued long after the session's end
-    since = now - max(_DAY, settings.sessions.seconds)
-    gateway.sessions.restore(map(_row, sessions_since(url, since)))
-
-
-def _row(turn: SessionTurn) -> SessionRow:
-    return (
-        turn.session,
-        turn.target,
-        turn.tokens,
-        turn.at,
-        turn.tool_calls,
-        turn.response_id,
-        turn.key,
-    )
-
-
-def health_checks(gateway: Gateway) -> Health:
-    """The checks of `/health` and `/ready`."""
-    return Health(
-        alive={"event_loop": gateway.pulse.check},
-        ready={
-            "process": lambda: check_process(ending=gateway.is_ending),
-            "event_loop": gateway.pulse.check,
-            "encoder": lambda: check_encoder(
-                gateway.live.forecaster.state, fallback=gateway.settings.routing.fallback
-            ),
-            "forecasts": lambda: gateway.fallbacks.check(),
-            "receipts": lambda: check_receipts(
-                healthy=gateway.writer.healthy, lost=gateway.writer.stats().lost
-            ),
-            "targets": lambda: check_targets(breakers_of(gateway)),
-        },
-    )

@@ -15,7 +15,13 @@ from urllib.parse import quote
 
 from prefill_router.client import cost_of, identity_parameters, reported_cost
 from prefill_router.data import Prompt
-from prefill_router.gateway.decide import Decider, RequestCosts, ResponseOwners, Sessions
+from prefill_router.gateway.decide import (
+    Decider,
+    RequestCosts,
+    ResponseOwners,
+    Sessions,
+    TargetSpeeds,
+)
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.forecast import Forecaster
 from prefill_router.gateway.protocol import Envelope, HeaderFilter, Splicer
@@ -35,6 +41,7 @@ from prefill_router.gateway.records import (
     TargetAttempt,
 )
 from prefill_router.gateway.runtime.configuration import LoadedGateway
+from prefill_router.gateway.shared import SharedState
 from prefill_router.gateway.telemetry import Metrics, RecentRequests, Trace, Traces, log_request
 from prefill_router.gateway.types import HEADER, Scored
 from prefill_router.targets import Endpoint
@@ -48,13 +55,17 @@ class RequestRecorder(Protocol):
         metrics: The metrics for Prometheus.
         recent: The requests that ended most recently.
         sessions: What is remembered of conversations.
+        speeds: How long the targets take.
         writer: Writes receipts.
+        shared: What is shared with other replicas; None for a gateway by itself.
     """
 
     metrics: Metrics
     recent: RecentRequests
     sessions: Sessions
+    speeds: TargetSpeeds
     writer: ReceiptWriter
+    shared: SharedState | None
 
 
 @final
@@ -69,7 +80,7 @@ class Snapshot:
         keepers: Finds the targets that keep stored responses.
         recorder: Records every request that ends.
         settings: The settings.
-        targets: All targets, by name.
+        targets: All targets and their deployments, by name.
         policy: The kind of the router's policy.
         passing: Selects the headers that are forwarded to targets.
         details: The details of every receipt: the cost scale and the policy.
@@ -89,20 +100,21 @@ class Snapshot:
         self.loaded, self.forecaster, self.forwarder = loaded, forecaster, forwarder
         self.decider, self.keepers, self.recorder = decider, keepers, recorder
         self.settings = loaded.settings
-        self.targets = {target.name: target for target in loaded.pool}
+        deployed = loaded.pool.deployed
+        self.targets = {target.name: target for target in (*loaded.pool, *deployed)}
         self.policy = loaded.light.policy.kind
         self.passing = HeaderFilter(loaded.settings.forward_headers)
         self.details = scale_details(loaded.light.costs.scale, loaded.light.policy)
         self.session_details = {**self.details, **affinity_rule_details(_keeping(loaded))}
-        self.models = {target.name: target.model or target.name for target in loaded.pool}
+        self.models = {name: target.model or name for name, target in self.targets.items()}
         self._further = {
             target.name: {
                 name: json.dumps(value).encode()
                 for name, value in identity_parameters(
-                    target, loaded.pool.provider_of(target.name).dialect
+                    target, deployed.provider_of(target.name).dialect
                 ).items()
             }
-            for target in loaded.pool
+            for target in deployed
         }
         self._users = 0
         self._unused = asyncio.Event()
@@ -111,7 +123,7 @@ class Snapshot:
     def body_for(
         self, target: str, splicer: Splicer, endpoint: Endpoint, *, ask_usage: bool
     ) -> bytes:
-        """A request's body for a target: the client's bytes, with the target's own model name.
+        """A request's body for a deployment: the client's bytes, with its own model name.
 
         Fields that set a target apart from its model, such as its reasoning effort, are added to
         chats that don't set them.
@@ -276,12 +288,15 @@ class RequestRecord:
                 headers.append((_COST, b"%.3g" % choice.estimated_cost[target]))
         return headers
 
-    def named(self, target: str, response: str) -> None:
-        """Remember the target of a response that is being written, since it may be cancelled."""
-        self._live.recorder.sessions.keep(response, target=target, key=self._question.key)
+    def named(self, deployment: str, response: str) -> None:
+        """Remember where a response is being written, since it may be cancelled."""
+        self._live.recorder.sessions.keep(response, target=deployment, key=self._question.key)
 
     async def finished(self, outcome: RequestOutcome) -> None:
-        """Record the outcome; when this returns, the receipt is written or the wait timed out."""
+        """Record the outcome; when this returns, the receipt is written or the wait timed out.
+
+        So is what other replicas need to know.
+        """
         receipt = self._receipt(outcome)
         self._live.decider.answered(
             self._choice,
@@ -293,10 +308,15 @@ class RequestRecord:
         if self._trace is not None:
             self._trace.end(receipt)
         recorder = self._live.recorder
+        if self._live.settings.routing.latency is not None:
+            recorder.speeds.observe(receipt)
         recorder.metrics.observe(receipt)
         recorder.recent.add(receipt)
         log_request(receipt)
+        shared = None if recorder.shared is None else recorder.shared.written()
         await recorder.writer.keep(receipt)
+        if shared is not None:
+            await shared
 
     def _receipt(self, outcome: RequestOutcome) -> Receipt:
         question, loaded = self._question, self._live.loaded
@@ -334,7 +354,7 @@ class RequestRecord:
             return None, outcome.usage_is_estimated
         cost = None if usage is None else reported_cost(usage)
         if cost is None and usage is not None:
-            cost = cost_of(usage, self._live.targets[target])
+            cost = cost_of(usage, self._live.targets[outcome.deployment or target])
         if cost is not None:
             return cost, outcome.usage_is_estimated
         expected = self._choice.estimated_cost.get(target)

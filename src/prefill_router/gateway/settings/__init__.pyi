@@ -1,6 +1,7 @@
 from .sections import (
     BudgetSettings as BudgetSettings,
     FailureSettings as FailureSettings,
+    LatencySettings as LatencySettings,
     LimitSettings as LimitSettings,
     ListenSettings as ListenSettings,
     LogSettings as LogSettings,
@@ -8,6 +9,7 @@ from .sections import (
     RoutingSettings as RoutingSettings,
     SessionSettings as SessionSettings,
     SettingsSection as SettingsSection,
+    SharedSettings as SharedSettings,
     StreamSettings as StreamSettings,
     TrafficSettings as TrafficSettings,
 )

@@ -40,6 +40,27 @@ class ListenSettings(SettingsSection):
 
 
 @final
+class LatencySettings(SettingsSection):
+    """How predicted waiting enters the choice; by default it is only measured and recorded.
+
+    It never counts once a budget is spent, nor without a forecast.
+
+    Attributes:
+        deadline_seconds: A target that is predicted to take longer isn't chosen while another in
+            time may answer; None for no deadline.
+        dollars_per_second: What a second of waiting costs beside the target's own cost.
+        until: What is waited for: the whole `answer`, or its `first_token`.
+        keep: The least probability of a correct answer that a quicker target must have, as a share
+            of that of the policy's own choice. Below 1, a guarantee about `lam` no longer holds.
+    """
+
+    deadline_seconds: Seconds | None = None
+    dollars_per_second: Annotated[Number, Field(ge=0, le=1000)] = 0.0
+    until: Literal["answer", "first_token"] = "answer"
+    keep: Share = 1.0
+
+
+@final
 class RoutingSettings(SettingsSection):
     """The settings of the choice of targets.
 
@@ -57,6 +78,9 @@ class RoutingSettings(SettingsSection):
             `best`, by train accuracy; `cheapest`; or a target.
         novelty: Requests above this quantile of the train rows' novelty aren't forecast; 1 for
             none.
+        headroom: Whether a target whose provider says that its rate limits allow no further request
+            is chosen only where no other may answer.
+        latency: How predicted waiting enters the choice; None to neither measure nor predict it.
     """
 
     lam: Share = 0.5
@@ -69,6 +93,8 @@ class RoutingSettings(SettingsSection):
     reuse_bytes: Annotated[WholeNumber, Field(ge=0, le=2**40)] = 2**28
     fallback: str = "prior"
     novelty: Share = 1.0
+    headroom: bool = False
+    latency: LatencySettings | None = None
 
 
 @final
@@ -193,6 +219,28 @@ class ReceiptSettings(SettingsSection):
                 "conversations from receipts when it starts"
             )
         return days
+
+
+@final
+class SharedSettings(SettingsSection):
+    """The settings of the state that several gateways (replicas) share.
+
+    Attributes:
+        url: `postgresql://...`, which may be that of the receipts; None for a gateway by itself.
+        lease: The share of a budget that a replica takes at a time.
+        wait_seconds: The longest that a request waits for the database.
+    """
+
+    url: str | None = None
+    lease: Annotated[Number, Field(gt=0, le=1)] = 0.02
+    wait_seconds: Annotated[Number, Field(gt=0, le=60)] = 1.0
+
+    @field_validator("url")
+    @classmethod
+    def _is_postgres(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith("postgresql://"):
+            raise ValueError("must begin with postgresql://")
+        return url
 
 
 @final

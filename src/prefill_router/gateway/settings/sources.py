@@ -27,6 +27,7 @@ from prefill_router.gateway.settings.sections import (
     RoutingSettings,
     SessionSettings,
     SettingsSection,
+    SharedSettings,
     StreamSettings,
     TrafficSettings,
 )
@@ -130,6 +131,7 @@ class GatewaySettings(SettingsSection):
     budgets: tuple[BudgetSettings, ...] = ()
     traffic: TrafficSettings = TrafficSettings()
     receipts: ReceiptSettings = ReceiptSettings()
+    shared: SharedSettings = SharedSettings()
     limits: LimitSettings = LimitSettings()
     logs: LogSettings = LogSettings()
     streams: StreamSettings = StreamSettings()

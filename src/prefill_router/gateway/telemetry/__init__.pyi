@@ -1,3 +1,10 @@
+from .gauges import (
+    GAUGES as GAUGES,
+    PREFIX as PREFIX,
+    BudgetLeft as BudgetLeft,
+    Gauge as Gauge,
+    GaugeReadings as GaugeReadings,
+)
 from .health import (
     EventLoopLag as EventLoopLag,
     Health as Health,
@@ -8,7 +15,9 @@ from .health import (
     check_keys as check_keys,
     check_process as check_process,
     check_receipts as check_receipts,
+    check_shared as check_shared,
     check_targets as check_targets,
+    check_workers as check_workers,
 )
 from .logs import (
     LogWriter as LogWriter,
@@ -16,13 +25,7 @@ from .logs import (
     logging_to as logging_to,
     with_fields as with_fields,
 )
-from .metrics import (
-    GAUGES as GAUGES,
-    BudgetLeft as BudgetLeft,
-    Gauge as Gauge,
-    GaugeReadings as GaugeReadings,
-    Metrics as Metrics,
-)
+from .metrics import Metrics as Metrics
 from .recent import (
     Drift as Drift,
     DriftWatch as DriftWatch,
@@ -32,3 +35,8 @@ from .recent import (
     stability_index as stability_index,
 )
 from .traces import Trace as Trace, Traces as Traces
+from .worker_metrics import (
+    PlainFamily as PlainFamily,
+    counters_of as counters_of,
+    merged as merged,
+)

@@ -133,6 +133,12 @@ def check_process(*, ending: bool) -> HealthFinding:
     return HealthFinding("failed", "the gateway is ending") if ending else HealthFinding("ok")
 
 
+def check_workers(missing: int) -> HealthFinding:
+    """Check the workers: degraded while some of them are started again."""
+    note = f"workers that are started again: {missing}"
+    return HealthFinding("degraded", note) if missing else HealthFinding("ok")
+
+
 def check_encoder(state: str, *, fallback: str) -> HealthFinding:
     """Check the encoder's process: without it a fallback decides, so degraded but not failed.
 
@@ -162,8 +168,23 @@ def check_receipts(*, healthy: bool, lost: int) -> HealthFinding:
     return HealthFinding("degraded", f"{lost} receipts were lost") if lost else HealthFinding("ok")
 
 
+def check_shared(*, is_in_step: bool, is_out_of_lease: bool) -> HealthFinding:
+    """Check the database that replicas share: failed only if all requests are refused without it.
+
+    Args:
+        is_in_step: Whether it can be used.
+        is_out_of_lease: Whether a budget that stops requests has no lease left.
+    """
+    if is_in_step:
+        return HealthFinding("ok")
+    if is_out_of_lease:
+        return HealthFinding("failed", "the shared database is away, and a budget's lease is spent")
+    return HealthFinding("degraded", "the shared database is away; leases and shares are used")
+
+
 def check_keys(pool: Pool, environment: Mapping[str, str]) -> HealthFinding:
     """Check that the environment variables of the targets' keys are set."""
+    pool = pool.deployed
     named = {name: pool.provider_of(name).api_key_env for name in pool.names}
     without = sum(
         variable is not None and not environment.get(variable) for variable in named.values()

@@ -33,16 +33,18 @@ class _Lines(logging.Formatter):
     Args:
         redaction: Removes secrets.
         form: `json` or `text`.
+        worker: The number of this worker; None for none.
     """
 
-    def __init__(self, redaction: Redaction, form: str) -> None:
+    def __init__(self, redaction: Redaction, form: str, worker: int | None) -> None:
         super().__init__()
         self._redact, self._form = redaction, form
+        self._own = {} if worker is None else {"worker": worker}
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
         moment, level = datetime.fromtimestamp(record.created, UTC), record.levelname.lower()
-        fields = {**_fields(record), **_error(record)}
+        fields = {**self._own, **_fields(record), **_error(record)}
         if self._form == "json":
             value = {
                 "time": moment.isoformat(timespec="milliseconds"),
@@ -65,6 +67,7 @@ def fields_of(receipt: Receipt) -> dict[str, Any]:
         "id": choice.id,
         "endpoint": receipt.endpoint,
         "target": outcome.target,
+        "deployment": outcome.deployment,
         "reason": choice.reason,
         "fallback": choice.fallback,
         "lam": choice.lam,
@@ -121,12 +124,15 @@ REQUESTS = logging.getLogger("prefill_router.gateway.requests")
 class LogWriter:
     """The running log."""
 
-    def __init__(self, handler: "_Handler", writer: "_LineWriter", form: str) -> None:
+    def __init__(
+        self, handler: "_Handler", writer: "_LineWriter", form: str, worker: int | None
+    ) -> None:
         self._handler, self._writer, self._form = handler, writer, form
+        self._worker = worker
 
     def hide(self, secrets: Iterable[str]) -> None:
         """Redact these values from now on, in place of the earlier ones."""
-        self._writer.setFormatter(_Lines(Redaction(secrets), self._form))
+        self._writer.setFormatter(_Lines(Redaction(secrets), self._form, self._worker))
 
     @property
     def lost(self) -> int:
@@ -136,7 +142,11 @@ class LogWriter:
 
 @contextmanager
 def logging_to(
-    settings: LogSettings, *, secrets: Iterable[str] = (), stream: TextIOBase | None = None
+    settings: LogSettings,
+    *,
+    secrets: Iterable[str] = (),
+    stream: TextIOBase | None = None,
+    worker: int | None = None,
 ) -> Iterator[LogWriter]:
     """Write all that is logged, uvicorn's lines too, until the block ends.
 
@@ -144,6 +154,7 @@ def logging_to(
         settings: The settings of the log.
         secrets: Values that are never written, for example the targets' keys.
         stream: The stream to write to; None for standard error.
+        worker: The number of this worker, which each line has; None where there is only one.
     """
     waiting: queue.Queue[Any] = queue.Queue(_MOST_WAITING)
     target = stream or sys.stderr
@@ -152,7 +163,7 @@ def logging_to(
         form = "text" if target.isatty() else "json"
     writer = _LineWriter(target)
     handler = _Handler(waiting)
-    log = LogWriter(handler, writer, form)
+    log = LogWriter(handler, writer, form, worker)
     log.hide(secrets)
     root = logging.getLogger()
     loggers = [logging.getLogger(name) for name in (*_OURS, _MUTED)]

@@ -165,7 +165,7 @@ def collect(
     """Ask every target every task, and keep each answer as it arrives.
 
     Questions that the run in the folder has answers to aren't asked again, so the same call resumes
-    it, whatever ended it.
+    it, whatever ended it. A target with several endpoints is asked at the first, at its prices.
 
     Args:
         folder: The run's folder; a run is created where there is none.
@@ -185,7 +185,7 @@ def collect(
         StoreError: Answers can't be written; those that were are kept.
         KeyboardInterrupt: It was interrupted; answers that had arrived are kept.
     """
-    folder, options = Path(folder), options or CollectOptions()
+    folder, options, pool = Path(folder), options or CollectOptions(), pool.at_first()
     check_askable(pool, limit=options.limit, assume_free=options.assume_free)
     tasks = _refuse_no_tasks(tasks)
     run = Run.open(folder) if is_run(folder) else Run.create(folder, pool)
@@ -219,7 +219,7 @@ def estimate_collection(
         ConfigError: As `collect`.
         CorruptError: The run isn't what was written.
     """
-    folder, options = Path(folder), options or CollectOptions()
+    folder, options, pool = Path(folder), options or CollectOptions(), pool.at_first()
     check_askable(pool, limit=options.limit, assume_free=options.assume_free)
     queries = [task.query for task in _refuse_no_tasks(tasks)]
     run = Run.open(folder) if is_run(folder) else None

@@ -61,6 +61,7 @@ class JudgeClient:
     """
 
     def __init__(self, pool: Pool, judgments: Judgments, *, limit: float | None) -> None:
+        pool = pool.at_first()
         self.judge = only_target(pool)
         if limit is not None and not self.judge.has_price:
             raise ConfigError(

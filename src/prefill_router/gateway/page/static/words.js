@@ -8,6 +8,8 @@ export const REASONS = {
   fallback: "fallback",
   share: "not routed",
   stored: "stored response",
+  latency: "quicker",
+  headroom: "rate limit",
 };
 
 export const BECAUSE = {
@@ -18,6 +20,8 @@ export const BECAUSE = {
   fallback: "There was no forecast that could be used, so the fallback chose.",
   share: "The request is outside the routed share of the traffic.",
   stored: "The request continues a response that this target keeps.",
+  latency: "The policy's choice is predicted to be too slow.",
+  headroom: "The rate limits of the policy's choice allow no further request.",
 };
 
 export const FALLBACKS = {

@@ -1,0 +1,186 @@
+"""What a second worker adds: processor time of a request, and requests per second.
+
+`prefill-router serve` with one worker and with two, and two gateways of one worker on two ports,
+which share nothing, run in turns. 32 clients ask for whole answers by `auto`; the target answers at
+once. `full`: each asks again at once. `paced`: together they ask 200 times a second. `cached`: they
+ask the same text. `new`: every text is new to the encoder, which reads texts' complexity.
+
+Processor time is that of all processes of the gateway, and of its encoder apart. Clients, target
+and gateways share the machine's cores, so the throughput is that of two workers with cores of their
+own only where there are enough of them; `bound` is what the processor time allows there.
+
+    python -m benchmarks.workers [--seconds 4] [--rounds 6] [--shared postgresql://...]
+"""
+
+import argparse
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks._asking import read_answer, request
+from benchmarks._system import machine
+from benchmarks.gateway import COMMAND, RESULTS, make_router
+from prefill_router import files
+from prefill_router.targets import Pool, read_pool, write_pool
+
+CLIENTS = 32
+PACED = 200.0
+TICKS = os.sysconf("SC_CLK_TCK")
+ENCODER = "prefill_router.gateway.forecast.worker"
+SETTINGS = "logs: {level: warning}\nsessions: {known_by: none}\n"
+NEEDED = {"processor_time": 1.1, "throughput": 1.6}
+
+
+@contextmanager
+def process(*line: object) -> Iterator["subprocess.Popen[str]"]:
+    """A process, ended with this; its first line is left to read."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    words = [*map(str, line)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as run:
+        try:
+            yield run
+        finally:
+            run.terminate()
+
+
+def first_line(run: "subprocess.Popen[str]") -> str:
+    """What a process prints first."""
+    return run.stdout.readline() if run.stdout else ""
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all that it started."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    below = [int(child) for task in tasks for child in task.read_text().split()]
+    return [pid, *(found for child in below for found in tree(child))]
+
+
+def processor_seconds(pids: list[int]) -> tuple[float, float]:
+    """Processor time so far: of the gateway's processes, and of its encoders."""
+    spent = {True: 0.0, False: 0.0}
+    for pid in (each for top in pids for each in tree(top)):
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        is_encoder = ENCODER in Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        spent[is_encoder] += (int(fields[11]) + int(fields[12])) / TICKS
+    return spent[False], spent[True]
+
+
+async def load(
+    ports: list[int], texts: Iterator[str], seconds: float, every: float
+) -> tuple[int, float]:
+    """Ask for so long, each client so often; the number of answers, and their seconds."""
+    began = time.perf_counter()
+    counts = [0] * CLIENTS
+
+    async def one(number: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports[number % len(ports)])
+        due = began + every * number / CLIENTS
+        while (now := time.perf_counter()) < began + seconds:
+            if every and due > now:
+                await asyncio.sleep(due - now)
+            due += every
+            writer.write(request("auto", next(texts), stream=False))
+            if not await read_answer(reader):
+                raise RuntimeError("an answer was an error")
+            counts[number] += 1
+        writer.close()
+
+    await asyncio.gather(*(one(n) for n in range(CLIENTS)))
+    return sum(counts), time.perf_counter() - began
+
+
+def texts(kind: str) -> Iterator[str]:
+    """What clients ask."""
+    words = "How many primes are there below one hundred? Think, then answer. " * 6
+    stamp = time.time_ns()
+    return (words + (f"{stamp} {n}" if kind == "new" else "") for n in itertools.count())
+
+
+def measure(ways: dict[str, tuple[list[int], list[int]]], rounds: int, seconds: float) -> Any:
+    """Every way in turns: what a request takes, and how many a second are answered."""
+    found: dict[str, Any] = {}
+    for kind, pace in itertools.product(("cached", "new"), ("full", "paced")):
+        every = CLIENTS / PACED if pace == "paced" else 0.0
+        rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
+        for turn in range(rounds + 1):  # the first warms up
+            for name, (ports, pids) in ways.items():
+                before = processor_seconds(pids)
+                answers, wall = asyncio.run(load(ports, texts(kind), seconds, every))
+                after = processor_seconds(pids)
+                if turn:
+                    own, encoder = (
+                        1e3 * (b - a) / answers for a, b in zip(before, after, strict=True)
+                    )
+                    rows[name].append((answers / wall, own, encoder))
+        names = ("requests_per_second", "gateway_ms", "encoder_ms")
+        found[f"{kind}, {pace}"] = by = {
+            name: dict(zip(names, map(median, zip(*seen, strict=True)), strict=True))
+            for name, seen in rows.items()
+        }
+        print(kind, pace, by, flush=True)
+    return found
+
+
+def ratios(found: dict[str, Any]) -> dict[str, Any]:
+    """Two workers, and two ports, to one worker, by load."""
+    told = {}
+    for load, by in found.items():
+        one, two, apart = by["one worker"], by["two workers"], by["two ports"]
+        cost = two["gateway_ms"] / one["gateway_ms"]
+        told[load] = {
+            "processor_time": cost,
+            "processor_time_of_two_ports": apart["gateway_ms"] / one["gateway_ms"],
+            "throughput": two["requests_per_second"] / one["requests_per_second"],
+            "throughput_of_two_ports": apart["requests_per_second"] / one["requests_per_second"],
+            "bound": 2 / cost,
+        }
+    return told
+
+
+def main() -> None:
+    """Measure, print, and write the results."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--seconds", type=float, default=4.0)
+    options.add_argument("--rounds", type=int, default=6)
+    options.add_argument("--shared", help="where workers share state; none by default")
+    chosen = options.parse_args()
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
+        folder = Path(temporary)
+        target = stack.enter_context(process(sys.executable, "-m", "benchmarks._upstream"))
+        router, pool = make_router(folder, int(first_line(target)))
+        made = read_pool(pool)
+        only_chat = tuple(replace(one, serves=("chat",)) for one in made)  # no stored responses
+        write_pool(Pool(only_chat, made.prices_date, made.providers), pool)
+        shared = "" if chosen.shared is None else f"shared: {{url: '{chosen.shared}'}}\n"
+        (folder / "gateway.yaml").write_text(SETTINGS + shared)
+
+        def gateway(name: str, workers: int) -> tuple[int, int]:
+            line = ("serve", router, "--pool", pool, "--port", 0, "--workers", workers)
+            kept = ("--config", folder / "gateway.yaml", "--receipts", f"sqlite:///{folder}/{name}")
+            run = stack.enter_context(process(COMMAND, *line, *kept))
+            return int(first_line(run).rsplit(":", 1)[1]), run.pid
+
+        one, other, both = gateway("a", 1), gateway("b", 1), gateway("c", 2)
+        ways = {
+            "one worker": ([one[0]], [one[1]]),
+            "two workers": ([both[0]], [both[1]]),
+            "two ports": ([one[0], other[0]], [one[1], other[1]]),
+        }
+        found = measure(ways, chosen.rounds, chosen.seconds)
+    result = {"machine": machine(), "loads": found, "ratios": ratios(found), "needed": NEEDED}
+    files.write_json(RESULTS / "workers.json", result)
+    print(files.as_json(result["ratios"]))
+
+
+if __name__ == "__main__":
+    main()

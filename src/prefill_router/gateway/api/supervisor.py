@@ -1,0 +1,309 @@
+"""Serves one port with several workers that share one encoder's process.
+
+The supervisor answers no request. It starts the encoder and the workers, restarts what ends, adds
+up the workers' metrics, reloads all of them, and ends them.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, final
+
+from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.gateway.api.channel import LONGEST_READ, Channel
+from prefill_router.gateway.api.server import address_of, listening, serving_log
+from prefill_router.gateway.api.worker import PLACES
+from prefill_router.gateway.forecast import (
+    FrameError,
+    SharedEncoder,
+    pack_frame,
+    plain_options,
+    receive_frame,
+)
+from prefill_router.gateway.runtime import (
+    GatewayPaths,
+    LoadedGateway,
+    encoder_socket,
+    load,
+    refuse_unshared,
+)
+from prefill_router.gateway.telemetry import GAUGES, PREFIX, PlainFamily, counters_of, merged
+
+_log = logging.getLogger(__name__)
+_MODULE = "prefill_router.gateway.api.worker"
+_FIRST_PAUSE, _LONGEST_PAUSE, _STABLE = 0.5, 30.0, 60.0
+_BEAT, _MOST_SILENT, _SCRAPE = 5.0, 30.0, 2.0
+_LAST_SECONDS = 30.0  # after the drain, the time for receipts and traces
+_SUMS = frozenset(f"{PREFIX}{gauge.name}" for gauge in GAUGES.values() if gauge.is_sum)
+
+
+def run_workers(
+    places: GatewayPaths, loaded: LoadedGateway, *, workers: int, on_ready: Callable[[str], None]
+) -> None:
+    """Serve until the process is asked to end and the requests in flight have ended.
+
+    Args:
+        places: The files that the gateway is loaded from.
+        loaded: The gateway as loaded from them.
+        workers: The number of processes that serve.
+        on_ready: Called with the gateway's address once all of them answer.
+
+    Raises:
+        ConfigError: It can't listen on the address, the encoder or a worker can't be started, or
+            the workers would need state that they don't share.
+    """
+    if sys.platform != "linux":  # others don't spread connections over sockets of one address
+        raise ConfigError("several workers need Linux; leave out --workers")
+    refuse_unshared(loaded)
+    with (
+        serving_log(loaded),
+        listening(loaded.settings.listen) as probe,  # refuses an address that another one has
+        TemporaryDirectory(prefix="prefill-router-") as folder,
+    ):
+        port = probe.getsockname()[1]
+        probe.close()
+        at = loaded.settings.listen.model_copy(update={"port": port})
+        with listening(at, is_shared=True) as place:  # keeps the port, and takes no connection
+            asyncio.run(_Supervisor(places, loaded, place, folder, workers).run(on_ready))
+
+
+@final
+class _WorkerLink:
+    """A worker as the supervisor sees it."""
+
+    def __init__(self, number: int, process: asyncio.subprocess.Process, channel: Channel) -> None:
+        self.number, self.process, self.channel = number, process, channel
+        self.began = asyncio.get_running_loop().time()
+        self.ended = asyncio.create_task(process.wait())
+        self.metrics: list[PlainFamily] = []
+
+    async def measure(self) -> None:
+        """Ask for its metrics."""
+        with suppress(ConfigError):  # it is ending
+            self.metrics = await self.channel.call("metrics")
+
+    def send(self, number: int) -> None:
+        """Send it a signal, if it hasn't ended."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+
+@final
+class _Supervisor:
+    def __init__(
+        self,
+        places: GatewayPaths,
+        loaded: LoadedGateway,
+        place: socket.socket,
+        folder: str,
+        count: int,
+    ) -> None:
+        self._folder = Path(folder)
+        self._places = replace(places, encoders=self._folder)
+        self._loaded, self._place, self._count = loaded, place, count
+        self._encoder: SharedEncoder | None = None
+        self._workers: dict[int, _WorkerLink] = {}
+        self._counted: list[PlainFamily] = []  # by workers that have ended
+        self._shared: dict[str, Any] = {}
+        self._reloads = 0
+        self._failure: BaseException | None = None
+        self._reloading, self._ending = asyncio.Lock(), asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, on_ready: Callable[[str], None]) -> None:
+        try:
+            self._encoder = await self._started_encoder(self._loaded)
+            await asyncio.gather(*(self._start(1 + n) for n in range(self._count)))
+            self._catch_signals()
+            for number in list(self._workers):
+                self._begin(self._keep(number))
+            on_ready(address_of(self._loaded.settings.listen, self._place))
+            await self._ending.wait()
+        finally:
+            await self._end()
+        if self._failure is not None:
+            raise self._failure
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("the supervisor failed and ends", exc_info=error)
+            self._failure = error
+            self._ending.set()
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        async def reload() -> None:
+            try:
+                await self._reload(None)
+            except (PrefillRouterError, OSError) as error:
+                _log.error("reload failed: %s", error)
+
+        def end(number: int) -> None:
+            for worker in self._workers.values():  # a second Ctrl-C ends them at once
+                worker.send(number if self._ending.is_set() else signal.SIGTERM)
+            self._ending.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end, number)
+        loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(reload()))
+
+    async def _started_encoder(self, loaded: LoadedGateway) -> SharedEncoder:
+        places, routing = self._places, loaded.settings.routing
+        options = plain_options(
+            places.router,
+            places.encoder_sources,
+            threads=places.threads,
+            reuse_bytes=routing.reuse_bytes,
+        )
+        options |= {"most_prompts": routing.max_batch, "gateways": self._count}
+        encoder = SharedEncoder(encoder_socket(self._folder, loaded), options)
+        hello = await encoder.start()
+        if hello.fingerprint != loaded.light.fingerprint:
+            await encoder.close(seconds=0)
+            raise ConfigError(f"{places.router} was replaced while it was being loaded; try again")
+        return encoder
+
+    async def _start(self, number: int) -> None:
+        """Start a worker, and wait until it serves."""
+        reloads = self._reloads
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in the terminal must reach only the supervisor
+                pass_fds=(theirs.fileno(),),
+            )
+        reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_READ)
+        options = {
+            "places": PLACES.dump_python(self._places, mode="json"),
+            "number": number,
+            "port": self._place.getsockname()[1],
+        }
+        writer.write(pack_frame(options))
+        try:
+            wrong = (await receive_frame(reader))["error"]
+        except (FrameError, OSError):
+            wrong = ["it ended before it served; its log says why"]
+        except asyncio.CancelledError:
+            process.kill()
+            raise
+        if wrong:
+            writer.close()
+            await process.wait()
+            raise ConfigError(*(f"worker {number}: {problem}" for problem in wrong))
+        handlers = {"reload": self._reload, "metrics": self._metrics, "share": self._share}
+        worker = _WorkerLink(number, process, Channel(reader, writer, handlers))
+        self._workers[number] = worker
+        worker.channel.tell("learn", self._shared)
+        await self._share({"missing": self._count - len(self._workers)})
+        if self._reloads != reloads:
+            await worker.channel.call("reload")
+
+    async def _keep(self, number: int) -> None:
+        """Restart a worker whenever it ends."""
+        pause = _FIRST_PAUSE
+        while True:
+            worker = self._workers[number]
+            await self._watch(worker)
+            self._counted = merged([self._counted, counters_of(worker.metrics)], sums=_SUMS)
+            del self._workers[number]
+            if self._ending.is_set():
+                return
+            _log.warning(
+                "worker %d ended with status %s; it is restarted", number, worker.process.returncode
+            )
+            await self._share({"missing": self._count - len(self._workers)})
+            if asyncio.get_running_loop().time() - worker.began > _STABLE:
+                pause = _FIRST_PAUSE
+            while number not in self._workers:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                try:
+                    await self._start(number)
+                except (ConfigError, OSError) as error:
+                    _log.error("%s", error)
+
+    async def _watch(self, worker: _WorkerLink) -> None:
+        """Wait until a worker ends; kill it if it no longer answers."""
+        while not worker.ended.done():
+            try:
+                async with asyncio.timeout(_MOST_SILENT):
+                    await worker.measure()
+            except TimeoutError:
+                _log.error("worker %d hasn't answered for %g s", worker.number, _MOST_SILENT)
+                worker.send(signal.SIGKILL)
+            await asyncio.wait((worker.ended,), timeout=_BEAT)
+
+    async def _metrics(self, _: Any) -> list[PlainFamily]:
+        asked = [asyncio.create_task(worker.measure()) for worker in self._workers.values()]
+        if asked:
+            _, late = await asyncio.wait(asked, timeout=_SCRAPE)
+            for task in late:  # what it last said counts
+                task.cancel()
+        current = (worker.metrics for worker in self._workers.values())
+        return merged([self._counted, *current], sums=_SUMS)
+
+    async def _share(self, values: dict[str, Any]) -> None:
+        self._shared |= values
+        for worker in self._workers.values():
+            worker.channel.tell("learn", values)
+
+    async def _reload(self, _: Any) -> None:
+        """Reload all workers; an error that is found here changes nothing."""
+        async with self._reloading:
+            loaded = await asyncio.to_thread(load, self._places)
+            refuse_unshared(loaded)
+            before = self._encoder
+            if before is None or encoder_socket(self._folder, loaded) != before.path:
+                self._encoder = await self._started_encoder(loaded)
+            self._reloads += 1
+            failed = await self._reloaded()
+            if before is not None and before is not self._encoder:
+                self._begin(before.close())  # once no worker uses it
+            if failed:
+                raise ConfigError(*failed)
+            _log.info("all workers are reloaded, with the router %s", loaded.light.fingerprint)
+
+    async def _reloaded(self) -> list[str]:
+        """Reload each worker; returns what failed."""
+        failed = []
+        for worker in list(self._workers.values()):
+            try:
+                await worker.channel.call("reload")
+            except ConfigError as error:
+                failed.append(f"worker {worker.number} keeps what it had: {error}")
+        return failed
+
+    async def _end(self) -> None:
+        """End the workers as each ends alone, and then the encoder."""
+        self._ending.set()
+        listen = self._loaded.settings.listen
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.send(signal.SIGTERM)
+        self._place.close()
+        if workers:
+            limit = listen.unready_seconds + listen.drain_seconds + _LAST_SECONDS
+            _, late = await asyncio.wait([one.ended for one in workers], timeout=limit)
+            for worker in workers:
+                if worker.ended in late:
+                    worker.send(signal.SIGKILL)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._encoder is not None:
+            await self._encoder.close(seconds=_LAST_SECONDS)

@@ -1,0 +1,105 @@
+"""One of several processes that serve a port: `python -m prefill_router.gateway.api.worker`.
+
+Its argument is the number of its end of the channel to the supervisor. The first frame there has
+its options; it answers once it serves, or with what is wrong, and ends when the supervisor does.
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, final
+
+from pydantic import TypeAdapter
+
+from prefill_router.errors import PrefillRouterError
+from prefill_router.gateway.api.channel import LONGEST_READ, Channel
+from prefill_router.gateway.api.server import (
+    GatewayServer,
+    listening,
+    loop_factory,
+    serve,
+    serving_log,
+)
+from prefill_router.gateway.forecast import pack_frame, receive_frame
+from prefill_router.gateway.runtime import Gateway, GatewayPaths, load
+from prefill_router.gateway.telemetry import PlainFamily
+
+PLACES = TypeAdapter(GatewayPaths)
+
+
+@final
+class SupervisorLink:
+    """The other workers (`runtime.Siblings`), reached through the supervisor.
+
+    Args:
+        reader: Where the supervisor's frames arrive.
+        writer: Where frames to it are written.
+    """
+
+    _channel: Channel  # once it serves; no request arrives before
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    def join(self, gateway: Gateway, server: GatewayServer) -> None:
+        """Tell the supervisor that this worker serves, and take its calls from now on."""
+
+        async def reload(_: Any) -> None:
+            await gateway.reload()
+
+        async def metrics(_: Any) -> list[PlainFamily]:
+            return gateway.metrics.export()
+
+        async def learn(values: Mapping[str, Any]) -> None:
+            gateway.learn(values)
+
+        self._writer.write(pack_frame({"error": []}))
+        handlers = {"reload": reload, "metrics": metrics, "learn": learn}
+        self._channel = Channel(self._reader, self._writer, handlers)
+        self._channel.ended.add_done_callback(lambda _: setattr(server, "should_exit", True))
+
+    async def reload(self) -> None:
+        """Reload all workers."""
+        await self._channel.call("reload")
+
+    async def metrics(self) -> list[PlainFamily]:
+        """The metrics of all workers."""
+        found: list[PlainFamily] = await self._channel.call("metrics")
+        return found
+
+    def share(self, values: Mapping[str, Any]) -> None:
+        """Let all workers learn these values."""
+        self._channel.tell("share", dict(values))
+
+
+async def work(link: socket.socket) -> int:
+    """Serve until asked to end; returns the exit status."""
+    reader, writer = await asyncio.open_connection(sock=link, limit=LONGEST_READ)
+    options = await receive_frame(reader)
+    siblings = SupervisorLink(reader, writer)
+    try:
+        places = PLACES.validate_python(options["places"])
+        loaded = load(places)
+        at = loaded.settings.listen.model_copy(update={"port": options["port"]})
+        log = serving_log(loaded, worker=options["number"])
+        with log as writes, listening(at, is_shared=True) as place:
+            await serve(places, loaded, place, siblings.join, writes, siblings=siblings)
+    except PrefillRouterError as error:
+        writer.write(pack_frame({"error": list(error.told)}))
+        await writer.drain()
+        return 1
+    return 0
+
+
+def main() -> int:
+    """Serve; returns the exit status."""
+    link = socket.socket(fileno=int(sys.argv[1]))
+    with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(work(link))
+    return 1  # asked to end before it served
+
+
+if __name__ == "__main__":
+    sys.exit(main())

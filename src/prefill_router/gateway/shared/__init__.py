@@ -1,0 +1,13 @@
+"""What replicas of the gateway share through one PostgreSQL database.
+
+tables        the tables and statements
+connection    one connection, which never blocks the event loop and never waits long
+leases        each replica's part of the budgets
+affinity      conversations, tool calls and stored responses as rows
+key_limits    the limits of keys, decided in the database
+state         keeps a gateway and the database in step
+"""
+
+from prefill_router.lazy_imports import face
+
+__getattr__, __dir__, __all__ = face(__name__, __file__, needed_for="the gateway")

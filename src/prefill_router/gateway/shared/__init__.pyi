@@ -1,0 +1,2 @@
+from .leases import BudgetLeases as BudgetLeases
+from .state import SharedState as SharedState
