@@ -11,7 +11,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.engine_options import with_engine, worker_range
 from prefill_router.cli.usage import UsageError, one_of
-from prefill_router.progress import BarProgress
+from prefill_router.progress import BarProgress, Progress
 from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
@@ -105,14 +105,7 @@ def encode(
     """
     from prefill_router.activations import ROUNDINGS
     from prefill_router.data import open_queries
-    from prefill_router.encoders import (
-        TEMPLATES,
-        EncoderSource,
-        load_encoder,
-        load_vllm_encoder,
-        plan_encoding,
-        write_vllm_prompts,
-    )
+    from prefill_router.encoders import TEMPLATES, EncoderSource, load_encoder, plan_encoding
     from prefill_router.files import default_cache
 
     _check_vllm(from_vllm, layers, write_prompts, computing=device or batch_tokens or engine)
@@ -131,15 +124,9 @@ def encode(
         "layers": numbers,
         "trust_remote_code": trust_remote_code,
     }
-    vllm = None
-    if from_vllm is not None:
-        vllm = load_vllm_encoder(encoder, from_vllm, progress=progress, **options)
-    network = vllm or load_encoder(
-        encoder,
-        device=device if engine is None else "cpu",
-        batch_tokens=batch_tokens,
-        **options,
-    )
+    vllm = _vllm_states(encoder, from_vllm, progress, options)
+    place = device if engine is None else "cpu"
+    network = vllm or load_encoder(encoder, device=place, batch_tokens=batch_tokens, **options)
     sites = _sites(network, layers, poolings)
     plan = plan_encoding(
         *(queries, network, store),
@@ -150,13 +137,9 @@ def encode(
         progress=progress,
     )
     if vllm is not None:
-        plan, lacking = vllm.split(plan)
-        _print_files(vllm, plan, lacking)
+        plan, lacking = _with_files(vllm, plan, write_prompts)
         if write_prompts is not None:
-            write_vllm_prompts(vllm, lacking, write_prompts)
             return
-        if not plan.left:
-            vllm.require_files(lacking, found=plan.done)
     _print_plan(plan, network.provenance)
     source = EncoderSource.of(
         network, encoder, numbers, batch_tokens, trust_remote_code=trust_remote_code
@@ -206,6 +189,35 @@ def _check_vllm(
         )
     if prompts is None and not folder.is_dir():
         raise UsageError(f"--from-vllm is {folder}, and there is no such folder")
+
+
+def _vllm_states(
+    encoder: str, folder: Path | None, progress: Progress, options: dict[str, Any]
+) -> "VllmStates | None":
+    from prefill_router.encoders import load_vllm_encoder
+
+    if folder is None:
+        return None
+    return load_vllm_encoder(encoder, folder, progress=progress, **options)
+
+
+def _with_files(
+    vllm: "VllmStates", plan: "EncodingPlan", write_prompts: Path | None
+) -> tuple["EncodingPlan", "EncodingPlan"]:
+    """The parts of a plan with and without files of vLLM; the prompts of the latter are written.
+
+    Raises:
+        StoreError: Nothing is left to read, no prompts are to be written, and some lack a file.
+    """
+    from prefill_router.encoders import write_vllm_prompts
+
+    plan, lacking = vllm.split(plan)
+    _print_files(vllm, plan, lacking)
+    if write_prompts is not None:
+        write_vllm_prompts(vllm, lacking, write_prompts)
+    elif not plan.left:
+        vllm.require_files(lacking, found=plan.done)
+    return plan, lacking
 
 
 def _print_files(vllm: "VllmStates", plan: "EncodingPlan", lacking: "EncodingPlan") -> None:

@@ -1,16 +1,16 @@
-"""The queries of a dataset's folder, read in blocks, for work that doesn't hold all of them."""
+"""The queries of a dataset's folder, read in blocks, for work that doesn't hold all of them.
+
+Polars, and so the module that reads the folder, is imported when a file is opened: it takes long,
+and a router that decides needs no file.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-import polars as pl
-from polars.exceptions import PolarsError
-
 from prefill_router import files
 from prefill_router.data.dataset import Query, RoutingDataset
-from prefill_router.data.storage import QUERIES, read_dataset, read_queries
 from prefill_router.errors import FormatError
 from prefill_router.remote import PathOrUrl, reading
 
@@ -45,6 +45,11 @@ class QueryFile:
             FormatError: The file is missing, isn't Parquet, or has no queries.
             CorruptError: The folder has checksums, and the file doesn't match them.
         """
+        import polars as pl
+        from polars.exceptions import PolarsError
+
+        from prefill_router.data.storage import QUERIES, read_queries
+
         with reading(folder, (QUERIES, files.CHECKSUMS)) as local:
             path = local / QUERIES
             if (local / files.CHECKSUMS).is_file():
@@ -65,6 +70,8 @@ class QueryFile:
         Raises:
             FormatError: A row isn't a query.
         """
+        from prefill_router.data.storage import read_queries
+
         for start in range(0, self.rows, BLOCK_ROWS):
             yield read_queries(self.path, slice(start, min(start + BLOCK_ROWS, self.rows)))
 
@@ -75,5 +82,7 @@ def open_queries(folder: PathOrUrl | str) -> RoutingDataset | QueryFile:
     Raises:
         FormatError: As `read_dataset`; so are the others.
     """
+    from prefill_router.data.storage import read_dataset
+
     file = QueryFile.open(folder)
     return file if len(file) >= MANY else read_dataset(folder)
