@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,12 @@ def ended(*words: object) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def printed(done: "subprocess.CompletedProcess[str]") -> Any:
+    """The JSON object that a program printed; before and after it Ray tells of dead workers."""
+    assert done.returncode == 0, done.stderr
+    return json.JSONDecoder().raw_decode(done.stdout, done.stdout.index('{"'))[0]
+
+
 def until(happened: Callable[[], bool], driver: "subprocess.Popen[bytes]") -> None:
     end = time.monotonic() + LONGEST
     while not happened():
@@ -139,8 +146,7 @@ def test_a_command_gives_the_same_on_the_cluster(cluster: RayCluster, tmp_path: 
 
 def test_workers_of_both_kinds_share_the_work_and_errors_are_our_own(cluster: RayCluster) -> None:
     done = ended("-m", "tests.engines.devices_job", cluster.address)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])  # Ray tells of dead workers before it
+    found = printed(done)
     assert found["items"] == list(range(40))
     assert found["devices"] == ["cpu", "cuda"]
     assert found["refused"][0] == "StoreError: the state isn't finite"
@@ -151,8 +157,7 @@ def test_a_ray_of_its_own_does_tasks_again_and_listens_on_the_loopback_interface
     tmp_path: Path,
 ) -> None:
     done = ended("-m", "tests.engines.tasks_job", tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])  # Ray tells of dead workers before it
+    found = printed(done)
     assert found["squares"] == [0, 1, 4, 9, 16, 25]
     assert (tmp_path / "died").exists()
     assert found["refused"] == "PromptError q7: query 'q7': the prompt is too long"

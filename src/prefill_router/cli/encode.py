@@ -11,7 +11,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.engine_options import with_engine, worker_range
 from prefill_router.cli.usage import UsageError, one_of
-from prefill_router.progress import BarProgress
+from prefill_router.progress import BarProgress, Progress
 from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
@@ -105,13 +105,7 @@ def encode(
     """
     from prefill_router.activations import ROUNDINGS
     from prefill_router.data import open_queries
-    from prefill_router.encoders import (
-        TEMPLATES,
-        EncoderSource,
-        load_encoder,
-        load_vllm_encoder,
-        plan_encoding,
-    )
+    from prefill_router.encoders import TEMPLATES, EncoderSource, load_encoder, plan_encoding
     from prefill_router.files import default_cache
 
     _check_vllm(from_vllm, layers, write_prompts, computing=device or batch_tokens or engine)
@@ -130,9 +124,7 @@ def encode(
         "layers": numbers,
         "trust_remote_code": trust_remote_code,
     }
-    vllm = None
-    if from_vllm is not None:
-        vllm = load_vllm_encoder(encoder, from_vllm, progress=progress, **options)
+    vllm = _vllm_states(encoder, from_vllm, progress, options)
     place = device if engine is None else "cpu"
     network = vllm or load_encoder(encoder, device=place, batch_tokens=batch_tokens, **options)
     sites = _sites(network, layers, poolings)
@@ -145,7 +137,7 @@ def encode(
         progress=progress,
     )
     if vllm is not None:
-        plan, lacking = _files_of(plan, vllm, write_prompts)
+        plan, lacking = _with_files(vllm, plan, write_prompts)
         if write_prompts is not None:
             return
     _print_plan(plan, network.provenance)
@@ -199,27 +191,41 @@ def _check_vllm(
         raise UsageError(f"--from-vllm is {folder}, and there is no such folder")
 
 
-def _files_of(
-    plan: "EncodingPlan", vllm: "VllmStates", prompts: Path | None
-) -> "tuple[EncodingPlan, EncodingPlan]":
-    """The parts of a plan that vLLM's files are there for, and that lack them.
+def _vllm_states(
+    encoder: str, folder: Path | None, progress: Progress, options: dict[str, Any]
+) -> "VllmStates | None":
+    from prefill_router.encoders import load_vllm_encoder
+
+    if folder is None:
+        return None
+    return load_vllm_encoder(encoder, folder, progress=progress, **options)
+
+
+def _with_files(
+    vllm: "VllmStates", plan: "EncodingPlan", write_prompts: Path | None
+) -> tuple["EncodingPlan", "EncodingPlan"]:
+    """The parts of a plan with and without files of vLLM; the prompts of the latter are written.
 
     Raises:
-        StoreError: There are none, and no prompts are to be written.
+        StoreError: Nothing is left to read, no prompts are to be written, and some lack a file.
     """
     from prefill_router.encoders import write_vllm_prompts
 
-    found, lacking = vllm.split(plan)
+    plan, lacking = vllm.split(plan)
+    _print_files(vllm, plan, lacking)
+    if write_prompts is not None:
+        write_vllm_prompts(vllm, lacking, write_prompts)
+    elif not plan.left:
+        vllm.require_files(lacking, found=plan.done)
+    return plan, lacking
+
+
+def _print_files(vllm: "VllmStates", plan: "EncodingPlan", lacking: "EncodingPlan") -> None:
     longest = max((int(lacking.table.lengths[chunk].max()) for chunk in lacking.chunks), default=0)
     err.say(
-        f"{len(vllm.names):,} files in {vllm.folder}, for {found.left:,} of the prompts that are "
+        f"{len(vllm.names):,} files in {vllm.folder}, for {plan.left:,} of the prompts that are "
         f"left; {lacking.left:,} prompts have no file, the longest of {longest:,} tokens"
     )
-    if prompts is not None:
-        write_vllm_prompts(vllm, lacking, prompts)
-    elif not found.left:
-        vllm.require_files(lacking, found=plan.done)
-    return found, lacking
 
 
 def _gpu_workers(
