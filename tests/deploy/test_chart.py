@@ -146,12 +146,11 @@ def test_a_pod_has_time_to_drain(case: str, request: pytest.FixtureRequest) -> N
 
 
 def test_its_variables_are_settings(least: dict[str, Any], most: dict[str, Any]) -> None:
-    variables = {k: v for k, v in environment(most).items() if "SHARED" not in k}
-    settings = read_settings(None, environment=variables)
+    settings = read_settings(None, environment=environment(most))
     assert settings.listen.hosts[-1] == "gateway.example"
     assert settings.listen.drain_seconds == 300
     assert settings.receipts.url == "postgresql://router@db/router"
-    assert environment(most)["PREFILL_ROUTER_SHARED__URL"] == "postgresql://router@db/shared"
+    assert settings.shared.url == "postgresql://router@db/shared"
     assert "PREFILL_ROUTER_SHARED__URL" not in environment(least)
     assert pod(least)["enableServiceLinks"] is False  # or PREFILL_ROUTER_PORT would be one
 

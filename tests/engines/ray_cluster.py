@@ -37,7 +37,7 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **STORE})
-    nodes = [cluster.add_node(num_cpus=1, num_gpus=gpus, **STORE) for gpus in (0, 1)]
+    nodes = [cluster.add_node(num_cpus=1 + gpus, num_gpus=gpus, **STORE) for gpus in (0, 1)]
     cluster.wait_for_nodes()
     sys.stdout.write(f"{cluster.address}\n")
     sys.stdout.flush()

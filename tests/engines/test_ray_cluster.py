@@ -144,8 +144,10 @@ def test_a_command_gives_the_same_on_the_cluster(cluster: RayCluster, tmp_path: 
     assert all(name.endswith(".times.json") for name in differing)
 
 
-def test_workers_of_both_kinds_share_the_work_and_errors_are_our_own(cluster: RayCluster) -> None:
-    done = ended("-m", "tests.engines.devices_job", cluster.address)
+def test_workers_of_both_kinds_share_the_work_and_errors_are_our_own(
+    cluster: RayCluster, tmp_path: Path
+) -> None:
+    done = ended("-m", "tests.engines.devices_job", cluster.address, tmp_path)
     found = printed(done)
     assert found["items"] == list(range(40))
     assert found["devices"] == ["cpu", "cuda"]

@@ -221,7 +221,7 @@ def columns(first: str, *numbers: str, fold: bool = False, no_wrap: bool = False
 
 def print_json(value: Any) -> None:
     """Print a value for programs: one JSON document on standard output, in ASCII alone."""
-    sys.stdout.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
+    out.file.write(json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def main() -> None:

@@ -2,12 +2,15 @@
 
 import inspect
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from prefill_router.cli.application import out
 from prefill_router.cli.usage import UsageError, one_of
 
 if TYPE_CHECKING:
@@ -24,8 +27,9 @@ def with_engine(command: Command) -> Command:
 
     @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
     def _run(**given: Any) -> None:
-        asked = {name: given.pop(name) for name in added.parameters}
-        command(**given, engine=_engine(**asked))
+        engine = _engine(**{name: given.pop(name) for name in added.parameters})
+        with nullcontext() if engine is None else _results_apart():
+            command(**given, engine=engine)
 
     parameters = [one for one in own.parameters.values() if one.name != "engine"]
     parameters += added.parameters.values()
@@ -33,6 +37,17 @@ def with_engine(command: Command) -> Command:
     _run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     _run.__annotations__ = {one.name: one.annotation for one in parameters}
     return _run  # type: ignore[return-value]
+
+
+@contextmanager
+def _results_apart() -> Iterator[None]:
+    """A context in which what an engine prints goes to standard error, and results don't."""
+    out.file = sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        out.file = None  # type: ignore[assignment]  # whatever standard output is
 
 
 def worker_range(option: str, text: str | None) -> tuple[int, int] | None:

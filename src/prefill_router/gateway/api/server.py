@@ -110,7 +110,7 @@ async def serve(
     gateway.siblings = siblings
     gateway.on_secrets.append(log.hide)
     try:
-        with _cancelled_by_signals():
+        with cancelled_by_signals():
             await gateway.start()
             _settle_memory()
             config = server_config(guarded_app(gateway, loaded), loaded.settings)
@@ -127,7 +127,7 @@ async def serve(
 
 
 @contextmanager
-def _cancelled_by_signals() -> Iterator[None]:
+def cancelled_by_signals() -> Iterator[None]:
     """Cancel the current task if the process is asked to end; uvicorn does so only once it serves.
 
     An exception raised by a signal handler would end the tasks that close the encoder's process.

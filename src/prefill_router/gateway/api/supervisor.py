@@ -18,7 +18,12 @@ from typing import Any, final
 
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.api.channel import LONGEST_READ, Channel
-from prefill_router.gateway.api.server import address_of, listening, serving_log
+from prefill_router.gateway.api.server import (
+    address_of,
+    cancelled_by_signals,
+    listening,
+    serving_log,
+)
 from prefill_router.gateway.api.worker import PLACES
 from prefill_router.gateway.forecast import (
     FrameError,
@@ -58,6 +63,7 @@ def run_workers(
     Raises:
         ConfigError: It can't listen on the address, the encoder or a worker can't be started, or
             the workers would need state that they don't share.
+        KeyboardInterrupt: It was asked to end before it answered.
     """
     if sys.platform != "linux":  # others don't spread connections over sockets of one address
         raise ConfigError("several workers need Linux; leave out --workers")
@@ -71,7 +77,10 @@ def run_workers(
         probe.close()
         at = loaded.settings.listen.model_copy(update={"port": port})
         with listening(at, is_shared=True) as place:  # keeps the port, and takes no connection
-            asyncio.run(_Supervisor(places, loaded, place, folder, workers).run(on_ready))
+            try:
+                asyncio.run(_Supervisor(places, loaded, place, folder, workers).run(on_ready))
+            except asyncio.CancelledError:
+                raise KeyboardInterrupt from None
 
 
 @final
@@ -119,8 +128,9 @@ class _Supervisor:
 
     async def run(self, on_ready: Callable[[str], None]) -> None:
         try:
-            self._encoder = await self._started_encoder(self._loaded)
-            await asyncio.gather(*(self._start(1 + n) for n in range(self._count)))
+            with cancelled_by_signals():
+                self._encoder = await self._started_encoder(self._loaded)
+                await asyncio.gather(*(self._start(1 + n) for n in range(self._count)))
             self._catch_signals()
             for number in list(self._workers):
                 self._begin(self._keep(number))

@@ -1,0 +1,25 @@
+"""The options of engines, without an engine."""
+
+import json
+import sys
+
+import pytest
+
+from prefill_router.cli.application import print_json
+from prefill_router.cli.engine_options import with_engine
+from prefill_router.engines import RayEngine
+
+
+@with_engine
+def job(engine: "RayEngine | None" = None) -> None:
+    sys.stdout.write("(raylet) a worker died\n")
+    print_json({"engine": type(engine).__name__})
+
+
+def test_what_an_engine_prints_is_apart_from_results(capsys: pytest.CaptureFixture[str]) -> None:
+    job(engine="ray", address=None, workers=None, worker_cpus=None)  # type: ignore[arg-type, call-arg]
+    told = capsys.readouterr()
+    assert json.loads(told.out) == {"engine": "RayEngine"}
+    assert "a worker died" in told.err
+    print_json(1)  # and afterwards as before
+    assert capsys.readouterr().out == "1\n"
