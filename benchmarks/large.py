@@ -129,6 +129,9 @@ def exponents(rows: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, flo
     }
 
 
+TICKS = {"seconds": (3, 10, 30, 100, 300, 1000), "peak_gb": (0.2, 0.5, 1, 2, 4)}
+
+
 def draw(kept: Mapping[str, Any], path: Path) -> None:
     """Draw time and memory by the number of queries; write the data."""
     figure = new_figure(11.0, 4.6)
@@ -151,6 +154,8 @@ def draw(kept: Mapping[str, Any], path: Path) -> None:
             axes.plot(x, y, marker, color=colour, ms=5, alpha=1 - 0.17 * place, label=name)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.set_yticks(TICKS[what], [f"{tick:g}" for tick in TICKS[what]])
+        axes.set_yticks([], minor=True)
         style(axes, x="queries", y=words)
     panels[0].legend(frameon=False)
     write_figure(figure, path, rows)
