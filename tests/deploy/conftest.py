@@ -31,11 +31,16 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     readings = GaugeReadings(
         budgets=lambda: [BudgetLeft(key="", per="day", dollars=10, left=2.5)],
         drift=lambda: Drift(requests=300, by_feature={"length": 0.3}, mean=0.3, largest=0.3),
+        shared=lambda: {"down": 0, "replicas": 3, "losses": 1},
+        deployment_breakers=lambda: {"large@east": "open"},
     )
     metrics = Metrics(["small", "large"], readings=readings)
     metrics.refused(503)
     metrics.passed("retrieve", OUTCOME)
-    ends = (attempt("small", "overloaded"), attempt("small", "overloaded"), attempt("large"))
+    ends = (
+        *(attempt("small", "overloaded"), attempt("small", "overloaded")),
+        replace(attempt("large"), deployment="large@east"),
+    )
     failed = receipt(choice={"fallback": "deadline"}, outcome={"attempts": ends, "usage": None})
     for one in (RECEIPT, failed, replace(failed, cost=None)):
         metrics.observe(one)

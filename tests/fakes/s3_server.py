@@ -20,7 +20,8 @@ def s3_server() -> Iterator[None]:
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         patch.setenv("AWS_ACCESS_KEY_ID", "key")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        fsspec.filesystem("s3", skip_instance_cache=True).mkdir(BUCKET)
+        # servers of one process share what they hold
+        fsspec.filesystem("s3", skip_instance_cache=True).makedirs(BUCKET, exist_ok=True)
         yield
         server.stop()
         fsspec.filesystem("s3").clear_instance_cache()  # its clients know this server's address

@@ -19,7 +19,7 @@ from prefill_router.errors import PrefillRouterError
 if TYPE_CHECKING:
     from prefill_router.gateway.guard import ClientKey
     from prefill_router.gateway.litellm import ImportedConfig
-    from prefill_router.gateway.runtime import LoadedGateway
+    from prefill_router.gateway.runtime import GatewayPaths, LoadedGateway
 
 
 @app.command()
@@ -97,14 +97,20 @@ def serve(
         _check(checked, as_json=as_json)
         return
     # until the server takes signals; the first process of a container ignores it by default
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    loaded = checked()
-    _warn(loaded)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        _run(places, checked(), workers)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(places: "GatewayPaths", loaded: "LoadedGateway", workers: int) -> None:
     from prefill_router.gateway.api import run, run_workers
 
     def told(address: str) -> None:
         out.print(f"serving at {address}", soft_wrap=True)
 
+    _warn(loaded)
     if workers == 1:
         run(places, loaded, on_ready=told)
     else:

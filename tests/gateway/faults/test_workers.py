@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,11 @@ def children(pid: int, module: str) -> list[int]:
     """The processes that a process has started to run a module."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     found = [child for task in tasks for child in task.read_text().split()]
-    runs = [Path(f"/proc/{child}/cmdline").read_text().split("\0") for child in found]
-    return sorted(int(child) for child, line in zip(found, runs, strict=True) if module in line)
+    runs = dict[int, str]()
+    for child in found:
+        with suppress(FileNotFoundError):  # it has just ended
+            runs[int(child)] = Path(f"/proc/{child}/cmdline").read_text()
+    return sorted(child for child, line in runs.items() if module in line.split("\0"))
 
 
 def until(condition: Callable[[], bool]) -> None:
