@@ -1,0 +1,41 @@
+"""Workers of one port share what replicas share."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+import yaml
+
+from prefill_router.gateway.guard import digest
+from prefill_router.minipool.server import ScriptedModel, serve
+from tests.gateway.receipts.postgres_server import PostgresServer
+from tests.gateway.server_process import QUIET, TARGETS, gateway_process, make_gateway
+
+pytestmark = pytest.mark.slow
+
+KEY = "pr-of-this-test"
+
+
+def test_two_workers_allow_exactly_the_requests_per_minute_of_a_key(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    row = {"name": "a", "sha256": digest(KEY), "created": "2026-11-01", "requests_per_minute": 20}
+    (tmp_path / "keys.yaml").write_text(yaml.safe_dump({"keys": [row]}))
+    models = [ScriptedModel(name, {}, otherwise="Yes.") for name in TARGETS]
+    with serve(models) as targets:
+        settings = {**QUIET, "shared": {"url": server.url}}
+        made = make_gateway(tmp_path, targets.base_url, settings=settings)
+        options = ("--workers", "2", "--keys", str(tmp_path / "keys.yaml"))
+        with gateway_process(made, *options) as running:
+
+            def ask(number: int) -> int:
+                body = {"model": "auto", "messages": [{"role": "user", "content": f"{number}?"}]}
+                with httpx2.Client(base_url=running.url, timeout=60, trust_env=False) as client:
+                    client.headers["authorization"] = f"Bearer {KEY}"
+                    return client.post("/v1/chat/completions", json=body).status_code
+
+            with ThreadPoolExecutor(8) as pool:
+                codes = Counter(pool.map(ask, range(50)))
+    assert codes == {200: 20, 429: 30}
