@@ -252,7 +252,7 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
 
     @routes.get("/metrics", tags=["operating"], summary="Metrics, for Prometheus")
     async def metrics(request: Request) -> Response:
-        families = None if gateway.siblings is None else await gateway.siblings.metrics()
+        families = None if gateway.other_workers is None else await gateway.other_workers.metrics()
         content, kind = gateway.metrics.render(request.headers.get("accept", ""), families)
         return Response(content, headers={"content-type": kind})
 

@@ -24,7 +24,7 @@ from prefill_router.client import NO_KEY, provider_keys
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.api.app import guarded_app
 from prefill_router.gateway.guard import Guard, guarded_protocol
-from prefill_router.gateway.runtime import Gateway, GatewayPaths, LoadedGateway, Siblings, load
+from prefill_router.gateway.runtime import Gateway, GatewayPaths, LoadedGateway, OtherWorkers, load
 from prefill_router.gateway.settings import GatewaySettings, ListenSettings
 from prefill_router.gateway.telemetry import LogWriter, logging_to
 
@@ -103,11 +103,11 @@ async def serve(
     on_ready: Callable[[Gateway, "GatewayServer"], None],
     log: LogWriter,
     *,
-    siblings: Siblings | None = None,
+    other_workers: OtherWorkers | None = None,
 ) -> None:
     """Serve on a bound socket; see `run`."""
     gateway = Gateway(places, loaded)
-    gateway.siblings = siblings
+    gateway.other_workers = other_workers
     gateway.on_secrets.append(log.hide)
     try:
         with cancelled_by_signals():

@@ -31,7 +31,7 @@ PLACES = TypeAdapter(GatewayPaths)
 
 @final
 class SupervisorLink:
-    """The other workers (`runtime.Siblings`), reached through the supervisor.
+    """The other workers (`runtime.OtherWorkers`), reached through the supervisor.
 
     Args:
         reader: Where the supervisor's frames arrive.
@@ -78,14 +78,16 @@ async def work(link: socket.socket) -> int:
     """Serve until asked to end; returns the exit status."""
     reader, writer = await asyncio.open_connection(sock=link, limit=LONGEST_READ)
     options = await receive_frame(reader)
-    siblings = SupervisorLink(reader, writer)
+    other_workers = SupervisorLink(reader, writer)
     try:
         places = PLACES.validate_python(options["places"])
         loaded = load(places)
         at = loaded.settings.listen.model_copy(update={"port": options["port"]})
         log = serving_log(loaded, worker=options["number"])
         with log as writes, listening(at, is_shared=True) as place:
-            await serve(places, loaded, place, siblings.join, writes, siblings=siblings)
+            await serve(
+                places, loaded, place, other_workers.join, writes, other_workers=other_workers
+            )
     except PrefillRouterError as error:
         writer.write(pack_frame({"error": list(error.told)}))
         await writer.drain()

@@ -74,7 +74,7 @@ class PageNumbers:
 
     async def _recent(self) -> RecentRequests:
         """The latest requests: this process's, or by their receipts those of all workers."""
-        if self._gateway.siblings is None:
+        if self._gateway.other_workers is None:
             return self._gateway.recent
         async with self._reading:
             if self._all is None or time.monotonic() - self._all[0] > _KEPT_SECONDS:

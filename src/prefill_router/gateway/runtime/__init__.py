@@ -4,7 +4,6 @@ configuration   reads router, pool, settings and keys, and reports every error a
 request_scope   the snapshot that a request uses throughout, and the record made of the request
 activity        readings of the gateway's parts, for gauges and health checks
 warm_start      what is restored from receipts
-siblings        the other workers of the same port, if there are any
 gateway         the state that lasts as long as the process
 """
 

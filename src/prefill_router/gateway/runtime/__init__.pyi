@@ -7,11 +7,10 @@ from .configuration import (
     needs_shared_state as needs_shared_state,
     refuse_unshared as refuse_unshared,
 )
-from .gateway import Gateway as Gateway
+from .gateway import Gateway as Gateway, OtherWorkers as OtherWorkers
 from .request_scope import (
     IncomingRequest as IncomingRequest,
     RequestRecord as RequestRecord,
     Snapshot as Snapshot,
     target_header as target_header,
 )
-from .siblings import Siblings as Siblings

@@ -112,7 +112,7 @@ def health_checks(gateway: "Gateway") -> Health:
         further["shared"] = lambda: check_shared(
             is_in_step=shared.is_in_step, is_out_of_lease=shared.is_out_of_lease
         )
-    if gateway.siblings is not None:
+    if gateway.other_workers is not None:
         further["workers"] = lambda: check_workers(gateway.missing)
     return Health(
         alive={"event_loop": gateway.pulse.check},

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, final
+from typing import Any, Protocol, final, runtime_checkable
 
 from prefill_router.client import NO_KEY, Redaction, provider_keys
 from prefill_router.errors import ConfigError
@@ -34,7 +34,6 @@ from prefill_router.gateway.runtime.configuration import (
     static_changes,
 )
 from prefill_router.gateway.runtime.request_scope import Snapshot
-from prefill_router.gateway.runtime.siblings import Siblings
 from prefill_router.gateway.runtime.warm_start import warm_start
 from prefill_router.gateway.settings import BudgetSettings, GatewaySettings
 from prefill_router.gateway.shared import SharedState
@@ -43,12 +42,30 @@ from prefill_router.gateway.telemetry import (
     EventLoopLag,
     FallbackWatch,
     Metrics,
+    PlainFamily,
     RecentRequests,
     Traces,
 )
 from prefill_router.targets import Pool
 
 _log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class OtherWorkers(Protocol):
+    """The other workers of the same port, reached through their supervisor."""
+
+    async def reload(self) -> None:
+        """Reload all workers, this one too; raises a `ConfigError` as `Gateway.reload`."""
+        ...
+
+    async def metrics(self) -> list[PlainFamily]:
+        """The metrics of all workers, this one too."""
+        ...
+
+    def share(self, values: Mapping[str, Any]) -> None:
+        """Let all workers learn these values."""
+        ...
 
 
 @final
@@ -80,7 +97,7 @@ class Gateway:
         streams: The number of streams among them.
         on_reload: Functions that are called with what was reloaded.
         on_secrets: Functions that are called with all current and former keys before they are used.
-        siblings: The other workers of the same port; None where this process serves alone.
+        other_workers: The other workers of the same port; None where this process serves alone.
         missing: The number of workers that don't serve now.
         live: The snapshot that answers requests, once started.
         writer: Writes receipts, once started.
@@ -111,7 +128,7 @@ class Gateway:
         self.metrics = Metrics(loaded.pool.names, readings=gauge_readings(self))
         self.under_way = self.streams = 0
         self.is_watched = self.is_ending = False
-        self.siblings: Siblings | None = None
+        self.other_workers: OtherWorkers | None = None
         self.missing = 0
         self.on_reload: list[Callable[[LoadedGateway], None]] = []
         self.on_secrets: list[Callable[[Collection[str]], None]] = []
@@ -188,8 +205,8 @@ class Gateway:
         self.lam_set = lam
         if share and self.shared is not None:
             self.shared.set_lam(lam)
-        elif share and self.siblings is not None:
-            self.siblings.share({"lam_set": lam})
+        elif share and self.other_workers is not None:
+            self.other_workers.share({"lam_set": lam})
 
     async def reload(self) -> LoadedGateway:
         """Load everything again for new requests; requests in flight keep the old snapshot.
@@ -229,16 +246,16 @@ class Gateway:
 
     async def reload_all(self) -> LoadedGateway:
         """Reload in all workers; raises as `reload`."""
-        if self.siblings is None:
+        if self.other_workers is None:
             return await self.reload()
-        await self.siblings.reload()
+        await self.other_workers.reload()
         return self.live.loaded
 
     def share(self, values: Mapping[str, Any]) -> None:
         """Set `lam_set` or `is_watched`, in all workers."""
         self.learn(values)
-        if self.siblings is not None:
-            self.siblings.share(values)
+        if self.other_workers is not None:
+            self.other_workers.share(values)
 
     def learn(self, values: Mapping[str, Any]) -> None:
         """Set what another worker or the supervisor shares."""
