@@ -131,7 +131,7 @@ def workers(driver: int) -> list[int]:
     """The processes with an encoder; none where the driver is ending."""
     try:
         pids = descendants(driver)
-        return [p for p in pids if b"MapWorker" in Path(f"/proc/{p}/cmdline").read_bytes()]
+        return [p for p in pids if b"_Worker" in Path(f"/proc/{p}/cmdline").read_bytes()]
     except OSError:
         return []
 

@@ -7,9 +7,13 @@ ask the same text. `new`: every text is new to the encoder, which reads texts' c
 
 Processor time is that of all processes of the gateway, and of its encoder apart. Clients, target
 and gateways share the machine's cores, so the throughput is that of two workers with cores of their
-own only where there are enough of them; `bound` is what the processor time allows there.
+own only where there are enough of them; `bound` is computed, not measured: what the processor time
+allows there. With `--share 0.15` each process that answers requests gets that share of a core, by
+a control group, and the rest is left to clients, target and encoder: what a second worker adds is
+measured, on a small scale. It needs version 1 of the controller `cpu`, at /sys/fs/cgroup/cpu.
 
-    python -m benchmarks.workers [--seconds 4] [--rounds 6] [--shared postgresql://...]
+    python -m benchmarks.workers [--seconds 4] [--rounds 6] [--share 0.15]
+        [--shared postgresql://...]
 """
 
 import argparse
@@ -21,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -35,8 +39,9 @@ from prefill_router.targets import Pool, read_pool, write_pool
 
 CLIENTS = 32
 PACED = 200.0
-TICKS = os.sysconf("SC_CLK_TCK")
-ENCODER = "prefill_router.gateway.forecast.worker"
+GROUPS, PERIOD = Path("/sys/fs/cgroup/cpu"), 10_000
+WORKER = "prefill_router.gateway.api.worker"
+ENCODER = "prefill_router.gateway.forecast.encoder_program"
 SETTINGS = "logs: {level: warning}\nsessions: {known_by: none}\n"
 NEEDED = {"processor_time": 1.1, "throughput": 1.6}
 
@@ -65,14 +70,34 @@ def tree(pid: int) -> list[int]:
     return [pid, *(found for child in below for found in tree(child))]
 
 
-def processor_seconds(pids: list[int]) -> tuple[float, float]:
-    """Processor time so far: of the gateway's processes, and of its encoders."""
-    spent = {True: 0.0, False: 0.0}
-    for pid in (each for top in pids for each in tree(top)):
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        is_encoder = ENCODER in Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        spent[is_encoder] += (int(fields[11]) + int(fields[12])) / TICKS
-    return spent[False], spent[True]
+def runs(module: str, pid: int) -> bool:
+    """Whether a process runs a module."""
+    return module in Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
+@contextmanager
+def limited(pids: list[int], share: float) -> Iterator[None]:
+    """Give each process that answers requests this share of a core, until the block ends."""
+    processes = [each for top in pids for each in tree(top)]
+    groups = [GROUPS / f"prefill-router-{pid}" for pid in processes if runs(WORKER, pid)]
+    groups = groups or [GROUPS / f"prefill-router-{pid}" for pid in pids]
+    for group in groups:
+        group.mkdir()
+        (group / "cpu.cfs_period_us").write_text(f"{PERIOD}")
+        (group / "cpu.cfs_quota_us").write_text(f"{round(share * PERIOD)}")
+        (group / "cgroup.procs").write_text(group.name.rsplit("-", 1)[1])
+    try:
+        yield
+    finally:
+        for group in groups:
+            (GROUPS / "cgroup.procs").write_text(group.name.rsplit("-", 1)[1])
+            group.rmdir()
+
+
+def processor_seconds(pids: list[int]) -> dict[int, float]:
+    """Processor time so far of each of the gateway's processes."""
+    clock = time.clock_gettime  # of a process's own clock, which has no ticks
+    return {pid: clock(~pid << 3 | 2) for top in pids for pid in tree(top)}
 
 
 async def load(
@@ -106,21 +131,25 @@ def texts(kind: str) -> Iterator[str]:
     return (words + (f"{stamp} {n}" if kind == "new" else "") for n in itertools.count())
 
 
-def measure(ways: dict[str, tuple[list[int], list[int]]], rounds: int, seconds: float) -> Any:
+def measure(
+    ways: dict[str, tuple[list[int], list[int]]], rounds: int, seconds: float, share: float
+) -> Any:
     """Every way in turns: what a request takes, and how many a second are answered."""
     found: dict[str, Any] = {}
-    for kind, pace in itertools.product(("cached", "new"), ("full", "paced")):
+    paces = ("full",) if share else ("full", "paced")
+    for kind, pace in itertools.product(("cached", "new"), paces):
         every = CLIENTS / PACED if pace == "paced" else 0.0
-        rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
+        rows: dict[str, list[tuple[float, ...]]] = {name: [] for name in ways}
         for turn in range(rounds + 1):  # the first warms up
             for name, (ports, pids) in ways.items():
                 before = processor_seconds(pids)
-                answers, wall = asyncio.run(load(ports, texts(kind), seconds, every))
+                with limited(pids, share) if share else nullcontext():
+                    answers, wall = asyncio.run(load(ports, texts(kind), seconds, every))
                 after = processor_seconds(pids)
+                spent = {pid: 1e3 * (after[pid] - before[pid]) / answers for pid in before}
+                encoder = sum(ms for pid, ms in spent.items() if runs(ENCODER, pid))
                 if turn:
-                    own, encoder = (
-                        1e3 * (b - a) / answers for a, b in zip(before, after, strict=True)
-                    )
+                    own = sum(spent.values()) - encoder
                     rows[name].append((answers / wall, own, encoder))
         names = ("requests_per_second", "gateway_ms", "encoder_ms")
         found[f"{kind}, {pace}"] = by = {
@@ -152,6 +181,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, default=4.0)
     options.add_argument("--rounds", type=int, default=6)
+    options.add_argument("--share", type=float, default=0.0, help="of a core, for each worker")
     options.add_argument("--shared", help="where workers share state; none by default")
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
@@ -176,9 +206,11 @@ def main() -> None:
             "two workers": ([both[0]], [both[1]]),
             "two ports": ([one[0], other[0]], [one[1], other[1]]),
         }
-        found = measure(ways, chosen.rounds, chosen.seconds)
+        found = measure(ways, chosen.rounds, chosen.seconds, chosen.share)
     result = {"machine": machine(), "loads": found, "ratios": ratios(found), "needed": NEEDED}
-    files.write_json(RESULTS / "workers.json", result)
+    result |= {"share": chosen.share, "load": os.getloadavg()[0]}
+    name = "workers_of_shares" if chosen.share else "workers"
+    files.write_json(RESULTS / f"{name}.json", result)
     print(files.as_json(result["ratios"]))
 
 

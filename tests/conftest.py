@@ -22,3 +22,12 @@ def mmlu_pro() -> Path:
     if not (SHARED / "queries.parquet").is_file():
         pytest.skip(f"the MMLU-Pro answers are not at {SHARED}")
     return SHARED
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files, so that no process is left with one of them at the end.
+
+    Those are the files with slow tests, and of these the ones that are about the whole package.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, len(item.path.parts)))

@@ -16,6 +16,7 @@ from prefill_router.harness import Task
 from prefill_router.harness.benchmarks import write_tasks
 from prefill_router.minipool import make_tasks
 from prefill_router.minipool.server import ScriptedModel, serve
+from prefill_router.router import VersionRegistry
 from prefill_router.targets import Pool, RequestOptions, Target, read_pool, write_pool
 from prefill_router.testing import make_routing_dataset
 from tests.encoders import families, vllm_stand_in
@@ -30,7 +31,6 @@ from tests.importers import samples
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ("answers", "states", "router")
-HEAD = "target,usd_per_million_input_tokens,usd_per_million_output_tokens\n"
 Command = Callable[..., object]
 
 
@@ -43,13 +43,14 @@ def make_folder(folder: Path, command: Command) -> None:
 
 def data(folder: Path) -> None:
     """Tables and published collections, to be imported."""
-    (folder / "prices.csv").write_text(HEAD + "small,0.1,0.4\nlarge,2,8\n")
+    page = (ROOT / "docs" / "guides" / "data.md").read_text(encoding="utf-8")
+    for name, part in zip(("answers.csv", "prices.csv"), page.split("```csv\n")[1:], strict=True):
+        (folder / name).write_text(part.split("```")[0])
     rows = [
         {"prompt": f"{q}?", "target": t, "correct": 1, "benchmark": f"b{q % 2}"}
         for q in range(9)
         for t in ("small", "large")
     ]
-    samples.write_csv(folder / "answers.csv", rows)
     judged = [{**row, "correct": 1 + q % 5} for q, row in enumerate(rows)]
     samples.write_csv(folder / "judged.csv", judged)
     samples.write_csv(
@@ -74,8 +75,24 @@ def data(folder: Path) -> None:
         (folder / name).mkdir()
     samples.write_mmlu_pro(folder / "eval_results", zipped=True)
     samples.write_routerarena(folder / "predictions")
+    for file in samples.write_openai_batch(folder)[:2]:
+        file.rename(folder / {"in0": "requests.jsonl", "out0": "results.jsonl"}[file.stem])
+    (folder / "export").mkdir()
+    samples.write_langfuse(folder / "export")
     price = {"input_token_price_per_million": 1, "output_token_price_per_million": 2}
     (folder / "cost.json").write_text(json.dumps({"org/alpha": price}))
+
+
+def quickstart(folder: Path) -> None:
+    """A table of scored answers, and a log without scores."""
+    names = ("small", "large")
+    rows = [
+        {"question": f"{n}+{n + 1}?", "model": name, "score": 1 + (n * (k + 2)) % 5, "cost": k + 1}
+        for n in range(60)
+        for k, name in enumerate(names)
+    ]
+    samples.write_csv(folder / "answers.csv", rows)
+    (folder / "spend.json").write_text(json.dumps(samples.litellm_rows()))
 
 
 def tasks(folder: Path) -> None:
@@ -95,6 +112,23 @@ def a_run(folder: Path) -> None:
     (folder / "pool.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
     collecting.write_tasks_file(folder / "tasks.jsonl", 6)
     collecting.make_run(folder / "run", read_pool(folder / "pool.yaml"), 4)
+
+
+@contextmanager
+def a_new_target(folder: Path) -> Iterator[None]:
+    """Tasks for the dataset's queries, a target that answers them, and its answers scored."""
+    answers = read_dataset(folder / "answers")
+    easy = {query.prompt: "yes" for query in answers.queries if "0.8" not in query.prompt}
+    tasks = [Task(query=query, grader="exact", answer=("yes",)) for query in answers.queries]
+    write_tasks(tasks, folder / "tasks.jsonl")
+    renamed = answers.select(targets=["target-1"])
+    pool = Pool((replace(renamed.pool["target-1"], name="new"),))
+    write_dataset(replace(renamed, pool=pool), folder / "scored")
+    with serve([ScriptedModel("new", easy)]) as server:
+        asked = RequestOptions(max_tokens=50)
+        served = replace(pool["new"], base_url=server.base_url, request=asked)
+        write_pool(Pool((served,)), folder / "pool.yaml")
+        yield
 
 
 def a_run_to_grade(folder: Path) -> None:
@@ -210,21 +244,31 @@ def routers_to_study(folder: Path) -> None:
         (folder / f"{name}.yaml").write_text(block.split("```")[0])
 
 
+def a_version(folder: Path) -> None:
+    """A version of the router, to which the guide adds another."""
+    VersionRegistry.at(folder / "versions").add(Router.load(folder / "router"), {})
+
+
 FILES: dict[str, Callable[[Path], None]] = {
     "collecting.md": a_run,
     "comparing.md": recipes,
     "data.md": data,
     "grading.md": a_run_to_grade,
     "layers.md": two_stores,
+    "learning.md": receipts,
     "litellm.md": litellm_file,
+    "quickstart.md": quickstart,
     "receipts.md": receipts,
+    "savings.md": receipts,
     "studies.md": routers_to_study,
     "search.md": a_space,
     "tasks.md": tasks,
+    "versions.md": a_version,
     "vllm.md": a_language_model,
 }
 WHILE: dict[str, Callable[[Path], AbstractContextManager[None]]] = {
     "README.md": readme,
+    "add-target.md": a_new_target,
     "deployment.md": targets_that_answer,
     "gateway.md": targets_that_answer,
     "object-stores.md": lambda _: s3_server(),

@@ -7,6 +7,7 @@ Every message says what was wrong, what is accepted, and how to fix it.
     │   └── MissingExtraError   an optional package is needed and not installed
     ├── DataError          queries, labels or files of labels that can't be used
     │   ├── FormatError    a file isn't what its format says (carries the file and the line)
+    │   ├── OverlapError   labels that an estimate needs couldn't be observed
     │   └── PromptError    one prompt can't be encoded (carries the query's id, never its text)
     ├── StoreError         a store of activations, or of the gateway's receipts, can't be used
     │   ├── CorruptError   what is on disk isn't what was written (also used for routers)
@@ -113,6 +114,10 @@ class FormatError(DataError):
         super().__init__(*(f"{place}: {one}" for one in told))
         self.file = Path(file)
         self.line = line
+
+
+class OverlapError(DataError):
+    """Labels that an estimate needs had no chance to be observed, or too few were."""
 
 
 class PromptError(DataError):

@@ -148,7 +148,8 @@ class FakeEncoder(Encoder):
 
     def _state(self, text: str, site: Site) -> NDArray[np.float64]:
         seed = hashlib.sha256(f"{self.name} {site.name} {text}".encode()).digest()
-        state = np.random.default_rng(list(seed)).normal(size=self.hidden_size)
+        words = np.frombuffer(seed, np.uint8).astype(np.uint32)  # read faster than a list
+        state = np.random.default_rng(words).normal(size=self.hidden_size)
         found = _DIFFICULTY.search(text)
         if site.layer == self.planted_layer and found:
             direction = np.sqrt(np.arange(1, self.hidden_size + 1) / self.hidden_size)

@@ -21,6 +21,8 @@ ROOT = Path(prefill_router.__file__).parent
 HOLDS = ("NDArray", "Float", "Array", "tuple", "Table", "dict", "Mapping", "Sequence", "Per")
 """Types of fields that may hold much."""
 SHORT = {
+    "SourceDoubt",
+    "SourceGuess",
     "TextNetworkConfig",
     "Shift",
     "PrefillConfig",
@@ -28,6 +30,8 @@ SHORT = {
     "NeighboursConfig",
     "MetricEntry",
     "JointConfig",
+    "LabellingRound",  # counts
+    "LearningRound",  # counts
     "LogisticConfig",
     "Layout",
     "DialectTraits",
@@ -47,6 +51,7 @@ SHORT = {
     "Recipe",  # its repr tells recipes apart
     "RequestOptions",
     "Target",
+    "TargetChange",  # a few numbers
     "Tiered",
     "TrunkConfig",
     "Usage",

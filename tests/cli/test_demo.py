@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 import typer
 
-from prefill_router.cli.demo import _REQUEST, DemoRun
+from prefill_router.cli.command_run import CommandRun
+from prefill_router.cli.demo import _REQUEST
 from prefill_router.data import read_dataset
 from prefill_router.errors import ConfigError
 from prefill_router.harness import Run
@@ -39,7 +40,7 @@ def verdict(folder: Path) -> dict[str, Any]:
         "--out",
         folder,
         "--questions",
-        "600",
+        "400",
         "--json",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -60,12 +61,12 @@ def test_the_router_captures_headroom(verdict: dict[str, Any]) -> None:
 def test_every_answer_was_really_asked_for(verdict: dict[str, Any], folder: Path) -> None:
     with Run.open(folder / "run") as run:
         asked = [a for a in run.answers() if a.reply is not None]
-        assert len(asked) == len(run) * len(NAMES) == 3000
+        assert len(asked) == len(run) * len(NAMES) == 2000
         assert run.spent == pytest.approx(sum(a.cost or 0 for a in asked))
     answers = read_dataset(folder / "answers")
     best = max(answers.correct.mean(axis=0))
     assert 0.3 < best < 0.7
-    assert verdict["systems"]["prefill states"]["queries"] == 90
+    assert verdict["systems"]["prefill states"]["queries"] == 60
 
 
 def test_the_picture_and_its_data(verdict: dict[str, Any], folder: Path) -> None:
@@ -102,10 +103,10 @@ def test_a_command_that_fails_ends_the_demo(
     @failing.command()
     def collect() -> None: ...
 
-    monkeypatch.setattr("prefill_router.cli.demo.app", failing)
+    monkeypatch.setattr("prefill_router.cli.command_run.app", failing)
     for shown in (True, False):
         with pytest.raises(ConfigError, match="ended with exit code 1"):
-            DemoRun(tmp_path, tmp_path / "log").do(*given, shown=shown)
+            CommandRun(tmp_path, tmp_path / "log").do(*given, shown=shown)
 
 
 def test_too_few_questions(tmp_path: Path) -> None:

@@ -21,17 +21,21 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"
 SUBJECTS = {
     "ROUTER": "route show reprice serve evaluate doctor keep calibration study:end-to-end",
     "ROUTER OTHER": "paired",
+    "ROUTER NAME": "add-target remove-target",
     "CONFIG": "compare study:seeds study:ratio study:shift study:learning litellm",
     "DATA": "describe split encode layers sweep fit reproduce study:dimensions",
     "DATA...": "merge study:layers",
     "RUN": "grade",
-    "RECEIPTS": "replay canary export",
+    "RECEIPTS": "replay canary export purge savings",
     "FORMAT SOURCE": "import",
+    "SOURCE": "quickstart",
     "SPACE": "search",
+    "VERSIONS": "versions",
+    "VERSIONS VERSION": "promote rollback",
     "SPEC": "tasks",
     "ID": "explain",
     "NAME": "key:new key:revoke",
-    "": "prices collect key:list demo minipool:serve minipool:tasks",
+    "": "prices collect learn key:list demo minipool:serve minipool:tasks",
 }
 """What stands first, by itself; `route` has the prompt behind its router."""
 SERVERS = ("minipool serve",)
@@ -142,27 +146,36 @@ def test_every_number_is_bounded_and_told_alike(name: str) -> None:
 
 
 PLACES = {
+    "add-target": ["gone", "new", "--data", "gone", "--out", "new", "--answers", "gone"],
     "fit": ["gone", "--out", "new", "--store", "gone"],
     "import": ["long", "gone", "--out", "new"],
+    "learn": [f"--{x}=gone" for x in ("receipts", "pool", "judge", "versions")] + ["--per-day=1"],
     "litellm": ["gone.yaml", "--out", "new.yaml"],
     "prices": ["--pool", "gone.yaml"],
+    "purge": ["gone", "--older-than", "30d"],
     "study shift": ["gone", "--data", "gone", "--out", "new", "--hold-out", "a"],
     "tasks": ["gone.jsonl", "--out", "new.jsonl"],
 }
 """Command lines that are well formed, of what isn't there; elsewhere what is required will do."""
 LOOKED_UP = {
+    "add-target": "--tasks",
     "collect": "--tasks --only",
     "compare": "--reference",
     "encode": "--encoder --revision --device",
-    "explain": "--receipts",
+    "explain": "--receipts --baseline",
     "import": "--prompt-column --query-column --target-column --target-columns --correct-column "
     "--benchmark-column --domain-column --input-tokens-column --output-tokens-column --cost-column",
     "keep": "--best",
     "key new": "--target",
+    "learn": "--receipts --versions --encoder --pattern",
     "prices": "--from --provider",
+    "purge": "--key",
+    "quickstart": "--encoder --price-list --prompt-column --target-column --target-columns "
+    "--correct-column --cost-column",
     "reproduce": "--encoder --embedding --text-network",
     "route": "--only",
-    "serve": "--host --receipts --device",
+    "savings": "--baseline",
+    "serve": "--versions --host --receipts --device --default",
     "study end-to-end": "--best",
     "study ratio": "--strong",
     "study shift": "--hold-out",

@@ -66,6 +66,13 @@ def test_observed_cost_is_the_recorded_one_else_by_list_prices() -> None:
     assert np.array_equal(dataset.observed_cost, expected, equal_nan=True)
 
 
+def test_a_dataset_of_which_all_is_selected_is_not_copied() -> None:
+    dataset = make_routing_dataset(queries=10)
+    assert dataset.select() is dataset
+    assert dataset.select(iter(dataset.query_ids), targets=dataset.pool.names) is dataset
+    assert dataset.select(dataset.query_ids[::-1]).query_ids == dataset.query_ids[::-1]
+
+
 def test_rows_and_select() -> None:
     dataset = make_routing_dataset(queries=10, missing=0.3)
     ids = ["q7", "q0", "q3"]

@@ -1,5 +1,6 @@
 """Splits and folds."""
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -106,6 +107,18 @@ def test_the_order_of_rows_and_targets_changes_nothing(
     folds = dict(zip(dataset.query_ids, stratified_folds(dataset, seed=seed), strict=True))
     again = dict(zip(moved.query_ids, stratified_folds(moved, seed=seed), strict=True))
     assert folds == again
+
+
+def test_the_parts_and_folds_of_a_seed_stay_what_they_were() -> None:
+    made = make_routing_dataset(queries=300, missing=0.3)
+    queries = [
+        Query(query.id, f"prompt {7 * i % 211}", f"benchmark {i % 3}", f"domain {i % 40}")
+        for i, query in enumerate(made.queries)
+    ]
+    dataset = RoutingDataset.of(queries, made.pool, made.correct)
+    drawn = [split(dataset, seed=4, fractions=fractions).to_dict() for fractions in SHARES]
+    told = json.dumps([*drawn, stratified_folds(dataset, count=5, seed=4).tolist()])
+    assert hashlib.sha256(told.encode()).hexdigest().startswith("65fec54070ec8aa1")
 
 
 @settings(max_examples=40, deadline=None)

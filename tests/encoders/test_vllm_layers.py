@@ -7,7 +7,7 @@ import pytest
 
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Query
-from prefill_router.encoders import load_encoder, load_vllm_encoder
+from prefill_router.encoders import load_encoder
 from tests.encoders.families import save
 from tests.encoders.vllm_stand_in import LLM, SamplingParams
 
@@ -47,7 +47,7 @@ def test_every_layer_and_pooling_is_the_encoders_own(family: str, tmp_path: Path
     layers = list(ours.layers)
     prompts = ours.tokenize(QUERIES)
     run_vllm(model, tmp_path / "hidden", [p.ids.tolist() for p in prompts], layers)
-    theirs = load_vllm_encoder(model, tmp_path / "hidden", layers=layers)
+    theirs = load_encoder(model, vllm_folder=tmp_path / "hidden", layers=layers)
     sites = [Site(layer, pooling) for layer in layers for pooling in POOLINGS]
     found, expected = theirs.states(theirs.tokenize(QUERIES), sites), ours.states(prompts, sites)
     for site in sites:

@@ -20,7 +20,6 @@ from prefill_router.encoders import (
     encode_dataset,
     load_encoder,
     load_encoder_for,
-    load_vllm_encoder,
     plan_encoding,
     pretrained,
 )
@@ -69,7 +68,7 @@ def hidden(states: dict, tmp_path: Path) -> Path:
 
 
 def opened(model: Path, hidden: Path, **options: object):  # noqa: ANN201
-    return load_vllm_encoder(model, hidden, layers=LAYERS, max_tokens=40, **options)  # type: ignore[arg-type]
+    return load_encoder(model, vllm_folder=hidden, layers=LAYERS, max_tokens=40, **options)  # type: ignore[arg-type]
 
 
 def test_a_store_is_that_of_the_encoder_itself_but_for_its_origin(
@@ -180,7 +179,13 @@ def test_files_of_other_prompts_alone_are_an_error(
 @pytest.mark.parametrize("name", ["minilm", "signals:gpt2", "smollm2", "a.gguf"])
 def test_encoders_that_vllm_does_not_extract_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="vLLM doesn't extract"):
-        load_vllm_encoder(name, tmp_path, layers=None)
+        load_encoder(name, vllm_folder=tmp_path)
+
+
+def test_options_of_computing_are_refused(model: Path, hidden: Path) -> None:
+    for options in ({"device": "cpu"}, {"batch_tokens": 100}):
+        with pytest.raises(ConfigError, match="leave device and batch_tokens out"):
+            opened(model, hidden, **options)
 
 
 def command(data: Path, model: Path, hidden: Path, *more: object) -> Result:

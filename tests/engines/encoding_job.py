@@ -1,77 +1,104 @@
-"""Encodes with the workers of a cluster, slowly enough to be killed meanwhile.
+"""Encodes with the workers of a cluster, no more shards than a file beside the store allows.
 
-Run as a program, with the cluster's address, the encoder's folder and the store.
+Run as a program, with the cluster's address and the store.
 """
 
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks._large_world import LATENTS, LatentEncoder
 from prefill_router.activations import Provenance, Site
-from prefill_router.data import Query, RoutingDataset
+from prefill_router.data import Query
 from prefill_router.encoders import (
     Encoder,
-    EncoderSource,
     EncodingPlan,
+    States,
     TokenizedPrompt,
-    load_encoder,
     plan_encoding,
     run_encoding_on,
 )
 from prefill_router.engines import RayEngine
-from prefill_router.progress import BarProgress
-from prefill_router.testing import make_routing_dataset
+from prefill_router.progress import BarProgress, Progress
 
 SITES = [Site(layer, pooling) for layer in (1, 2) for pooling in ("last", "mean")]
-SECONDS = 0.3
+EVERYTHING = 1000
+"""More shards than there are."""
 
 
-def dataset() -> RoutingDataset:
-    return make_routing_dataset(queries=120)
+def plan_of(out: Path) -> EncodingPlan:
+    """Some 35 chunks."""
+    words = " ".join(str(10 + number) for number in range(LATENTS))
+    queries = [Query(f"q{i}", f"{i} {words}{' more' * (i % 8)}") for i in range(120)]
+    return plan_encoding(queries, LatentEncoder(8), out, sites=SITES, chunk_tokens=40)
 
 
-def plan_of(encoder: Encoder, out: Path) -> EncodingPlan:
-    """Some 30 chunks."""
-    return plan_encoding(dataset(), encoder, out, sites=SITES, chunk_tokens=400)
+def shards(store: Path) -> int:
+    return len(list(store.glob("shards/[0-9a-f]*.json")))
 
 
-@dataclass
-class SlowSource:
-    """Loads an encoder that takes some time for every chunk."""
+def allow(store: Path, count: int) -> None:
+    """Let workers write so many shards, and wait before those that follow."""
+    allowed = store.with_suffix(".written")
+    allowed.write_text(str(count))
+    allowed.rename(store.with_suffix(".allowed"))
 
-    source: EncoderSource
+
+@dataclass(frozen=True)
+class GatedEncoder(Encoder):
+    """Waits until a shard is allowed."""
+
+    store: Path
+    encoder: LatentEncoder = field(default_factory=lambda: LatentEncoder(8))
 
     @property
     def provenance(self) -> Provenance:
-        return self.source.provenance
+        return self.encoder.provenance
 
-    def load(self, device: str) -> Any:
-        return SlowEncoder(self.source.load(device))
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return self.encoder.layers
 
-
-@dataclass
-class SlowEncoder:
-    encoder: Encoder
-
-    def tokenize(self, queries: list[Query]) -> list[TokenizedPrompt]:
+    def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
         return self.encoder.tokenize(queries)
 
-    def states(self, prompts: list[TokenizedPrompt], sites: list[Site]) -> Any:
-        time.sleep(SECONDS)
-        return self.encoder.states(prompts, sites)
+    def states(
+        self,
+        prompts: Sequence[TokenizedPrompt],
+        sites: Sequence[Site],
+        *,
+        progress: Progress | None = None,
+    ) -> Mapping[Site, States]:
+        while shards(self.store) >= int(self.store.with_suffix(".allowed").read_text()):
+            time.sleep(0.02)
+        return self.encoder.states(prompts, sites, progress=progress)
 
 
-def main() -> None:
-    address, folder, out = sys.argv[1:]
-    encoder = load_encoder(folder)
+@dataclass(frozen=True)
+class GatedSource:
+    """Loads that encoder."""
+
+    store: Path
+
+    @property
+    def provenance(self) -> Provenance:
+        return LatentEncoder(8).provenance
+
+    def load(self, device: str) -> Encoder:
+        del device
+        return GatedEncoder(self.store)
+
+
+def encode(address: str, store: Path) -> None:
+    source: Any = GatedSource(store)
     engine = RayEngine(address=address, workers=(1, 2))
-    slow: Any = SlowSource(EncoderSource.of(encoder, folder))
-    run_encoding_on(engine, plan_of(encoder, Path(out)), slow, progress=BarProgress())
+    run_encoding_on(engine, plan_of(store), source, progress=BarProgress())
 
 
 if __name__ == "__main__":
     from tests.engines import encoding_job  # so that workers find the encoder by its module
 
-    encoding_job.main()
+    encoding_job.encode(sys.argv[1], Path(sys.argv[2]))

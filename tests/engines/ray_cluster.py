@@ -1,7 +1,8 @@
-"""A Ray cluster of several nodes on this machine, whose workers and nodes die on command.
+"""A Ray cluster on this machine, whose workers and nodes die, and whose nodes come, on command.
 
-One of its two nodes says that it has a GPU. Run as a program. It prints the cluster's address, and
-then an answer to each line of its input: `kill` ends a worker that has an encoder, `remove` a node,
+Run as a program. Its first node has one processor, those that are added have another each, and say
+that they have a GPU. It prints the cluster's address, and then an answer to each line of its input:
+`kill` ends a worker with a state, `count` tells how many there are, `remove` ends the oldest node,
 and `add` starts one.
 """
 
@@ -16,42 +17,42 @@ STORE = {"object_store_memory": 80 << 20}
 def descendants(pid: int) -> list[int]:
     try:
         threads = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    except FileNotFoundError:
+    except OSError:
         return []
     children = [int(child) for text in threads for child in text.split()]
     return children + [below for child in children for below in descendants(child)]
 
 
-def encoders() -> list[int]:
-    """The processes of the actors."""
+def workers() -> list[int]:
+    """The processes of actors with a state."""
     found = []
     for pid in descendants(os.getpid()):
         path = Path(f"/proc/{pid}/cmdline")
-        if path.exists() and b"MapWorker" in path.read_bytes():
+        if path.exists() and b"_Worker" in path.read_bytes():
             found.append(pid)
     return found
 
 
 def main() -> None:
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **STORE})
-    nodes = [cluster.add_node(num_cpus=1 + gpus, num_gpus=gpus, **STORE) for gpus in (0, 1)]
-    cluster.wait_for_nodes()
+    nodes = [cluster.add_node(num_cpus=1, **STORE)]
     sys.stdout.write(f"{cluster.address}\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        answer = "none"
-        if line.strip() == "kill" and (found := encoders()):
-            os.kill(found[0], signal.SIGKILL)
-            answer = str(found[0])
+        answer = len(nodes)
+        if line.strip() == "kill":
+            answer = workers()[0]
+            os.kill(answer, signal.SIGKILL)
+        elif line.strip() == "count":
+            answer = len(workers())
         elif line.strip() == "remove":
-            cluster.remove_node(nodes.pop(0))
-            answer = str(len(nodes))
+            cluster.remove_node(nodes.pop(0), allow_graceful=False)
+            answer = len(nodes)
         elif line.strip() == "add":
-            nodes.append(cluster.add_node(num_cpus=1, **STORE))
-            answer = str(len(nodes))
+            nodes.append(cluster.add_node(num_cpus=1, num_gpus=1, **STORE))
+            answer = len(nodes)
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
     cluster.shutdown()

@@ -1,9 +1,11 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import Estimate, Trial, compare, evaluate
+from prefill_router.evaluation import Estimate, Trial, compare, evaluate, metrics
 from prefill_router.evaluation.bootstrap import chunks, draw, ones
 from prefill_router.evaluation.scores import Scorer
 from prefill_router.policy import Predictions
@@ -44,6 +46,24 @@ def test_one_weight_each_gives_the_point_estimates() -> None:
         assert values == pytest.approx(point[name].value, abs=1e-12, nan_ok=True)
 
 
+def test_tables_are_made_once_for_all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictions, data = random_system(queries=60, missing=0.1)
+    made: list[str] = []
+    for name in ("routed", "regimes", "binary"):
+        original = getattr(metrics, name)
+
+        def counted(value: object, *, name: str = name, original: Any = original) -> object:
+            made.append(name)
+            return original(value)
+
+        monkeypatch.setattr(metrics, name, counted)
+    scorer = Scorer(Trial.join(predictions, data))
+    for weights in chunks(60, count=24, seed=0, width=10**5):
+        scores = scorer.score(weights)
+        _ = scores.routing, scores.by_regime, scores.selection
+    assert sorted(made) == ["binary", "regimes", "routed"]
+
+
 def test_draws_are_the_same_whatever_the_chunks() -> None:
     wide, narrow = (
         np.concatenate(list(chunks(50, count=40, seed=7, width=width))) for width in (50, 10**9)
@@ -56,7 +76,9 @@ def test_draws_are_the_same_whatever_the_chunks() -> None:
 def test_a_chunk_is_never_larger_than_its_bound() -> None:
     sizes = [w.size for w in chunks(1000, count=500, seed=0, width=1000)]
     assert max(sizes) <= 200_000
-    assert max(w.size for w in chunks(1000, count=50, seed=0, width=10**7)) == 8 * 1000
+    for width, least in ((10**5, 8), (10**6, 4), (10**7, 1)):
+        rows = {len(w) for w in chunks(1000, count=8, seed=0, width=width)}
+        assert rows == {least}
     assert sum(sizes) == 500_000
 
 

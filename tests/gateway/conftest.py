@@ -11,6 +11,7 @@ import pytest
 if TYPE_CHECKING:
     import openai
 
+    from tests.gateway.receipts.postgres_server import PostgresServer
     from tests.gateway.sdk_clients import Sent
     from tests.gateway.world import Served, World
 
@@ -39,6 +40,25 @@ def client(gateway: "Served", sent: "Sent") -> "Iterator[openai.OpenAI]":
 
     with openai_client(gateway.url, sent) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def postgres_running() -> "Iterator[PostgresServer]":
+    """A PostgreSQL server, where there can be one."""
+    from tests.gateway.receipts.postgres_server import absent, postgres_server
+
+    if absent():
+        pytest.skip(absent())
+    pytest.importorskip("psycopg")
+    with postgres_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def postgres(postgres_running: "PostgresServer") -> "PostgresServer":
+    """The PostgreSQL server, without tables."""
+    postgres_running.clear()
+    return postgres_running
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,8 @@ def test_every_format_has_a_sample() -> None:
 def test_the_truth_is_read(sample: Sample, tmp_path: Path) -> None:
     dataset, report = read(sample, sample.write(tmp_path), strict=True)
     assert len(dataset) == len(PROMPTS)
-    assert table_of(dataset, "correct") == truth(sample, {c: LABELS[c[0]][c[1]] for c in CELLS})
+    labels = {c: LABELS[c[0]][c[1]] for c in CELLS} if sample.labels else {}
+    assert table_of(dataset, "correct") == truth(sample, labels)
     if sample.costs:
         assert table_of(dataset, "recorded_cost") == truth(
             sample, {c: COSTS[c[0]][c[1]] for c in CELLS}
@@ -58,7 +59,8 @@ def test_the_truth_is_read(sample: Sample, tmp_path: Path) -> None:
     assert (report.rows_read, report.rows_kept) == (sample.rows, sample.rows)
     assert (report.malformed, report.duplicates, report.problems) == (0, 0, ())
     assert not report.files_skipped
-    assert report.notes == ()
+    assert all("has no label at all" in note for note in report.notes)
+    assert len(report.notes) == (0 if sample.labels else 2)
 
 
 def test_what_is_imported_can_be_written_and_read(sample: Sample, tmp_path: Path) -> None:

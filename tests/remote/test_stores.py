@@ -1,7 +1,7 @@
 """A store at a URL holds the same bytes as one on the disk, and loses nothing when writers die."""
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,8 +178,8 @@ def test_a_lost_file_of_many_queries_is_told_by_its_url(place: RemotePath) -> No
 def test_workers_of_an_engine_write_at_the_url(
     place: RemotePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stream(_: RayEngine, make: Any, items: Sequence[Any], **__: object) -> Iterator[Any]:
-        work, sent = pickle.loads(pickle.dumps((make, items)))
+    def stream(_: RayEngine, make: Any, items: Iterable[Any], **__: object) -> Iterator[Any]:
+        work, sent = pickle.loads(pickle.dumps((make, list(items))))
         yield from map(work("cpu"), sent)
 
     monkeypatch.setattr(RayEngine, "stream", stream)

@@ -1,6 +1,7 @@
 """What a fit tries by itself: chosen on train rows, within its time, and nothing from noise."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError
 from prefill_router.features.joint import JointConfig
-from prefill_router.fitting import FitConfig, Recipe
+from prefill_router.fitting import FitConfig, Recipe, RouterFit
 from prefill_router.studies.search import choose_recipe, effort as effort_module, fit_chosen
-from prefill_router.studies.search.effort import recipes_for
+from prefill_router.studies.search.effort import EffortChoice, recipes_for
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import shuffled, states_of, unchecked
 
@@ -22,10 +23,25 @@ STATES: Sequence[Activations] = (states_of(ANSWERS),)
 DRAWN = split(ANSWERS, seed=0)
 
 
+@contextmanager
+def few_are_enough() -> Iterator[None]:
+    """Let these few rows be enough to choose on, and few networks."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(effort_module, "ENOUGH", 100)
+        patched.setitem(effort_module._NETWORK, "seeds", 2)
+        yield
+
+
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let these few rows be enough to choose on."""
-    monkeypatch.setattr(effort_module, "ENOUGH", 100)
+def few() -> Iterator[None]:
+    with few_are_enough():
+        yield
+
+
+@pytest.fixture(scope="module")
+def chosen() -> tuple[RouterFit, EffortChoice]:
+    with few_are_enough():
+        return fit_chosen(ANSWERS, STATES, config=FitConfig(resamples=0), drawn=DRAWN)
 
 
 def test_few_rows_take_the_papers_recipe_without_a_trial() -> None:
@@ -33,9 +49,10 @@ def test_few_rows_take_the_papers_recipe_without_a_trial() -> None:
     assert (found.name, found.recipe, found.trials) == ("paper", Recipe(), ())
 
 
-@pytest.mark.usefixtures("few")
-def test_the_best_out_of_fold_is_fitted_and_what_was_tried_is_told() -> None:
-    fitted, found = fit_chosen(ANSWERS, STATES, config=FitConfig(resamples=0), drawn=DRAWN)
+def test_the_best_out_of_fold_is_fitted_and_what_was_tried_is_told(
+    chosen: tuple[RouterFit, EffortChoice],
+) -> None:
+    fitted, found = chosen
     finished = {one.name: one.mean("choice") for one in found.trials if not one.why}
     assert {one.name for one in found.trials} == {"layers", "layer", "paper"}
     assert finished[found.name] == max(finished.values())
@@ -49,17 +66,15 @@ def test_the_best_out_of_fold_is_fitted_and_what_was_tried_is_told() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_test_rows_have_no_part_in_the_choice() -> None:
+def test_test_rows_have_no_part_in_the_choice(chosen: tuple[RouterFit, EffortChoice]) -> None:
     held = np.isin(ANSWERS.query_ids, DRAWN["test"])
     labels = np.where(held[:, None], 1 - ANSWERS.correct, ANSWERS.correct)
     other = RoutingDataset.of(ANSWERS.queries, ANSWERS.pool, labels)
-    one, two = (
-        [trial.scores for trial in choose_recipe(rows, STATES, DRAWN).trials]
-        for rows in (ANSWERS, other)
-    )
-    assert one == two
     everything = RoutingDataset.of(ANSWERS.queries, ANSWERS.pool, 1 - ANSWERS.correct)
-    assert [trial.scores for trial in choose_recipe(everything, STATES, DRAWN).trials] != one
+    one, two = (choose_recipe(rows, STATES, DRAWN) for rows in (other, everything))
+    scores = [trial.scores for trial in chosen[1].trials]
+    assert [trial.scores for trial in one.trials] == scores
+    assert [trial.scores for trial in two.trials] != scores
 
 
 @pytest.mark.usefixtures("few")
@@ -73,16 +88,15 @@ def test_when_the_time_is_over_the_first_that_finished_is_taken(
 
 
 @pytest.mark.usefixtures("few")
-def test_without_signal_it_ends_at_the_fixed_mix() -> None:
-    noise = shuffled(make_routing_dataset(queries=900, seed=5))
+def test_without_signal_it_ends_at_the_fixed_mix(chosen: tuple[RouterFit, EffortChoice]) -> None:
+    noise = shuffled(make_routing_dataset(queries=600, seed=5))
     states, drawn = (states_of(noise),), split(noise, seed=0)
     config = FitConfig(resamples=0, assumed_output_tokens=100)
     fitted, _ = fit_chosen(noise, states, config=config, drawn=drawn)
     judged = fitted.evaluation.headline
     gain = judged["argmax_accuracy"].value - judged["best_single_accuracy"].value
     assert gain == pytest.approx(0, abs=0.01)
-    learnt, _ = fit_chosen(ANSWERS, STATES, config=FitConfig(resamples=0), drawn=DRAWN)
-    assert learnt.evaluation.headline["mix_gain"].value > 0.02  # the control
+    assert chosen[0].evaluation.headline["mix_gain"].value > 0.02  # the control
 
 
 def test_a_block_is_bounded_by_layers_that_are_evenly_spread(

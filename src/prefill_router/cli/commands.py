@@ -31,6 +31,8 @@ _SHARED = {
     **dict.fromkeys(("show", "reprice"), "routers"),
     **dict.fromkeys(("explain", "canary", "export"), "receipts"),
     **dict.fromkeys(("serve", "litellm"), "gateway"),
+    **dict.fromkeys(("promote", "rollback"), "versions"),
+    **dict.fromkeys(("add_target", "remove_target"), "changed_targets"),
     "tasks": "collect",
     **dict.fromkeys(("study_seeds", "study_ratio", "study_shift"), "study_routers"),
     **{"paired": "compare", "sweep": "layers", "study_dimensions": "study_layers"},
@@ -50,6 +52,10 @@ def _listed(panel: str, home: str = "{}", **summaries: str) -> dict[str, Command
 
 
 COMMANDS: dict[str, CommandEntry] = {
+    **_listed(
+        "Begin",
+        quickstart="Make a router of what you have: a table, logs of calls, or receipts.",
+    ),
     **_listed(
         "Collect and grade",
         tasks="Write the tasks of a benchmark or of a file of your own as JSON Lines, to "
@@ -76,6 +82,8 @@ COMMANDS: dict[str, CommandEntry] = {
         "each of them.",
         fit="Fit a router on the train part of a dataset and judge it on the test part.",
         search="Search features, predictors and calibrations; then look at the test part, once.",
+        add_target="Add a target to a router from few labels, whose questions are chosen.",
+        remove_target="Remove a target from a router without fitting it again.",
     ),
     **_listed(
         "Judge",
@@ -124,10 +132,19 @@ COMMANDS: dict[str, CommandEntry] = {
         explain="Say why the gateway sent a request where it went, from its receipt.",
         replay="Decide recorded requests again: at another lam, at other prices, or by "
         "another router.",
+        savings="Tell what routing saved against one target alone, its own costs deducted.",
         canary="Compare routed traffic with the rest, where only a share is routed "
         "(`traffic.share`).",
         export="Make a dataset for the next fit: requests with their prompts, and the "
         "feedback on answers.",
+        purge="Delete receipts, by key or age, with all that was kept to learn from them.",
+    ),
+    **_listed(
+        "Serve",
+        learn="Label sampled requests within a purse, fit a router on them, and propose it.",
+        versions="List the versions of a router, and what led to the one that serves.",
+        promote="Let a version serve, at once or on a share of the conversations, without a test.",
+        rollback="Let what served before serve again: a version, or the default target.",
     ),
     "key": CommandEntry(
         "Make, list and revoke the API keys of the gateway's clients.",

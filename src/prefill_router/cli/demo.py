@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
@@ -18,6 +18,7 @@ import typer
 
 from prefill_router import files
 from prefill_router.cli.application import app, columns, err, out, print_json
+from prefill_router.cli.command_run import CommandRun
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import installed
 
@@ -50,7 +51,7 @@ def demo(
     """
     installed("uvicorn", needed_for="serving the tiny models")
     began = time.monotonic()
-    job = DemoRun(to, to / "log")
+    job = CommandRun(to, to / "log")
     _check_same(to, questions, seed)
     job.do("minipool", "tasks", "--count", questions, "--seed", seed, "--out", to / "tasks.jsonl")
     with _serving(job):
@@ -95,41 +96,7 @@ def _installed_encoders() -> dict[str, str]:
     return {"minipool": ENCODERS["minipool"]}
 
 
-class DemoRun:
-    """Runs commands in this process and prints each of them.
-
-    Attributes:
-        folder: The folder for all files.
-        log: The folder for output that isn't shown.
-    """
-
-    def __init__(self, folder: Path, log: Path) -> None:
-        self.folder, self.log = folder, log
-        log.mkdir(parents=True, exist_ok=True)
-
-    def do(self, *arguments: object, shown: bool = False) -> None:
-        """Run one command; its output is shown, or goes to a file in the log folder.
-
-        Raises:
-            PrefillRouterError: It failed.
-        """
-        words = [str(argument) for argument in arguments]
-        err.say(f"$ prefill-router {shlex.join(words)}", style="bold")
-        if shown:
-            _run(words)
-            return
-        name = "-".join([words[0], *(Path(w).name for w in words[1:2])])
-        with (self.log / f"{name}.txt").open("w", encoding="utf-8") as file, redirect_stdout(file):
-            _run(words)
-
-
-def _run(words: list[str]) -> None:
-    code = app(words, standalone_mode=False)
-    if code:
-        raise ConfigError(f"prefill-router {words[0]} ended with exit code {code}; see above")
-
-
-def _fit(job: DemoRun, encoder: str) -> None:
+def _fit(job: CommandRun, encoder: str) -> None:
     answers, states = job.folder / "answers", job.folder / f"states-{encoder}"
     job.do("encode", answers, "--encoder", encoder, "--layers", "all", "--out", states)
     # both with the paper's network, so that only what it reads differs
@@ -138,7 +105,7 @@ def _fit(job: DemoRun, encoder: str) -> None:
 
 
 @contextmanager
-def _serving(job: DemoRun) -> Iterator[None]:
+def _serving(job: CommandRun) -> Iterator[None]:
     """Serve the tiny pool from another process, which also writes the pool file."""
     pool = job.folder / "pool.yaml"
     pool.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -11,7 +11,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.engine_options import with_engine, worker_range
 from prefill_router.cli.usage import UsageError, one_of
-from prefill_router.progress import BarProgress, Progress
+from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
@@ -116,17 +116,20 @@ def encode(
     gpus = _gpu_workers(engine, gpu_workers, device)
     computed = None if dtype is None else one_of("--dtype", dtype, ROUNDINGS)
     queries, progress = open_queries(dataset), BarProgress(console=err)
-    options: dict[str, Any] = {
-        "revision": revision,
-        "template": kind,
-        "max_tokens": max_tokens,
-        "dtype": computed,
-        "layers": numbers,
-        "trust_remote_code": trust_remote_code,
-    }
-    vllm = _vllm_states(encoder, from_vllm, progress, options)
-    place = device if engine is None else "cpu"
-    network = vllm or load_encoder(encoder, device=place, batch_tokens=batch_tokens, **options)
+    network = load_encoder(
+        encoder,
+        revision=revision,
+        template=kind,
+        max_tokens=max_tokens,
+        dtype=computed,
+        device=device if engine is None else "cpu",
+        layers=numbers,
+        batch_tokens=batch_tokens,
+        trust_remote_code=trust_remote_code,
+        vllm_folder=from_vllm,
+        progress=progress,
+    )
+    vllm = None if from_vllm is None else cast("VllmStates", network)
     sites = _sites(network, layers, poolings)
     plan = plan_encoding(
         *(queries, network, store),
@@ -189,16 +192,6 @@ def _check_vllm(
         )
     if prompts is None and not folder.is_dir():
         raise UsageError(f"--from-vllm is {folder}, and there is no such folder")
-
-
-def _vllm_states(
-    encoder: str, folder: Path | None, progress: Progress, options: dict[str, Any]
-) -> "VllmStates | None":
-    from prefill_router.encoders import load_vllm_encoder
-
-    if folder is None:
-        return None
-    return load_vllm_encoder(encoder, folder, progress=progress, **options)
 
 
 def _with_files(

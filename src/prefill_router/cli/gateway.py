@@ -15,6 +15,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.usage import UsageError, check_suffix
 from prefill_router.errors import PrefillRouterError
+from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.gateway.guard import ClientKey
@@ -24,9 +25,28 @@ if TYPE_CHECKING:
 
 @app.command()
 def serve(
-    router: opt.RouterFolder,
+    router: Annotated[
+        PathOrUrl | None,
+        typer.Argument(
+            metavar="ROUTER",
+            help="The router's folder; left out while there is none, with --default.",
+            parser=opt.path_or_url,
+        ),
+    ] = None,
     pool: Annotated[
         Path | None, typer.Option(help="The pool file with the targets' endpoints. Always needed.")
+    ] = None,
+    versions: Annotated[
+        PathOrUrl | None,
+        typer.Option(
+            metavar="VERSIONS",
+            help="In place of ROUTER: the folder or URL of its versions, whose steps are followed.",
+            parser=opt.path_or_url,
+        ),
+    ] = None,
+    default: Annotated[
+        str | None,
+        typer.Option(help="Without a router: the target of every request that names none."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file of settings.")] = None,
     host: Annotated[
@@ -63,6 +83,8 @@ def serve(
 
     It listens only on this machine, unless --host says otherwise; then --keys is needed. Every
     setting has a name in the file of --config, and PREFILL_ROUTER_PART__NAME in the environment.
+    Before a router is fitted, serve --pool pool.yaml --default TARGET sends everything there, and
+    keeps receipts.
     Ctrl-C ends it once the requests under way are answered; SIGHUP reloads everything.
 
     Example: prefill-router serve router --pool pool.yaml --lam 0.7
@@ -79,13 +101,21 @@ def serve(
     installed("uvicorn", needed_for="the gateway")
     if as_json and not check:
         raise UsageError("--json prints what --check finds; give both, or neither")
+    if router is not None and versions is not None:
+        raise UsageError("give ROUTER or --versions, not both")
+    if router is not None and default is not None:
+        raise UsageError(
+            "--default is for serving without a router; with one, leave it out, or set "
+            "routing.fallback, which decides where there is no forecast"
+        )
     places = GatewayPaths(
         router=router,
+        versions=versions,
         pool=pool,
         config=config,
         overrides={
             "listen": _given(host=host, port=port),
-            "routing": _given(lam=lam),
+            "routing": _given(lam=lam, fallback=default),
             "receipts": _given(url=receipts),
         },
         keys=keys,
@@ -126,17 +156,22 @@ def _check(load: "Callable[[], LoadedGateway]", *, as_json: bool) -> None:
             raise
         print_json({"ok": False, "errors": list(error.told), "warnings": []})
         raise typer.Exit(1) from None
-    names, router = list(loaded.pool.names), loaded.light.fingerprint
+    names, router = list(loaded.pool.names), loaded.light.fingerprint or None
     if as_json:
-        found = {"ok": True, "errors": [], "warnings": list(loaded.warnings)}
+        found = {
+            "ok": True,
+            "errors": [],
+            "warnings": [*loaded.warnings, *loaded.candidate_problems],
+        }
         print_json({**found, "router": router, "targets": names})
         return
     _warn(loaded)
-    out.say(f"all is well: the router {router}, in front of {', '.join(names)}")
+    what = "no router yet" if router is None else f"the router {router}"
+    out.say(f"all is well: {what}, in front of {', '.join(names)}")
 
 
 def _warn(loaded: "LoadedGateway") -> None:
-    for warning in loaded.warnings:
+    for warning in (*loaded.warnings, *loaded.candidate_problems):
         err.say(f"warning: {warning}", style="yellow")
 
 

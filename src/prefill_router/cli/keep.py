@@ -64,8 +64,9 @@ def keep(
     best = best or _best(unseen.train)
     stores = opt.open_stores(store)
     predictions = opt.predict(router, unseen.judged, stores, BarProgress(console=err))
+    trial = Trial.join(predictions, unseen.judged, policy=router.policy)
     found = guarantee(
-        Trial.join(predictions, unseen.judged, policy=router.policy),
+        trial,
         best=best,
         keep=share,
         confidence=confidence,
@@ -78,6 +79,11 @@ def keep(
         print_json({"part": part, **found.to_dict()})
     else:
         _show(found)
+        if trial.chance is not None:
+            out.say(
+                "labels err or were selected by chance: the promise holds if their errors and "
+                "propensities are as the dataset says"
+            )
     if found.lam is None:
         raise typer.Exit(ExitCode.NO_GUARANTEE)
 

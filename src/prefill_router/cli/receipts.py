@@ -5,11 +5,8 @@ the rest; `export` makes a dataset of receipts and feedback.
 """
 
 import math
-import re
-import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,8 +32,6 @@ if TYPE_CHECKING:
     from prefill_router.gateway.receipts import Explanation, Mean
 
 
-_SECONDS = {"m": 60, "h": 3600, "d": 86_400}
-_AGO = re.compile(r"(\d{1,9})([mhd])")
 HELP = "Only requests since this time: 24h, 7d, or a date or time as 2026-11-22T08:30 (UTC)."
 
 
@@ -48,16 +43,12 @@ def moment(text: str | None) -> float | None:
     """
     if text is None:
         return None
-    ago = _AGO.fullmatch(text)
-    if ago:
-        return time.time() - int(ago[1]) * _SECONDS[ago[2]]
+    from prefill_router.gateway.receipts import since_time
+
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"{text!r} isn't a time; give 90m, 24h, 7d, or a date or time such as 2026-11-22T08:30"
-        ) from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        return since_time(text)
+    except DataError as error:
+        raise UsageError(str(error)) from None
 
 
 RECEIPTS = "sqlite:///receipts.sqlite"
@@ -73,6 +64,10 @@ def explain(
         str, typer.Argument(metavar="ID", help="The decision's id, or last for the latest.")
     ],
     receipts: Annotated[str, typer.Option(help=URL, envvar=VARIABLE, show_envvar=True)] = RECEIPTS,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="The target to compare the cost with; by default the best single one."),
+    ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Say why the gateway sent a request where it went, from its receipt.
@@ -81,11 +76,15 @@ def explain(
 
     Example: prefill-router explain last --receipts receipts.sqlite
     """
-    from prefill_router.gateway.receipts import explain as work_out, latest_feedback
+    from prefill_router.gateway.receipts import explain as work_out, latest_feedback, request_saving
+    from prefill_router.gateway.settings import SavingsSettings
 
     receipt = _find(receipts, decision)
     scores = latest_feedback(receipts, [receipt.choice.id])
-    found = work_out(receipt, scores.get(receipt.choice.id, []))
+    instead = None
+    if baseline is not None or receipt.choice.correctness:
+        instead = request_saving(receipts, receipt, SavingsSettings(baseline=baseline))
+    found = work_out(receipt, scores.get(receipt.choice.id, []), instead=instead)
     if as_json:
         print_json(found.to_dict())
     else:
@@ -241,6 +240,9 @@ def export(
         Path | None, typer.Option(help="The pool file; without it, targets have no prices.")
     ] = None,
     since: Annotated[str | None, typer.Option(help=HELP)] = None,
+    unscored: Annotated[
+        bool, typer.Option("--unscored", help="Keep answers without feedback, too.")
+    ] = False,
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
@@ -251,14 +253,21 @@ def export(
     import numpy as np
 
     from prefill_router.data import Origin, check_replaceable, write_dataset
-    from prefill_router.gateway.receipts import export as make, file_of, scored_receipts
+    from prefill_router.gateway.receipts import (
+        export as make,
+        file_of,
+        labelled_samples,
+        scored_receipts,
+    )
     from prefill_router.targets import read_pool
 
     start = moment(since)
     origin = Origin.of("export", file_of(receipts) or receipts)
     check_replaceable(to, origin=origin, overwrite=overwrite)
     prices = None if pool is None else read_pool(pool)
-    found = make(scored_receipts(receipts, since=start), pool=prices)
+    samples = labelled_samples(receipts, since=start)
+    scored = scored_receipts(receipts, since=start)
+    found = make(scored, pool=prices, samples=samples, unscored=unscored)
     write_dataset(found.dataset, to, origin=origin)
     labels = int((~np.isnan(found.dataset.correct)).sum())
     if as_json:
@@ -268,6 +277,7 @@ def export(
                 "queries": len(found.dataset),
                 "targets": list(found.dataset.pool.names),
                 "labels": labels,
+                "sources": dict(found.sources),
                 "left_out": dict(found.left_out),
                 "notes": list(found.notes),
             }
@@ -277,6 +287,8 @@ def export(
         f"{to}: {len(found.dataset):,} queries and {labels:,} labels, "
         f"of {found.receipts:,} receipts"
     )
+    for source, count in found.sources.items():
+        out.say(f"labels by {source}: {count:,}")
     for why, count in found.left_out.items():
         out.say(f"left out: {count:,} {why}")
     for note in found.notes:

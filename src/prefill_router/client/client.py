@@ -15,7 +15,7 @@ from prefill_router.client.reply_reader import ReplyReader
 from prefill_router.client.retries import Retries, RetryPolicy
 from prefill_router.data import Prompt, prompt_text
 from prefill_router.errors import ConfigError, UpstreamError
-from prefill_router.targets import Pool, Provider
+from prefill_router.targets import Pool, Provider, Target
 
 if TYPE_CHECKING:
     from prefill_router.client.call import ProviderClient
@@ -90,23 +90,35 @@ class Upstream:
             ConfigError: The pool has no such target, or the client isn't open.
         """
         self._pool.indices([target])
-        provider = self._providers[target]
+        return await self.ask_as(self._pool[target], prompt)
+
+    async def ask_as(self, target: Target, prompt: Prompt) -> Reply:
+        """Call a target of the pool once, with the options that are given here.
+
+        Raises:
+            UpstreamError, ConfigError: As for `ask`.
+        """
+        self._pool.indices([target.name])
+        provider = self._providers[target.name]
         caller = self._callers.get(provider)
         if caller is None:
             raise ConfigError("the client isn't open; ask within: async with Upstream(pool) as ...")
         from prefill_router.client.call import EndpointRequest
 
-        question = EndpointRequest(target, self._body(target, prompt), prompt_text(prompt))
+        body = self._body(target, prompt)
+        question = EndpointRequest(target.name, body, prompt_text(prompt))
         async with self._gates[provider]:
             return await caller.call(question, ReplyReader(provider.dialect))
 
-    def _body(self, target: str, prompt: Prompt) -> bytes:
-        messages = request_messages(self._pool[target], self._providers[target].dialect, prompt)
-        body = {"messages": messages, **self._parameters[target]}
+    def _body(self, target: Target, prompt: Prompt) -> bytes:
+        dialect = self._providers[target.name].dialect
+        is_own = target is self._pool[target.name]
+        told = self._parameters[target.name] if is_own else request_parameters(target, dialect)
+        body = {"messages": request_messages(target, dialect, prompt), **told}
         try:
             return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError:  # a lone surrogate: no Unicode text has one
-            raise failed(target, "refused", billed="no") from None
+            raise failed(target.name, "refused", billed="no") from None
 
 
 def ask_once(pool: Pool, target: str, prompt: Prompt, *, attempts: int = 3) -> Reply:

@@ -193,6 +193,7 @@ class PaidCalls:
         tokens: int,
         wanted: Callable[[], bool],
         begin: Callable[[float], Awaitable[None]] | None = None,
+        ask: Callable[[], Awaitable[Reply]] | None = None,
     ) -> PaidCall | None:
         """Make one call as soon as it may begin; a cancelled call may still be billed.
 
@@ -202,6 +203,8 @@ class PaidCalls:
             tokens: Expected tokens, input and output together.
             wanted: Returns whether the call is still wanted when its turn comes.
             begin: Called with the most that the call can cost, in US dollars, just before it.
+            ask: Makes the call, in place of the client's plain question; the target's options
+                must bound it.
 
         Returns:
             The call; None where it is no longer wanted, or what it can cost doesn't fit the budget.
@@ -219,7 +222,7 @@ class PaidCalls:
                     await begin(reserved)
                 charged = reserved
                 began, start = datetime.now(UTC), gate.now()
-                outcome = await self._outcome(target.name, prompt)
+                outcome = await _outcome(ask() if ask else self._asker.ask(target.name, prompt))
                 seconds = gate.now() - start
                 bill = bill_of(target, prompt, most, outcome)
                 charged = bill.charged
@@ -229,12 +232,6 @@ class PaidCalls:
             return PaidCall(outcome=outcome, bill=bill, began=began, seconds=seconds)
         finally:
             gate.leave()
-
-    async def _outcome(self, target: str, prompt: Prompt) -> Reply | UpstreamError:
-        try:
-            return await self._asker.ask(target, prompt)
-        except UpstreamError as error:
-            return error
 
     def _heed(
         self,
@@ -254,3 +251,10 @@ class PaidCalls:
             gate.narrow(start)
             if outcome.retry_after is not None and outcome.retry_after <= self._patience:
                 gate.pause(outcome.retry_after)
+
+
+async def _outcome(call: Awaitable[Reply]) -> Reply | UpstreamError:
+    try:
+        return await call
+    except UpstreamError as error:
+        return error

@@ -10,6 +10,7 @@ recorded cost. Reported costs are always the observed ones, `RoutingDataset.obse
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
@@ -63,8 +64,8 @@ class CostEstimator:
         pool: The targets and their prices.
         median_output: Train median of output tokens; NaN where unknown.
         token_ratio: Input tokens of the target per token of the encoder (train median).
-        least_input: Fewest input tokens of a train row.
-        most_input: Most input tokens of a train row.
+        least_input: Fewest input tokens of a train row; NaN leaves a target out of the scale.
+        most_input: Most input tokens of a train row; likewise.
         fixed: Median recorded cost, US dollars, used for targets without prices; NaN where unknown.
     """
 
@@ -163,7 +164,7 @@ class CostEstimator:
     def scale(self) -> CostScale:
         """Equation 1's range over the train rows, at the present prices."""
         ends = self._cost(np.stack([self.least_input, self.most_input]))
-        return CostScale(float(ends.min()), float(ends.max()))
+        return CostScale(float(np.nanmin(ends)), float(np.nanmax(ends)))
 
     def with_pool(self, pool: Pool) -> "CostEstimator":
         """The same estimator with the prices of a pool with the same names in the same order.
@@ -174,6 +175,36 @@ class CostEstimator:
         if pool.names != self.pool.names:
             raise ConfigError(f"the pool has {pool.names}; the router needs {self.pool.names}")
         return replace(self, pool=pool)
+
+    def with_target(
+        self, pool: Pool, *, median_output: float, token_ratio: float, fixed: float
+    ) -> "CostEstimator":
+        """The same estimator with one more target, the last of `pool`; the scale stays.
+
+        Args:
+            pool: The targets so far, and the new one.
+            median_output: See the attributes; likewise the others.
+            token_ratio: Input tokens of the new target per token of the encoder.
+            fixed: Its median recorded cost, US dollars.
+
+        Raises:
+            ConfigError: Its cost can't be estimated.
+        """
+        new = (median_output, token_ratio, np.nan, np.nan, fixed)
+        return CostEstimator(
+            pool, *(np.append(old, one) for old, one in zip(self._tables, new, strict=True))
+        )
+
+    def select(self, names: Sequence[str]) -> "CostEstimator":
+        """The same estimator with these of its targets alone."""
+        columns = self.pool.indices(names)
+        return CostEstimator(self.pool.select(names), *(old[columns] for old in self._tables))
+
+    @property
+    def _tables(self) -> tuple[PerTarget, ...]:
+        """The numbers per target, in the order of the attributes."""
+        ratio, ends = self.token_ratio, (self.least_input, self.most_input)
+        return self.median_output, ratio, *ends, self.fixed
 
     @property
     def _priced(self) -> list[bool]:

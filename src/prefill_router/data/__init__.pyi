@@ -1,4 +1,5 @@
 from .dataset import (
+    CUT as CUT,
     MOST_COST as MOST_COST,
     MOST_TOKENS as MOST_TOKENS,
     Message as Message,
@@ -24,6 +25,7 @@ from .splits import (
     load_split as load_split,
     save_split as save_split,
     split as split,
+    split_by_time as split_by_time,
     split_from_dict as split_from_dict,
     stratified_folds as stratified_folds,
 )

@@ -88,6 +88,9 @@ MOST_COST: Final = 1e5
 """The highest cost of an answer in US dollars; a larger number is a mistake."""
 _MOST = {"input_tokens": MOST_TOKENS, "output_tokens": MOST_TOKENS, "recorded_cost": MOST_COST}
 
+OPTIONAL_TABLES: Final = ("runs", "label_error", "propensity")
+"""The tables that most datasets don't have."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -105,9 +108,15 @@ class RoutingDataset:
         recorded_cost: US dollars that the answer cost, or NaN where only tokens are known.
         runs: The number of runs of which the label is the mean, or NaN where it is one or unknown;
             None where all are.
+        label_error: The probability that the label is wrong, below 0.5, or NaN where it is exact;
+            None where all are.
+        propensity: The probability with which the label was to be observed, where chance decided
+            that, whether it was observed or not; NaN where chance didn't decide, None where it
+            never did.
 
     Raises:
-        DataError: Ids repeat, shapes differ, labels leave [0, 1], or counts are negative or absurd.
+        DataError: Ids repeat, shapes differ, labels leave [0, 1], counts are negative or absurd, or
+            an observed label had no chance of being observed.
     """
 
     queries: tuple[Query, ...]
@@ -117,6 +126,8 @@ class RoutingDataset:
     output_tokens: Table
     recorded_cost: Table
     runs: Table | None = None
+    label_error: Table | None = None
+    propensity: Table | None = None
 
     def __post_init__(self) -> None:
         shape = (len(self.queries), len(self.pool))
@@ -137,6 +148,13 @@ class RoutingDataset:
             raise DataError(
                 "runs holds numbers that aren't whole or below 1; NaN marks a single run"
             )
+        if self.label_error is not None and (self.label_error >= 0.5).any():
+            raise DataError(
+                f"label_error holds {float(np.nanmax(self.label_error))}; it must be below 0.5, or "
+                "the label tells nothing"
+            )
+        if self.propensity is not None:
+            _check_propensity(self.propensity, self.correct)
         for name, most in _MOST.items():
             if (getattr(self, name) > most).any():
                 raise DataError(
@@ -157,11 +175,14 @@ class RoutingDataset:
         output_tokens: Table | None = None,
         recorded_cost: Table | None = None,
         runs: Table | None = None,
+        label_error: Table | None = None,
+        propensity: Table | None = None,
     ) -> "RoutingDataset":
-        """A dataset in which the tables that aren't given are NaN throughout."""
+        """A dataset in which the tables that aren't given are NaN throughout, or None."""
         missing = unmeasured((len(queries), len(pool)))
         tables = [missing if t is None else t for t in (input_tokens, output_tokens, recorded_cost)]
-        return cls(tuple(queries), pool, correct, tables[0], tables[1], tables[2], runs)
+        told = tables[0], tables[1], tables[2], runs, label_error, propensity
+        return cls(tuple(queries), pool, correct, *told)
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -183,6 +204,13 @@ class RoutingDataset:
         return tuple(prompt_key(query.prompt) for query in self.queries)
 
     @cached_property
+    def domains(self) -> tuple[str, ...]:
+        """The benchmark and domain of each query, as one name, of which each is held once."""
+        pairs = [(query.benchmark, query.domain) for query in self.queries]
+        names = {pair: " / ".join(filter(None, pair)) for pair in set(pairs)}
+        return tuple(names[pair] for pair in pairs)
+
+    @cached_property
     def _row_of(self) -> dict[str, int]:
         return {query.id: row for row, query in enumerate(self.queries)}
 
@@ -197,13 +225,15 @@ class RoutingDataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of ids, prompts, targets and labels; their order doesn't matter."""
+        """SHA-256 of ids, prompts, targets and labels with their errors, in any order."""
         names = self.pool.names
         columns = np.argsort(names)
         digest = hashlib.sha256(repr(sorted(names)).encode())
         for row in sorted(range(len(self)), key=lambda i: self.queries[i].id):
             digest.update(f"\n{self.queries[row].id}\t{self.prompt_keys[row]}\t".encode())
             digest.update(self.correct[row, columns].tobytes())
+            if self.label_error is not None:
+                digest.update(self.label_error[row, columns].tobytes())
         return digest.hexdigest()
 
     def rows(self, ids: Iterable[str]) -> list[int]:
@@ -224,9 +254,12 @@ class RoutingDataset:
     def select(
         self, ids: Iterable[str] | None = None, *, targets: Iterable[str] | None = None
     ) -> "RoutingDataset":
-        """The subset with these queries and targets, in the order given."""
-        rows = list(range(len(self))) if ids is None else self.rows(ids)
+        """The subset with these queries and targets, in the order given; itself if that is all."""
+        wanted = self.query_ids if ids is None else tuple(ids)
         names = self.pool.names if targets is None else tuple(targets)
+        if (wanted, names) == (self.query_ids, self.pool.names):
+            return self
+        rows = list(range(len(self))) if ids is None else self.rows(wanted)
         cells = np.ix_(rows, self.pool.indices(names))
         shape = len(rows), len(names)
         found = RoutingDataset(
@@ -252,8 +285,8 @@ class RoutingDataset:
         return replace(self, pool=pool)
 
     def _tables(self) -> dict[str, Table]:
-        repeated = {} if self.runs is None else {"runs": self.runs}
-        return repeated | {
+        optional = {name: getattr(self, name) for name in OPTIONAL_TABLES}
+        return {name: table for name, table in optional.items() if table is not None} | {
             "correct": self.correct,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
@@ -263,6 +296,19 @@ class RoutingDataset:
     def _repeated_ids(self) -> list[str]:
         seen: set[str] = set()
         return [i for i in self.query_ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
+
+
+def _check_propensity(propensity: Table, correct: Table) -> None:
+    if (propensity > 1).any():
+        raise DataError(
+            f"propensity holds {float(np.nanmax(propensity))}; probabilities are in [0, 1]"
+        )
+    impossible = int(((propensity == 0) & ~np.isnan(correct)).sum())
+    if impossible:
+        raise DataError(
+            f"propensity is 0 for {impossible:,} labels that were observed; give the probability "
+            "with which each was to be observed, or NaN where chance didn't decide"
+        )
 
 
 def unmeasured(shape: tuple[int, int]) -> Table:

@@ -11,15 +11,15 @@ import numpy as np
 from jaxtyping import Bool
 from numpy.typing import NDArray
 
-from prefill_router.data.dataset import Query, RoutingDataset, Table
+from prefill_router.data.dataset import OPTIONAL_TABLES, Query, RoutingDataset, Table
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
 
 Prefer = Literal["first", "last"]
 _Named = TypeVar("_Named", Target, Provider)
 _Placed: TypeAlias = tuple[tuple[NDArray[np.int64], ...], NDArray[np.float64]]
-_TABLES: Final = ("correct", "runs", "input_tokens", "output_tokens", "recorded_cost")
-_LABEL: Final = 2
+_TABLES: Final = ("correct", *OPTIONAL_TABLES, "input_tokens", "output_tokens", "recorded_cost")
+_LABEL: Final = 1 + len(OPTIONAL_TABLES)
 """The number of leading tables that describe the label; the others describe the answer."""
 _ADVICE: Final = "leave one out, or choose which one counts (--prefer first or --prefer last)"
 _RUNS: Final = "; if they are runs of the same questions, --repeats mean averages them"
@@ -58,6 +58,7 @@ def merge(
     row = {query_id: i for i, query_id in enumerate(queries)}
     placed = [_placed(dataset, row, pool) for dataset in datasets.values()]
     if repeats is not None:
+        _refuse_chance(datasets)
         tables = _means(placed, shape)
     else:
         tables = np.full(shape, np.nan)
@@ -67,8 +68,22 @@ def merge(
                 raise _conflict(name, dataset, tables[cells][0], contradicted)
             tables[cells] = _joined(tables[cells], found, contradicted, prefer)
     told = dict(zip(_TABLES, tables, strict=True))
-    runs = None if np.isnan(told.pop("runs")).all() else tables[1]
-    return RoutingDataset(tuple(queries.values()), pool, **told, runs=runs)
+    empty = [name for name in OPTIONAL_TABLES if np.isnan(told[name]).all()]
+    return RoutingDataset(
+        tuple(queries.values()),
+        pool,
+        **{name: table for name, table in told.items() if name not in empty},
+    )
+
+
+def _refuse_chance(datasets: Mapping[str, RoutingDataset]) -> None:
+    """The mean of labels that chance selected has neither a known error nor a known propensity."""
+    for name, dataset in datasets.items():
+        if dataset.label_error is not None or dataset.propensity is not None:
+            raise DataError(
+                f"{name} has labels with an error or a propensity, which can't be averaged; "
+                "leave out --repeats mean"
+            )
 
 
 def _placed(dataset: RoutingDataset, row: Mapping[str, int], pool: Pool) -> _Placed:
@@ -144,7 +159,8 @@ def _joined(
 ) -> NDArray[np.float64]:
     """Merge two answers to each query of each target: labels first, then counts and cost."""
     first, second = (found, known) if prefer == "last" else (known, found)
-    label = np.where(np.isnan(first[0]), second[:_LABEL], first[:_LABEL])
+    is_only_second = np.isnan(first[0]) & ~np.isnan(second[0])
+    label = np.where(is_only_second, second[:_LABEL], first[:_LABEL])
     # Where two contradict each other, the preferred answer is taken as a whole.
     has_counts = contradicted | ~np.isnan(first[_LABEL:]).all(axis=0)
     return np.concatenate([label, np.where(has_counts, first[_LABEL:], second[_LABEL:])])

@@ -74,27 +74,61 @@ def split(
         sum(fractions.values()), 1
     ):
         raise ConfigError(f"fractions are {dict(fractions)}; they must be positive and add up to 1")
-    if len(_groups(dataset)) < len(fractions):
+    groups = _groups(dataset)
+    if len(groups) < len(fractions):
         raise DataError(
-            f"{len(_groups(dataset))} distinct prompts can't fill {len(fractions)} parts; "
-            "add queries"
+            f"{len(groups)} distinct prompts can't fill {len(fractions)} parts; add queries"
         )
     if set(fractions) != set(PARTS):
-        return _draw(dataset, fractions, seed)
+        return _draw(dataset, groups, fractions, seed)
     # The test part first: it is the same whether or not there is a calibration part.
     kept = 1 - fractions["test"]
-    first = _draw(dataset, {"train": kept, "test": fractions["test"]}, seed)
+    first = _draw(dataset, groups, {"train": kept, "test": fractions["test"]}, seed)
     shares = {part: fractions[part] / kept for part in PARTS[:2]}
     rest = dataset.select(first["train"])
-    if len(_groups(rest)) < len(shares):
-        return _draw(dataset, fractions, seed)
-    second = _draw(rest, shares, seed)
+    left = _groups(rest)
+    if len(left) < len(shares):
+        return _draw(dataset, groups, fractions, seed)
+    second = _draw(rest, left, shares, seed)
     merged = {**first.merged, **second.merged}
     return Split({**second.parts, "test": first["test"]}, seed, merged)
 
 
-def _draw(dataset: RoutingDataset, fractions: Mapping[Part, float], seed: int) -> Split:
-    groups = _groups(dataset)
+def split_by_time(dataset: RoutingDataset, *, fractions: Mapping[Part, float] = FRACTIONS) -> Split:
+    """Split by the order of the rows, which is that of time: the newest are the test part.
+
+    A prompt that came before belongs to the part of its first row, so none is in two parts.
+
+    Args:
+        dataset: The queries, in order of time.
+        fractions: The share of each part, about; they add up to one.
+
+    Raises:
+        DataError: There are too few distinct prompts for all parts.
+    """
+    shares = {part: fractions[part] for part in PARTS if part in fractions}
+    ends, total = {}, 0.0
+    for part, share in shares.items():
+        total += share
+        ends[part] = round(total * len(dataset))
+    parts: dict[Part, list[str]] = {part: [] for part in shares}
+    of_prompt: dict[str, Part] = {}
+    for row, (name, key) in enumerate(zip(dataset.query_ids, dataset.prompt_keys, strict=True)):
+        later: Part = next((part for part, end in ends.items() if row < end), "test")
+        parts[of_prompt.setdefault(key, later)].append(name)
+    if not all(parts.values()):
+        raise DataError(
+            f"{len(of_prompt)} distinct prompts in order of time leave a part empty; wait for more"
+        )
+    return Split({part: tuple(sorted(ids)) for part, ids in parts.items()}, 0, {})
+
+
+def _draw(
+    dataset: RoutingDataset,
+    groups: Mapping[str, Sequence[str]],
+    fractions: Mapping[Part, float],
+    seed: int,
+) -> Split:
     strata, merged = _strata(dataset, groups, least=math.ceil(1 / min(fractions.values())))
     parts: dict[Part, list[str]] = {part: [] for part in fractions}
     for name in sorted(strata):
@@ -181,18 +215,20 @@ def _groups(dataset: RoutingDataset) -> dict[str, list[str]]:
     by_prompt: dict[str, list[str]] = defaultdict(list)
     for query_id, key in zip(dataset.query_ids, dataset.prompt_keys, strict=True):
         by_prompt[key].append(query_id)
-    return {min(ids): sorted(ids) for ids in by_prompt.values()}
+    for ids in by_prompt.values():
+        ids.sort()
+    return {ids[0]: ids for ids in by_prompt.values()}
 
 
 def _strata(
     dataset: RoutingDataset, groups: Mapping[str, Sequence[str]], *, least: int
 ) -> tuple[dict[str, list[str]], dict[str, int]]:
     """Groups by stratum; strata with fewer than `least` are merged with others of their regime."""
-    regime = dict(zip(dataset.query_ids, regimes(dataset.correct), strict=True))
-    source = {q.id: " / ".join(filter(None, (q.benchmark, q.domain))) for q in dataset.queries}
-    strata: dict[str, list[str]] = defaultdict(list)
-    for group in groups:
-        strata[f"{source[group]} | {regime[group]}"].append(group)
+    by_kind: dict[tuple[str, str], list[str]] = defaultdict(list)
+    regime, domains = regimes(dataset.correct).tolist(), dataset.domains
+    for group, row in zip(groups, dataset.rows(groups), strict=True):
+        by_kind[domains[row], regime[row]].append(group)
+    strata = defaultdict(list, {" | ".join(kind): names for kind, names in by_kind.items()})
     merged = {name: len(members) for name, members in strata.items() if len(members) < least}
     for name in sorted(merged):
         strata[f"(small strata) | {name.rsplit(' | ', 1)[1]}"] += strata.pop(name)
@@ -213,10 +249,16 @@ def _deal(
     groups: Mapping[str, Sequence[str]],
 ) -> None:
     """Assign each group to the part that is furthest below its share over all strata so far."""
+    shares, into = list(fractions.values()), [parts[part] for part in fractions]
+    sizes = [len(ids) for ids in into]
+    done = sum(sizes)
     for group in order:
-        done = sum(len(ids) for ids in parts.values()) + len(groups[group])
-        part = max(fractions, key=lambda p: fractions[p] * done - len(parts[p]))
-        parts[part] += groups[group]
+        ids = groups[group]
+        done += len(ids)
+        lacking = [share * done - size for share, size in zip(shares, sizes, strict=True)]
+        part = lacking.index(max(lacking))
+        into[part] += ids
+        sizes[part] += len(ids)
 
 
 def _fill_empty(

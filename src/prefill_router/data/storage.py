@@ -6,7 +6,7 @@
 `outcomes.parquet`
     One row per measured (query, target): `query_id`, `target`, `correct` (boolean or a number in
     [0, 1], null where not graded), optional `input_tokens`, `output_tokens`, `cost` (US dollars),
-    `runs` (the number of runs of which `correct` is the mean; null for one).
+    and those of `OPTIONAL_TABLES`, null where the dataset has NaN.
 `pool.yaml`, or `prices.csv`
     See `prefill_router.targets`. Without either, the pool is the targets in the outcomes, without
     prices.
@@ -25,6 +25,7 @@ from polars.exceptions import PanicException, PolarsError
 
 from prefill_router import files
 from prefill_router.data.dataset import (
+    OPTIONAL_TABLES,
     Message,
     Prompt,
     Query,
@@ -54,6 +55,7 @@ _NUMBERS = {
     "output_tokens": "output_tokens",
     "cost": "recorded_cost",
 }
+_COLUMNS = _NUMBERS | {name: name for name in OPTIONAL_TABLES}
 
 
 def read_dataset(folder: PathOrUrl | str) -> RoutingDataset:
@@ -285,7 +287,7 @@ def _tables(
     _refuse_repeats(cells, outcomes, shape, path)
     del rows, columns
     tables = {}
-    for column, name in {**_NUMBERS, "runs": "runs"}.items():
+    for column, name in _COLUMNS.items():
         if column in outcomes.columns:
             tables[name] = np.full(shape, np.nan)
             tables[name].reshape(-1)[cells] = _numbers(outcomes, column, path)
@@ -384,10 +386,9 @@ def _queries_frame(dataset: RoutingDataset) -> pl.DataFrame:
 
 
 def _outcomes_frame(dataset: RoutingDataset) -> pl.DataFrame:
-    tables = {column: getattr(dataset, name) for column, name in _NUMBERS.items()}
+    held = {column: getattr(dataset, name) for column, name in _COLUMNS.items()}
+    tables = {column: table for column, table in held.items() if table is not None}
     known = ~np.all([np.isnan(table) for table in tables.values()], axis=0)
-    if dataset.runs is not None:
-        tables["runs"] = dataset.runs
     rows, columns = np.nonzero(known)
     return pl.DataFrame(
         {

@@ -14,7 +14,6 @@ from .load import (
     TEMPLATES as TEMPLATES,
     load_encoder as load_encoder,
     load_encoder_for as load_encoder_for,
-    load_vllm_encoder as load_vllm_encoder,
     recorded_name as recorded_name,
 )
 from .names import (

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import Encoder
@@ -12,9 +12,6 @@ from prefill_router.encoders.names import Address, EncoderName, EncoderRequest, 
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import installed
 from prefill_router.progress import Progress
-
-if TYPE_CHECKING:
-    from prefill_router.encoders.vllm_states import VllmStates
 
 MINILM = "minilm"
 MINIPOOL = "minipool"
@@ -44,6 +41,8 @@ def load_encoder(
     layers: Sequence[int] | None = None,
     batch_tokens: int | None = None,
     trust_remote_code: bool = False,
+    vllm_folder: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> Encoder:
     """Load an encoder.
 
@@ -62,9 +61,15 @@ def load_encoder(
         layers: The layers that will be read; blocks after the last aren't loaded. All by default.
         batch_tokens: The most tokens, padding included, in one batch.
         trust_remote_code: Whether code that comes with the weights may run.
+        vllm_folder: The folder of vLLM's hidden-states connector: the encoder is then a
+            `VllmStates` that reads its files, and no weights are loaded. `layers` are those that
+            vLLM was told to extract, and `dtype` is by default that of its first file.
+        progress: Shows the number of vLLM's files listed.
 
     Raises:
-        ConfigError: There is no such encoder, the hub can't be reached, or an option is invalid.
+        ConfigError: There is no such encoder, the hub can't be reached, vLLM can't extract its
+            states, or an option is invalid.
+        CorruptError: A file in `vllm_folder` isn't one of the connector, or isn't complete.
         MissingExtraError: Its package isn't installed.
         UpstreamError: The endpoint returns no embedding.
     """
@@ -78,6 +83,8 @@ def load_encoder(
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
     )
+    if vllm_folder is not None:
+        return _load_vllm(name_or_path, request, Path(vllm_folder), progress)
     return _load(name_or_path, request)
 
 
@@ -135,57 +142,6 @@ def load_encoder_for(
     return _load(provenance.encoder if source is None else _moved(name, source), request)
 
 
-def load_vllm_encoder(
-    name_or_path: str | Path,
-    folder: Path | str,
-    *,
-    layers: Sequence[int] | None,
-    revision: str | None = None,
-    template: TemplateChoice = "auto",
-    max_tokens: int | None = None,
-    dtype: Dtype | None = None,
-    trust_remote_code: bool = False,
-    progress: Progress | None = None,
-) -> "VllmStates":
-    """Read the hidden states that vLLM's connector wrote, as an encoder; no weights are loaded.
-
-    Args:
-        name_or_path: The encoder that vLLM ran, a hub id or a local folder.
-        folder: The connector's folder.
-        layers: The layers that vLLM was told to extract; None for all, from 0.
-        revision: Branch, tag or commit of a hub id.
-        template: As for `load_encoder`.
-        max_tokens: As for `load_encoder`.
-        dtype: The type that vLLM computed in; by default that of its first file.
-        trust_remote_code: Whether code that comes with the weights may run.
-        progress: Shows the number of files listed.
-
-    Raises:
-        ConfigError: There is no such encoder, vLLM can't extract its states, or an option is
-            invalid.
-        CorruptError: A file isn't one of the connector, or isn't complete.
-    """
-    asked = EncoderName.parse(str(name_or_path))
-    if asked.scheme or asked.place in (MINILM, SMOLLM2) or asked.place.endswith(GGUF):
-        raise ConfigError(
-            f"vLLM doesn't extract the states of {name_or_path}; name the hub id or the folder of "
-            "the language model that it ran"
-        )
-    from prefill_router.encoders.vllm_states import load_vllm_states
-
-    request = EncoderRequest(
-        revision=revision,
-        template=template,
-        max_tokens=max_tokens,
-        dtype=dtype,
-        device=None,
-        layers=None if layers is None else tuple(layers),
-        batch_tokens=None,
-        trust_remote_code=trust_remote_code,
-    )
-    return load_vllm_states(_located(asked, name_or_path, request), Path(folder), progress=progress)
-
-
 def _located(
     asked: EncoderName, name_or_path: str | Path, request: EncoderRequest
 ) -> EncoderRequest:
@@ -232,6 +188,22 @@ def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
     from prefill_router.encoders.pretrained import load_hub_encoder
 
     return load_hub_encoder(request)
+
+
+def _load_vllm(
+    name_or_path: str | Path, request: EncoderRequest, folder: Path, progress: Progress | None
+) -> Encoder:
+    asked = EncoderName.parse(str(name_or_path))
+    if asked.scheme or asked.place in (MINILM, SMOLLM2) or asked.place.endswith(GGUF):
+        raise ConfigError(
+            f"vLLM doesn't extract the states of {name_or_path}; name the hub id or the folder of "
+            "the language model that it ran"
+        )
+    if request.device is not None or request.batch_tokens is not None:
+        raise ConfigError("vLLM has computed the states; leave device and batch_tokens out")
+    from prefill_router.encoders.vllm_states import load_vllm_states
+
+    return load_vllm_states(_located(asked, name_or_path, request), folder, progress=progress)
 
 
 def recorded_name(name_or_path: str | Path) -> str:

@@ -112,7 +112,7 @@ def run_encoding_on(
     prepare(plan, source.provenance)
     start = time.perf_counter()
     make = partial(_writer, plan.out, plan.layout, source.load)
-    pieces = [(plan.queries_of(chunk), plan.tokens_of(chunk)) for chunk in plan.chunks]
+    pieces = ((plan.queries_of(chunk), plan.tokens_of(chunk)) for chunk in plan.chunks)
     with (progress or SilentProgress()).task("tokens", total=float(plan.tokens_left)) as advance:
         for tokens in engine.stream(make, pieces, gpu_workers=gpu_workers):
             advance(float(tokens))

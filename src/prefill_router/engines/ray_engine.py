@@ -1,4 +1,4 @@
-"""The engine on Ray: tasks on its workers, and Ray Data's pools of actors for work with a state.
+"""The engine on Ray: tasks on its workers, and pools of actors for work with a state.
 
 Where no cluster is named, Ray is started on this machine: on the loopback interface, with a token
 of its own, without dashboard and usage statistics. Nothing that a user wrote is in the names of
@@ -8,14 +8,14 @@ tasks or actors, and errors of this package travel as values, so that Ray's logs
 import logging
 import os
 import secrets
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Event, Thread
 from typing import Any, final
 
 from prefill_router.engines.base import Engine, Item, Result, Shared, Task, TaskPool
@@ -75,19 +75,18 @@ class RayEngine(Engine):
     def stream(
         self,
         make: Callable[[str], Callable[[Item], Result]],
-        items: Sequence[Item],
+        items: Iterable[Item],
         *,
         gpu_workers: Range = (0, 0),
     ) -> Iterator[Result]:
         """The results of a function with a state, such as a network, in any order.
 
-        An item is done again if its worker dies, and where there are workers of both kinds, which
-        begin at opposite ends, perhaps by one of each where they meet. The function must find out
-        by itself what is there already.
+        An item is done again if its worker dies, so the function must find out by itself what is
+        there already. Workers of both kinds take their items from the same line.
 
         Args:
             make: Makes the function, once per worker, for a device: `cpu` or `cuda`.
-            items: What the function is called with.
+            items: What the function is called with; no more than two for each worker are held.
             gpu_workers: The least and the most workers that have a GPU, beside the others.
 
         Raises:
@@ -95,48 +94,12 @@ class RayEngine(Engine):
             EngineError: The workers died again and again on the same item.
             MissingExtraError: Ray isn't installed.
         """
-        if not items:
-            return
-        ray = self._connected(gpu_workers[1])
-        most = 0 if gpu_workers[1] else self._most(ray)
-        sizes = {"cuda": gpu_workers, "cpu": self.workers or (most, most)}
-        counter = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Attempts)
-        work = _Work(make, self._place, counter.remote(), len(sizes) * RETRIES)
-        queue, over, seen = SimpleQueue[Any](), Event(), set[int]()
-        orders = zip([n for n, size in sizes.items() if size[1]], (1, -1), strict=False)
-        for device, step in orders:
-            pieces = [_Piece(number, item) for number, item in enumerate(items)][::step]
-            found = self._pooled(ray, work, pieces, device, sizes[device])
-            Thread(target=_pass_on, args=(found, queue, over), daemon=True).start()
-        try:
-            while len(seen) < len(items):
-                piece = queue.get()
-                if isinstance(piece, BaseException):
-                    raise _explained(piece)
-                if isinstance(piece.value, _Failure):
-                    raise piece.value.error
-                if piece.number not in seen:
-                    seen.add(piece.number)
-                    yield piece.value
-        finally:
-            over.set()
-
-    def _pooled(
-        self, ray: Any, work: "_Work", pieces: Sequence["_Piece"], device: str, size: Range
-    ) -> "Pieces":
-        """The results of one pool of actors."""
-        least, most = (max(1, min(count, len(pieces))) for count in size)
-        rows = [{"piece": piece} for piece in pieces]
-        results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-            _Actor,
-            fn_constructor_kwargs={"work": work, "device": device},
-            batch_size=1,
-            compute=ray.data.ActorPoolStrategy(min_size=least, max_size=most),
-            num_cpus=self.cpus,
-            num_gpus=float(device == "cuda"),
-        )
-        for row in results.iter_rows():
-            yield row["piece"]
+        rest = iter(items)
+        for first in rest:
+            ray = self._connected(gpu_workers[1])
+            most = 0 if gpu_workers[1] else self._most(ray)
+            sizes = {"cuda": gpu_workers, "cpu": self.workers or (most, most)}
+            yield from _Actors(ray, make, self._place, sizes).results(chain([first], rest))
 
     @property
     def _place(self) -> tuple[str, int]:
@@ -158,11 +121,8 @@ class RayEngine(Engine):
             os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         with optional_imports("--engine ray"):
             import ray
-            import ray.data
         if not ray.is_initialized():
             self._start(ray, gpu_workers)
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
-        ray.data.DataContext.get_current().enable_progress_bars = False
         return ray
 
     def _start(self, ray: Any, gpu_workers: int) -> None:
@@ -217,76 +177,103 @@ class _Failure:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Piece:
-    """An item or its result: one object to Ray Data, which would take a list for an array."""
+    """An item, and how many workers died of it."""
 
-    number: int
-    value: Any
-
-
-Pieces = Generator[_Piece, None, None]
+    item: Any
+    deaths: int = 0
 
 
 @final
-class _Attempts:
-    """Counts how often each item was begun, since Ray Data repeats without a limit."""
+class _Actors:
+    """Actors with a state each, the piece of work that each of them has, and what is left.
 
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
+    An actor that ends is followed by a new one, and its piece is given out again: Ray's own restart
+    would keep the piece for that actor, even where its node is gone for good.
+    """
 
-    def begin(self, number: int) -> int:
-        self._counts[number] += 1
-        return self._counts[number]
+    def __init__(
+        self, ray: Any, make: Any, place: tuple[str, int], sizes: Mapping[str, Range]
+    ) -> None:
+        self._ray, self._make, self._place = ray, make, place
+        self._sizes = {device: size for device, size in sizes.items() if size[1]}
+        self._room = sum(most for _, most in self._sizes.values())
+        self._busy: dict[Any, tuple[str, Any, _Piece | None]] = {}
+        self._left, self._todo = iter(()), deque[_Piece]()
+        self._failed_starts = 0
+
+    def results(self, items: Iterator[Any]) -> Iterator[Any]:
+        """What the function returned for each item, in any order."""
+        self._left = items
+        self._fill()
+        try:
+            while self._todo or any(piece for *_, piece in self._busy.values()):
+                self._grow()
+                (done,), _ = self._ray.wait(list(self._busy))
+                device, actor, piece = self._busy.pop(done)
+                try:
+                    found = self._ray.get(done)
+                except _deaths() as error:
+                    self._repeat(piece, error)
+                    continue
+                self._failed_starts = 0
+                self._give(device, actor)
+                if isinstance(found, _Failure):
+                    raise found.error
+                if piece is not None:
+                    yield found
+        finally:
+            for _, actor, _ in self._busy.values():
+                self._ray.kill(actor)
+
+    def _grow(self) -> None:
+        """Ask for more actors of a kind, up to twice as many, where all that it has are at work."""
+        for device, (least, most) in self._sizes.items():
+            mine = [piece for kind, _, piece in self._busy.values() if kind == device]
+            if all(mine):
+                wanted = min(max(least, 2 * len(mine), 1), most) - len(mine)
+                for _ in range(min(wanted, len(self._todo))):
+                    self._start(device)
+
+    def _start(self, device: str) -> None:
+        kind = self._ray.remote(num_cpus=self._place[1], num_gpus=int(device == "cuda"))(_Worker)
+        actor = kind.remote()
+        self._busy[actor.begin.remote(self._make, self._place, device)] = (device, actor, None)
+
+    def _give(self, device: str, actor: Any) -> None:
+        """Give an actor its next piece; one that gets none ends, since nothing refers to it."""
+        if self._todo:
+            piece = self._todo.popleft()
+            self._busy[actor.work.remote(piece.item)] = (device, actor, piece)
+            self._fill()
+
+    def _fill(self) -> None:
+        self._todo.extend(map(_Piece, islice(self._left, self._room - len(self._todo))))
+
+    def _repeat(self, piece: _Piece | None, error: Exception) -> None:
+        if piece is None:
+            self._failed_starts += 1
+        else:
+            piece.deaths += 1
+            self._todo.appendleft(piece)
+        if max(self._failed_starts, piece.deaths if piece else 0) > RETRIES:
+            raise EngineError(_DIED) from error
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class _Work:
-    """What the actors of all pools do and where, and who counts their attempts."""
+class _Worker:
+    """An actor's side."""
 
-    make: Callable[[str], Callable[[Any], Any]]
-    place: tuple[str, int]
-    attempts: Any
-    limit: int
+    def begin(self, make: Callable[[str], Any], place: tuple[str, int], device: str) -> Any:
+        """Make the function; a failure is returned."""
+        _begin(place)
+        self._do = _attempted(make, device)
+        return self._do if isinstance(self._do, _Failure) else None
 
-
-@final
-class _Actor:
-    """A worker of a pool of Ray Data."""
-
-    def __init__(self, work: _Work, device: str) -> None:
-        _begin(work.place)
-        self._work, self._do = work, _attempted(work.make, device)
-
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        import ray
-
-        (piece,) = batch["piece"]
-        result = self._do
-        if not isinstance(result, _Failure):
-            if ray.get(self._work.attempts.begin.remote(piece.number)) > self._work.limit:
-                result = _Failure(EngineError(_DIED))
-            else:
-                result = _attempted(self._do, piece.value)
-        return {"piece": [_Piece(piece.number, result)]}
-
-
-def _put_error(queue: "SimpleQueue[Any]", error: BaseException | None) -> bool:
-    if error is not None:
-        queue.put(error)
-    return True
-
-
-def _pass_on(found: Pieces, queue: "SimpleQueue[Any]", over: Event) -> None:
-    """Put the results of a pool into a queue until nobody reads it, or the error that ended it."""
-    with ExitStack() as stack:
-        stack.push(lambda _kind, error, _trace: _put_error(queue, error))
-        stack.enter_context(closing(found))
-        for piece in found:
-            queue.put(piece)
-            if over.is_set():
-                return
+    def work(self, item: Any) -> Any:
+        """Call it."""
+        return _attempted(self._do, item)
 
 
 _fetched: dict[Any, Any] = {}
@@ -307,12 +294,12 @@ def _run_task(
 
 def _begin(place: tuple[str, int]) -> None:
     """Work in the caller's folder, where there is one of that name, with so many threads."""
-    import torch  # its import takes seconds, which only workers need here
-
     folder, cpus = place
     with suppress(OSError):
         os.chdir(folder)
-    torch.set_num_threads(cpus)
+    os.environ["OMP_NUM_THREADS"] = str(cpus)
+    if torch := sys.modules.get("torch"):  # whose import takes seconds, and not all work needs it
+        torch.set_num_threads(cpus)
 
 
 def _attempted(function: Callable[..., Any], *given: Any) -> Any:
@@ -331,13 +318,16 @@ _DIED = (
 
 def _explained(error: BaseException) -> BaseException:
     """An error of our own where workers died; others as they are."""
+    return EngineError(_DIED) if isinstance(error, _deaths()) else error
+
+
+def _deaths() -> tuple[type[Exception], ...]:
+    """What Ray raises where a worker or its node died."""
     from ray import exceptions
 
-    died = (
+    return (
         exceptions.WorkerCrashedError,
-        exceptions.ActorDiedError,
-        exceptions.ActorUnavailableError,
+        exceptions.RayActorError,
         exceptions.NodeDiedError,
         exceptions.OutOfMemoryError,
     )
-    return EngineError(_DIED) if isinstance(error, died) else error

@@ -9,6 +9,7 @@ from .binning import Bins as Bins
 from .bootstrap import (
     LEVEL as LEVEL,
     Band as Band,
+    Bootstrap as Bootstrap,
     Estimate as Estimate,
     Estimates as Estimates,
     PerResample as PerResample,
@@ -30,6 +31,12 @@ from .catalogue import (
     TARGET as TARGET,
     MetricEntry as MetricEntry,
 )
+from .chance_labels import (
+    ChanceLabels as ChanceLabels,
+    Overlap as Overlap,
+    TargetOverlap as TargetOverlap,
+    weighted_means as weighted_means,
+)
 from .curve import LambdaSweep as LambdaSweep, Points as Points
 from .curve_tables import Curve as Curve, Step as Step
 from .evaluation import (
@@ -50,7 +57,7 @@ from .formatting import (
     interval as interval,
     worded as worded,
 )
-from .judged_predictions import Trial as Trial, domains_of as domains_of
+from .judged_predictions import Trial as Trial
 from .metrics import (
     PairRankings as PairRankings,
     Ranking as Ranking,
@@ -59,6 +66,7 @@ from .metrics import (
     macro_mean as macro_mean,
     rankings as rankings,
 )
+from .off_policy import PolicyValue as PolicyValue, PolicyValues as PolicyValues
 from .operating_points import choose_operating_points as choose_operating_points
 from .paired_comparison import Paired as Paired, compare as compare, paired as paired
 from .quality_checks import (

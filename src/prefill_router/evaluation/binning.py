@@ -229,8 +229,9 @@ def _totals(
     trial: Trial, cells: Bool[NDArray[np.bool_], "query target"]
 ) -> Float[NDArray[np.float64], "query 4"]:
     label = np.where(cells, trial.correct, 0)
-    away = np.where(cells, trial.correctness - label, 0) ** 2
-    tables = (cells.astype(np.float64), label, label**2, away)
+    away = np.where(cells, trial.squared_error(trial.correctness), 0)
+    square = label**2 if trial.chance is None else label
+    tables = (cells.astype(np.float64), label, square, away)
     return np.stack([table.sum(axis=1) for table in tables], axis=1)
 
 

@@ -53,13 +53,42 @@ def divide(
     return result
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class KnownTable:
+    """A table whose missing values were found once, for its means under many weights.
+
+    Attributes:
+        filled: The values; 0 where missing.
+        known: Where they are known.
+    """
+
+    filled: Float[NDArray[np.float64], "query column"]
+    known: Bool[NDArray[np.bool_], "query column"]
+
+    @classmethod
+    def of(cls, values: Float[NDArray[np.float64], "query column"]) -> "KnownTable":
+        """The table with these values, NaN where missing."""
+        known = ~np.isnan(values)
+        return cls(np.where(known, values, 0), known)
+
+    def only(self, cells: Bool[NDArray[np.bool_], "query column"]) -> "KnownTable":
+        """The table with all other cells missing."""
+        return KnownTable(np.where(cells, self.filled, 0), self.known & cells)
+
+
+_COLUMNS = 64
+"""Columns whose known values are counted at once."""
+
+
 def known_mean(
-    weights: Weights, values: Float[NDArray[np.float64], "query column"]
+    weights: Weights, values: Float[NDArray[np.float64], "query column"] | KnownTable
 ) -> Float[NDArray[np.float64], "resample column"]:
     """The mean of each column over the queries where it is known; NaN where it never is."""
-    known = ~np.isnan(values)
-    total = weights @ np.where(known, values, 0)
-    return divide(total, weights @ known.astype(np.float64))
+    table = values if isinstance(values, KnownTable) else KnownTable.of(values)
+    places = range(0, max(table.known.shape[1], 1), _COLUMNS)
+    counts = [weights @ table.known[:, i : i + _COLUMNS].astype(np.float64) for i in places]
+    return divide(weights @ table.filled, np.concatenate(counts, axis=1))
 
 
 def mean_over(
@@ -74,6 +103,8 @@ _CELLS = 200_000
 """Numbers in the largest table of a chunk of resamples: small enough for the processor's cache."""
 _LEAST = 8
 """The fewest resamples in a chunk, so that the work per chunk doesn't dominate."""
+_MOST = 4_000_000
+"""Numbers in the largest table of a chunk with these fewest resamples; wider ones have fewer."""
 
 
 @final
@@ -162,7 +193,7 @@ def chunks(queries: int, *, count: int, seed: int, width: int) -> Iterator[Weigh
         raise ConfigError(f"{count} resamples; 1000 is usual, 0 leaves the intervals out")
     if seed < 0:
         raise ConfigError(f"the seed is {seed}; it must be 0 or more")
-    size = max(_LEAST, _CELLS // max(width, 1))
+    size = max(1, min(_LEAST, _MOST // max(width, 1)), _CELLS // max(width, 1))
     generator = draw(queries, count=count, seed=seed)
     for begin in range(0, count, size):
         rows = [next(generator) for _ in range(min(size, count - begin))]

@@ -111,7 +111,7 @@ def try_calibrators(
             f"{judged.targets}; predict both with the same router"
         )
     fits = [
-        fit_calibrator(kind, calibration.correctness, calibration.correct, calibration.targets)
+        fit_calibrator(kind, calibration.correctness, calibration.observed, calibration.targets)
         for kind in kinds
     ]
     scorers = [

@@ -38,6 +38,20 @@ MODULES = (
 Compute: TypeAlias = Callable[["Scores"], NDArray[np.float64]]
 NOTHING_MEASURED = "no label or cost that it is computed from was measured"
 NO_COST = "no cost is known, or every target is free"
+NEEDS_ALL_LABELS = frozenset(
+    (
+        *("choice_auc", "choice_auc_best", "ece_mean", "ece_by_chance"),
+        *("oracle_accuracy", "oracle_held_out", "headroom_captured", "chosen_headroom"),
+        *("p_auccc", "mdp_auccc", "model_only_p_auccc", "normalised_accuracy", "pareto_dist"),
+        *("oracle_distance", "oracle_distance_reduction", "model_only_oracle_distance"),
+        *("solvable_share", "solvable_accuracy", "optimal_selection", "gap_oracle"),
+    )
+)
+"""Metrics that aren't linear in the labels, so that estimates of labels don't give them."""
+NOT_KNOWN = (
+    "it depends on what several labels of one query say together, or on exact labels, which isn't "
+    "known where chance selected the labels or they err; score every target on some queries"
+)
 
 
 @final

@@ -26,10 +26,12 @@ from prefill_router.evaluation.bootstrap import (
     plain,
 )
 from prefill_router.evaluation.catalogue import definitions
+from prefill_router.evaluation.coverage import Coverage
 from prefill_router.evaluation.curve_tables import Curve, Step, curve_of, max_lam_interval, steps_of
 from prefill_router.evaluation.fixed_mix import MixPoint, mix_of
-from prefill_router.evaluation.judged_predictions import Coverage, Trial
+from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.metrics import REGIMES
+from prefill_router.evaluation.off_policy import PolicyValues
 from prefill_router.evaluation.quality_checks import QualityCheck
 from prefill_router.evaluation.reliability import with_chance
 from prefill_router.evaluation.scores import Scorer, Scores
@@ -67,6 +69,8 @@ class Evaluation:
         resamples: How many resamples the intervals come from.
         seed: Random seed of the resamples.
         definitions: The variants of the metrics that were used, by subject.
+        off_policy: The router's and the targets' values from labels that chance selected; else
+            None.
     """
 
     verdict: Verdict | None
@@ -90,6 +94,7 @@ class Evaluation:
     resamples: int
     seed: int
     definitions: Mapping[str, str]
+    off_policy: PolicyValues | None = None
 
     @property
     def caution(self) -> str:
@@ -122,7 +127,14 @@ class Evaluation:
             "targets": list(self.targets),
             "bootstrap": bootstrap_note(self.resamples, self.seed),
             "definitions": dict(self.definitions),
+            **self._off_policy(),
         }
+
+    def _off_policy(self) -> dict[str, Any]:
+        if self.off_policy is None:
+            return {}
+        lams = {0.0, 1.0} if self.chosen is None else {0.0, self.chosen.worth, 1.0}
+        return {"off_policy": self.off_policy.to_dict(sorted(lams))}
 
 
 @short_repr
@@ -212,7 +224,7 @@ def evaluate(
         verdict=None if train is None else judged(train),
         chosen=chosen,
         queries=len(trial),
-        labels=int((~np.isnan(trial.correct)).sum()),
+        labels=int((~np.isnan(trial.observed)).sum()),
         coverage=Coverage.of(trial),
         targets=trial.targets,
         headline=with_chance(groups["headline"][""]),
@@ -236,6 +248,7 @@ def evaluate(
             policy=trial.policy.summary(),
             check="" if check is None else check.description,
         ),
+        off_policy=None if trial.overlap is None else PolicyValues.of(trial),
     )
 
 
@@ -281,6 +294,6 @@ def _estimates(scores: Scores, drawn: Tables) -> dict[str, dict[str, dict[str, E
 
 
 def _regime_sizes(trial: Trial) -> dict[str, int]:
-    regime = np.where(trial.compared, regimes(trial.correct), str(Regime.UNMEASURED))
+    regime = np.where(trial.compared, regimes(trial.joint), str(Regime.UNMEASURED))
     counts = Counter(regime.tolist())
     return {str(regime): counts[str(regime)] for regime in Regime}

@@ -10,7 +10,7 @@ one, in order of accuracy gained per dollar.
 train part; their accuracy and cost are measured on the same queries as the router's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -22,9 +22,17 @@ from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset, well_measured
 from prefill_router.evaluation.accuracy_cost_plane import envelope_targets
-from prefill_router.evaluation.bootstrap import PerResample, Weights, known_mean, ones, plain
+from prefill_router.evaluation.bootstrap import (
+    KnownTable,
+    PerResample,
+    Weights,
+    known_mean,
+    ones,
+    plain,
+)
+from prefill_router.evaluation.chance_labels import ChanceLabels, Choice, weighted_means
 from prefill_router.evaluation.curve import Points
-from prefill_router.evaluation.judged_predictions import PerQuery, domains_of
+from prefill_router.evaluation.judged_predictions import PerQuery
 from prefill_router.evaluation.quality_checks import PerCell
 from prefill_router.short_repr import short_repr
 
@@ -94,32 +102,39 @@ class FixedChoice:
     @classmethod
     def mix(cls, train: RoutingDataset) -> "FixedChoice":
         """The best fixed mixes; where no cost is known, the most accurate target alone."""
-        return cls((), np.array(_envelope(train), dtype=np.int64)[:, None])
+        return cls((), np.array(_envelope(*_Labels.of(train).singles(slice(None))))[:, None])
 
     @classmethod
     def by_domain(cls, train: RoutingDataset) -> "FixedChoice":
         """The best mixes that know the domain."""
-        names = domains_of(train)
-        whole = _envelope(train)
-        ids = np.array(train.query_ids, dtype=object)
-        parts = {
-            name: train.select(ids[[n == name for n in names]].tolist())
-            for name in sorted(set(names))
-        }
-        own = {
-            name: _envelope(part)
-            for name, part in parts.items()
-            if (~np.isnan(part.correct)).any(axis=1).sum() >= LEAST
-        }
-        return cls(tuple(own), _merged([*own.values(), whole], [*(parts[n] for n in own), train]))
+        names = train.domains
+        place = {name: i for i, name in enumerate(sorted(set(names)))}
+        row_places = np.array([place[name] for name in names])
+        own, labels = {}, _Labels.of(train)
+        for name, i in place.items():
+            rows = row_places == i
+            if (~np.isnan(train.correct[rows])).any(axis=1).sum() >= LEAST:
+                found = labels.singles(rows)
+                if not np.isnan(found[1]).all():
+                    own[name] = found
+        return cls(tuple(own), _merged([*own.values(), labels.singles(slice(None))]))
 
-    def columns(self, domains: Sequence[str]) -> Int[NDArray[np.int64], "corner query"]:
-        """The target of each query at each corner."""
+    def choices(self, domains: Sequence[str]) -> Iterator[Choice]:
+        """The target of each query, at one corner after another."""
         place = {name: i for i, name in enumerate(self.groups)}
-        columns: NDArray[np.int64] = self.corners[
-            :, [place.get(name, len(self.groups)) for name in domains]
-        ]
-        return columns
+        places = np.array([place.get(name, len(self.groups)) for name in domains])
+        for targets in self.corners:
+            yield targets[places]
+
+    def chosen(self, table: PerCell, domains: Sequence[str]) -> KnownTable:
+        """The values of the targets that each query is sent to, [query, corner]."""
+        rows = np.arange(len(table))
+        values = np.empty((len(table), len(self.corners)))  # of hundreds of corners, perhaps
+        for corner, choice in enumerate(self.choices(domains)):
+            values[:, corner] = table[rows, choice]
+        known = ~np.isnan(values)
+        values[~known] = 0
+        return KnownTable(values, known)
 
 
 @final
@@ -128,21 +143,19 @@ class FixedOutcome:
     """Labels and costs of a fixed choice on some queries, at each corner.
 
     Attributes:
-        label: Labels; NaN where not measured.
-        cost: Observed costs, US dollars; NaN where unknown.
+        label: Labels, [query, corner].
+        cost: Observed costs, US dollars.
     """
 
-    label: Float[NDArray[np.float64], "query corner"]
-    cost: Float[NDArray[np.float64], "query corner"]
+    label: KnownTable
+    cost: KnownTable
 
     @classmethod
     def of(
         cls, fixed: FixedChoice, domains: Sequence[str], correct: PerCell, cost: PerCell
     ) -> "FixedOutcome":
         """Look up the labels and costs of the targets that the choice sends each query to."""
-        columns = fixed.columns(domains).T
-        rows = np.arange(len(correct))[:, None]
-        return cls(correct[rows, columns], cost[rows, columns])
+        return cls(fixed.chosen(correct, domains), fixed.chosen(cost, domains))
 
     @property
     def known(self) -> Bool[NDArray[np.bool_], " query"]:
@@ -150,10 +163,9 @@ class FixedOutcome:
 
         A cost counts as an outcome where any is known.
         """
-        lacking = np.any(np.isnan(self.label), axis=1)
-        if not np.isnan(self.cost).all():
-            lacking = np.logical_or(lacking, np.any(np.isnan(self.cost), axis=1))
-        known: NDArray[np.bool_] = np.logical_not(lacking)
+        known: NDArray[np.bool_] = np.asarray(self.label.known.all(axis=1))
+        if self.cost.known.any():
+            known &= self.cost.known.all(axis=1)
         return known
 
     def at(self, weights: Weights, cost: PerResample) -> PerResample:
@@ -164,14 +176,40 @@ class FixedOutcome:
             cost: US dollars per query. Beyond the cheapest or most expensive corner that corner's
                 accuracy counts; where the cost is unknown, that of the most expensive one.
         """
-        costs, labels = known_mean(weights, self.cost), known_mean(weights, self.label)
+        costs, labels = (known_mean(weights, table) for table in (self.cost, self.label))
         rows = zip(cost.tolist(), costs, labels, strict=True)
         return np.array([_between(*row) for row in rows])
 
 
-def _envelope(train: RoutingDataset) -> list[int]:
+_PerTarget = NDArray[np.float64]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Labels:
+    """The labels of the train part, corrected for their errors."""
+
+    correct: PerCell
+    cost: PerCell
+    weight: PerCell | None
+
+    @classmethod
+    def of(cls, train: RoutingDataset) -> "_Labels":
+        chance = ChanceLabels.of(train, np.zeros(train.correct.shape))
+        if chance is None:
+            return cls(train.correct, train.observed_cost, None)
+        weight = chance.weight if chance.selected else None
+        return cls(chance.corrected, train.observed_cost, weight)
+
+    def singles(self, rows: NDArray[np.bool_] | slice) -> tuple[_PerTarget, _PerTarget]:
+        """Mean cost and accuracy of every target; by propensity where chance selected labels."""
+        if self.weight is not None:
+            return weighted_means(self.weight[rows], self.correct[rows], self.cost[rows])
+        return _singles(self.correct[rows], self.cost[rows])
+
+
+def _envelope(cost: _PerTarget, accuracy: _PerTarget) -> list[int]:
     """The targets that the best fixed mixes are made of, by rising cost."""
-    cost, accuracy = _singles(train)
     corners = envelope_targets(cost, accuracy)
     if not corners:
         return [int(np.nan_to_num(accuracy, nan=-1).argmax())]
@@ -182,11 +220,10 @@ def _envelope(train: RoutingDataset) -> list[int]:
     return [corners[0], *inner, *corners[1:][-1:]]
 
 
-def _merged(envelopes: Sequence[list[int]], parts: Sequence[RoutingDataset]) -> Corners:
+def _merged(singles: Sequence[tuple[_PerTarget, _PerTarget]]) -> Corners:
     """The joint corners: all groups start at their cheapest target and step by gain per dollar."""
-    steps = []
-    for group, (corners, part) in enumerate(zip(envelopes, parts, strict=True)):
-        cost, accuracy = _singles(part)
+    steps, envelopes = [], [_envelope(*one) for one in singles]
+    for group, (corners, (cost, accuracy)) in enumerate(zip(envelopes, singles, strict=True)):
         steps += [(-_slope(cost, accuracy, a, b), group, b) for a, b in pairwise(corners)]
     now = [corners[0] for corners in envelopes]
     rows = [list(now)]
@@ -196,24 +233,22 @@ def _merged(envelopes: Sequence[list[int]], parts: Sequence[RoutingDataset]) -> 
     return np.array(rows, dtype=np.int64)
 
 
-def _singles(train: RoutingDataset) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _singles(correct: PerCell, observed_cost: PerCell) -> tuple[_PerTarget, _PerTarget]:
     """Mean cost and accuracy of every target, on the queries that all of them have answered.
 
     Targets measured on very few queries are left out (NaN). Where too few queries have all the
     others' answers, each target's means are over its own measured queries.
     """
-    weights, known = ones(len(train)), ~np.isnan(train.correct)
-    judged = well_measured(train.correct)
+    weights, known = ones(len(correct)), ~np.isnan(correct)
+    judged = well_measured(correct)
     both = known[:, judged].all(axis=1)
     same = weights * both if both.sum() >= LEAST else weights
-    tables = (np.where(judged, table, np.nan) for table in (train.observed_cost, train.correct))
+    tables = (np.where(judged, table, np.nan) for table in (observed_cost, correct))
     cost, accuracy = (known_mean(same, table)[0] for table in tables)
     return cost, accuracy
 
 
-def _slope(
-    cost: NDArray[np.float64], accuracy: NDArray[np.float64], first: int, second: int
-) -> float:
+def _slope(cost: _PerTarget, accuracy: _PerTarget, first: int, second: int) -> float:
     run = float(cost[second] - cost[first])
     return float(accuracy[second] - accuracy[first]) / run if run > 0 else np.inf
 

@@ -1,7 +1,7 @@
 """Predictions joined with labels and observed costs: the input of all metrics.
 
-A `Trial` is one system on the queries that it is judged on, and `Coverage` says which of them are
-compared and how they differ from the rest.
+A `Trial` is one system on the queries that it is judged on. Where labels err or chance selected
+them, its tables hold estimates of them (`chance_labels`).
 
 Where answers were sampled several times, the oracle is also measured without the luck of single
 runs. An oracle that sees the labels it is judged by mistakes a lucky guess for ability: of ten
@@ -11,28 +11,24 @@ It knows less than an oracle with infinitely many runs, whose accuracy lies betw
 plain one; with more runs the gap narrows.
 """
 
-from collections import Counter
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from typing import Any, final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
+from typing import TypeVar, final
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import LEAST_SHARE, RoutingDataset, binary, well_measured
-from prefill_router.errors import DataError
-from prefill_router.evaluation.bootstrap import plain
+from prefill_router.errors import ConfigError, DataError
+from prefill_router.evaluation.bootstrap import KnownTable
+from prefill_router.evaluation.chance_labels import ChanceLabels, Choice, Overlap
 from prefill_router.evaluation.quality_checks import PerCell, QualityCheck
 from prefill_router.policy import Lambda, LambdaPath, Policy, Predictions
 from prefill_router.short_repr import short_repr
 
 PerQuery = Float[NDArray[np.float64], " query"]
-
-
-def domains_of(dataset: RoutingDataset) -> tuple[str, ...]:
-    """Benchmark and domain of each query, as one name."""
-    return tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in dataset.queries)
 
 
 @short_repr
@@ -46,14 +42,16 @@ class Trial:
         targets: The targets' names.
         correctness: Predicted probabilities of a correct answer.
         cost: Estimated costs on the scale of Equation 2.
-        correct: Labels in [0, 1]; NaN where not measured.
-        observed_cost: US dollars; NaN where unknown.
+        correct: Labels in [0, 1]; NaN where not measured. Where labels err or chance selected them,
+            unbiased estimates of them, which may lie outside (`ChanceLabels`).
+        observed_cost: US dollars, or such estimates; NaN where unknown.
         policy: Chooses a target from the probabilities and costs.
         quality: Scores of the answers in [0, 1], for a cascade; the probabilities if not given.
         domains: Benchmark and domain of each query; empty if not known.
         shared: The queries that all systems of a comparison can be compared on; None if there is
             no other system.
         runs: The number of runs that each label is the mean of; NaN or None where that isn't known.
+        chance: The labels as they were observed, where they err or chance selected them; else None.
     """
 
     query_ids: tuple[str, ...]
@@ -67,6 +65,7 @@ class Trial:
     domains: tuple[str, ...] = ()
     shared: Bool[NDArray[np.bool_], " query"] | None = None
     runs: PerCell | None = None
+    chance: ChanceLabels | None = None
 
     @classmethod
     def join(
@@ -88,7 +87,8 @@ class Trial:
 
         Raises:
             DataError: The dataset lacks some of the queries, or nothing was measured on them.
-            ConfigError: The dataset lacks some of the targets.
+            ConfigError: The dataset lacks some of the targets, or a cascade is to be judged by
+                labels that chance selected.
         """
         data = dataset.select(predictions.query_ids, targets=predictions.targets)
         if np.isnan(data.correct).all():
@@ -96,19 +96,31 @@ class Trial:
                 f"none of the {len(predictions)} queries has a label; evaluate on scored answers"
             )
         chosen = policy or Lambda()
+        quality = (
+            _own_scores(chosen, predictions, data)
+            if check is None
+            else _scores(check, predictions, data.correct)
+        )
+        chance = ChanceLabels.of(data, predictions.correctness)
+        if quality is not None and chance is not None and chance.selected:
+            raise ConfigError(
+                "a cascade can't be judged by labels that chance selected: what it does next "
+                "depends on answers that weren't asked for; judge it on queries that every target "
+                "has answered"
+            )
+        cost = data.observed_cost
         return cls(
             predictions.query_ids,
             predictions.targets,
             predictions.correctness,
             predictions.normalised_cost,
-            data.correct,
-            data.observed_cost,
+            data.correct if chance is None else chance.label,
+            cost if chance is None else chance.cost(cost, predictions.estimated_cost),
             chosen,
-            _own_scores(chosen, predictions, data)
-            if check is None
-            else _scores(check, predictions, data.correct),
-            domains=domains_of(data),
+            quality,
+            domains=data.domains,
             runs=data.runs,
+            chance=chance,
         )
 
     def __len__(self) -> int:
@@ -142,14 +154,50 @@ class Trial:
         These are the outcomes of all compared targets, and of all that the policy chooses at any
         setting. Router, single targets, mixes and oracle are compared with each other on these
         queries alone, so that a missing label helps none of them. A cost counts as an outcome where
-        the target has known costs at all.
+        the target has known costs at all. None are compared where overlap is lacking.
         """
         costless = np.isnan(self.observed_cost)
         lacking = np.isnan(self.correct) | (costless & self.priced)
-        needed = np.broadcast_to(self.judged, lacking.shape).copy()
-        needed[self.path.query, self.path.target] = True
-        compared = np.logical_not(np.any(lacking & needed, axis=1))
+        compared = np.logical_not(np.any(lacking & self._needed, axis=1))
+        if self.overlap is not None and self.overlap.refusal:
+            compared[:] = False
         return compared if self.shared is None else np.logical_and(compared, self.shared)
+
+    @cached_property
+    def _needed(self) -> Bool[NDArray[np.bool_], "query target"]:
+        needed = np.broadcast_to(self.judged, self.correct.shape).copy()
+        needed[self.path.query, self.path.target] = True
+        return needed
+
+    @cached_property
+    def overlap(self) -> Overlap | None:
+        """Whether all that is compared can be estimated; None unless chance selected labels."""
+        return self.overlap_of([self.path.at(0), self.path.at(1)], also=self._needed)
+
+    def overlap_of(
+        self,
+        choices: Sequence[Choice],
+        *,
+        also: Bool[NDArray[np.bool_], "query target"] | None = None,
+    ) -> Overlap | None:
+        """The same of these choices, see `Overlap.of`."""
+        if self.chance is None or not self.chance.selected:
+            return None
+        return Overlap.of(self.chance, self.targets, choices, also=also)
+
+    @cached_property
+    def observed(self) -> PerCell:
+        """Labels as they were observed, in [0, 1]; NaN where not."""
+        return self.correct if self.chance is None else self.chance.observed
+
+    @cached_property
+    def joint(self) -> PerCell:
+        """Labels for what several targets' labels on one query say together.
+
+        All NaN where labels err or chance selected them: of an erring judge's labels the best of
+        several is right too often, and which labels are observed together isn't known.
+        """
+        return self.correct if self.chance is None else np.full(self.correct.shape, np.nan)
 
     @cached_property
     def priced(self) -> Bool[NDArray[np.bool_], " target"]:
@@ -170,27 +218,55 @@ class Trial:
         return np.where(self.judged & self.priced, self.observed_cost, np.nan)
 
     @cached_property
+    def single_tables(self) -> tuple[KnownTable, KnownTable]:
+        """`single_label` and `single_cost`, for means under many weights."""
+        return KnownTable.of(self.single_label), KnownTable.of(self.single_cost)
+
+    @cached_property
     def best_label(self) -> PerQuery:
         """The oracle: each query's highest label over the targets measured; NaN without any."""
-        label: PerQuery = np.fmax.reduce(self.correct, axis=1)
+        label: PerQuery = np.fmax.reduce(self.joint, axis=1)
         return label
 
     @cached_property
     def held_out_label(self) -> PerQuery:
         """The held-out oracle's label; NaN where labels come from single runs."""
-        return held_out_oracle(self.correct, self.runs)
+        return held_out_oracle(self.joint, self.runs)
 
     @cached_property
     def best_cost(self) -> PerQuery:
         """The lowest observed cost among the targets that were right; NaN without any."""
-        right = binary(self.correct) == 1
+        right = binary(self.joint) == 1
         cost: PerQuery = np.fmin.reduce(np.where(right, self.observed_cost, np.nan), axis=1)
         return cost
+
+    def squared_error(self, predicted: PerCell) -> PerCell:
+        """Squared differences of predictions and labels; unbiased where these are estimates."""
+        if self.chance is None:
+            return (predicted - self.correct) ** 2
+        return predicted**2 + (1 - 2 * predicted) * self.correct  # y ** 2 is y
 
     def of_choice(self, table: PerCell, choice: Int[NDArray[np.int64], " query"]) -> PerQuery:
         """The table's value for the chosen target of each query."""
         result: PerQuery = table[np.arange(len(self)), choice]
         return result
+
+
+_Value = TypeVar("_Value")
+
+
+def once_per_trial(compute: Callable[[Trial], _Value]) -> Callable[[Trial], _Value]:
+    """A function of a trial that is computed once, and whose value is held with the trial."""
+    name = f"_{compute.__name__}"
+
+    @wraps(compute)
+    def held(trial: Trial) -> _Value:
+        if name not in vars(trial):
+            vars(trial)[name] = compute(trial)
+        value: _Value = vars(trial)[name]
+        return value
+
+    return held
 
 
 def _scores(check: QualityCheck, predictions: Predictions, correct: PerCell) -> PerCell:
@@ -254,112 +330,3 @@ def _expected(
             beaten += weight * (below + node * level)[:, others].prod(axis=1)
         total += chance[:, k] * beaten
     return total
-
-
-_SHORT = 0.75
-"""A domain is named if its compared share is below this fraction of the overall one."""
-_NAMED = 4
-
-
-@final
-@dataclass(frozen=True)
-class DomainCoverage:
-    """How much of a domain is compared.
-
-    Attributes:
-        domain: Benchmark and domain, as one name.
-        queries: Number of its queries.
-        compared: Number of these that are compared.
-    """
-
-    domain: str
-    queries: int
-    compared: int
-
-
-@final
-@dataclass(frozen=True)
-class Coverage:
-    """The queries on which router, single targets, mixes and oracle are compared with each other.
-
-    Attributes:
-        queries: Number of evaluated queries.
-        compared: Number of compared queries: those where the outcomes of all sides are known.
-        domains: The same numbers by domain, in order of the names.
-        left_out: Targets that are measured on too few queries to be compared.
-        harder: How much lower the targets' accuracy is on the other queries than on the compared
-            ones, each label relative to its target's mean; NaN where either side has no label.
-    """
-
-    queries: int
-    compared: int
-    domains: tuple[DomainCoverage, ...]
-    left_out: tuple[str, ...]
-    harder: float
-
-    @classmethod
-    def of(cls, trial: Trial) -> "Coverage":
-        """Count the queries of a trial."""
-        domains = trial.domains or ("",) * len(trial)
-        sizes = Counter(domains)
-        kept = Counter(d for d, kept in zip(domains, trial.compared, strict=True) if kept)
-        judged = zip(trial.targets, trial.judged, strict=True)
-        return cls(
-            len(trial),
-            int(trial.compared.sum()),
-            tuple(DomainCoverage(name, sizes[name], kept[name]) for name in sorted(sizes)),
-            tuple(name for name, enough in judged if not enough),
-            _harder(trial, trial.compared),
-        )
-
-    @property
-    def note(self) -> str:
-        """How many queries are compared and why not all, in sentences; empty if all are."""
-        if self.compared == self.queries and not self.left_out:
-            return ""
-        parts = [
-            f"{self.compared:,} of {self.queries:,} queries are compared: those on which the "
-            "outcomes of all sides are known"
-        ]
-        short = self._short()
-        if short:
-            parts.append("of " + ", of ".join(short) + " are")
-        if self.compared and abs(self.harder) >= 0.005:
-            way = "less" if self.harder > 0 else "more"
-            parts.append(
-                f"on the others the targets are right {100 * abs(self.harder):.1f} points {way} "
-                "often"
-            )
-        if self.left_out:
-            names = ", ".join(self.left_out[:_NAMED])
-            more = f" and {len(self.left_out) - _NAMED} more" if len(self.left_out) > _NAMED else ""
-            parts.append(f"{names}{more} had too few labels to be compared with")
-        if not self.compared:
-            parts.append("score the answers of every target on the same queries")
-        return "; ".join(parts) + "."
-
-    def _short(self) -> list[str]:
-        least = _SHORT * self.compared / self.queries
-        rows = [d for d in self.domains if d.compared < least * d.queries and d.domain]
-        rows.sort(key=lambda d: d.compared - self.compared / self.queries * d.queries)
-        named = [f"{d.domain} {d.compared:,} of {d.queries:,}" for d in rows[:_NAMED]]
-        rest = rows[_NAMED:]
-        if rest:
-            total = sum(d.compared for d in rest), sum(d.queries for d in rest)
-            named.append(f"{len(rest)} more {total[0]:,} of {total[1]:,}")
-        return named
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**asdict(self), "harder": plain(self.harder), "note": self.note}
-
-
-def _harder(trial: Trial, compared: Bool[NDArray[np.bool_], " query"]) -> float:
-    known = ~np.isnan(trial.single_label)
-    count = known.sum(axis=0)
-    mean = np.where(known, trial.correct, 0).sum(axis=0) / np.maximum(count, 1)
-    beyond = np.where(known, trial.correct - mean, np.nan)
-    here, there = beyond[compared], beyond[~compared]
-    if np.isnan(here).all() or np.isnan(there).all():
-        return float("nan")
-    return float(np.nanmean(here) - np.nanmean(there))

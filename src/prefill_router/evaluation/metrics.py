@@ -23,8 +23,14 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import Regime, binary, regimes
-from prefill_router.evaluation.bootstrap import PerResample, Weights, divide, known_mean, mean_over
-from prefill_router.evaluation.judged_predictions import Trial
+from prefill_router.evaluation.bootstrap import (
+    KnownTable,
+    PerResample,
+    Weights,
+    divide,
+    known_mean,
+)
+from prefill_router.evaluation.judged_predictions import Trial, once_per_trial
 from prefill_router.evaluation.quality_checks import PerCell
 from prefill_router.short_repr import short_repr
 
@@ -32,6 +38,7 @@ _LONG = 20_000
 """With more queries, resamples are computed one by one, so that each fits the processor's cache."""
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Ranking:
@@ -39,23 +46,35 @@ class Ranking:
 
     Attributes:
         right: The queries answered correctly.
-        wrong: The queries answered wrongly, by rising score.
+        wrong: The queries answered wrongly, by rising score. Where labels err or chance selected
+            them, both are all labelled queries, and each counts for as much as it is probably so.
         below: For each of `right`, how many of `wrong` have a lower score.
         upto: For each of `right`, how many of `wrong` have a lower or equal score.
+        share: For how much each of `right` and of `wrong` counts; None for one each.
     """
 
     right: Int[NDArray[np.int64], " right"]
     wrong: Int[NDArray[np.int64], " wrong"]
     below: Int[NDArray[np.int64], " right"]
     upto: Int[NDArray[np.int64], " right"]
+    share: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @classmethod
     def of(
         cls,
         scores: Float[NDArray[np.float64], " query"],
         labels: Float[NDArray[np.float64], " query"],
+        weight: Float[NDArray[np.float64], " query"] | None = None,
     ) -> "Ranking":
-        """Sort the scores of the measured queries."""
+        """Sort the scores of the measured queries.
+
+        Args:
+            scores: One per query.
+            labels: Labels, NaN where missing; cut at 0.5 unless there are weights.
+            weight: The weight of each label, where these are estimates of labels.
+        """
+        if weight is not None:
+            return cls._weighted(scores, labels, weight)
         cut = binary(labels[:, None])[:, 0]
         right = np.flatnonzero(cut == 1)
         right = right[np.argsort(scores[right], kind="stable")]
@@ -65,11 +84,29 @@ class Ranking:
         upto = np.searchsorted(scores[wrong], scores[right], side="right")
         return cls(right, wrong, below.astype(np.int64), upto.astype(np.int64))
 
+    @classmethod
+    def _weighted(
+        cls,
+        scores: Float[NDArray[np.float64], " query"],
+        labels: Float[NDArray[np.float64], " query"],
+        weight: Float[NDArray[np.float64], " query"],
+    ) -> "Ranking":
+        rows = np.flatnonzero(weight > 0)
+        rows = rows[np.argsort(scores[rows], kind="stable")]
+        below, upto = (
+            np.searchsorted(scores[rows], scores[rows], side=side).astype(np.int64)
+            for side in ("left", "right")
+        )
+        share = weight[rows] * labels[rows], weight[rows] * (1 - labels[rows])
+        return cls(rows, rows, below, upto, share)
+
     def auc(self, weights: Weights) -> PerResample:
         """The AUC in each resample; NaN where one class has no weight."""
         if len(weights) > 1 and weights.shape[1] > _LONG:
             return np.concatenate([self.auc(row[None]) for row in weights])
         wrong, right = weights[:, self.wrong], weights[:, self.right]
+        if self.share is not None:
+            right, wrong = right * self.share[0], wrong * self.share[1]
         heap = np.zeros((len(weights), len(self.wrong) + 1))
         np.cumsum(wrong, axis=1, out=heap[:, 1:])
         won = (right * (heap[:, self.below] + heap[:, self.upto])).sum(axis=1) / 2
@@ -145,8 +182,12 @@ REGIMES = (Regime.ALL_CORRECT, Regime.ALL_INCORRECT, Regime.DISAGREEMENT)
 
 def rankings(trial: Trial) -> tuple[Ranking, ...]:
     """Each target's probabilities, sorted once."""
-    columns = zip(trial.correctness.T, trial.correct.T, strict=True)
-    return tuple(Ranking.of(scores, labels) for scores, labels in columns)
+    chance = trial.chance
+    if chance is None:
+        columns = zip(trial.correctness.T, trial.correct.T, strict=True)
+        return tuple(Ranking.of(scores, labels) for scores, labels in columns)
+    weighted = zip(trial.correctness.T, chance.corrected.T, chance.weight.T, strict=True)
+    return tuple(Ranking.of(*column) for column in weighted)
 
 
 def auc_by_target(ranking: tuple[Ranking, ...], weights: Weights) -> PerTarget:
@@ -156,7 +197,12 @@ def auc_by_target(ranking: tuple[Ranking, ...], weights: Weights) -> PerTarget:
 
 def brier_by_target(trial: Trial, weights: Weights) -> PerTarget:
     """Mean squared difference of probability and label (soft labels as they are)."""
-    return known_mean(weights, (trial.correctness - trial.correct) ** 2)
+    return known_mean(weights, _squared_errors(trial))
+
+
+@once_per_trial
+def _squared_errors(trial: Trial) -> KnownTable:
+    return KnownTable.of(trial.squared_error(trial.correctness))
 
 
 def macro_mean(values: PerTarget) -> PerResample:
@@ -178,19 +224,29 @@ def routing_by_target(trial: Trial, weights: Weights) -> dict[str, PerTarget]:
         `share_routed`; `accuracy_routed`, `accuracy_away` and their difference `accuracy_delta`;
         the same for mean observed `cost`, in US dollars; all at lam = 1.
     """
-    to = routed(trial)
+    to, tables = _routing_tables(trial)
     result = {
         "share_routed": divide(weights @ to.astype(np.float64), weights.sum(axis=1, keepdims=True))
     }
-    for name, table in (("accuracy", trial.correct), ("cost", trial.observed_cost)):
-        inside = known_mean(weights, np.where(to, table, np.nan))
-        outside = known_mean(weights, np.where(to, np.nan, table))
+    for name, pair in tables.items():
+        inside, outside = (known_mean(weights, table) for table in pair)
         result |= {
             f"{name}_routed": inside,
             f"{name}_away": outside,
             f"{name}_delta": inside - outside,
         }
     return result
+
+
+@once_per_trial
+def _routing_tables(
+    trial: Trial,
+) -> tuple[Bool[NDArray[np.bool_], "query target"], dict[str, tuple[KnownTable, KnownTable]]]:
+    """Where each query is routed; labels and costs there and elsewhere."""
+    to = routed(trial)
+    tables = {"accuracy": trial.correct, "cost": trial.observed_cost}
+    known = {name: KnownTable.of(table) for name, table in tables.items()}
+    return to, {name: (table.only(to), table.only(~to)) for name, table in known.items()}
 
 
 def selection(trial: Trial, weights: Weights) -> dict[str, PerResample]:
@@ -201,18 +257,21 @@ def selection(trial: Trial, weights: Weights) -> dict[str, PerResample]:
         `solvable_accuracy`: of those where the chosen target was measured, the share that it
         answers correctly; `optimal_selection`: the share where it is also the cheapest right one.
     """
-    labels = binary(trial.correct)
+    names = "solvable_share", "solvable_accuracy", "optimal_selection"
+    return dict(zip(names, known_mean(weights, _selection_table(trial)).T, strict=True))
+
+
+@once_per_trial
+def _selection_table(trial: Trial) -> KnownTable:
+    labels = binary(trial.joint)
     chosen = trial.of_choice(labels, trial.most_probable)
     cost = trial.of_choice(trial.paid, trial.most_probable)
     solvable = np.fmax.reduce(labels, axis=1)
     right = np.where(solvable == 1, chosen, np.nan)
     priced = ~np.isnan(trial.best_cost) & (~np.isnan(cost) | (chosen == 0))
     cheapest = np.where(priced, (chosen == 1) & (cost <= trial.best_cost), np.nan)
-    return {
-        "solvable_share": mean_over(weights, solvable),
-        "solvable_accuracy": mean_over(weights, right),
-        "optimal_selection": mean_over(weights, np.where(np.isnan(right), np.nan, cheapest)),
-    }
+    optimal = np.where(np.isnan(right), np.nan, cheapest)
+    return KnownTable.of(np.stack([solvable, right, optimal], axis=1))
 
 
 def by_regime(trial: Trial, weights: Weights) -> dict[str, PerRegime]:
@@ -222,17 +281,25 @@ def by_regime(trial: Trial, weights: Weights) -> dict[str, PerRegime]:
         `share` of the compared queries; `accuracy` of argmax routing; `best_single`, the accuracy
         in the regime of the target that is best overall.
     """
-    regime = regimes(trial.correct)
-    member = np.stack([regime == str(name) for name in REGIMES], axis=1)
+    member, answer, labels = _regime_tables(trial)
     measured = weights @ member.astype(np.float64)
-    answer = trial.of_choice(trial.correct, trial.most_probable)
-    best = np.nan_to_num(known_mean(weights, trial.single_label), nan=-1.0).argmax(axis=1)
-    singles = [
-        known_mean(weights, np.where(inside[:, None], trial.correct, np.nan)) for inside in member.T
-    ]
+    best = np.nan_to_num(known_mean(weights, trial.single_tables[0]), nan=-1.0).argmax(axis=1)
+    singles = [known_mean(weights * inside, labels) for inside in member.T]
     rows = np.arange(len(weights))
     return {
         "share": divide(measured, measured.sum(axis=1, keepdims=True)),
-        "accuracy": known_mean(weights, np.where(member, answer[:, None], np.nan)),
+        "accuracy": known_mean(weights, answer),
         "best_single": np.stack([single[rows, best] for single in singles], axis=1),
     }
+
+
+@once_per_trial
+def _regime_tables(
+    trial: Trial,
+) -> tuple[Bool[NDArray[np.bool_], "query regime"], KnownTable, KnownTable]:
+    """The regime of each query; the chosen target's label in its column; all labels."""
+    regime = regimes(trial.joint)
+    member = np.stack([regime == str(name) for name in REGIMES], axis=1)
+    answer = trial.of_choice(trial.correct, trial.most_probable)
+    chosen = KnownTable.of(np.where(member, answer[:, None], np.nan))
+    return member, chosen, KnownTable.of(trial.correct)

@@ -194,7 +194,7 @@ def reliability_of(
         # It depends on the size of the sample, so it isn't resampled.
         point[f"{name}_by_chance"], drawn[f"{name}_by_chance"] = by_chance, by_chance[:0]
     names = (*placed["width"].names, MEAN)
-    known = (~np.isnan(trial.correct)).sum(axis=0).tolist()
+    known = (~np.isnan(trial.observed)).sum(axis=0).tolist()
     return Reliability(
         len(trial),
         dict(zip(names, [*known, sum(known), sum(known)], strict=True)),

@@ -19,7 +19,14 @@ from prefill_router.evaluation import metrics
 from prefill_router.evaluation.accuracy_cost_plane import Anchors, Axis, PerPoint, frontier
 from prefill_router.evaluation.binning import Bins, BinSums, PerColumn
 from prefill_router.evaluation.bootstrap import SAME, PerResample, Weights, known_mean, mean_over
-from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET, MetricTable
+from prefill_router.evaluation.catalogue import (
+    HEADLINE,
+    NEEDS_ALL_LABELS,
+    NOT_KNOWN,
+    REGIME,
+    TARGET,
+    MetricTable,
+)
 from prefill_router.evaluation.curve import ComparedSystems, CurveReading, LambdaSweep, Points
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.reliability import decomposition
@@ -79,7 +86,7 @@ class Scorer:
     @cached_property
     def pairs(self) -> metrics.PairRankings:
         """The log-odds differences of each pair of targets, sorted."""
-        return metrics.PairRankings.of(self.trial.correctness, self.trial.correct)
+        return metrics.PairRankings.of(self.trial.correctness, self.trial.joint)
 
     @cached_property
     def bins(self) -> Bins:
@@ -134,7 +141,9 @@ class MetricValues(Mapping[str, NDArray[np.float64]]):
     def __getitem__(self, name: str) -> NDArray[np.float64]:
         known, entry = self.scores.known, self.table[name]
         if entry.compute not in known:
-            known[entry.compute] = entry.compute(self.scores)
+            found = entry.compute(self.scores)
+            hidden = self.scores.trial.chance is not None and name in NEEDS_ALL_LABELS
+            known[entry.compute] = np.full_like(found, np.nan) if hidden else found
         value: NDArray[np.float64] = known[entry.compute]
         return value
 
@@ -196,6 +205,11 @@ class Scores:
     def why_undefined(self, key: tuple[str, str, str]) -> str:
         """The reason why a number of `tables` isn't defined, where it isn't."""
         group, name, _ = key
+        trial = self.trial
+        if trial.overlap is not None and trial.overlap.refusal:
+            return trial.overlap.refusal
+        if trial.chance is not None and (name in NEEDS_ALL_LABELS or group == "regimes"):
+            return NOT_KNOWN
         entry = {"headline": HEADLINE, "targets": TARGET, "regimes": REGIME}[group][name]
         if group == "headline" and entry.compares and np.isnan(self.singles.accuracy).all():
             return "no query has the outcomes of all targets, so nothing can be compared"
@@ -214,10 +228,7 @@ class Scores:
     @cached_property
     def singles(self) -> Points:
         """The single targets, as points."""
-        accuracy, cost = (
-            known_mean(self.same, table)
-            for table in (self.trial.single_label, self.trial.single_cost)
-        )
+        accuracy, cost = (known_mean(self.same, table) for table in self.trial.single_tables)
         return single_points(accuracy, cost)
 
     @cached_property

@@ -48,6 +48,7 @@ class MixReference:
         router_accuracy: The router's accuracy on the same queries.
         cost: The router's mean cost on them, US dollars; NaN where unknown.
         queries: Number of these queries.
+        refusal: Why no gain is known, where the labels lack overlap; else empty.
     """
 
     gain: Estimate
@@ -55,6 +56,7 @@ class MixReference:
     router_accuracy: float
     cost: float
     queries: int
+    refusal: str = ""
 
     @property
     def is_free(self) -> bool:
@@ -161,7 +163,7 @@ def judge(
 
 
 def _choice_auc(trial: Trial, resamples: int, seed: int) -> Estimate:
-    pairs, size = PairRankings.of(trial.correctness, trial.correct), len(trial)
+    pairs, size = PairRankings.of(trial.correctness, trial.joint), len(trial)
     drawn = Bootstrap(size, resamples, seed, max(size, pairs.width))
     return drawn.estimate(lambda weights: pairs.scores(weights)["choice_auc"], NO_PAIR)
 
@@ -170,9 +172,8 @@ def _against(
     trial: Trial, choice: Choice, fixed: FixedChoice, resamples: int, seed: int
 ) -> MixReference:
     label, cost = trial.of_choice(trial.correct, choice), trial.of_choice(trial.paid, choice)
-    outcome = FixedOutcome.of(
-        fixed, trial.domains or ("",) * len(trial), trial.correct, trial.observed_cost
-    )
+    domains = trial.domains or ("",) * len(trial)
+    outcome = FixedOutcome.of(fixed, domains, trial.correct, trial.observed_cost)
     known = outcome.known & ~np.isnan(label)
     if not np.isnan(cost).all():
         known &= ~np.isnan(cost)
@@ -184,14 +185,19 @@ def _against(
     size = len(trial)
     one = ones(size) * known
     at = mean_over(one, cost)
+    overlap = trial.overlap_of([choice, *fixed.choices(domains)])
+    refusal = "" if overlap is None else overlap.refusal
     return MixReference(
-        Bootstrap(size, resamples, seed, size).estimate(
+        Estimate(math.nan, math.nan, math.nan, reason=refusal)
+        if refusal
+        else Bootstrap(size, resamples, seed, size).estimate(
             gain, "no query has the outcomes of both sides"
         ),
         float(outcome.at(one, at)[0]),
         float(mean_over(one, label)[0]),
         float(at[0]),
         int(known.sum()),
+        refusal,
     )
 
 
@@ -204,6 +210,8 @@ def _decided(mix: MixReference, labelled: int, only: str) -> tuple[Word, str]:
     )
     if only:
         return "not worth it", f"it sends every query to {only}"
+    if mix.refusal:
+        return "can't tell", mix.refusal
     if mix.queries < HALF * labelled:
         return "can't tell", (
             f"only {mix.queries:,} of {labelled:,} labelled queries have the outcomes of both the "

@@ -13,6 +13,7 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
+from prefill_router import mapped_matrix
 from prefill_router.activations import (
     DEFAULT_POOLINGS,
     Activations,
@@ -78,7 +79,7 @@ class Block:
             ProvenanceError: The states are of another encoder, site or type.
             StoreError: Some states are missing.
         """
-        result = np.empty((len(keys), self.dim), dtype=np.float32)
+        result = mapped_matrix.empty(len(keys), self.dim)
         for rows, states in states_like(self.source, self.site, activations, keys):
             result[rows] = self.reducer.transform(states)
         return result
@@ -234,7 +235,7 @@ class FeatureExtractor(Family):
         parts = [
             block.transform(find_store(stores, block.provenance), keys) for block in self.blocks
         ]
-        return np.concatenate(parts, axis=1)
+        return mapped_matrix.beside(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the rest of the extractor is in `tensors`."""

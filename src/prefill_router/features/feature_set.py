@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
 from numpy.typing import NDArray
 
+from prefill_router import mapped_matrix
 from prefill_router.activations import Provenance, Site
 from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
 from prefill_router.features.base import Columns, EncoderStates, Family, PromptStates
@@ -75,7 +75,7 @@ class FeatureSet:
             ProvenanceError: An encoder's states are missing, or were made in another way.
             StoreError: States of some prompts are missing.
         """
-        return np.concatenate([family.read(reading) for family in self.families], axis=1)
+        return mapped_matrix.beside([family.read(reading) for family in self.families])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the rest of the features is in `tensors`."""

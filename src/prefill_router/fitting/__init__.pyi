@@ -1,3 +1,11 @@
+from .added_target import (
+    AddedTarget as AddedTarget,
+    Ask as Ask,
+    TargetAddition as TargetAddition,
+    add_target as add_target,
+    known_answers as known_answers,
+    remove_target as remove_target,
+)
 from .fit import RouterFit as RouterFit, draw as draw, fit_router as fit_router, learn as learn
 from .inputs import gather as gather
 from .out_of_fold import folds_of as folds_of

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from prefill_router import __version__
 from prefill_router.activations import Activations
-from prefill_router.calibration import Calibrator, CalibratorKind, Shrinkage, fit_calibrator
+from prefill_router.calibration import Calibrator, CalibratorKind, Shrinkage
 from prefill_router.cost import CostEstimator, OutputFit, fit_output
 from prefill_router.data import FRACTIONS, WITH_CALIBRATION, RoutingDataset, Split, split
 from prefill_router.errors import ConfigError, FitError
@@ -24,10 +24,15 @@ from prefill_router.evaluation import (
     Evaluation,
     Trial,
     choose_operating_points,
-    domains_of,
     evaluate,
 )
 from prefill_router.features import MOST_SEARCHED, FeatureExtractor, FeatureSet, PromptStates
+from prefill_router.fitting.erring_labels import (
+    calibrate,
+    corrected,
+    error_notes,
+    posterior_labels,
+)
 from prefill_router.fitting.inputs import describe, gather, mix_soft_labels
 from prefill_router.fitting.out_of_fold import (
     FOLDS,
@@ -152,9 +157,10 @@ def learn(
     families = [one.fit(train, states, seed=config.seed, progress=shown) for one in recipe.features]
     features = FeatureSet(tuple(families))
     columns = features.read(PromptStates.of_dataset(train, states))
-    examples = _examples(recipe, columns, train, config.seed)
+    reference = TrainReference.fit(columns, train.correct)
+    examples, happened = _examples(config, columns, train, shown)
     fitted = recipe.predictor.fit(examples, seed=config.seed, progress=shown)
-    unseen, shrinkage = _shrunk(recipe, fitted, examples, config.seed, shown)
+    unseen, shrinkage = _shrunk(recipe, fitted, examples, happened, config.seed, shown)
     calibrator, said = _calibrated(
         dataset, states, drawn, features, fitted, shrinkage, recipe.calibration
     )
@@ -163,6 +169,7 @@ def learn(
     notes = (
         *_notes(costs, features, len(train)),
         *fitted.notes,
+        *error_notes(train),
         *_shrinkage_notes(shrinkage),
         *said,
     )
@@ -172,7 +179,7 @@ def learn(
         shrinkage=shrinkage,
         calibrator=calibrator,
         policy=Lambda() if isinstance(recipe.policy, FrugalCascade) else recipe.policy,
-        reference=TrainReference.fit(columns, train.correct),
+        reference=reference,
         costs=costs,
         output=None if output is None else output.head,
         split=drawn,
@@ -180,17 +187,19 @@ def learn(
     )
     if unseen is None:
         return router
+    del columns, examples  # large, where there are many rows, and not needed for what follows
     expected = _costs_out_of_fold(costs, output, train, tokens)
     return _with_choices(router, recipe, unseen, train, expected)
 
 
 def _examples(
-    recipe: Recipe, columns: NDArray[np.float32], train: RoutingDataset, seed: int
-) -> Examples:
-    """The training data of the predictor."""
+    config: FitConfig, columns: NDArray[np.float32], train: RoutingDataset, progress: Progress
+) -> tuple[Examples, NDArray[np.float64]]:
+    """The training data of the predictor, and labels that are right on average."""
+    recipe, seed = config.recipe, config.seed
     count = recipe.policy.folds if isinstance(recipe.policy, FrugalCascade) else FOLDS
-    groups, reader = domains_of(train), recipe.predictor.describes_with
-    return Examples(
+    groups, reader = train.domains, recipe.predictor.describes_with
+    examples = Examples(
         columns,
         train.correct if recipe.soft_labels is None else mix_soft_labels(train, recipe.soft_labels),
         train.pool.names,
@@ -199,6 +208,9 @@ def _examples(
         descriptions=None if reader is None else describe(train.pool, groups, reader),
         folds=folds_of(train, seed=seed, count=count),
     )
+    error = train.label_error
+    labels = posterior_labels(recipe.predictor, examples, error, seed=seed, progress=progress)
+    return replace(examples, correct=labels), corrected(examples.correct, error)
 
 
 def _costs(
@@ -215,9 +227,17 @@ def _costs(
 
 
 def _shrunk(
-    recipe: Recipe, fitted: PredictorFit, examples: Examples, seed: int, progress: Progress
+    recipe: Recipe,
+    fitted: PredictorFit,
+    examples: Examples,
+    happened: NDArray[np.float64],
+    seed: int,
+    progress: Progress,
 ) -> tuple[OutOfFold | None, Shrinkage | None]:
-    """Out-of-fold predictions for train rows, if they are needed, and the shrinkage if any."""
+    """Out-of-fold predictions for train rows, if they are needed, and the shrinkage if any.
+
+    The shrinkage is learned from labels that are right on average (`happened`).
+    """
     cascade = isinstance(recipe.policy, FrugalCascade)
     if not (recipe.shrinkage or recipe.operating_points or cascade) or examples.folds is None:
         return None, None
@@ -228,7 +248,7 @@ def _shrunk(
     if not recipe.shrinkage:
         return unseen, None
     folds = unseen.folds
-    return unseen, Shrinkage.fit(unseen.correctness, examples.correct, folds, examples.targets)
+    return unseen, Shrinkage.fit(unseen.correctness, happened, folds, examples.targets)
 
 
 def _costs_out_of_fold(
@@ -324,7 +344,7 @@ def _calibrated(
     predicted = fitted.predictor.correctness(features.read(PromptStates.of_dataset(part, states)))
     if shrinkage is not None:
         predicted = shrinkage.shrink(predicted)
-    found = fit_calibrator(kind, predicted, part.correct, part.pool.names)
+    found = calibrate(kind, predicted, part)
     return found.calibrator, found.notes
 
 

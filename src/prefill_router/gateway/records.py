@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
 from prefill_router.client import Usage
+from prefill_router.gateway.samples import AnswerText
 from prefill_router.gateway.types import FallbackReason, OutcomeKind, Reason, Scored
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Ability, Endpoint
@@ -250,6 +251,7 @@ class ForwardRequest:
         conversation: The name of the conversation, or of the request if it has none; it keeps to
             one of a target's endpoints.
         settled: Called once no more targets will be called, so that bodies are no longer needed.
+        answer: Takes the answer's text, where the request is sampled; None otherwise.
     """
 
     endpoint: Endpoint
@@ -271,6 +273,19 @@ class ForwardRequest:
     named: Callable[[str, str], None] | None = None
     conversation: str = ""
     settled: Callable[[], object] = lambda: None
+    answer: AnswerText | None = None
+
+
+APART: Mapping[str, str] = {
+    "named": "for a target that the client named",
+    "tool_loop": "in a tool loop, where the target is kept",
+    "stored": "continuing a stored response",
+    "share": "outside the routed share",
+    "fallback": "decided without a forecast",
+    "dry_run": "only decided, not forwarded",
+    "unanswered": "not answered by any target",
+}
+"""Requests that the router didn't decide or no target answered; they are in no sum."""
 
 
 @short_repr
@@ -316,3 +331,38 @@ class Receipt:
     forecast_seconds: float | None
     prompt: str | list[dict[str, str]] | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def apart(self) -> str | None:
+        """Why it isn't compared with a baseline, a name in `APART`; None if the router decided."""
+        choice, outcome = self.choice, self.outcome
+        if outcome.kind == "routed" or outcome.target is None:
+            return "dry_run" if outcome.kind == "routed" else "unanswered"
+        if choice.reason in APART:
+            return choice.reason
+        return "tool_loop" if choice.tool_loop else "fallback" if choice.fallback else None
+
+    def cost_at(self, baseline: str) -> float | None:
+        """What it would have cost at the baseline, in US dollars; None if not compared."""
+        target, estimated = self.outcome.target, self.choice.estimated_cost
+        if self.apart is not None or target is None or self.cost is None:
+            return None
+        if target == baseline:
+            return self.cost
+        if not {target, baseline} <= estimated.keys():
+            return None
+        return cost_elsewhere(self.cost, estimated[target], estimated[baseline])
+
+
+def cost_elsewhere(paid: float, here: float, there: float) -> float:
+    """What a request would have cost at another target, scaled by the ratio of the estimates.
+
+    An answer shorter than those of the train rows is assumed to be short because of the request,
+    and so at the other target too.
+
+    Args:
+        paid: What it cost, in US dollars.
+        here: The estimate for the target that answered.
+        there: The estimate for the other target.
+    """
+    return paid * there / here if here > 0 else there

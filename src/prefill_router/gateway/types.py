@@ -26,14 +26,17 @@ Reason = Literal[
 """
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
-FallbackReason = Literal["deadline", "queue_full", "encoder_down", "unreadable", "novel", "no_text"]
+FallbackReason = Literal[
+    "deadline", "queue_full", "encoder_down", "unreadable", "novel", "no_text", "no_router"
+]
 """Why there was no forecast, or why it wasn't trusted.
 
 - `deadline`: it took longer than the deadline;
 - `queue_full`: so many requests were queued that it would have missed the deadline;
 - `encoder_down`: the encoder's process isn't running, or failed;
 - `unreadable`: the encoder can't read this prompt; `no_text`: there is no text to read;
-- `novel`: the request is unlike the router's train rows.
+- `novel`: the request is unlike the router's train rows;
+- `no_router`: no router has been fitted yet, so the default target answers.
 """
 FALLBACK_REASONS: tuple[FallbackReason, ...] = get_args(FallbackReason)
 

@@ -1,2 +1,3 @@
 from .records import Answer as Answer, Attempt as Attempt, Task as Task
-from .run import Retry as Retry, Run as Run
+from .run import PERMANENT as PERMANENT, Retry as Retry, Run as Run
+from .target_questions import TargetQuestions as TargetQuestions

@@ -192,6 +192,10 @@ class DatasetBuilder:
             raise FormatError(reason, file=place.file, line=place.line)
         self._list(Problem(place.file, place.line, reason))
 
+    def duplicate(self) -> None:
+        """Count a row that repeats an earlier one."""
+        self._counts["duplicates"] += 1
+
     def skip(self, reason: str) -> None:
         """Count a skipped file."""
         self._skipped[reason] += 1
@@ -243,7 +247,7 @@ class DatasetBuilder:
         repeated = [self._is_repeat(query.id, name, outcome) for name, outcome in outcomes.items()]
         self._queries.setdefault(query.id, (query, place))
         if all(repeated) and not is_new:
-            self._counts["duplicates"] += 1
+            self.duplicate()
             return
         self._counts["kept"] += 1
         for name, outcome in outcomes.items():
@@ -354,7 +358,8 @@ class DatasetBuilder:
             )
         if dataset.runs is not None:
             several = int((dataset.runs > 1).sum())
-            self.note(f"{several:,} labels are the mean of two runs or more")
+            if several:
+                self.note(f"{several:,} labels are the mean of two runs or more")
         if len(dataset.pool) == 1:
             self.note("there is only one target, so there is nothing to route")
         for name, column in zip(dataset.pool.names, dataset.correct.T, strict=True):

@@ -48,7 +48,9 @@ def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, 
     """
     names = set(listed.names)
     pool = Pool(
-        tuple(listed[t.name] if t.name in names else t for t in dataset.pool), listed.prices_date
+        tuple(listed[t.name] if t.name in names else t for t in dataset.pool),
+        listed.prices_date,
+        listed.providers,
     )
     known = set(dataset.pool.names)
     unknown = [name for name in listed.names if name not in known]
@@ -121,7 +123,7 @@ def import_dataset(
         strict=strict,
         skip_malformed=skip_malformed,
         scaled="scale" in kind.columns,
-        averaged=columns.repeats == "mean",
+        averaged=kind.averaged or columns.repeats == "mean",
     )
     read: Reader = load("prefill_router.importers", kind.reader)
     read([Path(source) for source in sources], collector, columns)

@@ -17,29 +17,44 @@ class Format:
         summary: A description in one line.
         reader: The module and function that read its sources, such as `long_tables:read_long`.
         columns: The options of `Columns` that apply to it.
+        signatures: Sets of fields; a record that has all fields of one is of this format.
+        averaged: Whether a target's answers to the same prompt are runs, as in a log.
     """
 
     summary: str
     reader: str
     columns: frozenset[str] = frozenset()
+    signatures: tuple[frozenset[str], ...] = ()
+    averaged: bool = False
 
 
 _COMMON = frozenset(
     {"prompt", "query", "benchmark", "domain", "correct", "input_tokens", "output_tokens", "cost"}
     | {"scale", "repeats"}
 )
+_SCORED = frozenset({"correct", "scale"})
+
+
+def _any(*alternatives: str) -> tuple[frozenset[str], ...]:
+    """Signatures, each with its fields separated by spaces."""
+    return tuple(frozenset(fields.split()) for fields in alternatives)
+
 
 FORMATS: Final[Mapping[str, Format]] = {
     "llmrouterbench": Format(
         summary="LLMRouterBench: a results tree, a tar of it, or interchange JSON Lines",
         reader="llmrouterbench:read",
+        signatures=_any("dataset_name records", "query records usages"),
     ),
     "routerbench": Format(
         summary="RouterBench: the wide table as CSV, JSON Lines or Parquet",
         reader="wide_tables:read_routerbench",
+        signatures=_any("sample_id eval_name", "oracle_model_to_route_to"),
     ),
     "mmlu_pro": Format(
-        summary="MMLU-Pro eval_results: one zip or JSON list per target", reader="mmlu_pro:read"
+        summary="MMLU-Pro eval_results: one zip or JSON list per target",
+        reader="mmlu_pro:read",
+        signatures=_any("question_id options answer_index"),
     ),
     "routellm": Format(
         summary="RouteLLM: CSV with a prompt and a boolean column per target",
@@ -48,9 +63,56 @@ FORMATS: Final[Mapping[str, Format]] = {
     "nvidia": Format(
         summary="NVIDIA LLM Router blueprint v3: a long CSV of isCorrect",
         reader="long_tables:read_nvidia",
+        signatures=_any("question model isCorrect"),
     ),
     "routerarena": Format(
-        summary="RouterArena: JSON lists of predictions", reader="routerarena:read"
+        summary="RouterArena: JSON lists of predictions",
+        reader="routerarena:read",
+        signatures=(frozenset({"global index", "prediction"}),),
+    ),
+    "openai_batch": Format(
+        summary="OpenAI batches: the JSON Lines of the requests and of the results",
+        reader="provider_batches:read_openai",
+        signatures=_any("custom_id body", "custom_id response"),
+        averaged=True,
+    ),
+    "anthropic_batch": Format(
+        summary="Anthropic message batches: the requests and the JSON Lines of the results",
+        reader="provider_batches:read_anthropic",
+        signatures=_any("custom_id params", "custom_id result"),
+        averaged=True,
+    ),
+    "litellm": Format(
+        summary="LiteLLM spend logs: JSON, JSON Lines or CSV, with prompts",
+        reader="litellm_spend:read",
+        signatures=_any("request_id spend model"),
+        averaged=True,
+    ),
+    "langfuse": Format(
+        summary="Langfuse exports: observations or traces, and scores",
+        reader="langfuse:read",
+        columns=_SCORED,
+        signatures=_any(
+            "id type traceId",
+            "id type trace_id",
+            "id observations",
+            "id name value traceId",
+            "id name value trace_id",
+        ),
+        averaged=True,
+    ),
+    "openinference": Format(
+        summary="OpenInference spans: Phoenix, Arize or OTLP JSON, and annotations",
+        reader="openinference:read",
+        columns=_SCORED,
+        signatures=_any(
+            "span_kind attributes",
+            "attributes.openinference.span.kind",
+            "resourceSpans",
+            "span_kind attributes.llm.model_name",
+            "span_id result annotator_kind",
+        ),
+        averaged=True,
     ),
     "long": Format(
         summary="your own table, a row per query and target: CSV, JSON Lines or Parquet",

@@ -49,7 +49,7 @@ def records(
     if suffix == ".parquet":
         yield from _parquet(path, needs, wants)
     elif suffix in (".jsonl", ".ndjson"):
-        yield from _json_lines(path, into)
+        yield from json_lines(path, into)
     elif suffix == ".csv":
         yield from _csv(path, into, needs)
     elif suffix in _PICKLES:
@@ -84,7 +84,16 @@ def columns_of(path: Path) -> list[str]:
     return list(next((record for _, record in found), {}))
 
 
-def _json_lines(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record]]:
+def json_lines(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record]]:
+    """The records of a file in JSON Lines; lines that aren't are reported as malformed.
+
+    Args:
+        path: The file.
+        into: Collects malformed lines.
+
+    Raises:
+        FormatError: A line is too long.
+    """
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
         for number, line in enumerate(_lines(file, path), 1):
             if line.strip():

@@ -15,7 +15,7 @@ from jaxtyping import Float32, Float64, Int64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from prefill_router import statistics
+from prefill_router import mapped_matrix, statistics
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.options import check_options
 from prefill_router.progress import Progress
@@ -172,7 +172,7 @@ class Examples:
         """Some of the rows, in this order."""
         return replace(
             self,
-            features=self.features[rows],
+            features=mapped_matrix.taken(self.features, rows),
             correct=self.correct[rows],
             groups=tuple(self.groups[row] for row in rows.tolist()),
             costs=None if self.costs is None else self.costs[rows],

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float32, Float64
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
+from prefill_router import mapped_matrix
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.options import (
     AT_LEAST_ONE,
@@ -260,9 +261,11 @@ def fit_trunk(
     rows = slice(None) if labelled.all() else labelled  # a slice copies nothing
     weights = query_weights(correct[rows], disagreement_weight=config.disagreement_weight)
     counts = present[rows] * weights[:, None]
-    parts = hold_out(features[rows], share=config.validation, seed=config.seed)
+    if not labelled.all():
+        features = mapped_matrix.taken(features, np.flatnonzero(labelled))
+    parts = hold_out(features, share=config.validation, seed=config.seed)
     curves, layers, biases = _train(
-        features[rows], correct[rows], counts, parts, config, progress or SilentProgress()
+        features, correct[rows], counts, parts, config, progress or SilentProgress()
     )
     _set_constants(layers[-1], biases[-1], learned, examples.base_rates)
     predictor = SharedTrunkNet(tuple(targets), tuple(layers), tuple(biases))

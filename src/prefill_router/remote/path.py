@@ -109,20 +109,15 @@ class RemotePath:
         with self._opened("list") as (system, path):
             system.invalidate_cache()
             try:
-                found = (
-                    system.find(path, detail=True).values()
-                    if deep
-                    else system.ls(path, detail=True)
-                )
+                found = (system.find if deep else system.ls)(path, detail=True)
             except FileNotFoundError:
                 return {}
-        there: dict[str, ObjectInfo] = {}
-        for info in found:
-            name = info["name"].rstrip("/")
-            if name != path:  # a listing of an object is the object
-                below = name.removeprefix(f"{path}/") if deep else name.rpartition("/")[2]
-                there[below] = ObjectInfo(int(info.get("size") or 0), _version(info))
-        return there
+        named = {one["name"].rstrip("/"): one for one in (found.values() if deep else found)}
+        return {
+            name.removeprefix(f"{path}/"): ObjectInfo(int(one.get("size") or 0), _version(one))
+            for name, one in named.items()
+            if name != path  # a listing of an object is the object
+        }
 
     def modified(self) -> datetime:
         """The time of the last change of the object."""
@@ -294,11 +289,9 @@ def redacted(text: str) -> str:
 
 def _failures() -> tuple[type[Exception], ...]:
     """The errors of file systems, those of the libraries that are loaded among them."""
-    known = [(sys.modules.get(module), name) for module, name in _ERRORS]
-    return (
-        *(OSError, ValueError, NotImplementedError),
-        *(getattr(module, name) for module, name in known if module is not None),
-    )
+    loaded = ((sys.modules.get(module), name) for module, name in _ERRORS)
+    theirs = (getattr(module, name) for module, name in loaded if module)
+    return (OSError, ValueError, NotImplementedError, *theirs)
 
 
 def _reason(error: Exception) -> str:

@@ -10,7 +10,9 @@ from .accuracy_cost_figures import (
 )
 from .evaluation_report import (
     check_replaceable as check_replaceable,
+    evaluation_figures as evaluation_figures,
     is_report as is_report,
+    report_of as report_of,
     write_report as write_report,
 )
 from .figures import (

@@ -91,7 +91,7 @@ def write_report(
     lacking: MissingExtraError | None = None
     figures: list[ReportFigure] = []
     try:
-        figures = _figures(evaluation)
+        figures = evaluation_figures(evaluation)
     except MissingExtraError as error:
         lacking = error
     report = report_of(evaluation, figures, title=title, facts=dict(facts or {}))
@@ -137,7 +137,12 @@ def report_of(
     )
 
 
-def _figures(evaluation: Evaluation) -> list[ReportFigure]:
+def evaluation_figures(evaluation: Evaluation) -> list[ReportFigure]:
+    """The figures of the report.
+
+    Raises:
+        MissingExtraError: Matplotlib isn't installed.
+    """
     # Here and not above: matplotlib takes longer to import than most commands to run.
     from prefill_router.reporting.accuracy_cost_figures import draw, drawing
 

@@ -12,7 +12,17 @@ from .decision import (
     decide as decide,
     refuse_cascade as refuse_cascade,
 )
-from .light import LightRouter as LightRouter, read_light as read_light
+from .light import (
+    LightRouter as LightRouter,
+    read_light as read_light,
+    without_router as without_router,
+)
+from .pool_changes import (
+    PoolChanges as PoolChanges,
+    TargetHead as TargetHead,
+    head_inputs as head_inputs,
+    shared_output as shared_output,
+)
 from .record import Interval as Interval, RouterRecord as RouterRecord, TrainedOn as TrainedOn
 from .reference import TrainReference as TrainReference
 from .router import Router as Router
@@ -26,4 +36,10 @@ from .storage import (
     check_replaceable as check_replaceable,
     fingerprint as fingerprint,
     is_router as is_router,
+)
+from .versions import (
+    VersionLineage as VersionLineage,
+    VersionRegistry as VersionRegistry,
+    VersionState as VersionState,
+    VersionStep as VersionStep,
 )

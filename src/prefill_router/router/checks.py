@@ -1,12 +1,9 @@
 """Checks that the parts of a router fit together."""
 
-import numpy as np
-
 from prefill_router.calibration import Calibrator, Shrinkage
 from prefill_router.cost import OutputHead
 from prefill_router.errors import ConfigError
 from prefill_router.features import FeatureSet
-from prefill_router.policy import Policy
 from prefill_router.predictors import Predictor
 
 
@@ -16,18 +13,16 @@ def check_parts(
     predictor: Predictor,
     shrinkage: Shrinkage | None,
     calibrator: Calibrator | None,
-    policy: Policy,
     output: OutputHead | None,
 ) -> None:
     """Check that these parts have the same targets and matching widths.
 
     Args:
-        names: The targets of the pool, in order.
+        names: The targets that the parts were fitted for, in order.
         features: The features of a request.
         predictor: From features to probabilities.
         shrinkage: Shrinks the probabilities towards base rates; None for no shrinkage.
         calibrator: Calibrates the probabilities; None for no calibration.
-        policy: Chooses the target.
         output: Predicts the length of answers; None for their medians.
 
     Raises:
@@ -47,5 +42,3 @@ def check_parts(
         raise ConfigError(f"the calibrator is for {calibrator.targets}; the pool has {names}")
     if output is not None:
         output.check(width=features.width, names=names)
-    nothing = np.zeros((1, len(names)))
-    policy.path(nothing, nothing, targets=names)  # checks the targets that it names

@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from prefill_router import policy
 from prefill_router.cost import CostEstimator
 from prefill_router.errors import ConfigError, CorruptError, FormatError
-from prefill_router.policy import Policy
+from prefill_router.policy import Lambda, Policy
 from prefill_router.remote import PathOrUrl, reading
 from prefill_router.router.reference import outline
 from prefill_router.router.storage import FILES, fingerprint, read_checked, read_costs, read_json
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool
+
+_ASSUMED_OUTPUT = 500.0  # tokens
 
 
 @short_repr
@@ -33,7 +35,8 @@ class LightRouter:
     Attributes:
         costs: Equation 1, with the pool and its prices.
         policy: Chooses a target, given probabilities and costs.
-        fingerprint: A hash, 16 hexadecimal digits, of everything in the folder that decides.
+        fingerprint: A hash, 16 hexadecimal digits, of everything in the folder that decides; empty
+            where there is no router yet (`without_router`).
         encoders: The names of the encoders, for people; empty for features of the text alone.
         reference_accuracy: Every target's share of correct answers on the train rows, in the order
             of the pool, NaN where none are known; None where the folder has none.
@@ -63,6 +66,39 @@ class LightRouter:
             ConfigError: The pool has other names.
         """
         return replace(self, costs=self.costs.with_pool(pool))
+
+
+def without_router(pool: Pool) -> LightRouter:
+    """What serves a pool for which no router has been fitted: prices, and no forecast.
+
+    An answer is assumed to have `_ASSUMED_OUTPUT` tokens. If a target has no price, no cost is
+    estimated, since the targets' costs couldn't be compared.
+
+    Args:
+        pool: The targets.
+    """
+    if not all(target.has_price for target in pool):
+        targets = tuple(
+            replace(
+                target,
+                input_price=None,
+                output_price=None,
+                cached_input_price=None,
+                reasoning_price=None,
+            )
+            for target in pool
+        )
+        pool = replace(pool, targets=targets)
+    ones, unknown = np.ones(len(pool)), np.full(len(pool), np.nan)
+    costs = CostEstimator(
+        pool=pool,
+        median_output=_ASSUMED_OUTPUT * ones,
+        token_ratio=ones,
+        least_input=ones,
+        most_input=_ASSUMED_OUTPUT * ones,
+        fixed=unknown,
+    )
+    return LightRouter(costs=costs, policy=Lambda(), fingerprint="")
 
 
 def read_light(place: PathOrUrl | str) -> LightRouter:

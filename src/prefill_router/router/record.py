@@ -60,6 +60,12 @@ class RouterRecord(BaseModel):
     training: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
 
+    def changed(self, note: str) -> "RouterRecord":
+        """The record after its targets changed: without what was measured of the old pool."""
+        notes = (*self.notes, f"{note}; metrics and operating points of the old pool were dropped")
+        gone: dict[str, Any] = {"metrics": {}, "verdict": None, "chosen": None}
+        return self.model_copy(update={"notes": notes, **gone})
+
 
 _TITLES = {
     "chosen_accuracy": "accuracy at the lam chosen on train rows",

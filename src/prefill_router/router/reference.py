@@ -83,8 +83,10 @@ class TrainReference(Part):
         columns = widest(wide, most=WIDEST)
         wide = wide[:, columns]
         mean, spread = wide.mean(axis=0), wide.std(axis=0)
-        rotation, distances = whitened((wide - mean) / spread)
         edges = _edges(wide[:, :WATCHED])
+        wide -= mean
+        wide /= spread
+        rotation, distances = whitened(wide)
         return cls(
             width=features.shape[1],
             rows=len(features),
@@ -251,7 +253,8 @@ def whitened(
     covariance += shrinkage * np.eye(width)
     variances, directions = scipy.linalg.eigh(covariance, overwrite_a=True) if width else _nothing()
     rotation = directions / np.sqrt(np.maximum(variances, _LEAST_VARIANCE))
-    squared = np.square(rows @ rotation).sum(axis=1)
+    turned = rows @ rotation
+    squared = np.square(turned, out=turned).sum(axis=1)
     others = max(count - 1, 1)
     leverage = (1 - shrinkage) * count / others**2 * squared
     freed = squared / np.maximum(1 - leverage, _LEAST_FREEDOM)

@@ -30,6 +30,7 @@ from prefill_router.router.decision import (
     decide,
     refuse_cascade,
 )
+from prefill_router.router.pool_changes import PoolChanges, Present
 from prefill_router.router.record import RouterRecord
 from prefill_router.router.reference import TrainReference
 from prefill_router.router.states import (
@@ -59,6 +60,7 @@ class Router:
         split: The split it was fitted on; its test part wasn't used to fit.
         record: The record of how it was made.
         reference: Statistics of the train rows; None in a router of an older format.
+        changes: Targets that joined or left after the fit; None without any.
         sources: The locations of its encoders.
     """
 
@@ -72,19 +74,25 @@ class Router:
     policy: Policy = field(default_factory=Lambda)
     reference: TrainReference | None = None
     output: OutputHead | None = None
+    changes: PoolChanges | None = None
     sources: EncoderSources = field(default_factory=EncoderSources)
     _encoders: dict[Provenance, Encoder] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        if self.changes is not None and self.changes.targets != self.pool.names:
+            raise ConfigError(
+                f"the changes lead to {self.changes.targets}; the pool has {self.pool.names}"
+            )
         check_parts(
-            self.pool.names,
+            self.fitted_targets,
             self.features,
             self.predictor,
             self.shrinkage,
             self.calibrator,
-            self.policy,
             self.output,
         )
+        nothing = np.zeros((1, len(self.pool)))
+        self.policy.path(nothing, nothing, targets=self.pool.names)  # checks those that it names
         if self.reference is not None:
             self.reference.check(width=self.features.width, targets=len(self.pool))
 
@@ -97,6 +105,11 @@ class Router:
     def pool(self) -> Pool:
         """The targets and their prices."""
         return self.costs.pool
+
+    @property
+    def fitted_targets(self) -> tuple[str, ...]:
+        """The targets that it was fitted for, whatever joined or left since."""
+        return self.pool.names if self.changes is None else self.changes.fitted
 
     def route(
         self, request: Request, *, lam: float = 0.5, only: Iterable[str] | None = None
@@ -189,7 +202,10 @@ class Router:
         )
 
     def _expected(self, features: Columns, tokens: NDArray[np.int64]) -> Expected | None:
-        return None if self.output is None else self.output.expect(features, tokens)
+        if self.output is None:
+            return None
+        expected = self.output.expect(features, tokens)
+        return expected if self.changes is None else self.changes.expected(expected)
 
     def predict(
         self,
@@ -218,17 +234,8 @@ class Router:
             raise DataError(
                 f"the dataset lacks the router's targets {lacking}; it has {dataset.pool.names}"
             )
-        states = dataset_states(
-            dataset,
-            self.features,
-            stores=stores,
-            cache=cache,
-            load=self.encoder,
-            progress=progress or SilentProgress(),
-        )
-        reading = PromptStates.of_dataset(dataset, states)
         inputs = dataset.select(targets=self.pool.names).input_tokens
-        features, tokens = self.features.read(reading), count_tokens(self.features, reading)
+        features, tokens = self.read(dataset, stores=stores, cache=cache, progress=progress)
         expected = self._expected(features, tokens)
         return Predictions(
             query_ids=dataset.query_ids,
@@ -242,6 +249,26 @@ class Router:
             scale=self.costs.scale,
         )
 
+    def read(
+        self,
+        dataset: RoutingDataset,
+        *,
+        stores: Sequence[Activations] = (),
+        cache: Path | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[Columns, NDArray[np.int64]]:
+        """The features and the encoder's token count of every query; arguments as in `predict`."""
+        states = dataset_states(
+            dataset,
+            self.features,
+            stores=stores,
+            cache=cache,
+            load=self.encoder,
+            progress=progress or SilentProgress(),
+        )
+        reading = PromptStates.of_dataset(dataset, states)
+        return self.features.read(reading), count_tokens(self.features, reading)
+
     def correctness(self, reading: PromptStates) -> Correctness:
         """Every target's probability of a correct answer, calibrated: [query, target]."""
         return self._calibrated(self.features.read(reading))
@@ -249,8 +276,13 @@ class Router:
     def _calibrated(self, features: Columns) -> Correctness:
         return self.mapped(self.predictor.correctness(features))
 
-    def mapped(self, raw: Correctness) -> Correctness:
-        """A predictor's probabilities, shrunk and calibrated: [query, target]."""
+    def mapped(self, raw: Correctness) -> Present:
+        """A predictor's probabilities, shrunk and calibrated, of the present targets."""
+        found = self.mapped_as_fitted(raw)
+        return found if self.changes is None else self.changes.correctness(found)
+
+    def mapped_as_fitted(self, raw: Correctness) -> Correctness:
+        """The same of `fitted_targets`, whatever joined or left since."""
         shrunk = raw if self.shrinkage is None else self.shrinkage.shrink(raw)
         return shrunk if self.calibrator is None else self.calibrator.calibrate(shrunk)
 

@@ -1,8 +1,9 @@
 """A router on disk: one folder of JSON and safetensors; loading it runs no code from it.
 
 router.json          the parts that decide: pool, costs, features, predictor, shrinkage, calibrator,
-                     policy, output head; the format's version; and statistics of the train rows
-weights.safetensors  the arrays of features, predictor, calibrator, output head and reference
+                     policy, output head, and changes of targets if any; the format's version;
+                     and statistics of the train rows
+weights.safetensors  the arrays of features, predictor, calibrator, output head, reference, changes
 split.json           the split it was fitted on
 record.json          how it was made: dataset, options, metrics, training curves
 README.md            the card, for people
@@ -34,6 +35,7 @@ from prefill_router.remote import (
     reading,
     replacing_folder,
 )
+from prefill_router.router.pool_changes import PoolChanges
 from prefill_router.router.record import RouterRecord, card
 from prefill_router.router.reference import TrainReference
 from prefill_router.serialization import Part, Tensors, read_tensors, under
@@ -62,6 +64,7 @@ class RouterModel(BaseModel):
     policy: dict[str, Any]
     reference: dict[str, Any] | None
     output: dict[str, Any] | None
+    changes: dict[str, Any] | None = None
 
 
 def save_router(router: "Router", folder: PathOrUrl | str) -> None:
@@ -124,6 +127,7 @@ def _load(folder: Path) -> "Router":
             policy=policy.from_dict(model.policy),
             reference=part("reference", TrainReference.from_dict),
             output=part("output", OutputHead.from_dict),
+            changes=part("changes", PoolChanges.from_dict),
             costs=read_costs(model, folder),
             split=split_from_dict(read_json(folder / "split.json"), source=folder / "split.json"),
             record=RouterRecord.model_validate(read_json(folder / "record.json")),
@@ -172,7 +176,8 @@ def is_router(folder: PathOrUrl | str) -> bool:
 def _parts(router: "Router") -> "dict[str, FeatureSet | Part | None]":
     """The fitted parts, by their keys in `router.json`, which also prefix their arrays' names."""
     names = ("features", "predictor", "shrinkage", "calibrator", "policy", "reference", "output")
-    return {name: getattr(router, name) for name in names}
+    changes = {} if router.changes is None else {"changes": router.changes}
+    return {name: getattr(router, name) for name in names} | changes
 
 
 def _to_dict(router: "Router") -> dict[str, Any]:

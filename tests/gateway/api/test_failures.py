@@ -203,13 +203,13 @@ def test_an_encoder_that_is_killed_is_replaced(
     gateway: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_start = asyncio.Event()
-    open_link = forecasting.start_worker
+    open_link = forecasting.start_encoder
 
     async def later(*args: Any, **options: Any) -> Any:
         await may_start.wait()
         return await open_link(*args, **options)
 
-    monkeypatch.setattr(forecasting, "start_worker", later)
+    monkeypatch.setattr(forecasting, "start_encoder", later)
     forecaster = gateway.gateway.live.forecaster
     before = forecaster.pid
     os.kill(before, signal.SIGKILL)

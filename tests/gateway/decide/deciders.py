@@ -44,6 +44,7 @@ class Parts:
     costs: CostEstimator
     policy: Policy = field(default_factory=Lambda)
     reference_accuracy: np.ndarray | None = None
+    fingerprint: str = "0123456789abcdef"
 
     @property
     def pool(self) -> Pool:

@@ -94,8 +94,8 @@ def test_what_takes_longer_than_the_drain_ends_with_its_receipt_and_no_error(mad
 SLOW_ENCODER = "import sys, time; print('loading', file=sys.stderr, flush=True); time.sleep(600)"
 SERVE = """
 from prefill_router.cli import main
-from prefill_router.gateway.forecast import worker_process
-worker_process._MODULE = "slow_encoder"
+from prefill_router.gateway.forecast import encoder_process
+encoder_process._MODULE = "slow_encoder"
 main()
 """
 

@@ -16,7 +16,7 @@ import pytest
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.api.supervisor import run_workers
 from prefill_router.gateway.guard.client_keys import ClientKey, add_key
-from prefill_router.gateway.runtime.configuration import load, needs_shared_state
+from prefill_router.gateway.runtime import load, needs_shared_state
 from prefill_router.minipool.server import ScriptedModel, serve
 from prefill_router.targets import Pool
 from tests.gateway.faults.test_killed import answer, asked, check_receipts, connected
@@ -28,7 +28,10 @@ pytestmark = [
 ]
 
 ALONE = {"sessions": {"known_by": "none"}, "listen": {"unready_seconds": 0}}
-WORKER, ENCODER = "prefill_router.gateway.api.worker", "prefill_router.gateway.forecast.worker"
+WORKER, ENCODER = (
+    "prefill_router.gateway.api.worker",
+    "prefill_router.gateway.forecast.encoder_program",
+)
 
 
 @pytest.fixture(scope="module")

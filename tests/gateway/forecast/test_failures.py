@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.forecast import Forecaster, NoForecastError, worker_process
+from prefill_router.gateway.forecast import Forecaster, NoForecastError, encoder_process
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ Scene = Callable[[Forecaster], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "_MODULE", "tests.gateway.forecast.stub_worker")
+    monkeypatch.setattr(encoder_process, "_MODULE", "tests.gateway.forecast.stub_encoder")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
 
 

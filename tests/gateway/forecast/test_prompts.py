@@ -14,7 +14,11 @@ from prefill_router.encoders.base import Encoder, States, TokenizedPrompt
 from prefill_router.encoders.prefix_encoder import PrefixCachingEncoder
 from prefill_router.errors import StoreError, UpstreamError
 from prefill_router.fitting import fit_router
-from prefill_router.gateway.forecast.worker import forecast_each, still_works, with_shared_prefixes
+from prefill_router.gateway.forecast.encoder_program import (
+    forecast_each,
+    still_works,
+    with_shared_prefixes,
+)
 from prefill_router.progress import Progress
 from prefill_router.router import EncoderSources, Forecast, Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset

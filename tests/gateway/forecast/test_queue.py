@@ -15,8 +15,8 @@ from prefill_router.errors import ConfigError
 from prefill_router.gateway.forecast.forecaster import ForecastCache
 from prefill_router.gateway.forecast.messages import (
     MOST_FRAME_BYTES,
+    EncoderHello,
     FrameError,
-    WorkerHello,
     found_of,
     pack_frame,
     plain_found,
@@ -131,7 +131,7 @@ def test_what_is_no_forecast_is_refused(values: Any) -> None:
 @pytest.mark.parametrize("value", [{}, [], "hello?", {"fingerprint": "0", "targets": 7}])
 def test_what_is_no_greeting_is_refused(value: Any) -> None:
     with pytest.raises(FrameError, match="not a valid first message"):
-        WorkerHello.from_dict(value)
+        EncoderHello.from_dict(value)
 
 
 def test_prompts_and_sources_come_through(tmp_path: Path) -> None:

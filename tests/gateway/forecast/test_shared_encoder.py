@@ -15,15 +15,15 @@ import pytest
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.forecast import shared_encoder
-from prefill_router.gateway.forecast.messages import WorkerHello, pack_frame, read_frame
+from prefill_router.gateway.forecast.encoder_process import EncoderGoneError
+from prefill_router.gateway.forecast.messages import EncoderHello, pack_frame, read_frame
 from prefill_router.gateway.forecast.shared_encoder import (
     SharedEncoder,
     connect_encoder,
     serve_clients,
 )
-from prefill_router.gateway.forecast.worker_process import EncoderGoneError
 
-HELLO = WorkerHello(
+HELLO = EncoderHello(
     fingerprint="f", targets=("a",), encoders=("e",), seconds=0.0, prompt_seconds=0.0
 )
 
@@ -185,9 +185,9 @@ def test_it_ends_when_it_can_encode_nothing_any_more(tmp_path: Path) -> None:
 
 HANGS = """
 import socket, sys, time
-from prefill_router.gateway.forecast.messages import WorkerHello
+from prefill_router.gateway.forecast.messages import EncoderHello
 from prefill_router.gateway.forecast.shared_encoder import serve_clients
-hello = WorkerHello(fingerprint="f", targets=(), encoders=(), seconds=0.0, prompt_seconds=0.0)
+hello = EncoderHello(fingerprint="f", targets=(), encoders=(), seconds=0.0, prompt_seconds=0.0)
 place = socket.socket(fileno=int(sys.argv[1]))
 serve_clients(place, sys.stdin.buffer, hello, lambda _: time.sleep(3600), works=bool, most=4,
               hang_seconds=0.05)

@@ -10,6 +10,7 @@ import numpy as np
 from prefill_router.cost import CostScale
 from prefill_router.errors import StoreError
 from prefill_router.gateway.page.decision_shapes import DecisionDetail, DecisionRow, Decisions
+from prefill_router.gateway.page.savings_shapes import RangeView, SavingsPanel
 from prefill_router.gateway.page.shapes import (
     CurveView,
     DriftView,
@@ -156,6 +157,7 @@ class FakeSource:
                 "total": row["total_seconds"],
             },
             "router": "9f3c1ab27d5e4c60b8aa",
+            "version": None,
             "policy": "lambda",
             "policy_target": order[0] if shown else None,
             "lam_asked": row["lam"],
@@ -164,6 +166,14 @@ class FakeSource:
             "input_tokens": given,
             "in_session": kind in (6, 7),
             "key": "web",
+            "instead": None
+            if not shown
+            else {
+                "baseline": NAMES[7],
+                "cost": 3.1 * cost,
+                "low": 1.2 * cost,
+                "high": 6.4 * cost,
+            },
         }
 
     def _check(self, name: str) -> None:
@@ -199,6 +209,7 @@ class FakeSource:
             "state": "ready" if self.ready else "degraded",
             "problems": [] if self.ready else down,
             "router": "9f3c1ab27d5e4c60b8aa",
+            "serving": None,
             "policy": "lambda",
             "encoder": "minilm",
             "lam": self.lam,
@@ -206,6 +217,7 @@ class FakeSource:
             "lam_configured": self.configured,
             "requests_last_hour": min(len(self.kept), 600),
             "fallback_share": 0.14,
+            "shared": {"replicas": 3, "away_since": None},
             "uptime_seconds": time.time() - self.started,
             "version": "0.1.0",
         }
@@ -263,6 +275,7 @@ class FakeSource:
                     "soften_from": 0.5,
                     "stop": False,
                     "resets_at": now - now % 86_400 + 86_400,
+                    "leased": 0.05,
                 },
                 {
                     "key": "web",
@@ -272,6 +285,7 @@ class FakeSource:
                     "soften_from": 0.6,
                     "stop": True,
                     "resets_at": now - now % 3600 + 3600,
+                    "leased": 0.05,
                 },
             ],
         }
@@ -311,6 +325,47 @@ class FakeSource:
             "compared_cost": sum(sum(costs) for costs in taken.values()),
             "at_best": {"target": NAMES[7], "cost": alone[NAMES[7]]} if details else None,
             "at_dearest": {"target": NAMES[8], "cost": alone[NAMES[8]]} if details else None,
+        }
+
+    async def savings(self) -> SavingsPanel:
+        self._check("savings")
+        if not self.kept:
+            return {"problem": "no receipt in that time has a forecast", "savings": None}
+        window = self._window(self.started, [kept.detail for kept in self.kept])
+        spent, best = window["compared_cost"], window["at_best"]
+        there = best["cost"] if best else 0.0
+        saved = there - spent
+
+        def about(value: float, half: float) -> RangeView:
+            return {"value": value, "low": value - half, "high": value + half}
+
+        return {
+            "problem": None,
+            "savings": {
+                "since": self.started,
+                "baseline": NAMES[7],
+                "chosen_by": "train accuracy",
+                "requests": window["compared"],
+                "spent": spent,
+                "at_baseline": there,
+                "saved": about(saved, 0.07 * there),
+                "share": about(saved / there, 0.07),
+                "net": about(saved - 0.0214, 0.07 * there),
+                "deducted": [
+                    {"kind": "encoder", "dollars": None, "items": 380},
+                    {"kind": "judges", "dollars": 0.0062, "items": 41},
+                    {"kind": "side answers", "dollars": 0.0152, "items": 38},
+                ],
+                "expected": 0.847,
+                "expected_baseline": 0.861,
+                "expected_gain": about(-0.014, 0.006),
+                "observed": about(0.83, 0.09),
+                "scored": 41,
+                "notes": [
+                    "counted apart, for a target that the client named: 29 requests, $0.0441",
+                    "the encoder isn't counted: no price is set (380 forecasts)",
+                ],
+            },
         }
 
     async def curve(self) -> CurveView:

@@ -13,7 +13,14 @@ from starlette.applications import Starlette
 
 from prefill_router.gateway import records, types as words
 from prefill_router.gateway.errors import RefusalError
-from prefill_router.gateway.page import PageSource, decision_shapes, page_routes, shapes, views
+from prefill_router.gateway.page import (
+    PageSource,
+    decision_shapes,
+    page_routes,
+    savings_shapes,
+    shapes,
+    views,
+)
 from prefill_router.gateway.page.routes import HEADERS, read_page_files
 from prefill_router.gateway.proxy import Breakers
 from prefill_router.gateway.receipts import summary
@@ -118,6 +125,7 @@ def test_the_check_of_shapes_finds_what_is_wrong() -> None:
         ("decisions", decision_shapes.Decisions),
         ("decisions?outcome=cut&id=00", decision_shapes.Decisions),
         ("spend", shapes.Spend),
+        ("savings", savings_shapes.SavingsPanel),
         ("curve", shapes.CurveView),
         ("whatif?lam=0.9", shapes.WhatIf),
         ("targets", shapes.Targets),

@@ -102,6 +102,7 @@ def test_all_wishes() -> None:
         ("exclude", "large"),
         ("exclude", "org/model-v1:free"),
         ("scored", "conversation"),
+        ("learn", "no"),
     )
     assert found == RoutingPreferences(
         lam=0.25,
@@ -109,6 +110,7 @@ def test_all_wishes() -> None:
         allow=frozenset({"small", "large"}),
         exclude=frozenset({"large", "org/model-v1:free"}),
         scored="conversation",
+        learn=False,
     )
 
 
@@ -129,6 +131,7 @@ def test_names_of_sessions() -> None:
         ("allow", "small,tiny", "names unknown targets: tiny"),
         ("exclude", "auto", "names unknown targets: auto"),
         ("scored", "everything", "must be one of last_user, "),
+        ("learn", "1", "must be yes or no"),
         ("lambda", "0.5", "there is no header x-prefill-router-lambda; the headers are"),
     ],
 )

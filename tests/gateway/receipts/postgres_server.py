@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
 PASSWORD = "s3cret%word"
@@ -42,6 +43,20 @@ class PostgresServer:
 
     def stop(self) -> None:
         self._control("stop", "-m", "immediate")
+
+    def execute(self, *statements: str) -> list[Any]:
+        """Run statements; the rows of the last one."""
+        import psycopg
+
+        with psycopg.connect(self.url) as connection:
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def clear(self) -> None:
+        """Drop all tables."""
+        names = self.execute("SELECT relname FROM pg_stat_user_tables")
+        self.execute("SELECT", *(f"DROP TABLE {name}" for (name,) in names))
 
     def _control(self, what: str, *options: str) -> None:
         data = str(self.folder / "data")

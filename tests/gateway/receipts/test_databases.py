@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -28,46 +28,18 @@ from prefill_router.gateway.receipts import (
     spend_since,
     summary,
 )
+from prefill_router.gateway.receipts.retention import Retention
 from prefill_router.gateway.receipts.rows import NAMES, to_row
-from prefill_router.gateway.receipts.writer import Retention
 from tests.gateway.receipts.postgres_server import (
     IN_URL,
     PASSWORD,
     PostgresServer,
-    absent,
-    postgres_server,
 )
 from tests.gateway.receipts.receipts_made import COSTS, START, made_receipt, name_of, plain
 
 pytestmark = pytest.mark.slow
 
 Make = Callable[[], str]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    if absent():
-        pytest.skip(absent())
-    pytest.importorskip("psycopg")
-    with postgres_server() as running:
-        yield running
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database without tables."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/deep/receipts.sqlite"
-    running: PostgresServer = request.getfixturevalue("server")
-    drop_all(running.url)
-    return running.url
-
-
-def drop_all(url: str) -> None:
-    import psycopg
-
-    with psycopg.connect(url) as connection:
-        connection.execute("DROP TABLE IF EXISTS receipts, receipt_feedback, receipts_schema")
 
 
 def run(url: str, *statements: str) -> None:
@@ -309,19 +281,19 @@ def test_other_databases_are_refused(url: str) -> None:
             open_store(url, create=create)
 
 
-def test_waiting_receipts_are_written_when_the_server_is_back(server: PostgresServer) -> None:
-    drop_all(server.url)
+def test_waiting_receipts_are_written_when_the_server_is_back(postgres: PostgresServer) -> None:
+    postgres.clear()
 
     async def work() -> tuple[list[bool], list[bool]]:
-        writer = ReceiptWriter(open_store(server.url), wait_seconds=60)
+        writer = ReceiptWriter(open_store(postgres.url), wait_seconds=60)
         before = [await writer.keep(made_receipt(n)) for n in range(3)]
-        await asyncio.to_thread(server.stop)
+        await asyncio.to_thread(postgres.stop)
         waiting = [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(3, 9)]
         while not writer.stats().failures:
             await asyncio.sleep(0.01)
         assert not writer.healthy
         after = list(await asyncio.gather(*waiting))  # the server is known to be away
-        await asyncio.to_thread(server.start)
+        await asyncio.to_thread(postgres.start)
         while writer.stats().waiting:
             await asyncio.sleep(0.01)
         stats = writer.stats()
@@ -334,17 +306,17 @@ def test_waiting_receipts_are_written_when_the_server_is_back(server: PostgresSe
     before, after = asyncio.run(work())
     assert before == [True] * 3
     assert len(after) == 6
-    assert [r.choice.id for r in read_receipts(server.url)] == [name_of(n) for n in range(9)]
+    assert [r.choice.id for r in read_receipts(postgres.url)] == [name_of(n) for n in range(9)]
 
 
-def test_a_password_is_in_no_error(server: PostgresServer) -> None:
+def test_a_password_is_in_no_error(postgres: PostgresServer) -> None:
     wrong = {
-        server.url.replace("tester", "nobody"): "user or password refused",
-        server.url.replace("/postgres", "/absent"): "no such",
-        server.url.replace(f":{server.port}", ":1"): "connection refused",
-        server.url.replace(IN_URL, "s3cret%zz"): "can't be read as",
-        server.url + "?s3cret=s3cret": "can't be read as",
-        server.url.replace("@", "@[s3cret"): "can't be read as",
+        postgres.url.replace("tester", "nobody"): "user or password refused",
+        postgres.url.replace("/postgres", "/absent"): "no such",
+        postgres.url.replace(f":{postgres.port}", ":1"): "connection refused",
+        postgres.url.replace(IN_URL, "s3cret%zz"): "can't be read as",
+        postgres.url + "?s3cret=s3cret": "can't be read as",
+        postgres.url.replace("@", "@[s3cret"): "can't be read as",
     }
     for url, why in wrong.items():
         with pytest.raises((DownError, ConfigError), match=why) as caught:
@@ -352,34 +324,34 @@ def test_a_password_is_in_no_error(server: PostgresServer) -> None:
         assert "s3cret" not in "".join(traceback.format_exception(caught.value)), why
 
 
-def test_a_user_who_may_only_read_and_write_is_enough(server: PostgresServer) -> None:
-    drop_all(server.url)
-    fill(server.url, 1)
+def test_a_user_who_may_only_read_and_write_is_enough(postgres: PostgresServer) -> None:
+    postgres.clear()
+    fill(postgres.url, 1)
     rights = "SELECT, INSERT, DELETE ON receipts, receipt_feedback, receipts_schema"
-    run(server.url, "CREATE ROLE clerk LOGIN PASSWORD 's3cret'")
-    clerk = server.url.replace(f"tester:{IN_URL}", "clerk:s3cret")
+    run(postgres.url, "CREATE ROLE clerk LOGIN PASSWORD 's3cret'")
+    clerk = postgres.url.replace(f"tester:{IN_URL}", "clerk:s3cret")
     with pytest.raises(DownError, match="the user lacks the permission"):
         open_store(clerk)
     try:
-        run(server.url, f"GRANT {rights} TO clerk")
+        run(postgres.url, f"GRANT {rights} TO clerk")
         fill(clerk, 2, Feedback(id=name_of(1), score=1, at=START))
         with closing(open_store(clerk)) as store:
             assert not Retention(store, 1).work()
         assert list(read_receipts(clerk)) == []
     finally:
-        drop_all(server.url)
-        run(server.url, "DROP ROLE clerk")
+        postgres.clear()
+        run(postgres.url, "DROP ROLE clerk")
 
 
-def test_two_gateways_that_start_at_once_make_the_tables_once(server: PostgresServer) -> None:
-    drop_all(server.url)
+def test_two_gateways_that_start_at_once_make_the_tables_once(postgres: PostgresServer) -> None:
+    postgres.clear()
 
     async def work() -> None:
         stores = await asyncio.gather(
-            *(asyncio.to_thread(open_store, server.url) for _ in range(4))
+            *(asyncio.to_thread(open_store, postgres.url) for _ in range(4))
         )
         for store in stores:
             store.close()
 
     asyncio.run(work())
-    fill(server.url, 1)
+    fill(postgres.url, 1)

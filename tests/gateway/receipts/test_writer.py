@@ -24,6 +24,7 @@ from prefill_router.gateway.receipts import (
     writer as writer_module,
 )
 from prefill_router.gateway.receipts.rows import COLUMNS, Row
+from prefill_router.gateway.receipts.store import Statement
 from prefill_router.gateway.settings import ReceiptSettings
 from tests.gateway.receipts.receipts_made import made_receipt, name_of, write
 
@@ -33,6 +34,8 @@ PROMPT = [column.name for column in COLUMNS].index("prompt")
 class HeldStore(Store):
     """Keeps rows in memory; writes only while it may, and fails as often as it is told."""
 
+    tables_query = "{}"
+
     def __init__(self, *, failures: int = 0, never: str = "") -> None:
         self.may = threading.Event()
         self.may.set()
@@ -41,14 +44,18 @@ class HeldStore(Store):
         self.batches: list[list[str]] = []
         self.prompts: list[Any] = []
         self.closed = False
+        self.further: list[Statement] = []
 
     @property
     def place(self) -> str:
         return "memory"
 
-    def insert(self, receipts: Sequence[Row], feedback: Sequence[Row]) -> None:
+    def insert(
+        self, receipts: Sequence[Row], feedback: Sequence[Row], further: Sequence[Statement] = ()
+    ) -> None:
         self.begun.set()
         self.may.wait()
+        self.further += further
         if self.failures:
             self.failures -= 1
             raise DownError("down", kind="out for lunch")
@@ -251,8 +258,10 @@ def test_a_row_that_is_never_taken_is_lost_alone() -> None:
 
 
 class BrokenStore(HeldStore):
-    def insert(self, receipts: Sequence[Row], feedback: Sequence[Row]) -> None:
-        raise ZeroDivisionError(len(receipts), len(feedback))
+    def insert(
+        self, receipts: Sequence[Row], feedback: Sequence[Row], further: Sequence[Statement] = ()
+    ) -> None:
+        raise ZeroDivisionError(len(receipts), len(feedback), len(further))
 
 
 # That a thread ends with an error is what this is about.

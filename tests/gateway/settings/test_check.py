@@ -111,3 +111,16 @@ def test_what_was_hardly_meant_is_a_warning(made: Made, tmp_path: Path) -> None:
             "helper: no prices, so spending there isn't counted",
         )
     ]
+
+
+def test_without_a_router_a_default_is_all_that_is_needed(made: Made) -> None:
+    line = ["serve", "--pool", made.pool, "--config", made.config, "--check"]
+    done = run(*line, "--default", "target-1")
+    assert (done.code, done.out) == (
+        0,
+        "all is well: no router yet, in front of target-0, target-1, target-2\n",
+    )
+    assert json.loads(run(*line, "--default", "target-1", "--json").out)["router"] is None
+    assert "name it with --default" in run(*line).err
+    both = run("serve", made.router, *line[1:], "--default", "target-1")
+    assert (both.code, "without a router" in both.err) == (2, True)

@@ -70,6 +70,8 @@ def test_every_error_is_told_at_once(file: Path, monkeypatch: pytest.MonkeyPatch
         ("routing: {lam: on}\n", "routing.lam: must be a number, not true or false"),
         ("budgets: [{dollars: yes, per: day}]\n", "dollars: must be a number, not true or false"),
         ("listen: {port: true}\n", "listen.port: must be a number, not true or false"),
+        ("learning: {share: 0.1}\n", "learning: a share above 0 keeps the texts.*keep_texts: true"),
+        ("learning: {keep_days: 0}\n", "learning.keep_days"),
     ],
 )
 def test_a_malformed_file_is_refused(file: Path, text: str, told: str) -> None:

@@ -36,7 +36,7 @@ CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 
 
 @pytest.fixture(scope="module")
-def replicas(tmp_path_factory: pytest.TempPathFactory, server: PostgresServer) -> Iterator[Three]:
+def replicas(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Three]:
     folder = tmp_path_factory.mktemp("replicas")
     able = {"accepts": ["tools"], "serves": ["chat", "responses"]}
     rows = {name: {**prices, **able} for name, prices in PRICES.items()}
@@ -46,7 +46,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory, server: PostgresServer) -
     }
     with (
         world(folder, rows, settings=settings, keys=KEYS) as made,
-        three(made, folder, server.url, lease=LEASE, wait_seconds=60) as found,
+        three(made, folder, postgres.url, lease=LEASE, wait_seconds=60) as found,
     ):
         yield found
 
@@ -172,6 +172,10 @@ def test_a_killed_and_a_cut_off_replica_pass_a_stop_budget_by_no_lease(replicas:
     ready = ask(far, "/ready")
     assert (ready.status, ready.json["checks"]["shared"]["state"]) == (200, "degraded")
     assert asked(far, "dan", chat(MIDDLE)).status == 200  # its key has no budget
+    shared = asked(far, "boss", None, "/page/api/overview").json["shared"]
+    assert 0 < time.time() - shared["away_since"] < 600
+    (budget,) = asked(far, "boss", None, "/page/api/spend").json["budgets"]
+    assert budget["leased"] == 0
     alone = [spend(here) for _ in range(BUDGET)]
     assert (alone[-1].status, alone[-1].error["code"]) == (429, "budget_spent")
     replicas.line.mend()

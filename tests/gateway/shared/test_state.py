@@ -15,9 +15,11 @@ from prefill_router.gateway.decide import Budgets, Sessions
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.guard import ClientKey, GuardedSend, KeyLimits
 from prefill_router.gateway.proxy import Breakers
+from prefill_router.gateway.receipts import explain
 from prefill_router.gateway.settings import BudgetSettings, SessionSettings, SharedSettings
 from prefill_router.gateway.shared import SharedState
 from tests.gateway.receipts.postgres_server import IN_URL, PASSWORD, PostgresServer
+from tests.gateway.receipts.receipts_made import made_receipt
 from tests.gateway.shared.replicas import Line, through
 
 pytestmark = pytest.mark.slow
@@ -77,39 +79,26 @@ async def replica(url: str, *, wait: float = 60.0) -> AsyncIterator[Replica]:
         await found.shared.close()
 
 
-def with_two(server: PostgresServer, test: Callable[[Replica, Replica], Awaitable[None]]) -> None:
+def with_two(postgres: PostgresServer, test: Callable[[Replica, Replica], Awaitable[None]]) -> None:
     """Run a test with two replicas, at tables that are new."""
-    drop(server)
+    postgres.clear()
 
     async def run() -> None:
-        async with replica(server.url) as one, replica(server.url) as two:
+        async with replica(postgres.url) as one, replica(postgres.url) as two:
             await test(one, two)
 
     asyncio.run(run())
 
 
-def with_line(server: PostgresServer, test: Callable[[Line], Awaitable[None]]) -> None:
+def with_line(postgres: PostgresServer, test: Callable[[Line], Awaitable[None]]) -> None:
     """Run a test with a line to the database, at tables that are new."""
-    drop(server)
+    postgres.clear()
 
     async def run(line: Line) -> None:
         await test(line)
 
-    with closing(Line("127.0.0.1", server.port)) as line:
+    with closing(Line("127.0.0.1", postgres.port)) as line:
         asyncio.run(run(line))
-
-
-def drop(server: PostgresServer) -> None:
-    tables = ["replicas", "spend", "affinity", "limits", "breakers", "lam", "schema"]
-    execute(server, f"DROP TABLE IF EXISTS {', '.join(f'shared_{name}' for name in tables)}")
-
-
-def execute(server: PostgresServer, statement: str) -> list[Any]:
-    import psycopg
-
-    with psycopg.connect(server.url) as connection:
-        cursor = connection.execute(statement.encode())
-        return cursor.fetchall() if cursor.description else []
 
 
 async def until(holds: Callable[[], Any]) -> None:
@@ -117,7 +106,7 @@ async def until(holds: Callable[[], Any]) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_an_answer_is_known_elsewhere_once_it_is_written(server: PostgresServer) -> None:
+def test_an_answer_is_known_elsewhere_once_it_is_written(postgres: PostgresServer) -> None:
     async def go(one: Replica, two: Replica) -> None:
         what = {"tool_calls": ("call_1",), "response_id": "resp_1", "key": "ann"}
         one.sessions.answered("s", target="a", tokens=5, at=time.time(), **what)
@@ -138,14 +127,14 @@ def test_an_answer_is_known_elsewhere_once_it_is_written(server: PostgresServer)
         assert state is not None
         assert state.target == "b"
 
-    with_two(server, go)
-    names = [name for (name,) in execute(server, "SELECT name FROM shared_affinity")]
+    with_two(postgres, go)
+    names = [name for (name,) in postgres.execute("SELECT name FROM shared_affinity")]
     assert len(names) == 4
     assert not [name for name in names if "call" in name or "resp" in name]
 
 
 def test_leases_never_exceed_the_budget_and_are_given_back_at_the_end(
-    server: PostgresServer,
+    postgres: PostgresServer,
 ) -> None:
     async def go(one: Replica, two: Replica) -> None:
         for _ in range(100):
@@ -153,16 +142,18 @@ def test_leases_never_exceed_the_budget_and_are_given_back_at_the_end(
                 await asyncio.gather(one.spend(0.3), two.spend(0.2))
             except RefusalError:
                 break
-            ((used,),) = execute(server, f"SELECT sum(greatest(spent, granted)) {OF_THE_DAY}")
+            ((used,),) = postgres.execute(f"SELECT sum(greatest(spent, granted)) {OF_THE_DAY}")
             assert used <= 10.5
 
-    with_two(server, go)
-    rows = execute(server, f"SELECT spent, granted {OF_THE_DAY}")
+    with_two(postgres, go)
+    rows = postgres.execute(f"SELECT spent, granted {OF_THE_DAY}")
     assert all(granted <= spent for spent, granted in rows)
     assert 8 <= sum(spent for spent, _ in rows) <= 10.5
 
 
-def test_a_breaker_that_opens_is_open_for_all_and_one_replica_tries(server: PostgresServer) -> None:
+def test_a_breaker_that_opens_is_open_for_all_and_one_replica_tries(
+    postgres: PostgresServer,
+) -> None:
     async def go(one: Replica, two: Replica) -> None:
         one.breakers.failed("a")
         await until(lambda: two.breakers.state("a") != "closed")
@@ -174,33 +165,33 @@ def test_a_breaker_that_opens_is_open_for_all_and_one_replica_tries(server: Post
         one.breakers.succeeded("a")
         await until(lambda: two.breakers.state("a") == "closed")
 
-    with_two(server, go)
+    with_two(postgres, go)
 
 
-def test_lam_is_told_and_forgotten_when_all_replicas_have_ended(server: PostgresServer) -> None:
+def test_lam_is_told_and_forgotten_when_all_replicas_have_ended(postgres: PostgresServer) -> None:
     async def go(one: Replica, two: Replica) -> None:
         one.shared.set_lam(0.25)
         await until(lambda: two.lams)
         assert two.lams[0] == 0.25
-        async with replica(server.url) as later:
+        async with replica(postgres.url) as later:
             await until(lambda: later.shared.replicas == 3)
             assert later.lams[0] == 0.25
 
-    with_two(server, go)
-    assert execute(server, "SELECT * FROM shared_lam") == [(0.25,)]
+    with_two(postgres, go)
+    assert postgres.execute("SELECT * FROM shared_lam") == [(0.25,)]
 
     async def alone() -> None:
-        async with replica(server.url) as one:
+        async with replica(postgres.url) as one:
             assert one.lams == []
 
     asyncio.run(alone())
 
 
-def test_requests_in_flight_are_counted_again_after_a_cut(server: PostgresServer) -> None:
+def test_requests_in_flight_are_counted_again_after_a_cut(postgres: PostgresServer) -> None:
     async def go(line: Line) -> None:
         async with (
-            replica(server.url) as one,
-            replica(through(server.url, line)) as two,
+            replica(postgres.url) as one,
+            replica(through(postgres.url, line)) as two,
             AsyncExitStack() as here,
         ):
             await here.enter_async_context(one.held())
@@ -216,34 +207,40 @@ def test_requests_in_flight_are_counted_again_after_a_cut(server: PostgresServer
                 await here.enter_async_context(one.held())
                 with pytest.raises(RefusalError, match="has 3 requests in flight"):
                     await there.enter_async_context(one.held())
-        assert execute(server, "SELECT in_flight FROM shared_limits") == [({},)]
+        assert postgres.execute("SELECT in_flight FROM shared_limits") == [({},)]
 
-    with_line(server, go)
+    with_line(postgres, go)
 
 
 def test_what_was_answered_and_spent_during_a_cut_is_written_afterwards(
-    server: PostgresServer,
+    postgres: PostgresServer,
 ) -> None:
     async def go(line: Line) -> None:
-        async with replica(server.url) as one, replica(through(server.url, line)) as two:
+        async with replica(postgres.url) as one, replica(through(postgres.url, line)) as two:
             await two.spend(0.1)
             line.cut()
             await until(lambda: not two.shared.is_up)
             await two.spend(0.2)
             two.sessions.answered("s", target="a", tokens=5, at=time.time())
+            told = explain(made_receipt(0, details=two.shared.details(None))).sentences()
             line.mend()
             await until(lambda: two.shared.is_up)
             await two.shared.written()
             await one.shared.prepare(question(session="s"))
             assert one.sessions.state("s", time.time()) is not None
             await until(lambda: one.budgets.states(time.time())[0].spent == pytest.approx(0.3))
+            shared, lease, away = told[-3:]
+            assert shared.startswith("shared by 2 replicas: budgets")
+            assert lease == "left of this replica's lease of the budget: $0.7"
+            assert away.startswith("cut off from the shared database since 20")
+            assert two.shared.details(None)["shared"][2] is None
 
-    with_line(server, go)
+    with_line(postgres, go)
 
 
-def test_a_database_that_does_not_answer_is_away(server: PostgresServer) -> None:
+def test_a_database_that_does_not_answer_is_away(postgres: PostgresServer) -> None:
     async def go(line: Line) -> None:
-        async with replica(through(server.url, line), wait=0.3) as one:
+        async with replica(through(postgres.url, line), wait=0.3) as one:
             await one.spend(0.1)
             line.is_mute = True
             await one.shared.prepare(question(session="s"))
@@ -253,10 +250,10 @@ def test_a_database_that_does_not_answer_is_away(server: PostgresServer) -> None
             line.is_mute = False
             await until(lambda: one.shared.is_in_step)
 
-    with_line(server, go)
+    with_line(postgres, go)
 
 
-def test_old_entries_are_purged(server: PostgresServer) -> None:
+def test_old_entries_are_purged(postgres: PostgresServer) -> None:
     async def go(one: Replica, _: Replica) -> None:
         one.sessions.use(SessionSettings(seconds=60, most=2))
         one.sessions.answered("old", target="a", tokens=5, at=time.time() - 61)
@@ -265,27 +262,27 @@ def test_old_entries_are_purged(server: PostgresServer) -> None:
         await one.shared.written()
         await one.shared._purge()
 
-    with_two(server, go)
-    kinds = [kind for (kind,) in execute(server, "SELECT kind FROM shared_affinity")]
+    with_two(postgres, go)
+    kinds = [kind for (kind,) in postgres.execute("SELECT kind FROM shared_affinity")]
     assert kinds == ["response"] * 2
 
 
 def test_a_database_that_cannot_be_used_is_told_without_its_password(
-    server: PostgresServer,
+    postgres: PostgresServer,
 ) -> None:
     def refused(url: str) -> str:
         with pytest.raises((ConfigError, StoreError)) as caught:
             asyncio.run(Replica(url).shared.open())
         return str(caught.value)
 
-    drop(server)
-    asyncio.run(_once(server.url))
-    execute(server, "UPDATE shared_schema SET version = 99")
+    postgres.clear()
+    asyncio.run(_once(postgres.url))
+    postgres.execute("UPDATE shared_schema SET version = 99")
     told = [
-        refused(server.url),
-        refused(server.url.replace(IN_URL, "wrong")),
-        refused(server.url.replace(f":{server.port}/", ":1/")),
-        refused(server.url.replace(IN_URL, "100%")),
+        refused(postgres.url),
+        refused(postgres.url.replace(IN_URL, "wrong")),
+        refused(postgres.url.replace(f":{postgres.port}/", ":1/")),
+        refused(postgres.url.replace(IN_URL, "100%")),
     ]
     assert "version 99; this package reads and writes 1" in told[0]
     assert "user or password refused" in told[1]

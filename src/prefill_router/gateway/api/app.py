@@ -231,6 +231,22 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
             }
         )
 
+    @routes.get(
+        "/v1/savings",
+        tags=["operating"],
+        responses=_REPLIES,
+        summary="What routing saved, against one target alone",
+    )
+    async def savings(since: str = "7d", baseline: str | None = None) -> JSONResponse:
+        try:
+            found = await gateway.savings.since(since, baseline=baseline)
+        except DataError as error:
+            raise RefusalError(str(error)) from None
+        except StoreError as error:
+            kind, code = "server_error", "unavailable"
+            raise RefusalError(str(error), status=503, kind=kind, code=code) from None
+        return JSONResponse(found.to_dict())
+
     health = health_checks(gateway)
 
     @routes.get("/health", tags=["operating"], responses=_REPLIES, summary="Whether it is alive")
@@ -245,7 +261,9 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
         if not gateway.is_watched:
             gateway.share({"is_watched": True})
         report = health.ready()
-        router = {"verdict": gateway.live.loaded.light.verdict}
+        router: dict[str, Any] = {"verdict": gateway.live.loaded.light.verdict}
+        if gateway.has_versions:
+            router["serving"] = str(gateway.live.loaded.served)
         return JSONResponse({**report.value, "router": router}, status_code=report.status)
 
     routes.head("/ready", include_in_schema=False)(ready)

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 
 from prefill_router.gateway.api.routed_calls import decide, read_incoming
 from prefill_router.gateway.errors import RefusalError
-from prefill_router.gateway.guard import KEY
+from prefill_router.gateway.guard import KEY, LEAVE
 from prefill_router.gateway.protocol import without_collecting
 from prefill_router.gateway.records import Header, RequestOutcome, RoutingDecision
 from prefill_router.gateway.runtime import Gateway, RequestRecord, Snapshot
@@ -49,6 +49,7 @@ async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
             at=at,
             to_call=False,
         )
+        live = live.deciding(incoming.question)
         choice, waited = await decide(gateway, live, incoming)
         seconds = time.perf_counter() - began
         record = RequestRecord(
@@ -58,6 +59,7 @@ async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
             decision_seconds=seconds,
             forecast_seconds=waited,
             trace=trace,
+            leave=request.scope.get(LEAVE),
         )
         outcome = RequestOutcome(
             kind="routed", target=None, status=200, attempts=(), total_seconds=seconds

@@ -100,6 +100,7 @@ _PREFERENCES = {
     f"{HEADER}allow": "targets that may answer, separated by commas",
     f"{HEADER}exclude": "targets that must not answer, separated by commas",
     f"{HEADER}scored": "the part of the request that the encoder reads",
+    f"{HEADER}learn": "whether it may be kept to learn from: yes or no",
     SESSION_HEADER: "the name of the conversation",
 }
 _OWN = {
@@ -140,6 +141,7 @@ def page_paths() -> dict[str, Any]:
         "decisions": [_query("limit", {"type": "integer", "minimum": 1}), _query("after", _TEXT)],
         "decisions/{id}": [{"name": "id", "in": "path", "required": True, "schema": _TEXT}],
         "spend": [],
+        "savings": [],
         "curve": [],
         "whatif": [{**_query("lam", lam), "required": True}],
         "targets": [],

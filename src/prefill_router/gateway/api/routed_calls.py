@@ -1,6 +1,7 @@
 """The routed endpoints, which read, decide, forward and record a request (ASGI)."""
 
 import asyncio
+import random
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from prefill_router.data import Prompt, prompt_text
 from prefill_router.gateway.decide import session_name
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.forecast import NoForecastError
-from prefill_router.gateway.guard import FREE_BODY, KEY, ClientKey
+from prefill_router.gateway.guard import FREE_BODY, KEY, LEAVE, ClientKey
 from prefill_router.gateway.protocol import (
     Envelope,
     RoutingPreferences,
@@ -24,6 +25,7 @@ from prefill_router.gateway.protocol import (
 )
 from prefill_router.gateway.records import ForwardRequest, Header, RoutingDecision, RoutingRequest
 from prefill_router.gateway.runtime import Gateway, IncomingRequest, RequestRecord, Snapshot
+from prefill_router.gateway.samples import is_repeatable
 from prefill_router.gateway.settings import GatewaySettings
 from prefill_router.gateway.telemetry import Trace
 from prefill_router.gateway.types import FallbackReason
@@ -68,6 +70,7 @@ class RoutedEndpoint:
             at=at,
         )
         check_streams(gateway, stream=incoming.envelope.stream)
+        live = live.deciding(incoming.question)
         choice, waited = await decide(gateway, live, incoming)
         check_streams(gateway, stream=incoming.envelope.stream)  # others may have opened meanwhile
         record = RequestRecord(
@@ -77,6 +80,7 @@ class RoutedEndpoint:
             decision_seconds=time.perf_counter() - began,
             forecast_seconds=waited,
             trace=trace,
+            leave=scope.get(LEAVE),
         )
         call = _call(live, incoming, choice, record, scope, trace, arrived)
         live.decider.started(choice, key=incoming.question.key)
@@ -123,7 +127,7 @@ async def decide(
     waited = time.perf_counter() - began
     if counted:
         gateway.fallbacks.add(None if isinstance(found, Forecast) else found)
-    if counted and isinstance(found, Forecast):
+    if counted and isinstance(found, Forecast) and live.loaded.share is None:
         gateway.drift.add(found.bins)
     return live.decider.finish(begun, found), waited
 
@@ -167,7 +171,7 @@ def _call(
 ) -> ForwardRequest:
     envelope = incoming.envelope
     ask_usage = live.settings.streams.usage == "ask" and envelope.can_ask_usage
-    bodies, settled = _bodies(live, envelope, ask_usage=ask_usage, free=scope[FREE_BODY])
+    bodies, settled = _bodies(live, envelope, record, ask_usage=ask_usage, free=scope[FREE_BODY])
     return ForwardRequest(
         endpoint=envelope.endpoint,
         bodies=bodies,
@@ -184,24 +188,33 @@ def _call(
         named=record.named if envelope.endpoint == "responses" else None,
         conversation=choice.session or choice.id,
         settled=settled,
+        answer=None if record.sample is None else record.sample.answer,
     )
 
 
 def _bodies(
-    live: Snapshot, envelope: Envelope, *, ask_usage: bool, free: Callable[[], object]
+    live: Snapshot,
+    envelope: Envelope,
+    record: RequestRecord,
+    *,
+    ask_usage: bool,
+    free: Callable[[], object],
 ) -> tuple[Callable[[str], bytes], Callable[[], None]]:
     """A function that builds the body for a target, and one that frees what it is built from.
 
     Only the received bytes are kept for it: the parsed fields may take ten times as much memory.
     """
-    endpoint, held = envelope.endpoint, [envelope.splicer]
+    endpoint, held, sample = envelope.endpoint, [envelope.splicer], record.sample
 
     def body_for(target: str) -> bytes:
+        if sample is not None:
+            sample.answer.clear()  # of a target that was called before
         return live.body_for(target, held[0], endpoint, ask_usage=ask_usage)
 
     def settled() -> None:
         held.clear()
-        free()
+        if sample is None:  # otherwise the body is needed until the request ends
+            free()
 
     return body_for, settled
 
@@ -264,8 +277,23 @@ def read_incoming(
         prompt = scored_prompt(envelope, scored)
     if asked.target is None:  # a request that names its target needs only its length
         question = _routed(question, envelope, preferences, settings, prompt)
+    sampled = None
+    if settings.learning.share and preferences.learn and (key is None or key.learning):
+        sampled = body if _is_sampled(settings, envelope, question, len(body)) else None
     envelope.forget()
-    return IncomingRequest(envelope=envelope, question=question, prompt=prompt, scored=scored)
+    return IncomingRequest(
+        envelope=envelope, question=question, prompt=prompt, scored=scored, sampled=sampled
+    )
+
+
+def _is_sampled(
+    settings: GatewaySettings, envelope: Envelope, question: RoutingRequest, size: int
+) -> bool:
+    """Whether chance keeps a request to learn from; only routed ones that can be asked again."""
+    if not question.to_call or question.named is not None:
+        return False
+    by_chance = random.random() < settings.learning.share
+    return by_chance and is_repeatable(envelope.endpoint, envelope.value, envelope.needs, size=size)
 
 
 def _routed(

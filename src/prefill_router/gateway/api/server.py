@@ -303,7 +303,7 @@ class RunningGateway:
 
 @contextmanager
 def serving_gateway(
-    router: Path | str,
+    router: Path | str | None,
     *,
     pool: Path | str,
     config: Path | str | None = None,
@@ -312,7 +312,8 @@ def serving_gateway(
     """Serve until the block ends, without logging or signal handlers.
 
     Args:
-        router: The router's folder.
+        router: The router's folder; None where none has been fitted yet, so that the target in
+            `routing.fallback` answers everything.
         pool: The pool file, with the targets and the environment variables of their keys.
         config: The settings file.
         settings: Settings that override the file, by section: `{"routing": {"lam": 0.7}}`.
@@ -326,7 +327,7 @@ def serving_gateway(
     given = dict(settings or {})
     given["listen"] = {"port": 0, **given.get("listen", {})}
     places = GatewayPaths(
-        router=Path(router),
+        router=None if router is None else Path(router),
         pool=Path(pool),
         config=None if config is None else Path(config),
         overrides=given,

@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, final
@@ -35,11 +35,13 @@ from prefill_router.gateway.forecast import (
 from prefill_router.gateway.runtime import (
     GatewayPaths,
     LoadedGateway,
+    VersionWatch,
     encoder_socket,
     load,
     refuse_unshared,
 )
 from prefill_router.gateway.telemetry import GAUGES, PREFIX, PlainFamily, counters_of, merged
+from prefill_router.router import VersionRegistry
 
 _log = logging.getLogger(__name__)
 _MODULE = "prefill_router.gateway.api.worker"
@@ -117,7 +119,7 @@ class _Supervisor:
         self._folder = Path(folder)
         self._places = replace(places, encoders=self._folder)
         self._loaded, self._place, self._count = loaded, place, count
-        self._encoder: SharedEncoder | None = None
+        self._encoders: dict[Path, SharedEncoder] = {}
         self._workers: dict[int, _WorkerLink] = {}
         self._counted: list[PlainFamily] = []  # by workers that have ended
         self._shared: dict[str, Any] = {}
@@ -129,11 +131,13 @@ class _Supervisor:
     async def run(self, on_ready: Callable[[str], None]) -> None:
         try:
             with cancelled_by_signals():
-                self._encoder = await self._started_encoder(self._loaded)
+                self._use(await self._start_encoders(self._loaded))
                 await asyncio.gather(*(self._start(1 + n) for n in range(self._count)))
             self._catch_signals()
             for number in list(self._workers):
                 self._begin(self._keep(number))
+            if self._places.registry is not None:
+                self._begin(self._version_watch(self._places.registry).run())
             on_ready(address_of(self._loaded.settings.listen, self._place))
             await self._ending.wait()
         finally:
@@ -171,21 +175,57 @@ class _Supervisor:
             loop.add_signal_handler(number, end, number)
         loop.add_signal_handler(signal.SIGHUP, lambda: self._begin(reload()))
 
-    async def _started_encoder(self, loaded: LoadedGateway) -> SharedEncoder:
+    def _use(self, loaded: LoadedGateway) -> None:
+        """Let workers that start from now on load this."""
+        self._loaded = loaded
+        if self._places.registry is not None:
+            self._places = replace(self._places, pinned=loaded.served)
+
+    def _version_watch(self, registry: VersionRegistry) -> VersionWatch:
+        def tell(problem: str) -> None:
+            self._begin(self._share({"versions_problem": problem}))
+
+        return VersionWatch(
+            registry,
+            seconds=self._loaded.settings.routing.versions_seconds,
+            served=lambda: self._loaded.served,
+            reload=self._reload_all,
+            on_problem=tell,
+        )
+
+    async def _start_encoders(self, loaded: LoadedGateway) -> LoadedGateway:
+        """Start the encoders that the workers share and that don't run yet, if any.
+
+        Returns:
+            What was loaded, without the candidate if its encoder can't be started.
+        """
+        await self._start_encoder(loaded)
+        if loaded.candidate is None:
+            return loaded
+        try:
+            await self._start_encoder(loaded.candidate)
+        except (PrefillRouterError, OSError) as error:
+            return loaded.without_candidate(f"version {loaded.candidate.version}: {error}")
+        return loaded
+
+    async def _start_encoder(self, loaded: LoadedGateway) -> None:
         places, routing = self._places, loaded.settings.routing
+        path = encoder_socket(self._folder, loaded)
+        if loaded.router is None or path in self._encoders:
+            return
         options = plain_options(
-            places.router,
+            loaded.router,
             places.encoder_sources,
             threads=places.threads,
             reuse_bytes=routing.reuse_bytes,
         )
         options |= {"most_prompts": routing.max_batch, "gateways": self._count}
-        encoder = SharedEncoder(encoder_socket(self._folder, loaded), options)
+        encoder = SharedEncoder(path, options)
         hello = await encoder.start()
         if hello.fingerprint != loaded.light.fingerprint:
             await encoder.close(seconds=0)
-            raise ConfigError(f"{places.router} was replaced while it was being loaded; try again")
-        return encoder
+            raise ConfigError(f"{loaded.router} was replaced while it was being loaded; try again")
+        self._encoders[path] = encoder
 
     async def _start(self, number: int) -> None:
         """Start a worker, and wait until it serves."""
@@ -222,7 +262,7 @@ class _Supervisor:
         worker.channel.tell("learn", self._shared)
         await self._share({"missing": self._count - len(self._workers)})
         if self._reloads != reloads:
-            await worker.channel.call("reload")
+            await worker.channel.call("reload", self._pinned)
 
     async def _keep(self, number: int) -> None:
         """Restart a worker whenever it ends."""
@@ -274,30 +314,43 @@ class _Supervisor:
             worker.channel.tell("learn", values)
 
     async def _reload(self, _: Any) -> None:
+        await self._reload_all()
+
+    async def _reload_all(self) -> LoadedGateway:
         """Reload all workers; an error that is found here changes nothing."""
         async with self._reloading:
-            loaded = await asyncio.to_thread(load, self._places)
+            places = replace(self._places, pinned=None)
+            loaded = await asyncio.to_thread(load, places)
             refuse_unshared(loaded)
-            before = self._encoder
-            if before is None or encoder_socket(self._folder, loaded) != before.path:
-                self._encoder = await self._started_encoder(loaded)
+            loaded = await self._start_encoders(loaded)
+            before = self._loaded
+            self._use(loaded)
             self._reloads += 1
             failed = await self._reloaded()
-            if before is not None and before is not self._encoder:
-                self._begin(before.close())  # once no worker uses it
             if failed:
+                self._loaded = before  # so that the versions' watch tries again
                 raise ConfigError(*failed)
+            used = {encoder_socket(self._folder, one) for one in (loaded, loaded.candidate) if one}
+            for path in self._encoders.keys() - used:
+                self._begin(self._encoders.pop(path).close())  # once no worker uses it
             _log.info("all workers are reloaded, with the router %s", loaded.light.fingerprint)
+            return loaded
 
     async def _reloaded(self) -> list[str]:
         """Reload each worker; returns what failed."""
-        failed = []
+        failed, pinned = [], self._pinned
         for worker in list(self._workers.values()):
             try:
-                await worker.channel.call("reload")
+                await worker.channel.call("reload", pinned)
             except ConfigError as error:
                 failed.append(f"worker {worker.number} keeps what it had: {error}")
         return failed
+
+    @property
+    def _pinned(self) -> dict[str, Any] | None:
+        """The versions that workers load, as a frame has them."""
+        pinned = self._places.pinned
+        return None if pinned is None else asdict(pinned)
 
     async def _end(self) -> None:
         """End the workers as each ends alone, and then the encoder."""
@@ -315,5 +368,5 @@ class _Supervisor:
                     worker.send(signal.SIGKILL)
         for task in list(self._tasks):
             task.cancel()
-        if self._encoder is not None:
-            await self._encoder.close(seconds=_LAST_SECONDS)
+        for encoder in self._encoders.values():
+            await encoder.close(seconds=_LAST_SECONDS)

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from pydantic import TypeAdapter
 
-from prefill_router.errors import PrefillRouterError
+from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.api.channel import LONGEST_READ, Channel
 from prefill_router.gateway.api.server import (
     GatewayServer,
@@ -23,7 +23,7 @@ from prefill_router.gateway.api.server import (
     serving_log,
 )
 from prefill_router.gateway.forecast import pack_frame, receive_frame
-from prefill_router.gateway.runtime import Gateway, GatewayPaths, load
+from prefill_router.gateway.runtime import Gateway, GatewayPaths, ServedVersions, load
 from prefill_router.gateway.telemetry import PlainFamily
 
 PLACES = TypeAdapter(GatewayPaths)
@@ -46,8 +46,11 @@ class SupervisorLink:
     def join(self, gateway: Gateway, server: GatewayServer) -> None:
         """Tell the supervisor that this worker serves, and take its calls from now on."""
 
-        async def reload(_: Any) -> None:
-            await gateway.reload()
+        async def reload(pinned: Mapping[str, Any] | None) -> None:
+            versions = None if pinned is None else ServedVersions(**pinned)
+            loaded = await gateway.reload(pinned=versions)
+            if loaded.candidate_problems:
+                raise ConfigError(*loaded.candidate_problems)
 
         async def metrics(_: Any) -> list[PlainFamily]:
             return gateway.metrics.export()

@@ -25,4 +25,5 @@ from .selection import (
     TargetChooser as TargetChooser,
     decision_id as decision_id,
     policy_order as policy_order,
+    share_of as share_of,
 )

@@ -153,7 +153,7 @@ class Sessions:
             "key_call": self._loose_calls,
             "response": self._responses,
         }
-        self.on_entry: Callable[[AffinityPlace, Any], None] | None = None
+        self.on_entry: Callable[[AffinityPlace, Any], object] = lambda *_: None
 
     def __len__(self) -> int:
         return len(self._states.entries)
@@ -253,8 +253,7 @@ class Sessions:
 
     def _put(self, kind: AffinityKind, name: Hashable, value: Any) -> None:
         self._kinds[kind].put(name, value)
-        if self.on_entry is not None:
-            self.on_entry((kind, name), value)
+        self.on_entry((kind, name), value)
 
     def restore(self, rows: Iterable[SessionRow]) -> None:
         """Remember the answers in receipts, oldest first."""

@@ -59,6 +59,10 @@ class RouterParts(Protocol):
         """The targets and their prices."""
 
     @property
+    def fingerprint(self) -> str:
+        """A hash of the router; empty where there is none."""
+
+    @property
     def costs(self) -> CostEstimator:
         """The cost estimates of Equation 1."""
 
@@ -124,7 +128,7 @@ class Decider:
         pool: Pool | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        self._names = router.pool.names
+        self._names, self._has_router = router.pool.names, bool(router.fingerprint)
         _check(router, settings)
         self._routing = settings.routing
         self._costs = RequestCosts(router.costs)
@@ -150,7 +154,8 @@ class Decider:
         """Check what doesn't depend on a forecast; `finish` must follow."""
         barred = {} if question.named else self._candidates.barred(question)
         needs_forecast = (
-            not question.named
+            self._has_router
+            and not question.named
             and not question.previous_response_id
             and question.endpoint != "embeddings"
             and (self._others is None or self._others.settled(question) is None)
@@ -208,7 +213,9 @@ class Decider:
             return made if target == holder[0] else replace(made, deployment=holder[0])
         excluded = self._excluded(question, known, cannot)
         among = self._candidates.left(excluded)
-        if forecast is None and len(among) > 1:
+        if not self._has_router:
+            known = replace(known, fallback="no_router")
+        elif forecast is None and len(among) > 1:
             known = replace(known, fallback="no_text")  # the encoder read none
         if allowance.exhausted or (self._speeds is None and self._limited is None):
             chosen = self._chooser.choose(question, known, allowance, among, decision=decision)

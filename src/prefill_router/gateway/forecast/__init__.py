@@ -1,13 +1,13 @@
 """Forecasts: the router's encoder and predictor, in a process of their own.
 
-forecaster       the gateway's interface to forecasts: a cache and a queue, with deadlines
-queue            the queued requests, each prompt once, and which can be answered in time
-worker_process   starts, calls and ends the process
-shared_encoder   the same process, shared by several gateways over a Unix socket
-worker           the process itself, which forecasts a batch
-messages         the messages between the two
+forecaster        the gateway's interface to forecasts: a cache and a queue, with deadlines
+queue             the queued requests, each prompt once, and which can be answered in time
+encoder_process   starts, calls and ends the encoder's process
+shared_encoder    the same process, shared by several gateways over a Unix socket
+encoder_program   the process itself, which forecasts a batch
+messages          the messages between the two
 
-Importing this loads no torch; only the worker does.
+Importing this loads no torch; only the process does.
 """
 
 from prefill_router.lazy_imports import face

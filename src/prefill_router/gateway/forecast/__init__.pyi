@@ -1,7 +1,9 @@
+from .encoder_process import NoForecastError as NoForecastError
 from .forecaster import (
     Forecaster as Forecaster,
     ForecasterState as ForecasterState,
     ForecasterStats as ForecasterStats,
+    NoForecaster as NoForecaster,
 )
 from .messages import (
     FrameError as FrameError,
@@ -10,4 +12,3 @@ from .messages import (
     receive_frame as receive_frame,
 )
 from .shared_encoder import SharedEncoder as SharedEncoder
-from .worker_process import NoForecastError as NoForecastError

@@ -5,13 +5,19 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import Final, Literal, final
 
 from prefill_router.data import Prompt, prompt_key
 from prefill_router.errors import ConfigError
+from prefill_router.gateway.forecast.encoder_process import (
+    EncoderGoneError,
+    EncoderProcess,
+    NoForecastError,
+    start_encoder,
+)
 from prefill_router.gateway.forecast.messages import (
+    EncoderHello,
     FrameError,
-    WorkerHello,
     found_of,
     plain_options,
     plain_prompt,
@@ -22,17 +28,12 @@ from prefill_router.gateway.forecast.queue import (
     ForecastQueue,
 )
 from prefill_router.gateway.forecast.shared_encoder import EncoderConnection, connect_encoder
-from prefill_router.gateway.forecast.worker_process import (
-    EncoderGoneError,
-    NoForecastError,
-    WorkerProcess,
-    start_worker,
-)
 from prefill_router.remote import PathOrUrl, location
 from prefill_router.router import EncoderSources, Forecast
 
-ForecasterState = Literal["starting", "ready", "down", "closed"]
-"""`starting`: its process loads the encoder; `down`: it failed, and is restarted after a pause."""
+ForecasterState = Literal["starting", "ready", "down", "closed", "absent"]
+"""`starting`: its process loads the encoder; `down`: it failed, and is restarted after a pause;
+`absent`: there is no router."""
 
 
 @final
@@ -53,14 +54,14 @@ class ForecasterStats:
     """
 
     state: ForecasterState
-    waiting: int
-    under_way: int
-    batches: int
-    encoded: int
-    cache_hits: int
-    shared: int
-    restarts: int
-    busy_seconds: float
+    waiting: int = 0
+    under_way: int = 0
+    batches: int = 0
+    encoded: int = 0
+    cache_hits: int = 0
+    shared: int = 0
+    restarts: int = 0
+    busy_seconds: float = 0.0
 
     @property
     def mean_batch(self) -> float:
@@ -99,7 +100,7 @@ class ForecastCache:
             self._held.popitem(last=False)
 
 
-_Link = WorkerProcess | EncoderConnection
+_Link = EncoderProcess | EncoderConnection
 _log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 30.0
 _BATCH_CHARACTERS = 1_000_000
@@ -165,7 +166,7 @@ class Forecaster:
         self._start_seconds = start_seconds
         self._first_pause = self._pause = pause_seconds
         self._state: ForecasterState = "starting"
-        self._hello: WorkerHello | None = None
+        self._hello: EncoderHello | None = None
         self._link: _Link | None = None
         self._task: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
@@ -178,7 +179,7 @@ class Forecaster:
         return self._state
 
     @property
-    def hello(self) -> WorkerHello:
+    def hello(self) -> EncoderHello:
         """The process's first message: fingerprint, targets, encoders.
 
         Raises:
@@ -191,7 +192,7 @@ class Forecaster:
     @property
     def pid(self) -> int | None:
         """The process id of the encoder's own process; None where there is none."""
-        return self._link.pid if isinstance(self._link, WorkerProcess) else None
+        return self._link.pid if isinstance(self._link, EncoderProcess) else None
 
     def stats(self) -> ForecasterStats:
         """Counts for metrics."""
@@ -344,7 +345,7 @@ class Forecaster:
     async def _linked(self) -> _Link:
         if self._shared_path is not None:
             return await connect_encoder(self._shared_path, seconds=self._start_seconds)
-        return await start_worker(self._options, seconds=self._start_seconds)
+        return await start_encoder(self._options, seconds=self._start_seconds)
 
     async def _start_again(self) -> _Link:
         while True:
@@ -363,3 +364,30 @@ class Forecaster:
                 _log.error("the router's folder now has another router; reload the gateway")
                 await link.kill()
             self._state = "down"
+
+
+@final
+class NoForecaster:
+    """Stands in for a forecaster where there is no router, and has no process."""
+
+    state: Final = "absent"
+
+    def stats(self) -> ForecasterStats:
+        """Counts for metrics, all zero."""
+        return ForecasterStats(state=self.state)
+
+    async def forecast(self, prompt: Prompt, *, seconds: float) -> Forecast:
+        """Make no forecast.
+
+        Args:
+            prompt: Text or messages.
+            seconds: The deadline.
+
+        Raises:
+            NoForecastError: Always.
+        """
+        del prompt, seconds
+        raise NoForecastError("no_router")
+
+    async def close(self, *, seconds: float = 5.0) -> None:
+        """Do nothing."""

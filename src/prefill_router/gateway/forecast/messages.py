@@ -30,7 +30,7 @@ _REASONS: dict[str, FallbackReason] = {reason: reason for reason in FALLBACK_REA
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class WorkerHello:
+class EncoderHello:
     """The process's first message, sent once it is ready.
 
     Attributes:
@@ -52,7 +52,7 @@ class WorkerHello:
         return vars(self) | {"targets": list(self.targets), "encoders": list(self.encoders)}
 
     @classmethod
-    def from_dict(cls, value: Any) -> "WorkerHello":
+    def from_dict(cls, value: Any) -> "EncoderHello":
         """Read the result of `to_dict`.
 
         Raises:

@@ -1,7 +1,7 @@
 """One encoder's process that several gateways share, over a Unix socket.
 
 The owner starts the process and restarts it when it ends (`SharedEncoder`). Each gateway opens a
-connection (`EncoderConnection`), which takes the place of a `WorkerProcess`. The process encodes
+connection (`EncoderConnection`), which takes the place of a `EncoderProcess`. The process encodes
 what waits on all connections together (`serve_clients`). A connection that ends affects no other.
 """
 
@@ -18,17 +18,17 @@ from threading import Thread
 from typing import Any, BinaryIO, NamedTuple, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.gateway.forecast.encoder_process import (
+    EncoderGoneError,
+    EncoderProcess,
+    start_encoder,
+)
 from prefill_router.gateway.forecast.messages import (
+    EncoderHello,
     FrameError,
-    WorkerHello,
     pack_frame,
     read_frame,
     receive_frame,
-)
-from prefill_router.gateway.forecast.worker_process import (
-    EncoderGoneError,
-    WorkerProcess,
-    start_worker,
 )
 
 _log = logging.getLogger(__name__)
@@ -56,10 +56,10 @@ class SharedEncoder:
         self.path = path
         self._options, self._start_seconds = options, start_seconds
         self._place = socket.socket(socket.AF_UNIX)
-        self._link: WorkerProcess | None = None
+        self._link: EncoderProcess | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    async def start(self) -> WorkerHello:
+    async def start(self) -> EncoderHello:
         """Start the process, and return its first message once it is warm.
 
         Raises:
@@ -88,10 +88,10 @@ class SharedEncoder:
         if self._link is not None:
             await self._link.close(seconds=seconds)
 
-    async def _started(self) -> WorkerProcess:
-        return await start_worker(self._options, seconds=self._start_seconds, place=self._place)
+    async def _started(self) -> EncoderProcess:
+        return await start_encoder(self._options, seconds=self._start_seconds, place=self._place)
 
-    async def _watch(self, link: WorkerProcess) -> None:
+    async def _watch(self, link: EncoderProcess) -> None:
         fingerprint, pause = link.hello.fingerprint, _FIRST_PAUSE
         clock = asyncio.get_running_loop().time
         while True:
@@ -117,14 +117,14 @@ class SharedEncoder:
 
 @final
 class EncoderConnection:
-    """A connection to a shared encoder's process, used like a `WorkerProcess`.
+    """A connection to a shared encoder's process, used like a `EncoderProcess`.
 
     Attributes:
         hello: The process's first message.
         gone: Set once the connection has ended.
     """
 
-    hello: WorkerHello
+    hello: EncoderHello
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.gone = asyncio.Event()
@@ -182,7 +182,7 @@ async def connect_encoder(path: Path, *, seconds: float) -> EncoderConnection:
         async with asyncio.timeout(seconds):
             link = EncoderConnection(*await asyncio.open_unix_connection(path, limit=_BUFFER))
             try:
-                link.hello = WorkerHello.from_dict(await link.answer())
+                link.hello = EncoderHello.from_dict(await link.answer())
             finally:
                 if "hello" not in vars(link):
                     await link.close()
@@ -204,7 +204,7 @@ class _Waiting(NamedTuple):
 def serve_clients(
     place: socket.socket,
     source: BinaryIO,
-    hello: WorkerHello,
+    hello: EncoderHello,
     forecast: Callable[[list[Any]], tuple[list[Any], float]],
     *,
     works: Callable[[], bool],
@@ -284,7 +284,7 @@ def _batch(
 
 
 def _attend(
-    client: socket.socket, hello: WorkerHello, waiting: "SimpleQueue[_Waiting | None]"
+    client: socket.socket, hello: EncoderHello, waiting: "SimpleQueue[_Waiting | None]"
 ) -> None:
     """Answer one connection until it ends."""
     answer: SimpleQueue[dict[str, Any]] = SimpleQueue()

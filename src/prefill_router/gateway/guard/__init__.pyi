@@ -1,8 +1,10 @@
 from .admission import (
     FREE_BODY as FREE_BODY,
     KEY as KEY,
+    LEAVE as LEAVE,
     Guard as Guard,
     GuardedSend as GuardedSend,
+    Leave as Leave,
     address_of as address_of,
 )
 from .checks import (

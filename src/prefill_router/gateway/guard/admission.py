@@ -33,6 +33,8 @@ KEY = "prefill_router.key"
 """The scope entry with a request's `ClientKey`; None where it has none."""
 FREE_BODY = "prefill_router.free_body"
 """The scope entry with the function to call once the body is no longer needed."""
+LEAVE = "prefill_router.leave"
+"""The scope entry with the function that ends the request as far as its key's limits count it."""
 _BODY_SECONDS = 60.0
 _SHORT = 2**16  # bytes; the most for bodies outside `/v1`, which aren't limited under load
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -98,9 +100,10 @@ class GuardedSend:
         await self._send(message)
 
 
-SharedAdmission = Callable[[ClientKey, GuardedSend], AbstractAsyncContextManager[None]]
-"""Admits a request by the limits that replicas share for its key, until the block ends; it raises
-as `KeyLimits.enter`."""
+Leave = Callable[[], None]
+SharedAdmission = Callable[[ClientKey, GuardedSend], AbstractAsyncContextManager[Leave]]
+"""Admits a request by the limits that replicas share for its key, until the block ends or what it
+yields is called; it raises as `KeyLimits.enter`."""
 
 
 @final
@@ -213,7 +216,7 @@ class Guard:
             return
         if self.admit_shared is not None:
             held = BodyReservation(self._body_budget)
-            async with self.admit_shared(key, reply):
+            async with self.admit_shared(key, reply) as scope[LEAVE]:
                 await self._pass(scope, receive, reply, most, held)
             return
         self._key_limits.enter(key)
@@ -284,7 +287,7 @@ def _unknown(has_one: bool) -> RefusalError:
 
 Access = Literal["free", "key", "admin"]
 _FREE = frozenset({"/", "/health", "/ready", "/favicon.ico"})
-_ADMIN = ("/metrics", "/page/api", "/admin")
+_ADMIN = ("/metrics", "/page/api", "/admin", "/v1/savings")
 
 
 def asks_a_target(path: str) -> bool:
@@ -294,8 +297,6 @@ def asks_a_target(path: str) -> bool:
 
 def access_of(path: str) -> Access:
     """The access that a path needs where there are keys; unknown paths need a key."""
-    if path.startswith("/v1/"):
-        return "key"
     if any(path == part or path.startswith(f"{part}/") for part in _ADMIN):
         return "admin"
     return "free" if path in _FREE or path.startswith("/page/") else "key"

@@ -11,6 +11,7 @@ keys:
     targets: [small, large]
     admin: true
     expires: 2027-01-31
+    learning: false
 """
 
 import importlib.util
@@ -60,6 +61,7 @@ class ClientKey(BaseModel):
         targets: The targets that it may use; None for all.
         admin: Whether it may also read metrics and the page's numbers, and change settings.
         expires: When it expires; a date means the end of that day (UTC). None for never.
+        learning: Whether its requests may be kept for the next router to learn from.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -73,6 +75,7 @@ class ClientKey(BaseModel):
     targets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     admin: StrictBool = False
     expires: datetime | None = None
+    learning: StrictBool = True
 
     @field_validator("sha256")
     @classmethod

@@ -4,4 +4,5 @@ from .config import (
     import_config as import_config,
 )
 from .gateway_client import SpentError as SpentError
+from .providers import KNOWN as KNOWN, KnownProvider as KnownProvider
 from .strategy import PrefillRouterStrategy as PrefillRouterStrategy

@@ -125,6 +125,15 @@ class Timings(TypedDict):
     total: float
 
 
+class InsteadView(TypedDict):
+    """What a request would have cost at the baseline, with its 95 % interval where known."""
+
+    baseline: str
+    cost: float
+    low: float | None
+    high: float | None
+
+
 class DecisionDetail(TypedDict):
     """Everything about one decision.
 
@@ -138,6 +147,7 @@ class DecisionDetail(TypedDict):
         tokens: Token counts of the answer.
         timings: The times of the request.
         router: The fingerprint of the router that decided; empty where none did.
+        version: Its version, for people; None where it has none.
         policy: The kind of its policy; empty where no router decided.
         policy_target: The target that the policy alone would have chosen; None without a forecast.
         lam_asked: The requested trade-off, before budgets.
@@ -146,6 +156,7 @@ class DecisionDetail(TypedDict):
         input_tokens: Estimated input tokens of the whole request.
         in_session: Whether it belongs to a conversation.
         key: The name of the client's key; None where the gateway has no keys.
+        instead: What it would have cost at the baseline; None where that isn't known.
     """
 
     decision: DecisionRow
@@ -157,6 +168,7 @@ class DecisionDetail(TypedDict):
     tokens: Tokens
     timings: Timings
     router: str
+    version: str | None
     policy: str
     policy_target: str | None
     lam_asked: float | None
@@ -165,3 +177,4 @@ class DecisionDetail(TypedDict):
     input_tokens: int
     in_session: bool
     key: str | None
+    instead: InsteadView | None

@@ -6,17 +6,18 @@ import time
 from typing import TYPE_CHECKING, final
 
 from prefill_router import __version__
-from prefill_router.errors import StoreError
+from prefill_router.errors import DataError, StoreError
 from prefill_router.gateway.page import views
 from prefill_router.gateway.page.decision_shapes import DecisionDetail, Decisions
+from prefill_router.gateway.page.savings_shapes import SavingsPanel, savings_view
 from prefill_router.gateway.page.shapes import (
-    BudgetView,
     CurveView,
     DriftView,
     FeatureDrift,
     LamSet,
     MinuteView,
     Overview,
+    SharedView,
     Spend,
     Targets,
     Timeline,
@@ -60,14 +61,16 @@ class PageNumbers:
         return Overview(
             state="degraded" if worse and state == "ready" else state,
             problems=[*(check["note"] for check in checks.values() if "note" in check), *worse],
-            router=light.fingerprint,
-            policy=light.policy.kind,
+            router=light.fingerprint or None,
+            serving=str(gateway.live.loaded.served) if gateway.has_versions else None,
+            policy=light.policy.kind if light.fingerprint else None,
             encoder=", ".join(light.encoders) or None,
             lam=gateway.lam_left,
             lam_set=gateway.lam,
             lam_configured=gateway.settings.routing.lam,
             requests_last_hour=latest.requests_last_hour(),
             fallback_share=gateway.fallbacks.report().share,
+            shared=gateway.shared and views.pick(SharedView, {}, gateway.shared),
             uptime_seconds=time.time() - gateway.began,
             version=__version__,
         )
@@ -138,7 +141,9 @@ class PageNumbers:
             url = self._receipts_url()
             found = await asyncio.to_thread(lambda: [*read_receipts(url, ids=[id])])
             receipt = found[0] if found else None
-        return None if receipt is None else views.detail(receipt)
+        if receipt is None:
+            return None
+        return views.detail(receipt, await self._gateway.savings.of_request(receipt))
 
     async def spend(self) -> Spend:
         """What was spent, and what remains of the budgets."""
@@ -148,16 +153,21 @@ class PageNumbers:
                 self._spend = (now, await self._summed(now))
             return self._spend[1]
 
+    async def savings(self) -> SavingsPanel:
+        """What routing saved in the last seven days."""
+        try:
+            found = await self._gateway.savings.since()
+        except DataError as error:
+            return SavingsPanel(problem=str(error), savings=None)
+        return SavingsPanel(problem=None, savings=savings_view(found))
+
     async def _summed(self, now: float) -> Spend:
         url = self._receipts_url()
         hour, day = now - _HOUR, now - now % _DAY
         return Spend(
             hour=views.spend(await asyncio.to_thread(summary, url, hour), hour),
             day=views.spend(await asyncio.to_thread(summary, url, day), day),
-            budgets=[
-                views.pick(BudgetView, {"resets_at": now + state.seconds_left}, state, state.budget)
-                for state in self._gateway.budgets.states(now)
-            ],
+            budgets=[views.budget(state, now) for state in self._gateway.budgets.states(now)],
         )
 
     def _receipts_url(self) -> str:

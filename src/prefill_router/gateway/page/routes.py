@@ -17,6 +17,7 @@ from starlette.routing import Route
 from prefill_router.errors import PrefillRouterError
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.page.decision_shapes import DecisionDetail, Decisions
+from prefill_router.gateway.page.savings_shapes import SavingsPanel
 from prefill_router.gateway.page.shapes import (
     CurveView,
     DriftView,
@@ -68,6 +69,10 @@ class PageSource(Protocol):
         """What was spent, and what remains of the budgets."""
         ...
 
+    async def savings(self) -> SavingsPanel:
+        """What routing saved in the last seven days."""
+        ...
+
     async def curve(self) -> CurveView:
         """The accuracy-cost curve of the recorded traffic; at most about 200 points."""
         ...
@@ -110,6 +115,7 @@ def page_routes(source: PageSource) -> list[Route]:
         _route("decisions", lambda request: _decisions(source, request)),
         _route("decisions/{id}", lambda request: _decision(source, request)),
         _route("spend", lambda _: source.spend()),
+        _route("savings", lambda _: source.savings()),
         _route("curve", lambda _: source.curve()),
         _route("whatif", lambda request: source.whatif(_lam(request.query_params.get("lam")))),
         _route("targets", lambda _: source.targets()),

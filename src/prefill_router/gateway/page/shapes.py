@@ -13,6 +13,18 @@ State = Literal["ready", "degraded", "not_ready"]
 Breaker = Literal["closed", "half_open", "open"]
 
 
+class SharedView(TypedDict):
+    """State that replicas share.
+
+    Attributes:
+        replicas: How many there are.
+        away_since: Since when the shared database can't be used; None if it can.
+    """
+
+    replicas: int
+    away_since: float | None
+
+
 class Overview(TypedDict):
     """The gateway's state at the top of the page.
 
@@ -20,6 +32,7 @@ class Overview(TypedDict):
         state: Whether it works as it should.
         problems: The problems, one sentence each; empty when ready.
         router: The router's fingerprint; None where none is loaded.
+        serving: The versions that serve; None where the router has none.
         policy: The kind of its policy; None where no router is loaded.
         encoder: The encoder's name; None where no router is loaded.
         lam: The trade-off of a request that gives none, after budgets.
@@ -28,6 +41,7 @@ class Overview(TypedDict):
         requests_last_hour: Requests in the last hour.
         fallback_share: The share of the last minute's decisions that needed a forecast and had
             none.
+        shared: What is shared with other replicas; None for a gateway by itself.
         uptime_seconds: Time since the process started.
         version: The version of this package.
     """
@@ -35,6 +49,7 @@ class Overview(TypedDict):
     state: State
     problems: list[str]
     router: str | None
+    serving: str | None
     policy: str | None
     encoder: str | None
     lam: float
@@ -42,6 +57,7 @@ class Overview(TypedDict):
     lam_configured: float
     requests_last_hour: int
     fallback_share: float
+    shared: SharedView | None
     uptime_seconds: float
     version: str
 
@@ -216,6 +232,7 @@ class BudgetView(TypedDict):
         soften_from: The spent share from which on lam is lowered.
         stop: Whether requests are refused once it is spent.
         resets_at: When the next window begins.
+        leased: What is left of this replica's lease; None for a gateway by itself.
     """
 
     key: str | None
@@ -225,6 +242,7 @@ class BudgetView(TypedDict):
     soften_from: float
     stop: bool
     resets_at: float
+    leased: float | None
 
 
 class Spend(TypedDict):

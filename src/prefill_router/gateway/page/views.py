@@ -7,10 +7,12 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from prefill_router.client import Usage
+from prefill_router.gateway.decide import BudgetState
 from prefill_router.gateway.page.decision_shapes import (
     AttemptView,
     DecisionDetail,
     DecisionRow,
+    InsteadView,
     Stretch,
     SwitchPoint,
     TargetView,
@@ -18,6 +20,7 @@ from prefill_router.gateway.page.decision_shapes import (
     Tokens,
 )
 from prefill_router.gateway.page.shapes import (
+    BudgetView,
     CurvePoint,
     CurveView,
     KeySpend,
@@ -30,7 +33,13 @@ from prefill_router.gateway.page.shapes import (
     WhatIf,
 )
 from prefill_router.gateway.proxy import Breakers
-from prefill_router.gateway.receipts import ReceiptsSummary, Recorded, explain
+from prefill_router.gateway.receipts import (
+    ReceiptsSummary,
+    Recorded,
+    RequestSaving,
+    explain,
+    version_of,
+)
 from prefill_router.gateway.records import Receipt
 from prefill_router.targets import Pool
 
@@ -53,6 +62,13 @@ def pick(shape: type[Shape], known: Mapping[str, Any], *sources: object) -> Shap
     return cast("Shape", found)
 
 
+def budget(state: BudgetState, now: float) -> BudgetView:
+    """What remains of a budget, and of its lease where replicas share it."""
+    leased = max(0.0, state.leased) if math.isfinite(state.leased) else None
+    known = {"resets_at": now + state.seconds_left, "leased": leased}
+    return pick(BudgetView, known, state, state.budget)
+
+
 def row(receipt: Receipt) -> DecisionRow:
     """One row of the list of recent decisions."""
     choice, outcome = receipt.choice, receipt.outcome
@@ -69,7 +85,7 @@ def row(receipt: Receipt) -> DecisionRow:
     )
 
 
-def detail(receipt: Receipt) -> DecisionDetail:
+def detail(receipt: Receipt, instead: RequestSaving | None = None) -> DecisionDetail:
     """Everything about one decision."""
     choice, outcome, usage = receipt.choice, receipt.outcome, receipt.outcome.usage or Usage()
     explanation = explain(receipt)
@@ -100,6 +116,8 @@ def detail(receipt: Receipt) -> DecisionDetail:
                 total=outcome.total_seconds,
             ),
             "in_session": choice.session is not None,
+            "version": version_of(receipt),
+            "instead": None if instead is None else pick(InsteadView, {}, instead),
         },
         *(receipt, choice),
     )

@@ -108,6 +108,7 @@ _FIELDS = {
     _PREFIX + b"allow": "allow",
     _PREFIX + b"exclude": "exclude",
     _PREFIX + b"scored": "scored",
+    _PREFIX + b"learn": "learn",
     SESSION_HEADER.encode(): "session",
 }
 
@@ -124,6 +125,7 @@ class RoutingPreferences:
         exclude: These targets must not answer, even where they are allowed.
         session: The client's name of the conversation.
         scored: The part of the request that the encoder reads.
+        learn: Whether the request may be kept for the next router to learn from.
     """
 
     lam: float | None = None
@@ -132,6 +134,7 @@ class RoutingPreferences:
     exclude: frozenset[str] = frozenset()
     session: str | None = None
     scored: Scored | None = None
+    learn: bool = True
 
 
 NO_PREFERENCES = RoutingPreferences()
@@ -210,7 +213,19 @@ def _session(header: _Header) -> str | None:
     return header.text or None
 
 
-_READERS = {"lam": _lam, "max_cost": _max_cost, "scored": _scored, "session": _session}
+def _learn(header: _Header) -> bool:
+    if header.text not in ("yes", "no"):
+        raise header.wrong("must be yes or no")
+    return header.text == "yes"
+
+
+_READERS = {
+    "lam": _lam,
+    "max_cost": _max_cost,
+    "scored": _scored,
+    "session": _session,
+    "learn": _learn,
+}
 
 
 def _names(header: _Header, targets: Collection[str]) -> frozenset[str]:
@@ -264,17 +279,10 @@ HOP_BY_HOP = frozenset(
 )
 """Hop-by-hop headers (RFC 9110, section 7.6.1), and those with credentials for proxies."""
 _PASSED = frozenset(
-    {
-        b"anthropic-version",
-        b"anthropic-beta",
-        b"user-agent",
-        b"idempotency-key",
-        b"http-referer",
-        b"x-title",
-        b"accept",
-        b"traceparent",
-        b"tracestate",
-    }
+    (
+        *(b"anthropic-version", b"anthropic-beta", b"user-agent", b"idempotency-key"),
+        *(b"http-referer", b"x-title", b"accept", b"traceparent", b"tracestate"),
+    )
 )
 _PASSED_PREFIXES = (b"openai-", b"x-stainless-")
 _NEVER_PASSED = HOP_BY_HOP | {

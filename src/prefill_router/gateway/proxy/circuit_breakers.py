@@ -43,7 +43,7 @@ class Breakers:
     ) -> None:
         self._most, self.seconds, self._clock = failures, seconds, clock
         self._breakers: dict[str, _Breaker] = {}
-        self.changed: Callable[[str], None] | None = None
+        self.changed: Callable[[str], object] = lambda _: None
         self.claim: Callable[[str], Awaitable[bool]] | None = None
         self._deployments: Mapping[str, Sequence[str]] = {}
 
@@ -158,21 +158,18 @@ class Breakers:
                 _log.warning(_OPENED, target, breaker.failures, self.seconds)
             breaker.opened_at, breaker.tried_at = self._clock(), None
             breaker.opened += 1
-            if self.changed is not None:
-                self.changed(target)
+            self.changed(target)
 
     def released(self, target: str) -> None:
         """Record a call that ended without saying anything about the target; another may try."""
         breaker = self._breakers.get(target)
         if breaker is not None and breaker.tried_at is not None:
             breaker.tried_at = None
-            if self.changed is not None:
-                self.changed(target)
+            self.changed(target)
 
     def _close(self, target: str, breaker: _Breaker) -> None:
         was_open = breaker.opened_at is not None
         breaker.opened_at = breaker.tried_at = None
         if was_open:
             _log.warning("%s answers again", target)
-            if self.changed is not None:
-                self.changed(target)
+            self.changed(target)

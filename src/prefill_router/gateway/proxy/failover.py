@@ -171,7 +171,9 @@ async def _open_plain(
 async def _open_stream(
     call: ForwardRequest, arrival: ResponseStream, key: str | None
 ) -> OpenResponse:
-    watch = StreamObserver(call.endpoint, leave_out_usage=call.usage_added, secret=key)
+    watch = StreamObserver(
+        call.endpoint, leave_out_usage=call.usage_added, secret=key, answer=call.answer
+    )
     facts, held, length = watch.facts, list[bytes](), 0
     while not watch.is_open:
         piece = await arrival.piece()

@@ -201,6 +201,8 @@ class ProxyCall:
         self._client.check()
         self._first_byte = self._clock()
         self._track.end("answered", status=answer.status)
+        if self._call.answer is not None:
+            self._call.answer.take(answer.body)
         await self._finish("answered", answer.status)
         await self._send(answer.status, answer.headers, answer.body)
 

@@ -19,6 +19,7 @@ from prefill_router.client import (
     without_key,
 )
 from prefill_router.gateway.errors import BrokenResponseError
+from prefill_router.gateway.samples import AnswerText
 from prefill_router.targets import Endpoint
 
 _BYTES_PER_TOKEN = 4
@@ -275,6 +276,7 @@ class StreamObserver(WholeLines):
         endpoint: The endpoint.
         leave_out_usage: Whether to drop the event that has only token counts.
         secret: The target's key.
+        answer: Takes the answer's text; None where it isn't kept.
 
     Attributes:
         facts: What has been read.
@@ -283,9 +285,15 @@ class StreamObserver(WholeLines):
     """
 
     def __init__(
-        self, endpoint: Endpoint, *, leave_out_usage: bool, secret: str | None = None
+        self,
+        endpoint: Endpoint,
+        *,
+        leave_out_usage: bool,
+        secret: str | None = None,
+        answer: AnswerText | None = None,
     ) -> None:
         super().__init__()
+        self._answer = answer
         self.facts = ResponseMetadata(endpoint, secret=secret)
         self._key_forms = forms_of_key(secret)
         self.is_open = self.is_malformed = False
@@ -373,6 +381,8 @@ class StreamObserver(WholeLines):
             return False
         self._last = data
         self.facts.count_event(data)
+        if self._answer is not None:
+            self._answer.take_event(data)
         if self.is_open and self._event != b"error" and not self._telling.search(data):
             return False
         return self._take(data, hold=True)

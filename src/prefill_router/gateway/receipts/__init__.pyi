@@ -9,6 +9,20 @@ from .explanation import (
     decide_again as decide_again,
     explain as explain,
     scale_details as scale_details,
+    version_details as version_details,
+    version_of as version_of,
+)
+from .labels import (
+    AnswerLabel as AnswerLabel,
+    LearningRow as LearningRow,
+    SampleDraft as SampleDraft,
+    SampledRequest as SampledRequest,
+    SideAnswer as SideAnswer,
+    SideQuestions as SideQuestions,
+    learning_insert as learning_insert,
+    open_learning as open_learning,
+    read_learning as read_learning,
+    write_learning as write_learning,
 )
 from .postgres import postgres_options as postgres_options, unreachable as unreachable
 from .reader import (
@@ -20,6 +34,7 @@ from .reader import (
     recent as recent,
     scored_receipts as scored_receipts,
     sessions_since as sessions_since,
+    since_time as since_time,
     spend_since as spend_since,
 )
 from .receipt_replay import (
@@ -38,13 +53,36 @@ from .receipt_summary import (
     TargetTotals as TargetTotals,
     summary as summary,
 )
+from .repeated_request import RepeatedRequest as RepeatedRequest
 from .replay_figure import write_picture as write_picture
 from .replay_table import (
     ExpectedCurve as ExpectedCurve,
     Recorded as Recorded,
     ReplayPoint as ReplayPoint,
 )
-from .rows import Feedback as Feedback, as_kept as as_kept, prompt_of as prompt_of
+from .retention import purge as purge
+from .rows import (
+    Feedback as Feedback,
+    ReceiptColumn as ReceiptColumn,
+    as_kept as as_kept,
+    prompt_of as prompt_of,
+)
+from .sample_labels import (
+    LabelledSample as LabelledSample,
+    combined as combined,
+    labelled_samples as labelled_samples,
+)
+from .savings import (
+    RequestSaving as RequestSaving,
+    Savings as Savings,
+    request_saving as request_saving,
+    savings_since as savings_since,
+)
+from .savings_sums import (
+    Deduction as Deduction,
+    SavingsEstimate as SavingsEstimate,
+    read_costs as read_costs,
+)
 from .session_replay import replay_sessions as replay_sessions
 from .store import (
     DownError as DownError,

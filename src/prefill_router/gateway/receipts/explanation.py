@@ -14,6 +14,7 @@ import numpy as np
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.receipts.rows import Feedback
+from prefill_router.gateway.receipts.savings import RequestSaving
 from prefill_router.gateway.records import PredictedWaits, Receipt, RoutingDecision
 from prefill_router.gateway.types import FallbackReason, OutcomeKind, Reason
 from prefill_router.policy import Cascade, Policy, from_dict
@@ -37,6 +38,7 @@ _FALLBACKS: Mapping[FallbackReason, str] = {
     "unreadable": "the encoder can't read this prompt",
     "novel": "the request is unlike the router's training data",
     "no_text": "there was no text to read",
+    "no_router": "there was no router yet, so the default target answered",
 }
 _OUTCOMES: Mapping[OutcomeKind, str] = {
     "answered": "answered",
@@ -83,17 +85,19 @@ class Explanation:
         decision: The policy's decision, computed again with its path over lam; None where the
             receipt lacks the forecast, the policy or the cost scale.
         feedback: The latest score of each source.
+        instead: What the request would have cost at a baseline; None where unknown.
     """
 
     receipt: Receipt
     targets: tuple[TargetLine, ...]
     decision: Decision | None
     feedback: tuple[Feedback, ...]
+    instead: RequestSaving | None = None
 
     def sentences(self) -> list[str]:
         """Sentences on what happened and why."""
         receipt, choice, outcome = self.receipt, self.receipt.choice, self.receipt.outcome
-        when = datetime.fromtimestamp(receipt.at, UTC).isoformat(sep=" ", timespec="milliseconds")
+        when = _utc(receipt.at)
         asked = f"{choice.id}: {receipt.endpoint} for {receipt.requested}, {when}"
         by = outcome.deployment or outcome.target
         who = f" by {by}" if by and outcome.kind == "answered" else ""
@@ -104,7 +108,9 @@ class Explanation:
         return [asked, end, why, *self._more()]
 
     def _more(self) -> list[str]:
-        choice, lines = self.receipt.choice, []
+        choice, lines = self.receipt.choice, list[str]()
+        if (version := version_of(self.receipt)) is not None:
+            lines.append(f"decided by {version}")
         if choice.lam is not None:
             by = "" if self.receipt.policy == "lambda" else f" by the policy {self.receipt.policy}"
             asked = choice.lam_asked
@@ -113,13 +119,14 @@ class Explanation:
             lines.append(f"lam = {choice.lam:g}{by}{less}")
         if choice.policy_target not in (None, choice.target):
             lines.append(f"the policy alone would have chosen {choice.policy_target}")
-        lines += _waiting(choice)
+        lines += [*_waiting(choice), *_sharing(self.receipt)]
         if self.decision is not None:
             below, above = self.decision.changes_below, self.decision.changes_above
             if below is not None:
                 lines.append(f"at lam = {below.lam_to:.4f} and below: {below.target}")
             if above is not None:
                 lines.append(f"above lam = {above.lam_from:.4f}: {above.target}")
+        lines += [] if self.instead is None else [self.instead.sentence()]
         lines += [f"feedback of {f.source}: {f.score:g}" for f in self.feedback]
         return lines
 
@@ -135,8 +142,13 @@ class Explanation:
             "in_words": self.sentences(),
             "targets": [asdict(line) for line in self.targets],
             "policy_alone": None if self.decision is None else self.decision.to_dict(),
+            "instead": None if self.instead is None else asdict(self.instead),
             "feedback": [asdict(feedback) for feedback in self.feedback],
         }
+
+
+def _utc(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="milliseconds")
 
 
 def _plain(value: Any) -> Any:
@@ -160,8 +172,27 @@ def _waiting(choice: RoutingDecision) -> Iterator[str]:
         yield f"without headroom in their rate limits: {', '.join(choice.limited)}"
 
 
-def explain(receipt: Receipt, feedback: Sequence[Feedback] = ()) -> Explanation:
-    """Explain why a request went to its target."""
+def _sharing(receipt: Receipt) -> Iterator[str]:
+    """What the gateway shared with other replicas at the end of the request."""
+    match receipt.details.get("shared"):
+        case [int() as replicas, leased, away_since]:
+            yield f"shared by {replicas} replicas: budgets, limits of keys, conversations, breakers"
+            if leased is not None:
+                yield f"left of this replica's lease of the budget: ${leased:.4g}"
+            if away_since is not None:
+                yield f"cut off from the shared database since {_utc(away_since)}"
+
+
+def explain(
+    receipt: Receipt, feedback: Sequence[Feedback] = (), *, instead: RequestSaving | None = None
+) -> Explanation:
+    """Explain why a request went to its target.
+
+    Args:
+        receipt: The request.
+        feedback: The latest score of each source.
+        instead: What it would have cost at a baseline; see `request_saving`.
+    """
     choice = receipt.choice
     decision = decide_again(receipt)
     scores = {} if decision is None else decision.score
@@ -179,7 +210,13 @@ def explain(receipt: Receipt, feedback: Sequence[Feedback] = ()) -> Explanation:
         )
         for name in names
     )
-    return Explanation(receipt=receipt, targets=lines, decision=decision, feedback=tuple(feedback))
+    return Explanation(
+        receipt=receipt,
+        targets=lines,
+        decision=decision,
+        feedback=tuple(feedback),
+        instead=instead,
+    )
 
 
 def decide_again(receipt: Receipt) -> Decision | None:
@@ -209,11 +246,27 @@ def decide_again(receipt: Receipt) -> Decision | None:
 
 
 _SCALE, _POLICY, _SESSIONS, _CACHE = "scale", "policy", "sessions", "cache"
+_VERSION = "version"
 
 
 def scale_details(scale: CostScale, policy: Policy) -> dict[str, Any]:
     """The `details` of a receipt: the cost scale of Equation 2, and the policy's options."""
     return {_SCALE: [scale.low, scale.high], _POLICY: policy.to_dict()}
+
+
+def version_details(version: str | None, share: float | None) -> dict[str, Any]:
+    """The `details` of a receipt: the version that decided, and a candidate's share."""
+    return {} if version is None else {_VERSION: [version, share]}
+
+
+def version_of(receipt: Receipt) -> str | None:
+    """The version that decided, for people; None where the receipt has none."""
+    match receipt.details.get(_VERSION):
+        case [str() as version, None]:
+            return f"version {version}"
+        case [str() as version, int() | float() as share]:
+            return f"version {version} (candidate, {100 * share:g} % of conversations)"
+    return None
 
 
 @final

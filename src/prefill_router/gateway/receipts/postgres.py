@@ -5,18 +5,16 @@ reason in our own words.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 from prefill_router.errors import ConfigError, StoreError
-from prefill_router.gateway.receipts.rows import Kind
 from prefill_router.gateway.receipts.store import DownError, RowError, Statement, Store, T
 from prefill_router.lazy_imports import optional_imports
 
 if TYPE_CHECKING:
     import psycopg
 
-_TYPES: Mapping[Kind, str] = {"text": "TEXT", "real": "DOUBLE PRECISION", "integer": "BIGINT"}
-_TABLES = "SELECT name FROM unnest(ARRAY[{}]) AS name WHERE to_regclass(name) IS NOT NULL"
 _CONNECT_SECONDS, _STATEMENT_SECONDS = 5, 15
 _LOCK = 7_346_512
 """An advisory lock for making the tables, so that gateways that start together don't collide."""
@@ -24,6 +22,7 @@ _REASONS: Mapping[str, str] = {
     "Connection refused": "connection refused",
     "authentication failed": "user or password refused",
     "no password supplied": "it needs a password, give one in PGPASSWORD",
+    "prepared statement": "a pooler mixes up prepared statements; connect directly",
     "does not exist": "no such user or database",
     "No such file": "no server at that socket",
     "timeout expired": "no answer in time",
@@ -43,6 +42,11 @@ _REASONS: Mapping[str, str] = {
 @final
 class PostgresStore(Store):
     """A PostgreSQL database; a lost connection is opened again on the next use."""
+
+    types = MappingProxyType({"text": "TEXT", "real": "DOUBLE PRECISION", "integer": "BIGINT"})
+    tables_query = "SELECT name FROM unnest(ARRAY[{}]) AS name WHERE to_regclass(name) IS NOT NULL"
+    json_number = "CAST(CAST({} AS json) ->> CAST(? AS TEXT) AS DOUBLE PRECISION)"
+    lock_tables = (f"SELECT pg_advisory_xact_lock({_LOCK})",)
 
     def __init__(self, url: str, *, create: bool = True) -> None:
         with optional_imports("a receipts URL of PostgreSQL"):
@@ -67,14 +71,10 @@ class PostgresStore(Store):
             self._connection = self._psycopg.connect(**self._options, prepare_threshold=None)
             self._connection.execute(f"SET statement_timeout = '{_STATEMENT_SECONDS}s'".encode())
             if not self._prepared:
-                self._connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})".encode())
                 run = self._connection.execute
-                self._prepare(
-                    lambda statement: run(statement.encode()),
-                    tables=_TABLES,
-                    types=_TYPES,
-                    create=self._create,
-                )
+                for statement in self.lock_tables:
+                    run(statement.encode())
+                self._prepare(lambda statement: run(statement.encode()), create=self._create)
             self._connection.commit()
         except self._psycopg.Error as error:
             self.close()  # otherwise it would be reused as if it were ready

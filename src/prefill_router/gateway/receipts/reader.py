@@ -1,12 +1,16 @@
 """Reads receipts: whole ones, and the parts that the gateway needs when it starts."""
 
 import math
+import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, final
 
+from prefill_router.errors import DataError
 from prefill_router.gateway.receipts.rows import NAMES, Feedback, from_row, named_values
 from prefill_router.gateway.receipts.store import FEEDBACK, RECEIPTS, Store, open_store
 from prefill_router.gateway.records import Receipt
@@ -14,6 +18,8 @@ from prefill_router.gateway.types import OutcomeKind
 
 Conditions = list[tuple[str, list[Any]]]
 """SQL conditions joined by AND, each with the values of its `?`."""
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400}
+_AGO = re.compile(r"(\d{1,9})([mhd])")
 _PAGE = 500
 """Rows per page; short pages keep transactions short."""
 
@@ -58,6 +64,27 @@ class SessionTurn:
     response_id: str | None
     key: str | None = None
     deployment: str | None = None
+
+
+def since_time(text: str) -> float:
+    """The time that a text means, in seconds since 1970.
+
+    Args:
+        text: `90m`, `24h`, `7d`, or a date or time in ISO 8601, UTC unless it says otherwise.
+
+    Raises:
+        DataError: It isn't a time.
+    """
+    ago = _AGO.fullmatch(text)
+    if ago:
+        return time.time() - int(ago[1]) * _SECONDS[ago[2]]
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise DataError(
+            f"{text!r} isn't a time; give 90m, 24h, 7d, or a date or time such as 2026-11-22T08:30"
+        ) from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def read_receipts(
@@ -218,19 +245,25 @@ def pages(
     columns: Sequence[str],
     given: Conditions,
     *,
+    table: str = RECEIPTS,
+    order: Sequence[str] = ("at", "id"),
     limit: int | None = None,
     newest_first: bool = False,
 ) -> Iterator[tuple[Any, ...]]:
-    """Read rows in order of (time, id), page by page; `columns` must have both."""
-    time, identity = columns.index("at"), columns.index("id")
+    """Read rows page by page, in an order that is unique and begins with `at`.
+
+    `columns` must have those of the order.
+    """
+    places = [columns.index(name) for name in order]
     sign, direction, begin = ("<", "DESC", "at < ?") if newest_first else (">", "ASC", "at >= ?")
+    ordered, marks = ", ".join(f"{name} {direction}" for name in order), ", ".join("?" * len(order))
     clauses, left = list(given), math.inf if limit is None else limit
     while left > 0:
         size = int(min(_PAGE, left))
         where = " AND ".join(clause for clause, _ in clauses) or "1 = 1"
         rows = store.select(
-            f"SELECT {', '.join(columns)} FROM {RECEIPTS} WHERE {where} "
-            f"ORDER BY at {direction}, id {direction} LIMIT {size}",
+            f"SELECT {', '.join(columns)} FROM {table} WHERE {where} ORDER BY {ordered} "
+            f"LIMIT {size}",
             [value for _, values in clauses for value in values],
         )
         yield from rows
@@ -239,4 +272,5 @@ def pages(
         left -= size
         # It replaces the time bound: with both, SQLite would scan from the bound for every page.
         clauses = [clause for clause in given if clause[0] != begin]
-        clauses.append((f"(at, id) {sign} (?, ?)", [rows[-1][time], rows[-1][identity]]))
+        last = [rows[-1][place] for place in places]
+        clauses.append((f"({', '.join(order)}) {sign} ({marks})", last))

@@ -9,6 +9,7 @@ from typing import Any, final
 from prefill_router.gateway.receipts.reader import Conditions, pages
 from prefill_router.gateway.receipts.rows import named_values
 from prefill_router.gateway.receipts.store import RECEIPTS, Store, open_store
+from prefill_router.gateway.records import cost_elsewhere
 
 _UNKNOWN = "sum(CASE WHEN cost IS NULL AND answered_by IS NOT NULL THEN 1 ELSE 0 END)"
 _SUMS = ("cost", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -204,10 +205,7 @@ def _instead(store: Store, since: float, most: int) -> SingleTargetCosts:
         paid = estimated[target] if cost is None else cost
         count, spent = count + 1, spent + paid
         for name in at:
-            # Scaled by the ratio of the estimates: an answer shorter than those of the train rows
-            # is assumed to be short because of the request, and so at the other target too.
-            here, there = estimated[target], estimated[name]
-            at[name] += paid * there / here if here > 0 else there
+            at[name] += cost_elsewhere(paid, estimated[target], estimated[name])
         for name, probability in named_values(row[4], row[1]).items():
             right.setdefault(name, []).append(probability)
     accuracy = {name: math.fsum(p) / len(p) for name, p in right.items() if name in at}

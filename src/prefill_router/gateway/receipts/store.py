@@ -1,5 +1,6 @@
 """The database of receipts: its tables, the operations on any database, and SQLite."""
 
+import json
 import os
 import sqlite3
 from abc import ABC, abstractmethod
@@ -8,7 +9,8 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar, final
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar, final
 
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.gateway.receipts.rows import COLUMNS, FEEDBACK_COLUMNS, Kind, ReceiptColumn, Row
@@ -53,10 +55,25 @@ class Store(ABC):
         place: Its location, without a password.
     """
 
+    types: ClassVar[Mapping[Kind, str]]
+    """The database's column types."""
+    tables_query: ClassVar[str]
+    """The query for the names of the tables that exist, given a list of some."""
+    lock_tables: ClassVar[tuple[str, ...]] = ()
+    """Statements that keep other processes from making tables until the transaction ends."""
+    json_number: ClassVar[str]
+    """The number at a key of a JSON object in the column `{}`; its `?` is a `json_key`."""
     place: str
 
-    def insert(self, receipts: Sequence[Row], feedback: Sequence[Row]) -> None:
+    def insert(
+        self, receipts: Sequence[Row], feedback: Sequence[Row], further: Sequence[Statement] = ()
+    ) -> None:
         """Insert rows, all or none; existing rows stay unchanged.
+
+        Args:
+            receipts: Rows of receipts.
+            feedback: Rows of scores.
+            further: Statements of the same transaction.
 
         Raises:
             DownError: It can't be written now.
@@ -64,9 +81,12 @@ class Store(ABC):
         """
         self.change(
             [
-                (_insert(table, len(part)), [value for row in part for value in row])
-                for table, rows in ((RECEIPTS, receipts), (FEEDBACK, feedback))
-                for part in (rows[i : i + _TOGETHER] for i in range(0, len(rows), _TOGETHER))
+                *(
+                    (_insert(table, len(part)), [value for row in part for value in row])
+                    for table, rows in ((RECEIPTS, receipts), (FEEDBACK, feedback))
+                    for part in (rows[i : i + _TOGETHER] for i in range(0, len(rows), _TOGETHER))
+                ),
+                *further,
             ]
         )
 
@@ -90,6 +110,17 @@ class Store(ABC):
         (rows,) = self._run([(query, values)], _rows)
         return rows
 
+    def json_key(self, name: str) -> str:
+        """A key of a JSON object, as `json_number` takes it."""
+        return name
+
+    def erase(self) -> bool:
+        """Overwrite what was deleted in the journal, too; returns whether it could be done now.
+
+        A database server does so by itself, in time.
+        """
+        return True
+
     @abstractmethod
     def close(self) -> None:
         """Close the connection."""
@@ -98,28 +129,51 @@ class Store(ABC):
     def _run(self, statements: Sequence[Statement], read: Callable[[Any], T]) -> list[T]:
         """Run statements, all or none, and apply `read` to the cursor of each."""
 
-    def _prepare(
-        self, run: Callable[[str], Any], *, tables: str, types: Mapping[Kind, str], create: bool
-    ) -> None:
+    def existing(self, tables: Sequence[str]) -> set[str]:
+        """Those of these tables that exist."""
+        return {name for (name,) in self.select(self._tables_query(tables))}
+
+    def make_table(self, name: str, columns: Sequence[ReceiptColumn], *, identity: str) -> None:
+        """Make a further table, with an index over time, unless it exists.
+
+        Args:
+            name: Its name.
+            columns: Its columns, `at` among them.
+            identity: The columns of its primary key.
+
+        Raises:
+            DownError: It can't be made now.
+        """
+        if not self.existing([name]):
+            self.change(
+                [
+                    *((statement, ()) for statement in self.lock_tables),
+                    (_create_table(name, columns, identity, self.types), ()),
+                    (f"CREATE INDEX IF NOT EXISTS {name}_at ON {name} (at)", ()),
+                ]
+            )
+
+    def _tables_query(self, tables: Sequence[str]) -> str:
+        return self.tables_query.format(", ".join(map("'{}'".format, tables)))
+
+    def _prepare(self, run: Callable[[str], Any], *, create: bool) -> None:
         """Make the tables if there are none, or check those that exist.
 
         Args:
             run: Runs a statement and returns its cursor.
-            tables: The query for the names of the tables that exist, given a list of ours.
-            types: The database's column types.
             create: Whether tables may be made.
 
         Raises:
             StoreError: There are none and they may not be made, or they have another version.
         """
         ours = (RECEIPTS, FEEDBACK, SCHEMA)
-        found = {name for (name,) in _rows(run(tables.format(", ".join(map("'{}'".format, ours)))))}
+        found = {name for (name,) in _rows(run(self._tables_query(ours)))}
         if not found:
             if not create:
                 raise StoreError(
                     f"{self.place} has no receipts; name the database that the gateway writes"
                 )
-            for statement in _create(types):
+            for statement in _create(self.types):
                 run(statement)
         elif found != set(ours):
             raise StoreError(
@@ -141,20 +195,22 @@ def _rows(cursor: Any) -> list[tuple[Any, ...]]:
 
 def _create(types: Mapping[Kind, str]) -> list[str]:
     """The statements that make the tables, with the database's column types."""
-    columns = {
-        table: ", ".join(
-            f"{c.name} {types[c.kind]}{'' if c.optional else ' NOT NULL'}"
-            for c in COLUMNS_OF[table]
-        )
-        for table in COLUMNS_OF
-    }
     return [
-        *(f"CREATE TABLE {t} ({c}, PRIMARY KEY ({_IDENTITY[t]}))" for t, c in columns.items()),
+        *(_create_table(t, c, _IDENTITY[t], types) for t, c in COLUMNS_OF.items()),
         f"CREATE TABLE {SCHEMA} (version {types['integer']} NOT NULL)",
         f"INSERT INTO {SCHEMA} VALUES ({VERSION})",
         f"CREATE INDEX {RECEIPTS}_at ON {RECEIPTS} (at, id)",
         f"CREATE INDEX {FEEDBACK}_at ON {FEEDBACK} (at)",
     ]
+
+
+def _create_table(
+    name: str, columns: Sequence[ReceiptColumn], identity: str, types: Mapping[Kind, str]
+) -> str:
+    listed = ", ".join(
+        f"{c.name} {types[c.kind]}{'' if c.optional else ' NOT NULL'}" for c in columns
+    )
+    return f"CREATE TABLE IF NOT EXISTS {name} ({listed}, PRIMARY KEY ({identity}))"
 
 
 @cache
@@ -168,8 +224,6 @@ def _insert(table: str, rows: int) -> str:
     )
 
 
-_TYPES: Mapping[Kind, str] = {"text": "TEXT", "real": "REAL", "integer": "INTEGER"}
-_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ({})"
 _BUSY_SECONDS = 5.0
 
 
@@ -182,6 +236,10 @@ class SqliteStore(Store):
     lost, but the file stays intact
     (https://sqlite.org/pragma.html#pragma_synchronous).
     """
+
+    types = MappingProxyType({"text": "TEXT", "real": "REAL", "integer": "INTEGER"})
+    tables_query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ({})"
+    json_number = "CAST(json_extract({}, ?) AS REAL)"
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self._path, self._create = path.absolute(), create
@@ -201,6 +259,15 @@ class SqliteStore(Store):
             self._connection = self._open()
             self._file = _identity(self._path)
         return super().change(statements)
+
+    def json_key(self, name: str) -> str:
+        """A key as a path, escaped as in the columns."""
+        return f"$.{json.dumps(name)}"
+
+    def erase(self) -> bool:
+        """Empty the journal; see `Store.erase`. It can't be done while another process reads."""
+        ((busy, _, _),) = self.select("PRAGMA wal_checkpoint(TRUNCATE)")
+        return not busy
 
     def close(self) -> None:
         """Close the file."""
@@ -257,7 +324,7 @@ class SqliteStore(Store):
             run("BEGIN IMMEDIATE")
         else:
             run("PRAGMA query_only = ON")
-        self._prepare(run, tables=_TABLES, types=_TYPES, create=self._create)
+        self._prepare(run, create=self._create)
         if self._create:
             run("COMMIT")
 

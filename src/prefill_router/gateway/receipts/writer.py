@@ -1,11 +1,7 @@
-"""Writes receipts for an event loop: one thread writes all that is queued in one transaction.
-
-Receipts beyond the retention period are deleted in small batches, so that no write waits long.
-"""
+"""Writes receipts for an event loop: one thread writes all that is queued in one transaction."""
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,8 +11,14 @@ from typing import NamedTuple, final
 
 from prefill_router.client import Redaction
 from prefill_router.errors import StoreError
+from prefill_router.gateway.receipts.labels import (
+    SampleDraft,
+    learning_insert,
+    make_learning_tables,
+)
+from prefill_router.gateway.receipts.retention import Retention
 from prefill_router.gateway.receipts.rows import Feedback, Row, to_row
-from prefill_router.gateway.receipts.store import FEEDBACK, RECEIPTS, DownError, RowError, Store
+from prefill_router.gateway.receipts.store import DownError, RowError, Statement, Store
 from prefill_router.gateway.records import Receipt
 
 _log = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 """Seconds between attempts while the database is down; doubled each time."""
 
 _PROMPTS = 2**26
-"""The most characters of prompts in the queue; beyond it, receipts are kept without prompts."""
+"""The most characters of prompts and samples in the queue; beyond it, receipts are kept without."""
 
 Kept = Receipt | Feedback
 
@@ -56,9 +58,16 @@ class WriterStats:
 
 class _QueuedRow(NamedTuple):
     kept: Kept
-    prompt: int  # characters
+    sample: SampleDraft | None
+    prompt: int  # characters, of the sample too
     written: asyncio.Future[bool]
     loop: asyncio.AbstractEventLoop
+
+
+class _PreparedRow(NamedTuple):
+    kept: Kept
+    row: Row | None
+    sample: Statement | None
 
 
 @final
@@ -70,6 +79,7 @@ class ReceiptWriter:
         wait_seconds: The longest time that `keep` waits.
         max_queue: The most receipts and scores in the queue.
         keep_days: The retention period in days; None keeps receipts for ever.
+        learning_days: The same for sampled requests; None keeps them as long as receipts.
 
     Attributes:
         redaction: Removes the targets' keys from what is written.
@@ -82,10 +92,11 @@ class ReceiptWriter:
         wait_seconds: float = 2.0,
         max_queue: int = 10_000,
         keep_days: int | None = None,
+        learning_days: int | None = None,
     ) -> None:
         self._store, self._wait, self._most = store, wait_seconds, max_queue
         self.redaction = Redaction()
-        self._retention = Retention(store, keep_days)
+        self._retention = Retention(store, keep_days, learning_days)
         self._awaited: set[asyncio.Future[bool]] = set()
         self._queue: SimpleQueue[_QueuedRow | None] = SimpleQueue()
         self._stop = Event()
@@ -93,13 +104,17 @@ class ReceiptWriter:
         self._put = self._refused = self._left = 0
         self._kept = self._dropped = self._failures = 0
         self._prompts_put = self._prompts_gone = 0
-        self._closing = self._down = self._away = False
+        self._closing = self._down = self._away = self._has_tables = False
         self._last_error_kind = ""
         self._thread = Thread(target=self._run, name="receipts", daemon=True)
         self._thread.start()
 
-    async def keep(self, kept: Kept) -> bool:
+    async def keep(self, kept: Kept, sample: SampleDraft | None = None) -> bool:
         """Write a receipt or a score, and wait until it is written.
+
+        Args:
+            kept: The receipt or score.
+            sample: The receipt's request, if it was sampled; it is written in the same transaction.
 
         Returns:
             Whether it is known to be in the database. After `wait_seconds`, or while the database
@@ -114,11 +129,12 @@ class ReceiptWriter:
         prompt = kept.prompt if isinstance(kept, Receipt) else None
         texts = prompt if isinstance(prompt, str) else [turn["content"] for turn in prompt or ()]
         size = len(texts) if isinstance(texts, str) else sum(map(len, texts))
+        size += 0 if sample is None else len(sample.body) + sample.answer.length
         if self._prompts_put - self._prompts_gone + size > _PROMPTS and isinstance(kept, Receipt):
-            kept, size = replace(kept, prompt=None), 0
+            kept, sample, size = replace(kept, prompt=None), None, 0
         self._put += 1
         self._prompts_put += size
-        self._queue.put(_QueuedRow(kept, size, written, loop))
+        self._queue.put(_QueuedRow(kept, sample, size, written, loop))
         if self._away:
             return False
         timer = loop.call_later(self._wait, _settle, [(written, False)])
@@ -196,13 +212,17 @@ class ReceiptWriter:
 
     def _write(self, batch: Sequence[_QueuedRow]) -> None:
         """Write a batch, retrying as long as the database is down."""
-        rows = [(item.kept, _row(item.kept, self.redaction)) for item in batch]
+        rows = [
+            _PreparedRow(i.kept, _row(i.kept, self.redaction), _sampled(i.sample, self.redaction))
+            for i in batch
+        ]
         pause = _FIRST_PAUSE
         while not self._stop.is_set():
             try:
                 written = self._insert(rows)
             except StoreError as error:
                 self._failed(error)
+                self._has_tables = False  # another file may stand there now
                 self._report(away=self._down, batch=batch)  # only from the second failure on
                 self._down = True
                 self._stop.wait(pause)
@@ -229,18 +249,32 @@ class ReceiptWriter:
         elif before and not away:
             _log.info("receipts are written again")
 
-    def _insert(self, rows: Sequence[tuple[Kept, Row | None]]) -> list[bool]:
+    def _insert(self, rows: Sequence[_PreparedRow]) -> list[bool]:
         """Write all rows at once, or one by one if the database rejects one."""
-        good = [(kept, row) for kept, row in rows if row is not None]
+        good = [item for item in rows if item.row is not None]
         try:
             if good:
                 self._store.insert(
-                    [row for kept, row in good if isinstance(kept, Receipt)],
-                    [row for kept, row in good if isinstance(kept, Feedback)],
+                    [item.row for item in good if item.row and isinstance(item.kept, Receipt)],
+                    [item.row for item in good if item.row and isinstance(item.kept, Feedback)],
+                    self._samples([item.sample for item in good if item.sample is not None]),
                 )
         except RowError:
+            if len(rows) == 1 and rows[0].sample is not None:
+                return self._insert([rows[0]._replace(sample=None)])
             return [len(rows) > 1 and self._insert([one])[0] for one in rows]
-        return [row is not None for _, row in rows]
+        return [item.row is not None for item in rows]
+
+    def _samples(self, samples: list[Statement]) -> list[Statement]:
+        """These samples; none where their tables can't be made, since receipts come first."""
+        if samples and not self._has_tables:
+            try:
+                make_learning_tables(self._store)
+            except StoreError as error:
+                _log.warning("sampled requests can't be kept: %s", error)
+                return []
+            self._has_tables = True
+        return samples
 
 
 def _row(kept: Kept, redaction: Redaction) -> Row | None:
@@ -249,6 +283,15 @@ def _row(kept: Kept, redaction: Redaction) -> Row | None:
         row = to_row(kept) if isinstance(kept, Receipt) else kept.row()
         return tuple(redaction.known(v) if isinstance(v, str) else v for v in row)
     except (TypeError, ValueError, RecursionError, OverflowError):
+        return None
+
+
+def _sampled(draft: SampleDraft | None, redaction: Redaction) -> Statement | None:
+    """The statement that writes a sampled request; None where it can't be kept."""
+    try:
+        sample = None if draft is None else draft.sample()
+        return None if sample is None else learning_insert(sample, redact=redaction.known)
+    except (TypeError, ValueError, RecursionError):
         return None
 
 
@@ -270,80 +313,3 @@ def _settle(ends: Sequence[tuple[asyncio.Future[bool], bool]]) -> None:
     for future, kept in ends:
         if not future.done():
             future.set_result(kept)
-
-
-_DAY = 86_400
-_AT_ONCE = 256
-"""The most rows that are deleted in one transaction."""
-_NEXT, _PAUSE = 60.0, 0.05
-"""Seconds between checks, and between transactions while there is more, to let others write."""
-
-
-@final
-class Retention:
-    """Deletes old receipts, each together with its feedback.
-
-    Args:
-        store: The database.
-        keep_days: The retention period in days; None keeps receipts for ever.
-        clock: Returns seconds since 1970.
-
-    Attributes:
-        deleted: The number of receipts deleted so far.
-    """
-
-    def __init__(
-        self, store: Store, keep_days: int | None, *, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._store, self._days, self._clock = store, keep_days, clock
-        self._due = time.monotonic()
-        self._logged = 0
-        self.deleted = 0
-
-    def wait(self) -> float | None:
-        """Seconds until the next check by `work`; None for never."""
-        return None if self._days is None else max(0.0, self._due - time.monotonic())
-
-    def work(self) -> bool:
-        """Delete some old receipts, if a check is due.
-
-        Returns:
-            Whether more may be left.
-
-        Raises:
-            StoreError: The database failed; the next check tries again.
-        """
-        if self._days is None or time.monotonic() < self._due:
-            return False
-        self._due = time.monotonic() + _NEXT
-        before = self._clock() - self._days * _DAY
-        more = self._receipts(before) == _AT_ONCE or self._feedback(before) == _AT_ONCE
-        if more:
-            self._due = time.monotonic() + _PAUSE
-        elif self.deleted > self._logged:
-            gone, self._logged = self.deleted - self._logged, self.deleted
-            _log.info("%d receipts older than %d days were deleted", gone, self._days)
-        return more
-
-    def _receipts(self, before: float) -> int:
-        """Delete some receipts with their feedback; returns how many were found."""
-        query = f"SELECT id FROM {RECEIPTS} WHERE at < ? ORDER BY at, id LIMIT {_AT_ONCE}"
-        ids = [name for (name,) in self._store.select(query, [before])]
-        if ids:
-            these = f"WHERE id IN ({', '.join('?' * len(ids))})"
-            gone = self._store.change(
-                [(f"DELETE FROM {table} {these}", ids) for table in (FEEDBACK, RECEIPTS)]
-            )
-            self.deleted += gone[1]
-        return len(ids)
-
-    def _feedback(self, before: float) -> int:
-        """Delete old scores without a receipt; returns how many.
-
-        A score is never older than its receipt, so the receipt of an old score is already deleted.
-        """
-        some = f"SELECT id, source, at FROM {FEEDBACK} WHERE at < ? ORDER BY at LIMIT {_AT_ONCE}"
-        (gone,) = self._store.change(
-            [(f"DELETE FROM {FEEDBACK} WHERE (id, source, at) IN ({some})", [before])]
-        )
-        return gone

@@ -4,8 +4,6 @@ from .configuration import (
     LoadedGateway as LoadedGateway,
     encoder_socket as encoder_socket,
     load as load,
-    needs_shared_state as needs_shared_state,
-    refuse_unshared as refuse_unshared,
 )
 from .gateway import Gateway as Gateway, OtherWorkers as OtherWorkers
 from .request_scope import (
@@ -14,3 +12,8 @@ from .request_scope import (
     Snapshot as Snapshot,
     target_header as target_header,
 )
+from .serving_limits import (
+    needs_shared_state as needs_shared_state,
+    refuse_unshared as refuse_unshared,
+)
+from .versions import ServedVersions as ServedVersions, VersionWatch as VersionWatch

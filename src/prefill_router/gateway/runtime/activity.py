@@ -15,6 +15,7 @@ from prefill_router.gateway.telemetry import (
     check_receipts,
     check_shared,
     check_targets,
+    check_versions,
     check_workers,
 )
 
@@ -49,8 +50,10 @@ def gauge_readings(gateway: "Gateway") -> GaugeReadings:
         receipts_waiting=lambda: gateway.writer.stats().waiting,
         budgets=lambda: _budgets_left(gateway),
         shared=lambda: _shared(gateway),
+        learning=lambda: gateway.savings.learning(),
         drift=lambda: gateway.drift.report(),
         router=lambda: _router(gateway),
+        versions=lambda: _versions(gateway),
     )
 
 
@@ -98,10 +101,23 @@ def _shared(gateway: "Gateway") -> Mapping[str, float]:
 def _router(gateway: "Gateway") -> Mapping[str, str]:
     light = gateway.live.loaded.light
     return {
-        "fingerprint": light.fingerprint,
+        "fingerprint": light.fingerprint or "none",
         "policy": light.policy.kind,
         "encoder": ", ".join(light.encoders),
     }
+
+
+def _versions(gateway: "Gateway") -> Mapping[str, float]:
+    """The share of conversations of each version; without one the name is empty."""
+    served = gateway.live.loaded.served
+    shares = {served.current or "": 1 - served.share}
+    return shares if served.candidate is None else {**shares, served.candidate: served.share}
+
+
+def _encoder_state(gateway: "Gateway") -> str:
+    """The state of the encoder, or of the candidate's if that one isn't ready."""
+    states = [snapshot.forecaster.state for snapshot in gateway.live.each]
+    return next((state for state in states if state not in ("ready", "absent")), states[0])
 
 
 def health_checks(gateway: "Gateway") -> Health:
@@ -114,13 +130,17 @@ def health_checks(gateway: "Gateway") -> Health:
         )
     if gateway.other_workers is not None:
         further["workers"] = lambda: check_workers(gateway.missing)
+    if gateway.has_versions:
+        further["versions"] = lambda: check_versions(
+            serving=str(gateway.live.loaded.served), is_behind=bool(gateway.versions_problem)
+        )
     return Health(
         alive={"event_loop": gateway.pulse.check},
         ready={
             "process": lambda: check_process(ending=gateway.is_ending),
             "event_loop": gateway.pulse.check,
             "encoder": lambda: check_encoder(
-                gateway.live.forecaster.state, fallback=gateway.settings.routing.fallback
+                _encoder_state(gateway), fallback=gateway.settings.routing.fallback
             ),
             "forecasts": lambda: gateway.fallbacks.check(),
             "receipts": lambda: check_receipts(

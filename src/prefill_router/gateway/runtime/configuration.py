@@ -1,14 +1,10 @@
-"""Reads everything that a gateway is made of, and reports every error at once.
-
-Some settings can't be changed by a reload.
-"""
+"""Reads everything that a gateway is made of, and reports every error at once."""
 
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, final
 
@@ -18,11 +14,25 @@ from prefill_router.client import PLAIN_HTTP, provider_keys
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.guard import ClientKeys, check_listen, read_keys
 from prefill_router.gateway.protocol import HeaderFilter
+from prefill_router.gateway.runtime.versions import ServedVersions
 from prefill_router.gateway.settings import GatewaySettings, nearest, read_settings, stray_variables
 from prefill_router.gateway.types import FALLBACKS
 from prefill_router.remote import PathOrUrl, location
-from prefill_router.router import EncoderSources, LightRouter, read_light, refuse_cascade
+from prefill_router.router import (
+    EncoderSources,
+    LightRouter,
+    VersionRegistry,
+    read_light,
+    refuse_cascade,
+    without_router,
+)
 from prefill_router.targets import Pool, Target, read_pool
+
+_Place = Annotated[
+    PathOrUrl | None,
+    PlainValidator(lambda place: None if place is None else location(place)),
+    PlainSerializer(lambda place: None if place is None else str(place)),
+]
 
 
 @final
@@ -31,7 +41,8 @@ class GatewayPaths:
     """The files and options that a gateway is loaded from, at its start and at each reload.
 
     Attributes:
-        router: The router's folder, on the disk or at a URL.
+        router: The router's folder, on the disk or at a URL; None where none has been fitted yet,
+            so that the target in `routing.fallback` answers every request for `auto`.
         pool: The pool file; None where none was given, which is an error.
         config: The settings file; None for defaults and the environment.
         overrides: Settings that override both, by section: `{"routing": {"lam": 0.7}}`.
@@ -40,9 +51,11 @@ class GatewayPaths:
         device: The device of the encoder; None to choose automatically.
         threads: CPU threads of the encoder; None for one fewer than there are cores, which leaves
             one for the gateway.
+        versions: The folder or URL of a router's versions, which take the place of `router`.
+        pinned: Which of them are loaded, whatever their state says; None for what it says.
     """
 
-    router: Annotated[PathOrUrl, PlainValidator(location), PlainSerializer(str)]
+    router: _Place
     pool: Path | None = None
     config: Path | None = None
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -51,6 +64,13 @@ class GatewayPaths:
     device: str | None = None
     threads: int | None = None
     encoders: Path | None = None
+    versions: _Place = None
+    pinned: ServedVersions | None = None
+
+    @property
+    def registry(self) -> VersionRegistry | None:
+        """The versions of a router; None where it has none."""
+        return None if self.versions is None else VersionRegistry(self.versions)
 
     @property
     def encoder_sources(self) -> EncoderSources:
@@ -90,6 +110,11 @@ class LoadedGateway:
         pool: The pool file's targets that have an endpoint; the router may not know all of them.
         keys: The client keys; None where none are required.
         warnings: Warnings about valid settings that are probably mistakes.
+        router: The router's folder; None where there is no router.
+        version: The router's version; None where it has none.
+        share: The share of the conversations that it decides on, if it is a candidate.
+        candidate: The same with the candidate's router; None for none.
+        candidate_problems: Why the candidate can't be loaded.
     """
 
     settings: GatewaySettings
@@ -97,6 +122,23 @@ class LoadedGateway:
     pool: Pool
     keys: ClientKeys | None
     warnings: tuple[str, ...] = ()
+    router: PathOrUrl | None = None
+    version: str | None = None
+    share: float | None = None
+    candidate: "LoadedGateway | None" = None
+    candidate_problems: tuple[str, ...] = ()
+
+    @property
+    def served(self) -> ServedVersions:
+        """The versions that serve."""
+        other = self.candidate
+        if other is None:
+            return ServedVersions(self.version)
+        return ServedVersions(self.version, other.version, other.share or 0.0)
+
+    def without_candidate(self, *problems: str) -> "LoadedGateway":
+        """The same without the candidate, and why."""
+        return replace(self, candidate=None, candidate_problems=problems)
 
 
 def load(places: GatewayPaths, *, environment: Mapping[str, str] | None = None) -> LoadedGateway:
@@ -110,22 +152,69 @@ def load(places: GatewayPaths, *, environment: Mapping[str, str] | None = None) 
         ConfigError: Something is invalid; the message lists every problem.
     """
     found: list[str] = []
+    served = _tried(partial(_served, places), found)
+    router = None if served is None else _router(places, served.current)
     settings = _tried(places.settings, found)
-    light = _tried(partial(read_light, places.router), found)
     pool = _tried(partial(_pool, places), found)
     named = places.keys if settings is None else settings.keys
     keys = None if named is None else _tried(partial(read_keys, named), found)
     asked = None if pool is None else _askable(pool, found)
+    light = None if asked is None or served is None else without_router(asked)
+    if router is not None:
+        light = _tried(partial(read_light, router), found)
     if asked is not None:
         known = os.environ if environment is None else environment
         _tried(partial(provider_keys, asked, known), found)
     for check in _checks(settings, asked, light, keys):
         _tried(check, found)
-    if found or settings is None or light is None or pool is None or asked is None:
+    if found or not (settings and light and pool and asked and served):
         raise ConfigError(*found)
-    merged = light.with_pool(_merged(light.pool, pool))
+    merged = light.with_pool(_merged(light.pool, pool)) if light.fingerprint else light
     warnings = tuple(_warnings(asked, merged, settings))
-    return LoadedGateway(settings=settings, light=merged, pool=asked, keys=keys, warnings=warnings)
+    loaded = LoadedGateway(
+        settings=settings,
+        light=merged,
+        pool=asked,
+        keys=keys,
+        warnings=warnings,
+        router=router,
+        version=served.current,
+    )
+    return loaded if served.candidate is None else _with_candidate(loaded, places, served, pool)
+
+
+def _served(places: GatewayPaths) -> ServedVersions:
+    if places.versions is None:
+        return ServedVersions(None)
+    return places.pinned or ServedVersions.of(VersionRegistry.at(places.versions).state())
+
+
+def _router(places: GatewayPaths, version: str | None) -> PathOrUrl | None:
+    if places.registry is None:
+        return places.router
+    return None if version is None else places.registry.router(version)
+
+
+def _with_candidate(
+    loaded: LoadedGateway, places: GatewayPaths, served: ServedVersions, pool: Pool
+) -> LoadedGateway:
+    """Load the candidate too; where that fails, the current version decides on everything."""
+    found: list[str] = []
+    router = _router(places, served.candidate)
+    light = None if router is None else _tried(partial(read_light, router), found)
+    if light is not None:
+        _tried(partial(refuse_cascade, light.policy), found)
+        _tried(partial(_check_targets, loaded.settings, loaded.pool, light), found)
+    if light is None or found:
+        return loaded.without_candidate(*(f"version {served.candidate}: {why}" for why in found))
+    candidate = replace(
+        loaded,
+        light=light.with_pool(_merged(light.pool, pool)),
+        router=router,
+        version=served.candidate,
+        share=served.share,
+    )
+    return replace(loaded, candidate=candidate)
 
 
 def _pool(places: GatewayPaths) -> Pool:
@@ -186,7 +275,12 @@ def _check_targets(settings: GatewaySettings | None, pool: Pool, light: LightRou
         )
     there = f"of the router's targets the pool has {sorted(known)}"
     fallback = None if settings is None else settings.routing.fallback
-    if fallback is not None and fallback not in {*known, *FALLBACKS}:
+    if fallback is not None and not light.fingerprint and fallback not in known:
+        problems.append(
+            "there is no router, so a target must answer everything: name it with --default, or "
+            f"as routing.fallback; the pool has {sorted(known)}{nearest(fallback, list(known))}"
+        )
+    elif fallback is not None and fallback not in {*known, *FALLBACKS}:
         near = nearest(fallback, [*FALLBACKS, *known])
         problems.append(
             f"routing.fallback is {fallback!r}; it must be one of {list(FALLBACKS)} or a target; "
@@ -196,6 +290,10 @@ def _check_targets(settings: GatewaySettings | None, pool: Pool, light: LightRou
     if otherwise is not None and otherwise not in known:
         near = nearest(otherwise, list(known))
         problems.append(f"traffic.otherwise is {otherwise!r}; {there}{near}")
+    baseline = None if settings is None else settings.savings.baseline
+    if baseline is not None and baseline not in known:
+        near = nearest(baseline, list(known))
+        problems.append(f"savings.baseline is {baseline!r}; {there}{near}")
     if problems:
         raise ConfigError(*problems)
 
@@ -256,69 +354,3 @@ def encoder_socket(folder: Path, loaded: LoadedGateway) -> Path:
     routing = loaded.settings.routing
     named = f"{loaded.light.fingerprint} {routing.max_batch} {routing.reuse_bytes}"
     return folder / hashlib.sha256(named.encode()).hexdigest()[:16]
-
-
-def needs_shared_state(loaded: LoadedGateway) -> list[str]:
-    """What would be wrong if several processes served and shared no state; empty if nothing."""
-    settings, pool = loaded.settings, loaded.pool
-    keys = [
-        key
-        for key in loaded.keys or ()
-        if (key.requests_per_minute, key.concurrent, key.dollars_per_hour, key.dollars_per_day)
-        != (None,) * 4
-    ]
-    tools = sum("tools" in target.accepts for target in pool)
-    storing = sum("responses" in pool.serves(name) for name in pool.names)
-    found = {
-        "budgets": bool(settings.budgets),
-        "limits of keys": bool(keys),
-        "conversations (sessions.known_by isn't none)": settings.sessions.known_by != "none",
-        f"tool loops ({tools} targets accept tools)": tools > 1,
-        f"stored responses ({storing} targets serve responses)": storing > 1,
-    }
-    return [name for name, is_needed in found.items() if is_needed]
-
-
-def refuse_unshared(loaded: LoadedGateway) -> None:
-    """Check that several workers may serve.
-
-    Raises:
-        ConfigError: They would need state that they don't share; the message says which.
-    """
-    shared = getattr(loaded.settings, "shared", None)
-    missing = needs_shared_state(loaded)
-    if missing and getattr(shared, "url", None) is None:
-        raise ConfigError(
-            f"several workers would each have their own {', '.join(missing)}; share them through "
-            "PostgreSQL with shared: {url: postgresql://...}, do without them, or serve with one "
-            "worker"
-        )
-
-
-_LASTING = (
-    "listen",
-    "logs",
-    "traces",
-    "receipts.url",
-    "receipts.keep_days",
-    "receipts.wait_seconds",
-    "receipts.max_queue",
-    "shared",
-    "limits.header_bytes",
-    "limits.connections",
-    "limits.waiting_per_address",
-    "limits.held_bytes",
-)
-
-
-def static_changes(begun: GatewaySettings, read: GatewaySettings) -> tuple[str, ...]:
-    """A warning about changed settings that a reload can't apply; empty if there are none.
-
-    Args:
-        begun: The settings that the gateway was started with.
-        read: The settings that were reloaded.
-    """
-    changed = [n for n in _LASTING if attrgetter(n)(begun) != attrgetter(n)(read)]
-    if not changed:
-        return ()
-    return (f"{', '.join(changed)}: changed, but only a restart of the gateway applies it",)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Protocol, final, runtime_checkable
 
 from prefill_router.client import NO_KEY, Redaction, provider_keys
-from prefill_router.errors import ConfigError
 from prefill_router.gateway.decide import (
     Budgets,
     Decider,
@@ -20,20 +19,21 @@ from prefill_router.gateway.decide import (
     SteadyClock,
     TargetSpeeds,
 )
-from prefill_router.gateway.forecast import Forecaster
 from prefill_router.gateway.guard import BodyBudget, KeyLimits, key_budgets
 from prefill_router.gateway.protocol import to_client
 from prefill_router.gateway.proxy import Breakers, Forwarder, RateHeadroom
-from prefill_router.gateway.receipts import ReceiptWriter, open_store
+from prefill_router.gateway.receipts import ReceiptWriter, open_learning, open_store
 from prefill_router.gateway.runtime.activity import gauge_readings
 from prefill_router.gateway.runtime.configuration import (
     GatewayPaths,
     LoadedGateway,
-    encoder_socket,
     load,
-    static_changes,
 )
+from prefill_router.gateway.runtime.forecasters import AnyForecaster, make_forecasters
 from prefill_router.gateway.runtime.request_scope import Snapshot
+from prefill_router.gateway.runtime.savings_reports import SavingsReports
+from prefill_router.gateway.runtime.serving_limits import static_changes
+from prefill_router.gateway.runtime.versions import ServedVersions, VersionWatch
 from prefill_router.gateway.runtime.warm_start import warm_start
 from prefill_router.gateway.settings import BudgetSettings, GatewaySettings
 from prefill_router.gateway.shared import SharedState
@@ -82,6 +82,7 @@ class Gateway:
         receipts_url: The URL of the receipts, which a reload doesn't change.
         lam_set: The lam that was set on the page, for requests that give none; None if none was.
         metrics: The metrics for Prometheus.
+        savings: What routing saved, against a baseline.
         drift: Measures the drift of requests from the router's train rows.
         fallbacks: Counts the last minute's decisions without a forecast.
         traces: Sends traces; None for none.
@@ -99,6 +100,7 @@ class Gateway:
         on_secrets: Functions that are called with all current and former keys before they are used.
         other_workers: The other workers of the same port; None where this process serves alone.
         missing: The number of workers that don't serve now.
+        versions_problem: Why the latest step of the versions isn't applied; empty if it is.
         live: The snapshot that answers requests, once started.
         writer: Writes receipts, once started.
     """
@@ -126,10 +128,11 @@ class Gateway:
         self.sessions = Sessions(settings.sessions)
         self.budgets = Budgets(_budgets(loaded), steady=SteadyClock())
         self.metrics = Metrics(loaded.pool.names, readings=gauge_readings(self))
+        self.savings = SavingsReports(self)
         self.under_way = self.streams = 0
         self.is_watched = self.is_ending = False
         self.other_workers: OtherWorkers | None = None
-        self.missing = 0
+        self.missing, self.versions_problem = 0, ""
         self.on_reload: list[Callable[[LoadedGateway], None]] = []
         self.on_secrets: list[Callable[[Collection[str]], None]] = []
         self.drift = _drift(loaded)
@@ -152,12 +155,18 @@ class Gateway:
         self._secrets: set[str] = set()  # former keys too, which late answers may still quote
         self._old: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
 
     @property
     def settings(self) -> GatewaySettings:
         """The current settings."""
         return self.live.settings
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether it serves the versions of a router."""
+        return self._places.versions is not None
 
     @property
     def lam(self) -> float:
@@ -178,20 +187,32 @@ class Gateway:
             StoreError: The receipts can't be opened.
         """
         settings = self._first.settings
-        store = await asyncio.to_thread(open_store, settings.receipts.url)
+        opened = open_learning if settings.learning.share else open_store
+        store = await asyncio.to_thread(opened, settings.receipts.url)
         self.writer = ReceiptWriter(
             store,
             wait_seconds=settings.receipts.wait_seconds,
             max_queue=settings.receipts.max_queue,
             keep_days=settings.receipts.keep_days,
+            learning_days=settings.learning.keep_days,
         )
         await asyncio.to_thread(warm_start, self, settings)
         if self.shared is not None:
             await self.shared.open()
         self.live = await self._made(self._first, None)
+        self.savings.use()
         self.breakers.use_deployments(self._first.pool.several)
         self._beating = asyncio.create_task(self.pulse.run())
-        _log.info("ready, with the router %s", self._first.light.fingerprint)
+        if self._places.registry is not None and self.other_workers is None:
+            watch = VersionWatch(
+                self._places.registry,
+                seconds=settings.routing.versions_seconds,
+                served=lambda: self.live.loaded.served,
+                reload=self.reload,
+                on_problem=lambda problem: self.learn({"versions_problem": problem}),
+            )
+            self._watching = asyncio.create_task(watch.run())
+        _log.info("ready, with %s", _named(self._first))
 
     def set_lam(self, lam: float, *, share: bool = True) -> None:
         """Set the trade-off of requests that give none, until the gateway ends.
@@ -208,21 +229,26 @@ class Gateway:
         elif share and self.other_workers is not None:
             self.other_workers.share({"lam_set": lam})
 
-    async def reload(self) -> LoadedGateway:
+    async def reload(self, *, pinned: ServedVersions | None = None) -> LoadedGateway:
         """Load everything again for new requests; requests in flight keep the old snapshot.
 
         The address, receipts and traces stay the same; a warning is logged if their settings
         changed.
 
+        Args:
+            pinned: The versions to load; None for those that their state says.
+
         Raises:
             ConfigError: Something is invalid; nothing is changed.
         """
         async with self._reloading:
-            loaded = await asyncio.to_thread(load, self._places, environment=self._environment)
+            places = replace(self._places, pinned=pinned)
+            loaded = await asyncio.to_thread(load, places, environment=self._environment)
             lasting = static_changes(self._first.settings, loaded.settings)
             loaded = replace(loaded, warnings=(*loaded.warnings, *lasting))
             before = self.live
             self.live = await self._made(loaded, before)
+            loaded = self.live.loaded  # without a candidate whose encoder can't be started
             settings = loaded.settings
             self.breakers.set(
                 failures=settings.failures.breaker_failures,
@@ -232,16 +258,17 @@ class Gateway:
             self.sessions.use(settings.sessions)
             self.budgets.use(_budgets(loaded))
             self.metrics.use_targets(loaded.pool.names)
+            self.savings.use()
             if loaded.light.fingerprint != before.loaded.light.fingerprint:
                 self.drift = _drift(loaded)
-            ending = asyncio.create_task(before.close(keep=self.live.forecaster))
+            ending = asyncio.create_task(before.close(keep=self.live))
             self._old.add(ending)
             ending.add_done_callback(self._old.discard)
             for tell in self.on_reload:
                 tell(loaded)
             for warning in loaded.warnings:
                 _log.warning("%s", warning)
-            _log.info("reloaded, with the router %s", loaded.light.fingerprint)
+            _log.info("reloaded, with %s", _named(loaded))
             return loaded
 
     async def reload_all(self) -> LoadedGateway:
@@ -262,6 +289,7 @@ class Gateway:
         self.lam_set = values.get("lam_set", self.lam_set)
         self.is_watched = values.get("is_watched", self.is_watched)
         self.missing = values.get("missing", self.missing)
+        self.versions_problem = values.get("versions_problem", self.versions_problem)
 
     def end_soon(self) -> float:
         """Stop being ready, and return for how many seconds to still accept requests.
@@ -275,6 +303,10 @@ class Gateway:
         """Close everything; queued receipts are written first."""
         if self._beating is not None:
             self._beating.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
         if "live" in vars(self):
             await self.live.close(seconds=1.0)
         for task in list(self._old):
@@ -292,8 +324,43 @@ class Gateway:
 
     async def _made(self, loaded: LoadedGateway, before: Snapshot | None) -> Snapshot:
         """Make a snapshot; all its parts are made before anything is replaced."""
+        forwarder = Forwarder(
+            loaded.pool,
+            failures=loaded.settings.failures,
+            breakers=self.breakers,
+            passing=partial(to_client, reframed=True),
+            environment=self._environment,
+            headroom=self.headroom,
+            watch_all=loaded.settings.routing.headroom,
+        )
+        keys = provider_keys(loaded.pool, self._environment)
+        self._secrets |= {*keys.values(), *(secret for p in keys for secret in p.secrets)}
+        self.writer.redaction = Redaction.of_keys(self._secrets)
+        for hide in self.on_secrets:
+            hide(self._secrets - {NO_KEY})
+        keepers = ResponseOwners(loaded.pool, self.sessions)
+        loaded, forecasters = await make_forecasters(loaded, self._places, before)
+
+        def made(
+            one: LoadedGateway, forecaster: AnyForecaster, candidate: Snapshot | None = None
+        ) -> Snapshot:
+            return Snapshot(
+                one,
+                forecaster=forecaster,
+                forwarder=forwarder,
+                decider=self._decider(one),
+                keepers=keepers,
+                recorder=self,
+                candidate=candidate,
+            )
+
+        if loaded.candidate is None:
+            return made(loaded, forecasters[0])
+        return made(loaded, forecasters[0], made(loaded.candidate, forecasters[1]))
+
+    def _decider(self, loaded: LoadedGateway) -> Decider:
         routing = loaded.settings.routing
-        decider = Decider(
+        return Decider(
             loaded.light,
             loaded.settings,
             sessions=self.sessions,
@@ -304,53 +371,6 @@ class Gateway:
             pool=loaded.pool,
             warn=_log.warning,
         )
-        forwarder = Forwarder(
-            loaded.pool,
-            failures=loaded.settings.failures,
-            breakers=self.breakers,
-            passing=partial(to_client, reframed=True),
-            environment=self._environment,
-            headroom=self.headroom,
-            watch_all=routing.headroom,
-        )
-        keys = provider_keys(loaded.pool, self._environment)
-        self._secrets |= {*keys.values(), *(secret for p in keys for secret in p.secrets)}
-        self.writer.redaction = Redaction.of_keys(self._secrets)
-        for hide in self.on_secrets:
-            hide(self._secrets - {NO_KEY})
-        return Snapshot(
-            loaded,
-            forecaster=await self._forecaster(loaded, before),
-            forwarder=forwarder,
-            decider=decider,
-            keepers=ResponseOwners(loaded.pool, self.sessions),
-            recorder=self,
-        )
-
-    async def _forecaster(self, loaded: LoadedGateway, before: Snapshot | None) -> Forecaster:
-        """Make a forecaster, or reuse the current one if the router is the same."""
-        routing = loaded.settings.routing
-        if before is not None:
-            had = before.loaded
-            same = had.light.fingerprint == loaded.light.fingerprint
-            if same and _sizes(had.settings) == _sizes(loaded.settings):
-                return before.forecaster
-        places = self._places
-        forecaster = Forecaster(
-            places.router,
-            sources=places.encoder_sources,
-            shared=None if places.encoders is None else encoder_socket(places.encoders, loaded),
-            max_queue=routing.max_queue,
-            max_batch=routing.max_batch,
-            cache_entries=routing.cache_entries,
-            reuse_bytes=routing.reuse_bytes,
-            threads=places.threads,
-        )
-        await forecaster.start()
-        if forecaster.hello.fingerprint != loaded.light.fingerprint:
-            await forecaster.close()
-            raise ConfigError(f"{places.router} was replaced while it was being loaded; try again")
-        return forecaster
 
 
 def _limited(headroom: RateHeadroom, pool: Pool, target: str, tokens: int) -> bool:
@@ -362,12 +382,13 @@ def _budgets(loaded: LoadedGateway) -> tuple[BudgetSettings, ...]:
     return (*loaded.settings.budgets, *key_budgets(loaded.keys or ()))
 
 
+def _named(loaded: LoadedGateway) -> str:
+    light = loaded.light
+    router = f"the router {light.fingerprint}" if light.fingerprint else "no router yet"
+    return router if loaded.version is None else f"{loaded.served}: {router}"
+
+
 def _drift(loaded: LoadedGateway) -> DriftWatch:
     shares = loaded.light.reference_shares
     found = [] if shares is None else shares.tolist()
     return DriftWatch([f"feature {n}" for n in range(1, 1 + len(found))], shares=found)
-
-
-def _sizes(settings: GatewaySettings) -> tuple[int, ...]:
-    routing = settings.routing
-    return routing.max_queue, routing.max_batch, routing.cache_entries, routing.reuse_bytes

@@ -10,27 +10,22 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, final, runtime_checkable
+from typing import final
 from urllib.parse import quote
 
 from prefill_router.client import cost_of, identity_parameters, reported_cost
 from prefill_router.data import Prompt
 from prefill_router.gateway.decide import (
     Decider,
-    RequestCosts,
     ResponseOwners,
-    Sessions,
-    TargetSpeeds,
 )
 from prefill_router.gateway.errors import RefusalError
-from prefill_router.gateway.forecast import Forecaster
+from prefill_router.gateway.forecast import Forecaster, NoForecaster
+from prefill_router.gateway.guard import Leave
 from prefill_router.gateway.protocol import Envelope, HeaderFilter, Splicer
 from prefill_router.gateway.proxy import Forwarder
 from prefill_router.gateway.receipts import (
-    AffinityRule,
-    ReceiptWriter,
-    affinity_rule_details,
-    scale_details,
+    SampleDraft,
 )
 from prefill_router.gateway.records import (
     Header,
@@ -41,31 +36,12 @@ from prefill_router.gateway.records import (
     TargetAttempt,
 )
 from prefill_router.gateway.runtime.configuration import LoadedGateway
-from prefill_router.gateway.shared import SharedState
-from prefill_router.gateway.telemetry import Metrics, RecentRequests, Trace, Traces, log_request
+from prefill_router.gateway.runtime.recorder import RequestRecorder, receipt_details
+from prefill_router.gateway.runtime.versions import in_share
+from prefill_router.gateway.samples import AnswerText
+from prefill_router.gateway.telemetry import Trace, Traces, log_request
 from prefill_router.gateway.types import HEADER, Scored
 from prefill_router.targets import Endpoint
-
-
-@runtime_checkable
-class RequestRecorder(Protocol):
-    """The parts of a gateway that record the end of a request and survive reloads.
-
-    Attributes:
-        metrics: The metrics for Prometheus.
-        recent: The requests that ended most recently.
-        sessions: What is remembered of conversations.
-        speeds: How long the targets take.
-        writer: Writes receipts.
-        shared: What is shared with other replicas; None for a gateway by itself.
-    """
-
-    metrics: Metrics
-    recent: RecentRequests
-    sessions: Sessions
-    speeds: TargetSpeeds
-    writer: ReceiptWriter
-    shared: SharedState | None
 
 
 @final
@@ -79,11 +55,12 @@ class Snapshot:
         decider: Chooses targets.
         keepers: Finds the targets that keep stored responses.
         recorder: Records every request that ends.
+        candidate: Decides on a share of the conversations; None where this one decides on all.
         settings: The settings.
         targets: All targets and their deployments, by name.
         policy: The kind of the router's policy.
         passing: Selects the headers that are forwarded to targets.
-        details: The details of every receipt: the cost scale and the policy.
+        details: The details of every receipt: the cost scale, the policy and the version.
         session_details: The details of receipts with a session: also the session settings.
     """
 
@@ -91,21 +68,22 @@ class Snapshot:
         self,
         loaded: LoadedGateway,
         *,
-        forecaster: Forecaster,
+        forecaster: Forecaster | NoForecaster,
         forwarder: Forwarder,
         decider: Decider,
         keepers: ResponseOwners,
         recorder: RequestRecorder,
+        candidate: "Snapshot | None" = None,
     ) -> None:
         self.loaded, self.forecaster, self.forwarder = loaded, forecaster, forwarder
         self.decider, self.keepers, self.recorder = decider, keepers, recorder
+        self.candidate = candidate
         self.settings = loaded.settings
         deployed = loaded.pool.deployed
         self.targets = {target.name: target for target in (*loaded.pool, *deployed)}
         self.policy = loaded.light.policy.kind
         self.passing = HeaderFilter(loaded.settings.forward_headers)
-        self.details = scale_details(loaded.light.costs.scale, loaded.light.policy)
-        self.session_details = {**self.details, **affinity_rule_details(_keeping(loaded))}
+        self.details, self.session_details = receipt_details(loaded)
         self.models = {name: target.model or name for name, target in self.targets.items()}
         self._further = {
             target.name: {
@@ -119,6 +97,23 @@ class Snapshot:
         self._users = 0
         self._unused = asyncio.Event()
         self._unused.set()
+
+    @property
+    def each(self) -> "tuple[Snapshot, ...]":
+        """This one and the candidate's."""
+        return (self,) if self.candidate is None else (self, self.candidate)
+
+    def deciding(self, question: RoutingRequest) -> "Snapshot":
+        """The one that decides about a request: the candidate's, for its share of conversations.
+
+        A version's share has the same conversations in every process and after every restart, and
+        keeps them as it grows.
+        """
+        other = self.candidate
+        if other is None or question.named or other.loaded.share is None:
+            return self
+        version = other.loaded.version or ""
+        return other if in_share(question, version, other.loaded.share) else self
 
     def body_for(
         self, target: str, splicer: Splicer, endpoint: Endpoint, *, ask_usage: bool
@@ -167,11 +162,11 @@ class Snapshot:
         names = {name for name, _ in carried}
         return [header for header in passed if header[0] not in names] + carried
 
-    async def close(self, *, keep: Forecaster | None = None, seconds: float | None = None) -> None:
+    async def close(self, *, keep: "Snapshot | None" = None, seconds: float | None = None) -> None:
         """Wait until no request uses it, and close its parts.
 
         Args:
-            keep: The forecaster of the next snapshot, which isn't closed if it is the same.
+            keep: The next snapshot, whose forecasters aren't closed.
             seconds: The longest wait; None for no limit.
         """
         try:
@@ -180,20 +175,10 @@ class Snapshot:
         except TimeoutError:
             pass
         await self.forwarder.close()
-        if self.forecaster is not keep:
-            await self.forecaster.close()
-
-
-def _keeping(loaded: LoadedGateway) -> AffinityRule:
-    costs, sessions = RequestCosts(loaded.light.costs), loaded.settings.sessions
-    names = loaded.light.pool.names
-    return AffinityRule(
-        seconds=sessions.seconds,
-        cache_seconds=sessions.cache_seconds,
-        margin=sessions.margin,
-        ratio=dict(zip(names, costs.ratio.tolist(), strict=True)),
-        saved=dict(zip(names, costs.saved.tolist(), strict=True)),
-    )
+        kept = () if keep is None else [snapshot.forecaster for snapshot in keep.each]
+        for snapshot in self.each:
+            if snapshot.forecaster not in kept:
+                await snapshot.forecaster.close()
 
 
 @final
@@ -207,12 +192,14 @@ class IncomingRequest:
         prompt: What the encoder reads; None for nothing. For a request that names its target, it is
             set only where prompts are kept.
         scored: The part of the request that the prompt is.
+        sampled: Its body, where it is to be kept with its answer to learn from; None otherwise.
     """
 
     envelope: Envelope
     question: RoutingRequest
     prompt: Prompt | None
     scored: Scored
+    sampled: bytes | None = None
 
 
 _PREFIX = HEADER.encode()
@@ -235,6 +222,10 @@ class RequestRecord:
         decision_seconds: The duration of the decision.
         forecast_seconds: The wait for the forecast; None where none was needed.
         trace: The request's span; None where it isn't traced.
+        leave: Ends the request as far as its key's limits count it; None where nothing is to end.
+
+    Attributes:
+        sample: The request, where it is to be kept with its answer to learn from; None otherwise.
     """
 
     def __init__(
@@ -246,8 +237,9 @@ class RequestRecord:
         decision_seconds: float,
         forecast_seconds: float | None,
         trace: Trace | None = None,
+        leave: Leave | None = None,
     ) -> None:
-        self._live, self._choice = live, choice
+        self._live, self._choice, self._leave = live, choice, leave
         self._question, self._scored = incoming.question, incoming.scored
         envelope = incoming.envelope  # not kept, so that its texts are freed during the answer
         self._requested, self._stream = envelope.model[:_LONGEST_NAME], envelope.stream
@@ -259,6 +251,16 @@ class RequestRecord:
             self._prompt = given if isinstance(given, str) else kept
         self._decision_seconds, self._forecast_seconds = decision_seconds, forecast_seconds
         self._trace = trace
+        self.sample: SampleDraft | None = None
+        if incoming.sampled is not None:
+            self.sample = SampleDraft(
+                id=choice.id,
+                at=incoming.question.at,
+                share=live.settings.learning.share,
+                endpoint=envelope.endpoint,
+                body=incoming.sampled,
+                answer=AnswerText(envelope.endpoint),
+            )
 
     def reply_headers(
         self, target: str | None, attempts: tuple[TargetAttempt, ...]
@@ -313,8 +315,11 @@ class RequestRecord:
         recorder.metrics.observe(receipt)
         recorder.recent.add(receipt)
         log_request(receipt)
+        if self._leave is not None:
+            self._leave()  # now, to be written together with the answer
         shared = None if recorder.shared is None else recorder.shared.written()
-        await recorder.writer.keep(receipt)
+        is_kept = outcome.kind == "answered" and not outcome.tool_calls
+        await recorder.writer.keep(receipt, self.sample if is_kept else None)
         if shared is not None:
             await shared
 
@@ -324,6 +329,8 @@ class RequestRecord:
         cost, is_estimated = self._cost(outcome)
         alone = self._choice.session is None
         details = self._live.details if alone else self._live.session_details
+        if (shared := self._live.recorder.shared) is not None:
+            details = {**details, **shared.details(question.key)}
         return Receipt(
             choice=self._choice,
             outcome=outcome,

@@ -81,6 +81,7 @@ class RoutingSettings(SettingsSection):
         headroom: Whether a target whose provider says that its rate limits allow no further request
             is chosen only where no other may answer.
         latency: How predicted waiting enters the choice; None to neither measure nor predict it.
+        versions_seconds: How often the versions of `serve --versions` are looked at.
     """
 
     lam: Share = 0.5
@@ -95,6 +96,7 @@ class RoutingSettings(SettingsSection):
     novelty: Share = 1.0
     headroom: bool = False
     latency: LatencySettings | None = None
+    versions_seconds: Seconds = 5.0
 
 
 @final
@@ -219,6 +221,56 @@ class ReceiptSettings(SettingsSection):
                 "conversations from receipts when it starts"
             )
         return days
+
+
+@final
+class SavingsSettings(SettingsSection):
+    """The settings by which savings are told.
+
+    Attributes:
+        baseline: The target that the gateway is compared with; None for the target with the highest
+            train accuracy.
+        encoder_second_dollars: What a second of waiting for a forecast costs, in US dollars.
+            Waiting includes the queue, and several requests may share a batch, so this deducts
+            more than the processor's time rather than less.
+        encoder_thousand_dollars: What 1,000 forecasts cost, in US dollars. With both 0, the encoder
+            isn't counted.
+    """
+
+    baseline: str | None = None
+    encoder_second_dollars: Annotated[Number, Field(ge=0, le=1000)] = 0.0
+    encoder_thousand_dollars: Annotated[Number, Field(ge=0, le=1000)] = 0.0
+
+    def encoder_cost(self, forecasts: int, seconds: float) -> float | None:
+        """US dollars of forecasts that were waited for so long; None if it isn't counted."""
+        second, thousand = self.encoder_second_dollars, self.encoder_thousand_dollars
+        return seconds * second + forecasts * thousand / 1000 if second or thousand else None
+
+
+@final
+class LearningSettings(SettingsSection):
+    """What is kept of the traffic for the next router to learn from.
+
+    Attributes:
+        share: The share of requests that are kept with their answers, chosen by chance; 0 for none.
+        keep_texts: Whether the texts of these requests and answers may be kept in the database of
+            receipts; a share above 0 needs it.
+        keep_days: After this many days they are deleted, with what was learned of them; None keeps
+            them as long as receipts.
+    """
+
+    share: Share = 0.0
+    keep_texts: bool = False
+    keep_days: Annotated[WholeNumber, Field(ge=1, le=36_500)] | None = 30
+
+    @model_validator(mode="after")
+    def _has_consent(self) -> "LearningSettings":
+        if self.share > 0 and not self.keep_texts:
+            raise ValueError(
+                "a share above 0 keeps the texts of that share of requests and answers in the "
+                "database of receipts; write keep_texts: true to allow it, or share: 0"
+            )
+        return self
 
 
 @final

@@ -20,11 +20,13 @@ from prefill_router.errors import ConfigError
 from prefill_router.gateway.settings.sections import (
     BudgetSettings,
     FailureSettings,
+    LearningSettings,
     LimitSettings,
     ListenSettings,
     LogSettings,
     ReceiptSettings,
     RoutingSettings,
+    SavingsSettings,
     SessionSettings,
     SettingsSection,
     SharedSettings,
@@ -131,6 +133,8 @@ class GatewaySettings(SettingsSection):
     budgets: tuple[BudgetSettings, ...] = ()
     traffic: TrafficSettings = TrafficSettings()
     receipts: ReceiptSettings = ReceiptSettings()
+    savings: SavingsSettings = SavingsSettings()
+    learning: LearningSettings = LearningSettings()
     shared: SharedSettings = SharedSettings()
     limits: LimitSettings = LimitSettings()
     logs: LogSettings = LogSettings()

@@ -34,7 +34,7 @@ class SharedConnection:
 
     Attributes:
         place: Where the database is, without a password.
-        pending: How many callers of `run` wait.
+        pending: How many calls of `run` haven't ended.
 
     Raises:
         ConfigError: The URL can't be read.
@@ -61,10 +61,8 @@ class SharedConnection:
             await self.close()  # a lost connection may look open until it is used
         connect = self._psycopg.AsyncConnection.connect
         try:
-            # No prepared statements on the server: connection poolers mix them up.
-            self._connection = await connect(
-                **self._options, prepare_threshold=None, autocommit=True
-            )
+            # prepared at once: planning a statement takes the server longer than running it
+            self._connection = await connect(**self._options, prepare_threshold=0, autocommit=True)
         except self._psycopg.Error as error:
             raise unreachable(self.place, error) from None
         # what a crash of the database may lose here is written again, or soon forgotten anyway
@@ -82,20 +80,19 @@ class SharedConnection:
             DownError: The database can't be used now.
         """
         # in a task of its own, since one that is cancelled would wait for the database
-        task = asyncio.ensure_future(self._run(statements, together))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        task = asyncio.create_task(self._run(statements, together))
         self.pending += 1
-        try:
-            await asyncio.wait({task})
-        finally:
-            self.pending -= 1
-        return task.result()
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
 
     async def close(self) -> None:
         """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
+
+    def _ended(self, _: object) -> None:
+        self.pending -= 1
 
     async def _run(self, statements: Sequence[Statement], together: bool) -> list[Rows]:
         async with self._turn:

@@ -7,7 +7,7 @@ down, and at least 1.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, final
 
 from prefill_router.gateway.guard import (
@@ -34,23 +34,35 @@ class SharedKeyLimits:
         local: This replica's own requests, which decide while the database is away.
         replica: The replica's name.
         ask: Runs a statement.
+        written: Begins to write which requests ended, with all else that is new.
         replicas: Returns how many replicas there are.
 
     Attributes:
         under_way: The requests in flight here of each key whose concurrent requests are limited.
+        ended: Those that ended, as far as the database doesn't know it yet.
         turn: Held while the database learns these numbers anew.
     """
 
     def __init__(
-        self, local: KeyLimits, replica: str, *, ask: Ask, replicas: Callable[[], int]
+        self,
+        local: KeyLimits,
+        replica: str,
+        *,
+        ask: Ask,
+        written: Callable[[], Awaitable[None]],
+        replicas: Callable[[], int],
     ) -> None:
         self._local, self._replica, self._ask, self._replicas = local, replica, ask, replicas
+        self._written = written
         self.under_way: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
         self.turn = asyncio.Lock()
 
     @asynccontextmanager
-    async def admit(self, key: ClientKey, reply: GuardedSend) -> AsyncIterator[None]:
+    async def admit(self, key: ClientKey, reply: GuardedSend) -> AsyncIterator[Callable[[], None]]:
         """Admit a request until the block ends, or just before its client has the whole answer.
+
+        Yields a function that ends it earlier; what is written next tells the other replicas.
 
         Raises:
             RefusalError: 429 with `retry-after`: the key has reached a limit.
@@ -58,17 +70,22 @@ class SharedKeyLimits:
         await self._enter(key)
         is_held = True
 
-        async def leave() -> None:
+        def leave() -> None:
             nonlocal is_held
             if is_held:
                 is_held = False
-                await self._leave(key)
+                self._leave(key)
 
-        reply.before_end = leave
+        async def end() -> None:
+            if is_held:
+                leave()
+                await self._written()
+
+        reply.before_end = end
         try:
-            yield
+            yield leave
         finally:
-            await leave()
+            await end()
 
     async def _enter(self, key: ClientKey) -> None:
         if key.requests_per_minute is None and key.concurrent is None:
@@ -82,7 +99,9 @@ class SharedKeyLimits:
             "most": key.concurrent,
             "one": 1 - ROUNDING,
         }
-        await self._wait()
+        if self.turn.locked():
+            async with self.turn:
+                pass
         try:
             if not await self._ask(tables.ENTER, values):
                 ((filled, under_way),) = await self._ask(tables.SEE_LIMITS, values)
@@ -95,19 +114,11 @@ class SharedKeyLimits:
             self._local.count(share)
         self.under_way[key.name] += key.concurrent is not None
 
-    async def _leave(self, key: ClientKey) -> None:
+    def _leave(self, key: ClientKey) -> None:
         self._local.leave(key)
-        if key.concurrent is None:
-            return
-        await self._wait()
-        self.under_way[key.name] -= 1
-        with suppress(DownError):  # the database learns the number when it is back
-            await self._ask(tables.LEAVE, {"owner": key.name, "replica": self._replica})
-
-    async def _wait(self) -> None:
-        if self.turn.locked():
-            async with self.turn:
-                pass
+        if key.concurrent is not None:
+            self.under_way[key.name] -= 1
+            self.ended[key.name] += 1
 
     def _share(self, key: ClientKey) -> ClientKey:
         per_minute, at_once, parts = key.requests_per_minute, key.concurrent, self._replicas()

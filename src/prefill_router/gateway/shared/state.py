@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, final
@@ -51,7 +52,7 @@ class SharedState:
     Attributes:
         key_limits: Admits the requests of keys.
         replicas: How many replicas there are, as last known.
-        is_up: Whether the database can be used.
+        away_since: Since when the database can't be used, in seconds since 1970; None if it can.
         failures: How often it became unavailable.
 
     Raises:
@@ -79,9 +80,14 @@ class SharedState:
         self._budgets, self._sessions, self._breakers = budgets, sessions, breakers
         self._take_lam = take_lam
         self.key_limits = SharedKeyLimits(
-            key_limits, self._replica, ask=self._ask, replicas=lambda: self.replicas
+            key_limits,
+            self._replica,
+            ask=self._ask,
+            written=self.written,
+            replicas=lambda: self.replicas,
         )
-        self.replicas, self.failures, self.is_up = 1, 0, False
+        self.replicas, self.failures = 1, 0
+        self.away_since: float | None = time.time()
         self._waiting: list[asyncio.Future[None]] = []
         self._low: dict[str | None, None] = {}  # keys that have budgets with low leases
         self._changed: set[str] = set()  # targets whose breakers changed here
@@ -115,6 +121,11 @@ class SharedState:
                 await self._writes.run(*self._leases.returns(), (tables.BURY, (self._replica,)))
         for connection in (*self._reads, self._writes):
             await connection.close()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the database can be used."""
+        return self.away_since is None
 
     @property
     def is_in_step(self) -> bool:
@@ -153,6 +164,12 @@ class SharedState:
         else:
             waiter.set_result(None)
         return waiter
+
+    def details(self, key: str | None) -> dict[str, Any]:
+        """A receipt's `details`: replicas, what is left of a lease for this key, `away_since`."""
+        states = self._budgets.states_of(key, time.time())
+        leased = min((state.leased for state in states), default=None)
+        return {"shared": [self.replicas, leased, self.away_since]}
 
     def set_lam(self, lam: float) -> None:
         """Tell the other replicas the lam that was set on the page."""
@@ -205,7 +222,9 @@ class SharedState:
         """
         async with self._writing:
             names, self._leases.unwritten = self._leases.unwritten, set()
-            rows = self._leases.spending(names), self._affinity.begin()
+            ended, self.key_limits.ended = self.key_limits.ended, Counter()
+            left = [{"owner": o, "replica": self._replica, "n": n} for o, n in ended.items()]
+            rows = self._leases.spending(names), left, self._affinity.begin()
             written = False
             try:
                 if any(rows):
@@ -258,6 +277,7 @@ class SharedState:
             await connection.open()
         limits = self.key_limits
         async with limits.turn:
+            limits.ended.clear()
             counts = sorted((owner, n) for owner, n in limits.under_way.items() if n > 0)
             owners, numbers = [owner for owner, _ in counts], [n for _, n in counts]
             await self._writes.run(
@@ -269,14 +289,14 @@ class SharedState:
                 together=True,
             )
             self._leases.rewrite()
-            self.is_up, self._leases.is_cut_off = True, False
+            self.away_since, self._leases.is_cut_off = None, False
         if self.failures:
             _log.warning("the shared database is back")
 
     def _lost(self, error: StoreError) -> None:
         if not self.is_up:
             return
-        self.is_up, self._leases.is_cut_off = False, True
+        self.away_since, self._leases.is_cut_off = time.time(), True
         self.failures += 1
         _log.error("%s: this replica goes on with its leases and its share of limits", error)
         self._wake_writer.set()  # nothing waits for it any longer

@@ -43,7 +43,9 @@ BURY = (
     "WITH gone AS (DELETE FROM shared_replicas "
     f"WHERE seen < {_NOW} - {DEAD_SECONDS} OR replica = %s RETURNING replica), "
     "names AS (SELECT coalesce(array_agg(replica), '{}') AS found FROM gone) "
-    "UPDATE shared_limits SET in_flight = in_flight - found FROM names WHERE in_flight ?| found"
+    "UPDATE shared_limits SET in_flight = in_flight - found FROM names WHERE owner IN "
+    "(SELECT owner FROM shared_limits, names WHERE in_flight ?| found ORDER BY owner FOR UPDATE "
+    "OF shared_limits)"
 )
 """Forgets replicas that have ended, and their requests in flight; their leases stay granted."""
 FRESH = (
@@ -65,15 +67,22 @@ WRITE = (
     "WITH spends AS (INSERT INTO shared_spend SELECT *, 0 FROM json_to_recordset(%s) "
     "AS row (owner text, per text, win bigint, replica text, spent float8) "
     "ON CONFLICT (owner, per, win, replica) "
-    "DO UPDATE SET spent = greatest(shared_spend.spent, excluded.spent)) "
+    "DO UPDATE SET spent = greatest(shared_spend.spent, excluded.spent)), "
+    "leaves AS (UPDATE shared_limits AS l SET in_flight = CASE "
+    "WHEN (l.in_flight ->> gone.replica)::bigint > gone.n THEN l.in_flight || "
+    "jsonb_build_object(gone.replica, (l.in_flight ->> gone.replica)::bigint - gone.n) "
+    "ELSE l.in_flight - gone.replica END FROM (SELECT owner, replica, n FROM shared_limits "
+    "JOIN json_to_recordset(%s) AS row (owner text, replica text, n bigint) USING (owner) "
+    "ORDER BY owner FOR UPDATE OF shared_limits) AS gone WHERE l.owner = gone.owner) "
     "INSERT INTO shared_affinity SELECT * FROM json_to_recordset(%s) AS row "
     "(name text, kind text, target text, owner text, tokens bigint, at float8) "
     "ON CONFLICT (name) DO UPDATE SET target = excluded.target, owner = excluded.owner, "
     "tokens = excluded.tokens, at = excluded.at WHERE excluded.at > shared_affinity.at - 60"
 )
-"""Writes spending and answers; an answer that is a minute older than the known one, written after
-the database was away, isn't the conversation's latest. Rows come as JSON, which takes a fraction of
-the processor time of arrays."""
+"""Writes spending, ended requests, and answers; an answer that is a minute older than the known
+one, written after the database was away, isn't the conversation's latest. Rows come as JSON, which
+takes a fraction of the processor time of arrays. Wherever several limits are locked, it is in the
+order of their owners, so that replicas don't wait for each other in a circle."""
 
 GRANT = (
     "UPDATE shared_spend AS own SET granted = greatest(own.granted, own.spent) "
@@ -119,12 +128,6 @@ ENTER = (
 )
 """Admits a request of a key, if both its limits allow it."""
 SEE_LIMITS = f"SELECT {_BUCKET}, {_UNDER_WAY} FROM shared_limits AS l WHERE owner = %(owner)s"
-LEAVE = (
-    "UPDATE shared_limits SET in_flight = CASE WHEN (in_flight ->> %(replica)s)::bigint > 1 "
-    "THEN in_flight || jsonb_build_object(%(replica)s::text, "
-    "(in_flight ->> %(replica)s)::bigint - 1) "
-    "ELSE in_flight - %(replica)s::text END WHERE owner = %(owner)s"
-)
 SET_IN_FLIGHT = (
     "INSERT INTO shared_limits SELECT owner, 'Infinity', 0, jsonb_build_object(%s::text, n) "
     "FROM unnest(%s::text[], %s::bigint[]) AS mine(owner, n) "

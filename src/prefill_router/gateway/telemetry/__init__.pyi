@@ -17,6 +17,7 @@ from .health import (
     check_receipts as check_receipts,
     check_shared as check_shared,
     check_targets as check_targets,
+    check_versions as check_versions,
     check_workers as check_workers,
 )
 from .logs import (

@@ -56,8 +56,10 @@ class GaugeReadings:
         receipts_waiting: Receipts in the queue.
         budgets: What remains of each budget.
         shared: Numbers of the shared state: `down`, `replicas`, `losses`; empty without one.
+        learning: US dollars spent on scores and side answers, by kind.
         drift: The drift of requests; None while there are too few.
         router: Labels of the router: `fingerprint`, `policy`, `encoder`, ...
+        versions: The share of conversations that each of the router's versions decides on.
     """
 
     gateway: Any = None
@@ -74,8 +76,10 @@ class GaugeReadings:
     receipts_waiting: Callable[[], int] = lambda: 0
     budgets: Callable[[], Sequence[BudgetLeft]] = lambda: ()
     shared: Callable[[], Mapping[str, float]] = lambda: {}
+    learning: Callable[[], Mapping[str, float]] = lambda: {}
     drift: Callable[[], Drift | None] = lambda: None
     router: Callable[[], Mapping[str, str]] = lambda: {}
+    versions: Callable[[], Mapping[str, float]] = lambda: {}
 
 
 _Read = Callable[[GaugeReadings], float | Mapping[Any, float] | None]
@@ -198,6 +202,18 @@ _GAUGES = (
         "How often the database that replicas share became unavailable.",
         lambda read: read.shared().get("losses"),
         only_grows=True,
+    ),
+    Gauge(
+        "version_share",
+        "Share of conversations that a version of the router decides on.",
+        lambda read: read.versions(),
+        ("version",),
+    ),
+    Gauge(
+        "savings_learning_dollars",
+        "US dollars spent on judging answers and on side answers, of all receipts.",
+        lambda read: read.learning(),
+        ("kind",),
     ),
     Gauge(
         "drift",

@@ -143,12 +143,23 @@ def check_encoder(state: str, *, fallback: str) -> HealthFinding:
     """Check the encoder's process: without it a fallback decides, so degraded but not failed.
 
     Args:
-        state: The state of the forecaster, `ready`, `starting`, `down` or `closed`.
+        state: The state of the forecaster, `ready`, `starting`, `down` or `closed`; `absent` where
+            there is no router.
         fallback: The fallback.
     """
     if state == "ready":
         return HealthFinding("ok")
+    if state == "absent":
+        return HealthFinding("ok", "there is no router yet: the default target answers everything")
     return HealthFinding("degraded", f"the encoder is {state}; the fallback {fallback!r} decides")
+
+
+def check_versions(*, serving: str, is_behind: bool) -> HealthFinding:
+    """Check the versions of the router: degraded while their latest step can't be applied."""
+    if not is_behind:
+        return HealthFinding("ok")
+    note = f"the latest step of the versions can't be applied, so {serving} serves on"
+    return HealthFinding("degraded", note)
 
 
 def check_targets(breakers: Mapping[str, str]) -> HealthFinding:

@@ -25,6 +25,8 @@ _SECONDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
+_MOST_UNCOUNTED = 256
+"""The most receipts whose savings aren't counted yet."""
 
 
 @final
@@ -77,6 +79,20 @@ class Metrics:
             "failovers", "Calls of the next endpoint or target after a failure.", "target"
         )
         self._passed = count("plain_calls", "Passthrough calls.", "call", "target", "outcome")
+        self._saving_spent = count(
+            "savings_spent_dollars",
+            "US dollars spent on requests compared with a baseline.",
+            "baseline",
+        )
+        self._saving_there = count(
+            "savings_baseline_dollars", "What they would have cost there, estimated.", "baseline"
+        )
+        self._saving_unpriced = count(
+            "savings_unpriced_requests", "Routed requests without a cost to compare.", "baseline"
+        )
+        self._deducted = count(
+            "savings_deducted_dollars", "US dollars that routing itself cost, by kind.", "kind"
+        )
         self._refusals = count("refusals", "Requests refused before a decision.", "status")
         seconds = Histogram(
             f"{PREFIX}stage_seconds",
@@ -86,6 +102,10 @@ class Metrics:
             buckets=_SECONDS,
         )
         self._seconds: Callable[..., Histogram] = cache(seconds.labels)
+
+        self._uncounted: list[Receipt] = []
+        self._baseline: str | None = None
+        self._encoder_prices = 0.0, 0.0
 
     def use_targets(self, targets: Iterable[str]) -> None:
         """Use another pool's targets; counts are kept."""
@@ -99,6 +119,17 @@ class Metrics:
         """Count a passthrough call that ended; it has no decision and no cost."""
         self._passed(call, self._name(outcome.target), outcome.kind).inc()
 
+    def use_savings(self, baseline: str | None, *, second: float, thousand: float) -> None:
+        """Count savings against another baseline, and forecasts at another price.
+
+        Args:
+            baseline: The target; None to count none.
+            second: US dollars of a second of waiting for forecasts.
+            thousand: US dollars of 1,000 forecasts.
+        """
+        self._count_savings()
+        self._baseline, self._encoder_prices = baseline, (second, thousand / 1000)
+
     def observe(self, receipt: Receipt) -> None:
         """Count a request that ended."""
         outcome, choice = receipt.outcome, receipt.choice
@@ -108,6 +139,9 @@ class Metrics:
         if choice.fallback is not None:
             self._fallbacks(choice.fallback).inc()
         self._observe_costs(receipt, target, chosen)
+        self._uncounted.append(receipt)
+        if len(self._uncounted) == _MOST_UNCOUNTED:
+            self._count_savings()
         self._observe_attempts(receipt)
         self._seconds("decision", chosen).observe(receipt.decision_seconds)
         if receipt.forecast_seconds is not None:
@@ -126,11 +160,13 @@ class Metrics:
             accept: The `Accept` header, which requests a format.
             families: The metrics of all workers; None for those of this process.
         """
+        self._count_savings()
         encode, kind = choose_encoder(accept)
         return encode(self._registry if families is None else registry_of(families)), kind
 
     def export(self) -> list[PlainFamily]:
         """All metrics as plain values."""
+        self._count_savings()
         return plain_families(self._registry.collect())
 
     def _observe_costs(self, receipt: Receipt, target: str, chosen: str) -> None:
@@ -153,6 +189,22 @@ class Metrics:
         estimated = choice.estimated_cost.get(choice.order[0]) if choice.order else None
         if estimated is not None:
             self._estimated(chosen).inc(estimated)
+
+    def _count_savings(self) -> None:
+        """Count what was saved by the requests since the last time; no request waits for it."""
+        counted, self._uncounted = self._uncounted, []
+        (second, each), baseline = self._encoder_prices, self._baseline
+        for receipt in counted:
+            if receipt.forecast_seconds is not None and (second or each):
+                self._deducted("encoder").inc(receipt.forecast_seconds * second + each)
+            if baseline is None or receipt.apart is not None:
+                continue
+            there = receipt.cost_at(baseline)
+            if receipt.cost is None or there is None:
+                self._saving_unpriced(baseline).inc()
+            else:
+                self._saving_spent(baseline).inc(receipt.cost)
+                self._saving_there(baseline).inc(there)
 
     def _observe_attempts(self, receipt: Receipt) -> None:
         before = None

@@ -80,8 +80,8 @@ def judge_prompt(kind: Kind, task: Task, answer: str, *, soft: bool) -> str:
     fields = [_EXTRACTED, _REASONING, verdict]
     if kind == "hle":
         fields.append(_CONFIDENCE)
-    question = _question(task)
-    mark = _mark(question, answer, *task.answer)
+    question = question_text(task)
+    mark = delimiter(question, answer, *task.answer)
     rubric = _RUBRIC.format(rubric=str(task.options.get("rubric", "")).strip())
     return _TASK.format(
         criterion=_HLE if kind == "hle" else rubric,
@@ -94,7 +94,8 @@ def judge_prompt(kind: Kind, task: Task, answer: str, *, soft: bool) -> str:
     )
 
 
-def _question(task: Task) -> str:
+def question_text(task: Task) -> str:
+    """A task's prompt as a judge reads it."""
     prompt = task.query.prompt
     if isinstance(prompt, str):
         return prompt_text(prompt)
@@ -108,7 +109,7 @@ def _reference(answers: tuple[str, ...], mark: str) -> str:
     return f"{mark} right answer{several}\n" + "\n".join(answers) + "\n"
 
 
-def _mark(*parts: str) -> str:
+def delimiter(*parts: str) -> str:
     """A delimiter that none of the parts contains, since it is a hash of them all."""
     digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
     return f"=== {digest[:16]}"
@@ -153,13 +154,13 @@ def read_verdict(reply: str, *, soft: bool) -> JudgeVerdict | None:
     """
     wanted = "score" if soft else "correct"
     try:
-        found = _last_object(reply)
+        found = last_object(reply)
     except ValueError:
         return None
     return _verdict_of(_lines(reply, wanted) if found is None else found, wanted)
 
 
-def _last_object(reply: str) -> Mapping[str, Any] | None:
+def last_object(reply: str) -> Mapping[str, Any] | None:
     """The JSON object at the end of a reply; None where there is none.
 
     Raises:

@@ -28,7 +28,7 @@ def _mixture_finding(name: str, title: str, what: str, found: MixReference) -> F
     gain = found.gain
     sign: Sign = "good" if gain.lower > 0 else "bad" if gain.upper < WORTH else "unclear"
     cost = "where no cost is known" if found.is_free else "for the same money"
-    said = (
+    said = found.refusal or (
         f"the best fixed mix {what} answers {100 * found.accuracy:.1f} % correctly {cost}; the "
         f"router answers {points(gain)} more, on {found.queries:,} queries"
     )
@@ -160,8 +160,13 @@ def examine(
         probabilities=judged,
         regions=regions,
         probe=probe,
-        notes=notes,
+        notes=(*notes, *_overlap_notes(subject)),
     )
+
+
+def _overlap_notes(subject: Subject) -> tuple[str, ...]:
+    overlap = subject.trial.overlap_of([subject.choice])
+    return () if overlap is None else (overlap.note,)
 
 
 SIGNS: Mapping[str, str] = {"good": "ok", "bad": "!!", "unclear": "??", "note": "--"}

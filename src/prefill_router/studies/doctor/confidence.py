@@ -66,8 +66,8 @@ def probabilities(subject: Subject, *, resamples: int, seed: int) -> Probabiliti
     """Judge the probabilities of all targets, and those of the chosen ones."""
     trial = subject.trial
     base = known_mean(ones(len(subject.train)), subject.train.correct)
-    lost = (trial.correctness - trial.correct) ** 2
-    usual = (base - trial.correct) ** 2
+    lost = trial.squared_error(trial.correctness)
+    usual = trial.squared_error(np.broadcast_to(base, lost.shape))
     lost = np.where(np.isnan(usual), np.nan, lost)
     cells = np.stack([np.nansum(lost, axis=1), np.nansum(usual, axis=1)], axis=1)
 

@@ -259,7 +259,7 @@ def lifts(subject: Subject, *, resamples: int, seed: int) -> tuple[Lift, ...]:
     """The lift overall, by regime, by benchmark and by domain."""
     groups: dict[Group, list[str]] = {
         "all": ["all queries"] * len(subject),
-        "regime": [str(r) for r in regimes(subject.trial.correct)],
+        "regime": [str(r) for r in regimes(subject.trial.joint)],
         "benchmark": _pooled([q.benchmark for q in subject.queries]),
         "domain": _pooled([q.domain for q in subject.queries]),
     }

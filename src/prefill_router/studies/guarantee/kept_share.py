@@ -15,8 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import Estimate, Trial, Weights, chunks, divide, ones, plain
+from prefill_router.errors import ConfigError, DataError, OverlapError
+from prefill_router.evaluation import (
+    ChanceLabels,
+    Estimate,
+    Trial,
+    Weights,
+    chunks,
+    divide,
+    ones,
+    plain,
+    weighted_means,
+)
 from prefill_router.studies.guarantee.advice import NONE_NEEDED, Advice
 from prefill_router.studies.guarantee.betting import p_value
 from prefill_router.studies.guarantee.losses import Choice, Losses, MissingLabels, shuffled
@@ -198,10 +208,14 @@ def best_single(train: RoutingDataset) -> str:
     Where no label is missing, this is the target of highest accuracy, of several the first. A
     missing label is never an advantage: a target that lacks labels on another's queries must be
     better by the margin of uncertainty that its labels leave, so a few lucky labels don't suffice.
+    Where chance selected the labels, they are weighted by inverse propensity.
 
     Raises:
         DataError: Nothing was measured.
     """
+    chance = ChanceLabels.of(train, np.zeros(train.correct.shape))
+    if chance is not None and chance.selected:
+        return _best_by_propensity(train, chance)
     measured = np.flatnonzero(~np.isnan(train.correct).all(axis=0))
     if not len(measured):
         raise DataError("no training query has a label, so no target is known to be the best")
@@ -212,6 +226,16 @@ def best_single(train: RoutingDataset) -> str:
     open_to = np.sqrt(1 / common - 1 / known.sum(axis=0))
     margin = (right - right.T) / common - open_to + open_to.T
     return train.pool.names[int(measured[margin.min(axis=1).argmax()])]
+
+
+def _best_by_propensity(train: RoutingDataset, chance: ChanceLabels) -> str:
+    accuracy = weighted_means(chance.weight, chance.corrected, train.observed_cost)[1]
+    if np.isnan(accuracy).all():
+        raise DataError(
+            "no target has enough labels, selected by chance, for its accuracy to be known; "
+            "collect more labels"
+        )
+    return train.pool.names[int(np.nanargmax(accuracy))]
 
 
 def guarantee(
@@ -250,9 +274,12 @@ def guarantee(
     Raises:
         ConfigError: An option makes no sense, or the trial has no such target.
         DataError: On no query are both labels measured.
+        OverlapError: Chance selected the labels, and far fewer were observed than their
+            propensities let expect, so nothing can be promised.
     """
     _check(trial, best, keep, confidence, lams)
     column, level = trial.targets.index(best), 1 - confidence
+    _check_propensities(trial, column)
     tests = Hypotheses(trial, column, keep, level, assume, queries, seed)
     sequence = tests.sequence(lams)
     kept = [tested for tested in sequence if tested.p_value <= level]
@@ -316,6 +343,16 @@ def _numbers(
         )
         for name, value in point.items()
     }
+
+
+def _check_propensities(trial: Trial, best: int) -> None:
+    overlap = trial.overlap_of([trial.path.at(1), np.full(len(trial), best)])
+    if overlap is not None and overlap.short:
+        raise OverlapError(
+            f"far fewer labels of {', '.join(overlap.short)} were observed than their propensities "
+            "let expect, so nothing can be promised: set the propensity of a label that was asked "
+            "for and lost to NaN, which counts as the worst that it could be"
+        )
 
 
 def _check(trial: Trial, best: str, keep: float, confidence: float, lams: Sequence[float]) -> None:

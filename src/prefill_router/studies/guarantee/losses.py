@@ -8,6 +8,12 @@ mean of r over all queries is not above zero. A label that wasn't measured could
 router's label 0 and the best target's 1, or a single shared label where the router chose the best
 target.
 
+Where chance selected the labels, or they err, unbiased estimates stand for them
+(`evaluation.ChanceLabels`). The loss is linear in the labels, so the mean of its estimates is the
+mean loss; and as each lies within bounds that are known before the draw, betting on them is as
+valid (Waudby-Smith, Wu, Ramdas, Karampatziakis and Mineiro 2022, arXiv:2210.10768). The wider the
+bounds, that is the lower the propensities, the more queries it takes.
+
 Labels missing at random are spread evenly over the domains, over the targets that the router
 chooses, and over easy and hard queries. Each of these is tested exactly by a permutation test of
 the chi-square statistic. A small p-value shows that labels aren't missing at random; a large one
@@ -23,7 +29,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 from numpy.typing import NDArray
 
-from prefill_router.evaluation import Trial
+from prefill_router.evaluation import ChanceLabels, Trial
 
 PerQuery = Float[NDArray[np.float64], " query"]
 
@@ -38,12 +44,14 @@ class Losses:
         router: Labels of the chosen targets; NaN where not measured.
         best: Labels of the best single target; NaN where not measured.
         same: Where the router chose the best single target.
+        span: The least and the largest loss that any label, or estimate of one, could make.
     """
 
     keep: float
     router: PerQuery
     best: PerQuery
     same: Bool[NDArray[np.bool_], " query"]
+    span: tuple[float, float]
 
     @classmethod
     def of(
@@ -57,8 +65,11 @@ class Losses:
             best: Column of the best single target.
             keep: The share that is promised.
         """
-        router = trial.of_choice(trial.correct, choice)
-        return cls(keep, router, trial.correct[:, best], choice == best)
+        router, same = trial.of_choice(trial.correct, choice), choice == best
+        span = -1.0, keep
+        if trial.chance is not None:
+            span = _span(trial, trial.chance, choice, best, keep)
+        return cls(keep, router, trial.correct[:, best], same, span)
 
     def __len__(self) -> int:
         return len(self.router)
@@ -77,12 +88,14 @@ class Losses:
     @property
     def scaled(self) -> PerQuery:
         """The largest losses on [0, 1], as the tests by betting need them."""
-        return np.clip((self.largest + 1) / (1 + self.keep), 0, 1)
+        low, high = self.span
+        return np.clip((self.largest - low) / (high - low), 0, 1)
 
     @property
     def threshold(self) -> float:
         """The value of a zero loss on the scale of `scaled`."""
-        return 1 / (1 + self.keep)
+        low, high = self.span
+        return -low / (high - low)
 
     @property
     def kept(self) -> float:
@@ -102,6 +115,25 @@ class Losses:
         ends = (0, int(both.sum()))  # of the shared labels' sum; the share is monotone in it
         shares = [(right + end) / (best + end) for end in ends if best + end]
         return min(shares, default=float("nan"))
+
+
+def _span(
+    trial: Trial,
+    labels: ChanceLabels,
+    choice: Int[NDArray[np.int64], " query"],
+    best: int,
+    keep: float,
+) -> tuple[float, float]:
+    """The least and the largest loss, over all queries, that the draw of labels could make."""
+    low, high = labels.bounds
+    least = keep * low[:, best] - trial.of_choice(high, choice)
+    largest = keep * high[:, best] - trial.of_choice(low, choice)
+    ends = np.sort(np.stack([low[:, best], high[:, best]]) * (keep - 1), axis=0)
+    shared = choice == best
+    return (
+        min(-1.0, float(np.where(shared, ends[0], least).min())),
+        max(keep, float(np.where(shared, ends[1], largest).max())),
+    )
 
 
 def shuffled(ids: tuple[str, ...]) -> Int[NDArray[np.int64], " query"]:

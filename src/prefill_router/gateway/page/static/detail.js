@@ -120,7 +120,13 @@ function attempts({ attempts: calls }) {
     [{ name: "Target" }, { name: "End" }, { name: "Status", num: true }, { name: "Took", num: true }], rows);
 }
 
-function spent({ decision, timings, tokens, input_tokens: guessed }) {
+/** The interval of the baseline's cost; none where it answered the request itself. */
+function spread({ cost, low, high }) {
+  if (low === null) return "interval not known";
+  return low === cost && high === cost ? "which answered it" : `95\u00a0% from ${dollars(low)} to ${dollars(high)}`;
+}
+
+function spent({ decision, timings, tokens, instead, input_tokens: guessed }) {
   const about = tokens.estimated ? "≈ " : "";
   const counts = [
     tokens.input === null ? `${count(guessed)} in, estimated` : `${about}${count(tokens.input)} in`,
@@ -134,6 +140,7 @@ function spent({ decision, timings, tokens, input_tokens: guessed }) {
     ["Whole request", duration(timings.total)],
     ["Tokens", counts.filter(Boolean).join(", ")],
     ["Cost", `${decision.cost_is_estimated ? "≈ " : ""}${dollars(decision.cost)}, estimated ${dollars(decision.estimated_cost)}`],
+    ["Baseline", instead === null ? null : `${dollars(instead.cost)} at ${instead.baseline} alone, ${spread(instead)}`],
   ];
 }
 
@@ -150,6 +157,7 @@ function record(detail) {
     ["Encoder read", SCORED[detail.scored]],
     ["Conversation", detail.in_session ? "part of one" : "none"],
     ["Key", detail.key],
+    ["Version", detail.version],
     ["Router", detail.router ? el("span", { class: "mono" }, `${detail.router.slice(0, 12)} (${detail.policy})`) : null],
   ];
 }

@@ -5,8 +5,9 @@ import { Decisions } from "./decisions.js";
 import { Detail } from "./detail.js";
 import { byId, el, notice, renew, say } from "./dom.js";
 import { Drift } from "./drift.js";
-import { count, number, percent, short, span } from "./format.js";
+import { clock, count, number, percent, short, span } from "./format.js";
 import { Polling } from "./polling.js";
+import { Savings } from "./savings.js";
 import { Spend } from "./spend.js";
 import { Targets } from "./targets.js";
 import { Timeline } from "./timeline.js";
@@ -17,6 +18,7 @@ import { STATES } from "./words.js";
 const detail = new Detail((id) => decisions.mark(id), () => decisions.focus());
 const decisions = new Decisions((id, focus) => detail.open(id, focus));
 const spend = new Spend();
+const savings = new Savings();
 const tradeoff = new TradeOff(() => overview());
 const targets = new Targets();
 const timeline = new Timeline();
@@ -32,11 +34,12 @@ async function overview() {
   renew(byId("problems").firstChild, ...now.problems.map((problem) => el("li", null, problem)));
   const lowered = Math.abs(now.lam - now.lam_set) >= 0.005;
   const facts = {
-    router: short(now.router),
+    router: now.serving ?? short(now.router),
     policy: now.policy ?? "none",
     encoder: now.encoder ?? "none",
     lam: lowered ? `${number(now.lam)}, lowered by a budget from ${number(now.lam_set)}` : number(now.lam),
     fallback: `${percent(now.fallback_share, 0)} of the last minute`,
+    shared: sharing(now.shared),
     requests: `${count(now.requests_last_hour)} requests`,
     up: span(now.uptime_seconds),
   };
@@ -44,6 +47,12 @@ async function overview() {
   byId("fact-router").title = now.router ?? "";
   say(byId("foot"), `prefill-router ${now.version}`);
   tradeoff.known(now.lam_set);
+}
+
+/** With how many replicas state is shared, or since when this one is cut off from them. */
+function sharing(shared) {
+  if (shared === null) return "nothing";
+  return shared.away_since === null ? `by ${count(shared.replicas)} replicas` : `cut off since ${clock(shared.away_since)}`;
 }
 
 function report(error) {
@@ -78,6 +87,7 @@ polling.add(3, overview);
 polling.add(1, () => decisions.update());
 polling.add(5, () => timeline.update());
 polling.add(10, () => spend.update());
+polling.add(30, () => savings.update());
 polling.add(15, () => tradeoff.update());
 polling.add(5, () => targets.update());
 polling.add(30, () => drift.update());

@@ -31,6 +31,7 @@ export const FALLBACKS = {
   unreadable: "the encoder can't read this prompt",
   novel: "the request is unlike the router's training data",
   no_text: "there is no text to read",
+  no_router: "there is no router yet, so the default target answers",
 };
 
 export const OUTCOMES = {

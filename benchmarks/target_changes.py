@@ -1,0 +1,197 @@
+"""How soon changes are noticed, and how often none is told that isn't there: made-up traffic.
+
+Five targets answer 10,000 requests. The router's predictions are off by noise, a judge that errs in
+one of ten cases scores two of five answers, and ten of forty anchors are asked after every hundred
+requests of a target, or twenty while it is suspected; nine of ten answers to an anchor are the same
+again. In the middle a target is exchanged for a worse one, or its price doubles, or the mix of
+requests drifts over 200 requests; or nothing changes.
+"""
+
+import argparse
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks._system import machine
+from prefill_router import files
+from prefill_router.learning import (
+    QualityWatch,
+    TargetChange,
+    anchor_expectations,
+    mix_change,
+    price_change,
+)
+
+RESULT = Path(__file__).parent / "results" / "target_changes.json"
+TARGETS, REQUESTS, ANCHORS, EVERY, OFTEN, SUSPICIOUS = 5, 10_000, 10, 100, 20, 0.4
+LABELLED, JUDGE_ERRS, NOISE, PANEL, ANEW = 0.4, 0.1, 0.4, 40, 0.1
+HERE = REQUESTS // TARGETS // 2
+"""The request of a target at which it changes."""
+Values = NDArray[np.float64]
+
+
+def logistic(values: Values) -> Values:
+    """From log-odds to probabilities."""
+    return 1 / (1 + np.exp(-values))
+
+
+def judged(right: Values, rng: np.random.Generator) -> Values:
+    """What the judge says of answers."""
+    said: Values = np.where(rng.random(right.shape) < JUDGE_ERRS, 1 - right, right)
+    return said
+
+
+class Anchors:
+    """Questions that a target answered right, as the judge says; ten of forty are asked at a time.
+
+    A target mostly gives the same answer again, and the judge says the same of it; a share of the
+    answers is drawn anew, and all are once the target is another.
+    """
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng, self._lower = rng, 0.0
+        self._odds = rng.normal(1.0, 1.2, 4 * PANEL)
+        self._said = self._drawn(0.0)
+        kept = np.flatnonzero(self._said == 1)[:PANEL]
+        self._odds, self._said = self._odds[kept], self._said[kept]
+        self._turn = itertools.cycle(range(len(kept)))
+        self.grades = [[1.0] for _ in kept]
+        for _ in range(len(kept) // ANCHORS):  # once around, so that repetition is known
+            self.ask(0.0)
+
+    def ask(self, lower: float) -> tuple[list[float], list[float]]:
+        """Ask the next few: the judge's grades, and those that were expected."""
+        if lower != self._lower:
+            self._lower, self._said = lower, self._drawn(lower)
+        part = [next(self._turn) for _ in range(ANCHORS)]
+        everything = anchor_expectations(self.grades)
+        anew, said = self._rng.random(len(self._odds)) < ANEW, self._drawn(lower)
+        for one in part:
+            if anew[one]:
+                self._said[one] = said[one]
+            self.grades[one].append(float(self._said[one]))
+        return [self.grades[one][-1] for one in part], [everything[one] for one in part]
+
+    def _drawn(self, lower: float) -> Values:
+        right = (self._rng.random(len(self._odds)) < logistic(self._odds - lower)).astype(
+            np.float64
+        )
+        return judged(right, self._rng)
+
+
+def quality(seed: int, *, fall: float) -> tuple[int | None, bool, int]:
+    """When a target's change is noticed, and what was asked of the others.
+
+    Returns:
+        After how many of its requests it was; whether any alarm was false; how many anchors were
+        asked of the targets that didn't change.
+    """
+    found = [
+        one_target(seed, target, fall=fall if target == 0 else 0.0) for target in range(TARGETS)
+    ]
+    false = any(at is not None for at, _ in found[1:]) or (
+        found[0][0] is not None and (fall == 0 or found[0][0] < 0)
+    )
+    return (None if false else found[0][0]), false, sum(asked for _, asked in found[1:])
+
+
+def one_target(seed: int, target: int, *, fall: float) -> tuple[int | None, int]:
+    """The request at which a change is told, counted from the real one, and the anchors asked."""
+    rng = np.random.default_rng([seed, target])
+    odds = rng.normal(1.0, 1.2, REQUESTS // TARGETS)
+    anchors, watch, asked = Anchors(rng), QualityWatch("t"), 0
+    for request in range(len(odds)):
+        lower = fall if request >= HERE else 0.0
+        if rng.random() < LABELLED:
+            right = float(rng.random() < logistic(odds[request] - lower))
+            told = float(logistic(odds[request] + rng.normal(0, NOISE)))
+            watch.add(float(judged(np.array(right), rng)), told, error=JUDGE_ERRS)
+        if request % (OFTEN if watch.suspicion > SUSPICIOUS else EVERY) == 0:
+            asked += ANCHORS
+            for said, expected in zip(*anchors.ask(lower), strict=True):
+                watch.add(said, expected)
+        if watch.change is not None:
+            return request - HERE, asked
+    return None, asked
+
+
+def price(seed: int, *, times: float) -> tuple[int | None, bool]:
+    """The same of prices; a tenth of the answers is billed with a discount for cached tokens."""
+    rng = np.random.default_rng(seed)
+    listed = rng.lognormal(-7, 1, REQUESTS // TARGETS)
+    billed = listed * np.where(rng.random(len(listed)) < 0.1, 0.6, 1.0)
+    billed[HERE:] *= times
+    found = price_change("t", billed, listed)
+    return _delay(found, changed=times != 1)
+
+
+def mix(seed: int, *, shift: float) -> tuple[int | None, bool]:
+    """The same of the mix: predictions for each target, whose level drifts over 200 requests."""
+    rng = np.random.default_rng(seed)
+    loads = rng.normal(1, 0.3, TARGETS)
+
+    def drawn(count: int, lower: Values) -> Values:
+        hard = rng.normal(0, 1, count) - lower
+        return logistic(hard[:, None] * loads + rng.normal(0, 0.5, (count, TARGETS)))
+
+    drift = np.clip((np.arange(REQUESTS) - HERE) / 200, 0, 1) * shift
+    names = tuple(f"t{k}" for k in range(TARGETS))
+    found = mix_change(drawn(2000, np.zeros(2000)), drawn(REQUESTS, drift), names=names)
+    return _delay(found, changed=shift != 0)
+
+
+def _delay(found: TargetChange | None, *, changed: bool) -> tuple[int | None, bool]:
+    if found is None:
+        return None, False
+    early = not changed or found.seen < HERE
+    return (None, True) if early else (found.seen - HERE, False)
+
+
+def told(found: list[tuple[Any, ...]]) -> dict[str, Any]:
+    """How many were noticed within 300 requests, and how late the middle one was."""
+    delays = sorted(10**9 if delay is None else delay for delay, *_ in found)
+    return {
+        "of": len(found),
+        "noticed within 300 requests": sum(delay <= 300 for delay in delays),
+        "median requests": delays[len(delays) // 2],
+        "the 19th of 20": delays[19 * len(delays) // 20 - 1],
+        "false alarms before": sum(false for _, false, *_ in found),
+    }
+
+
+def main() -> None:
+    """Draw, and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    seeds = range(parser.parse_args().seeds)
+    result = {
+        "machine": machine(),
+        "targets": TARGETS,
+        "requests": REQUESTS,
+        "share of answers that are judged": LABELLED,
+        "judge errs": JUDGE_ERRS,
+        "exchanged for a worse one (log-odds lower by 1.5)": told(
+            [quality(seed, fall=1.5) for seed in seeds]
+        ),
+        "a little worse (log-odds lower by 0.7)": told([quality(seed, fall=0.7) for seed in seeds]),
+        "price doubles": told([price(seed, times=2.0) for seed in seeds]),
+        "mix drifts (log-odds lower by 1)": told([mix(seed, shift=1.0) for seed in seeds]),
+        "nothing changes: false alarms": {
+            "quality": sum(quality(seed, fall=0.0)[1] for seed in seeds),
+            "price": sum(price(seed, times=1.0)[1] for seed in seeds),
+            "mix": sum(mix(seed, shift=0.0)[1] for seed in seeds),
+            "of": len(seeds),
+        },
+        "anchors asked of a target in 2,000 requests, nothing changed": round(
+            sum(quality(seed, fall=0.0)[2] for seed in seeds) / len(seeds) / (TARGETS - 1)
+        ),
+    }
+    files.write_json(RESULT, result)
+    print(files.as_json(result))
+
+
+if __name__ == "__main__":
+    main()

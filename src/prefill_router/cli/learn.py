@@ -1,0 +1,162 @@
+"""`prefill-router learn`: earns labels from sampled traffic within a purse, and fits versions."""
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.receipts import URL
+from prefill_router.cli.usage import UsageError, reading_words
+from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from prefill_router.learning import CandidateStep, LearningRound
+
+_NICE = 10
+_EACH_ROUND = 0.5
+"""The share of what the purse has left that a round may spend, where more rounds follow."""
+
+
+_SPAN = re.compile(r"(\d{1,5})([mhd])")
+_SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+@app.command()
+def learn(
+    receipts: Annotated[str, typer.Option(help=URL)],
+    pool: Annotated[Path, typer.Option(help="The pool.yaml of the targets, with prices.")],
+    judge: Annotated[
+        Path, typer.Option(help="A pool.yaml of the judges; another family judges, if there is.")
+    ],
+    versions: Annotated[str, typer.Option(help="The folder or URL of the versions.")],
+    per_day: Annotated[
+        float | None, typer.Option(help="US dollars a day (UTC), for answers and judges.")
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(help="US dollars in all, for this database.")
+    ] = None,
+    encoder: Annotated[str, typer.Option(help="The encoder, as for encode.")] = "minilm",
+    encoder_folder: opt.EncoderFolders = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="A recipe to fit; by default the best of a few.")
+    ] = None,
+    rubric: Annotated[
+        Path | None, typer.Option(help="A text file that says what a right answer is.")
+    ] = None,
+    judge_by: Annotated[
+        Literal["rubric", "pairs"],
+        typer.Option(help="Judge each answer, or pairs with the client's in both orders."),
+    ] = "rubric",
+    judge_twice: Annotated[
+        float, typer.Option(help="The share of answers judged twice, to measure the judge.")
+    ] = 0.1,
+    pattern: Annotated[
+        str | None, typer.Option(help="A regular expression found in every right answer.")
+    ] = None,
+    grader_function: Annotated[
+        str | None,
+        typer.Option(help="Your verifier, FILE.py:NAME: a number, or an error for the judge."),
+    ] = None,
+    least_labels: Annotated[
+        int, typer.Option(help="The fewest labels of a target that is fitted on.")
+    ] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on until it is interrupted.")
+    ] = False,
+    every: Annotated[str, typer.Option(help="Time between rounds, such as 10m.")] = "10m",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print each round as a line of JSON.")
+    ] = False,
+) -> None:
+    """Label sampled requests within a purse, fit a router on them, and propose it.
+
+    Other targets are asked what clients asked (`learning.share` of the gateway's settings), judges
+    and verifiers grade the answers, and a new version is fitted and judged on the newest traffic.
+    If it is worth it, it becomes the candidate. Interrupted or killed, it goes on from there, and
+    pays for nothing twice.
+
+    Example: prefill-router learn --receipts receipts.sqlite --pool pool.yaml --judge judge.yaml
+    --per-day 1 --max-cost 5 --versions versions
+    """
+    from prefill_router.fitting import read_recipe
+    from prefill_router.harness.grading import place_and_name
+    from prefill_router.learning import (
+        RUBRIC,
+        LabellingSettings,
+        LearnerSettings,
+        PurseLimits,
+        learn as learn_round,
+    )
+    from prefill_router.targets import read_pool
+
+    pause = _seconds(every)
+    with reading_words():
+        limits = PurseLimits(per_day=per_day, in_all=max_cost)
+        if grader_function is not None:
+            place_and_name(grader_function)
+    settings = LearnerSettings(
+        receipts=receipts,
+        pool=read_pool(pool),
+        judges=read_pool(judge),
+        versions=versions,
+        limits=limits,
+        encoder=encoder,
+        recipe=None if recipe is None else read_recipe(recipe),
+        rubric=RUBRIC if rubric is None else rubric.read_text(encoding="utf-8"),
+        form=judge_by,
+        pattern=pattern,
+        function=grader_function,
+        labelling=LabellingSettings(again=judge_twice),
+        least=least_labels,
+        sources=opt.sources(encoder_folder),
+    )
+    os.nice(_NICE)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    share = _EACH_ROUND if follow else 1.0
+    while True:
+        found = learn_round(settings, share=share, progress=BarProgress(console=err))
+        _show(found, as_json=as_json)
+        if not follow:
+            return
+        time.sleep(pause)
+
+
+def _show(found: "LearningRound", *, as_json: bool) -> None:
+    from prefill_router.learning import source_words
+
+    if as_json:
+        print_json(found.to_dict())
+        return
+    done = found.labelling
+    asked = ", ".join(f"{count:,} {end}" for end, count in done.answers.items()) or "none"
+    judged = ", ".join(f"{count:,} {end}" for end, count in done.labels.items()) or "none"
+    out.say(f"side questions: {asked}; judgments: {judged}; verified: {done.verified:,}")
+    out.say(f"spent: ${done.spent:.4f}")
+    for words in (*source_words(done), *(f"note: {note}" for note in done.notes)):
+        out.say(words)
+    if found.step is not None:
+        _show_step(found.step)
+    if found.version is not None:
+        out.say(f"version {found.version}: {found.word}; {found.verdict}")
+    out.say("it is the candidate now" if found.is_candidate else f"no candidate: {found.note}")
+
+
+def _show_step(step: "CandidateStep") -> None:
+    decision = step.decision
+    taken = decision.action if step.is_taken else "no step"
+    out.say(f"version {step.version} is tried: {taken}, {decision.why}")
+    if decision.labels_needed is not None and not step.is_taken:
+        out.say(f"about {decision.labels_needed:,} more labels are needed at this rate")
+
+
+def _seconds(text: str) -> float:
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--every is {text!r}; it must be a time span such as 10m, 24h or 7d")
+    return int(found[1]) * _SECONDS[found[2]]

@@ -1,0 +1,214 @@
+"""`prefill-router quickstart`: from what a user has to a router, or to what is missing for one.
+
+Every step is a command that a user could type; each continues where it was interrupted.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, final
+
+import typer
+
+from prefill_router import files
+from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.command_run import CommandRun
+from prefill_router.cli.usage import UsageError, reading_words
+from prefill_router.errors import MissingExtraError
+from prefill_router.importers import FORMATS
+
+if TYPE_CHECKING:
+    from prefill_router.importers import Columns, SourceDoubt, SourceGuess
+
+_SQLITE = b"SQLite format 3\0"
+
+
+def _column(name: str, help_: str = "") -> Any:
+    return typer.Option(f"--{name}-column", help=help_ or "By default guessed.")
+
+
+@app.command()
+def quickstart(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Files or a folder: a table of scored answers, provider logs, a dataset; or the "
+            "gateway's receipts.",
+        ),
+    ],
+    to: Annotated[Path, typer.Option("--out", help="The folder for all files.")] = Path(
+        "quickstart"
+    ),
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Take the likeliest guess; ask nothing.")
+    ] = False,
+    encoder: Annotated[str, typer.Option(help="The encoder, as for encode.")] = "minilm",
+    share: Annotated[
+        float, typer.Option("--keep", help="Share of the best target's accuracy to keep.")
+    ] = 0.98,
+    prices: Annotated[Path | None, typer.Option(help="A pool.yaml or a prices.csv.")] = None,
+    price_list: Annotated[
+        str | None,
+        typer.Option(help="Look prices up in OpenRouter's list of models, a URL or a file."),
+    ] = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", help="One of import's; by default guessed.")
+    ] = None,
+    prompt: Annotated[str | None, _column("prompt")] = None,
+    target: Annotated[str | None, _column("target")] = None,
+    targets: Annotated[
+        str | None, typer.Option("--target-columns", help="Of a wide table; by default guessed.")
+    ] = None,
+    correct: Annotated[str | None, _column("correct", "Or the score's name in a log.")] = None,
+    cost: Annotated[str | None, _column("cost")] = None,
+    scale: Annotated[
+        str | None, typer.Option(metavar="WORST-BEST", help="Such as 1-5; by default guessed.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="Right from this score on.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Make a router of what you have: a table, logs of calls, or receipts.
+
+    It says how it reads the source and asks where it can't tell; then it encodes the prompts, fits
+    a router, says whether it is worth it, proposes a lam, and writes a pool file. Without labels it
+    says what is missing and how to get it. Interrupted, the same command goes on from there.
+
+    Example: prefill-router quickstart answers.csv --out quickstart
+    """
+    from prefill_router.cli.quickstart_result import QuickstartResult
+    from prefill_router.importers import Columns, Scale
+
+    if format_ is not None and format_ not in FORMATS:
+        raise UsageError(f"there is no format {format_!r}; the formats are {', '.join(FORMATS)}")
+    with reading_words():
+        scores = Scale.parse(scale, threshold)
+    given = Columns(
+        prompt=prompt,
+        target=target,
+        targets=tuple(name.strip() for name in (targets or "").split(",") if name.strip()),
+        correct=correct,
+        cost=cost,
+        scale=scores,
+    )
+    pool = to / "pool.yaml"
+    listed = pool if pool.is_file() else prices
+    files.check_place(to, replaced=False)
+    read = _Source.of(sources, given, format_, asks=not yes)
+    err.say("\n".join(f"{name}: {fact}" for name, fact in read.facts.items()))
+    job = CommandRun(to, to / "log")
+    priced = (read.prices, listed) if read.prices and listed else ()
+    data = to / "data" if read.command else Path(sources[0])
+    if read.command:
+        job.do(*read.command, "--out", data, *priced)
+    result = QuickstartResult.begun(job, data, read.facts, price_list, shown=not as_json)
+    lacking = result.lacking()
+    if lacking:
+        result.explain_labels(lacking)
+    else:
+        result.fit(job, encoder, share, shown=not as_json)
+    try:
+        result.write_page()
+    except MissingExtraError as error:
+        err.say(f"note: {to} has the numbers and no page: {error}")
+    if as_json:
+        print_json(result.to_dict())
+        return
+    for line in result.lines:
+        out.say(line)
+    out.say("next:\n" + "\n".join(f"  {line}" for line in result.steps))
+    page = to / "index.html"
+    out.say(f"page: {page if page.exists() else to}")
+
+
+@final
+@dataclass(frozen=True)
+class _Source:
+    """The command that reads the sources, its option for prices, and how it reads them.
+
+    A dataset needs no command.
+    """
+
+    command: tuple[object, ...]
+    facts: Mapping[str, str]
+    prices: str | None = None
+
+    @classmethod
+    def of(
+        cls, sources: Sequence[str], given: "Columns", named: str | None, *, asks: bool
+    ) -> "_Source":
+        first = Path(sources[0])
+        if _is_receipts(sources[0]):
+            place = sources[0] if "://" in sources[0] else first
+            told = {"format": "receipts of the gateway"}
+            return cls(("export", place, "--unscored"), told, "--pool")
+        if (first / "queries.parquet").is_file():
+            return cls((), {"format": "a dataset of this package"})
+        guess = _settled([Path(source) for source in sources], given, named, asks=asks)
+        options = [
+            part
+            for field in fields(guess.columns)
+            if (value := getattr(guess.columns, field.name))
+            for part in _option(field.name, value)
+        ]
+        return cls(("import", guess.format, *sources, *options), guess.facts, "--prices")
+
+
+def _is_receipts(source: str) -> bool:
+    if source.startswith(("sqlite:", "postgresql:")):
+        return True
+    path = Path(source)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+
+
+def _settled(
+    paths: list[Path], given: "Columns", named: str | None, *, asks: bool
+) -> "SourceGuess":
+    """The guess without doubts, each of which is asked or taken."""
+    from prefill_router.importers import guess_source
+
+    guess = guess_source(paths, given=given, named=named)
+    while guess.doubts:
+        doubt = guess.doubts[0]
+        given = doubt.settle(given, _answer(doubt, asks=asks))
+        guess = guess_source(paths, given=given, named=named)
+    return guess
+
+
+def _answer(doubt: "SourceDoubt", *, asks: bool) -> str:
+    """The user's answer to a doubt, or the likeliest one.
+
+    Raises:
+        UsageError: Nobody can be asked, and the likeliest may be wrong.
+    """
+    if not asks and not doubt.is_reckless:
+        return doubt.choices[0]
+    choices = ", ".join(doubt.choices)
+    if not asks or not _can_ask():
+        more = "" if doubt.is_reckless else "; or pass --yes to take the first"
+        seen = f" ({choices})" if choices else ""
+        raise UsageError(f"{doubt.question}{seen} Give {doubt.fix}{more}")
+    default = doubt.choices[0] if doubt.choices else None
+    answer: str = typer.prompt(f"{doubt.question} [{choices}]", default=default, err=True)
+    return answer
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+def _option(name: str, value: Any) -> list[object]:
+    """A field of `Columns` as options of `import`."""
+    if name == "scale":
+        ends = [] if value.ends is None else ["--scale", ":".join(f"{end:g}" for end in value.ends)]
+        least = value.threshold
+        return [*ends, *([] if least is None else ["--threshold", least])]
+    if name == "targets":
+        return ["--target-columns", ",".join(value)]
+    if name == "repeats":
+        return ["--repeats", value]
+    return [f"--{name.replace('_', '-')}-column", value]

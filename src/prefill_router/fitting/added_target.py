@@ -1,0 +1,309 @@
+"""Adds a target to a fitted router from few labels, and removes one.
+
+What is learned of a target that joins is in `fitting.head_prior`; it and the questions that are
+chosen depend on train rows alone.
+"""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NamedTuple, final
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
+
+from prefill_router.activations import Activations
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import ConfigError, DataError
+from prefill_router.fitting.head_prior import Column, HeadPrior, Rows
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.router import PoolChanges, Router, TargetHead, shared_output
+from prefill_router.short_repr import short_repr
+from prefill_router.statistics import sigmoid
+from prefill_router.targets import Pool
+
+Ask = Callable[[Sequence[str]], RoutingDataset]
+"""From the ids of all questions chosen so far to the new target's answers to some of them."""
+CAUTION: Final = 0.5
+"""The standard deviations by which the log-odds of an added target are lowered by default."""
+ROUNDS: Final = 8
+
+
+@short_repr
+@final
+@dataclass(frozen=True)
+class AddedTarget:
+    """A router with one more target.
+
+    Attributes:
+        router: The router.
+        asked: The ids of the questions that were chosen, in order.
+        answered: How many of them have a label.
+    """
+
+    router: Router
+    asked: tuple[str, ...]
+    answered: int
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class TargetAddition:
+    """What adding targets needs of a router's train rows; made by `of`, once for all of them.
+
+    Attributes:
+        router: The fitted router.
+        train: Its train rows, with the answers of the targets that it was fitted for.
+        correctness: The router's probabilities of these targets.
+        tokens: The encoder's token count of each row.
+        output: The output that the targets share, see `shared_output`; NaN where unknown.
+    """
+
+    router: Router
+    train: RoutingDataset
+    correctness: Float64[NDArray[np.float64], "row target"]
+    tokens: Int64[NDArray[np.int64], " row"]
+    output: Float64[NDArray[np.float64], " row"]
+
+    @classmethod
+    def of(
+        cls,
+        router: Router,
+        dataset: RoutingDataset,
+        *,
+        stores: Sequence[Activations] = (),
+        cache: Path | None = None,
+        progress: Progress | None = None,
+    ) -> "TargetAddition":
+        """Predict the train rows; the arguments are those of `add_target`."""
+        train = _train_rows(router, dataset)
+        features, tokens = router.read(train, stores=stores, cache=cache, progress=progress)
+        fitted = router.mapped_as_fitted(router.predictor.correctness(features))
+        head, nothing = router.output, np.full(len(train), np.nan)
+        output = nothing if head is None else shared_output(head.expect(features, tokens).mean)
+        return cls(router, train, fitted, tokens, output)
+
+    def add(
+        self,
+        new: Pool,
+        ask: Ask,
+        *,
+        labels: int,
+        among: Collection[str] | None = None,
+        caution: float = CAUTION,
+        progress: Progress | None = None,
+    ) -> AddedTarget:
+        """The router with one more target; the arguments are those of `add_target`."""
+        _check(self.router, new, labels, caution)
+        known = HeadPrior.of(self.correctness, self.train.correct)
+        open_rows, shown = _open_rows(self.train, among, labels), progress or SilentProgress()
+        answers, asked = _asked(known, open_rows, self.train, new.names[0], ask, labels, shown)
+        weights, covariance = known.posterior(answers.rows, answers.correct)
+        count = int((~np.isnan(answers.correct)).sum())
+        head = TargetHead(weights, covariance, caution, count, answers.ratio(self.output))
+        rate = float(sigmoid(known.inputs @ weights).mean())
+        return AddedTarget(_joined(self, new, head, answers, rate), asked, count)
+
+
+def add_target(
+    router: Router,
+    new: Pool,
+    dataset: RoutingDataset,
+    ask: Ask,
+    *,
+    labels: int,
+    stores: Sequence[Activations] = (),
+    among: Collection[str] | None = None,
+    caution: float = CAUTION,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> AddedTarget:
+    """Choose questions, ask them, and learn the new target from its labels.
+
+    The numbers of the other targets don't change. The metrics of the record, which are those of
+    the old pool, are removed, and a note says so.
+
+    Args:
+        router: The fitted router.
+        new: A pool of the new target alone, with prices.
+        dataset: The answers of the router's targets, as it was fitted on; only train rows are used.
+        ask: Returns the new target's answers to questions; called with more of them each round.
+        labels: The number of questions to choose.
+        stores: Stores of states of these queries; what is missing is encoded.
+        among: The ids to choose from; all train rows if not given.
+        caution: The standard deviations by which the log-odds are lowered.
+        cache: The folder for states that are encoded now; in memory if not given.
+        progress: Shows the progress.
+
+    Raises:
+        ConfigError: The name is taken, an option is out of range, or costs can't be estimated.
+        DataError: The dataset lacks train rows or targets of the router, or too few questions.
+    """
+    _check(router, new, labels, caution)
+    rows = TargetAddition.of(router, dataset, stores=stores, cache=cache, progress=progress)
+    return rows.add(new, ask, labels=labels, among=among, caution=caution, progress=progress)
+
+
+def known_answers(dataset: RoutingDataset, name: str) -> Ask:
+    """Asks nobody: the answers of one target are taken from a dataset.
+
+    Raises:
+        ConfigError: The dataset has no such target.
+    """
+    answers = dataset.select(targets=[name])
+    there = set(dataset.query_ids)
+    return lambda ids: answers.select([one for one in ids if one in there])
+
+
+def remove_target(router: Router, name: str) -> Router:
+    """The router without one of its targets; the numbers of the others don't change.
+
+    Where it was the cheapest or the dearest, the scale of costs, and with it the meaning of lam,
+    changes.
+
+    Raises:
+        ConfigError: The router has no such target, or would have none that it was fitted for.
+    """
+    place = router.pool.indices([name])[0]
+    now = _changes(router).without(name)
+    if not now.stayed or len(now.targets) < 2:
+        raise ConfigError(f"{name!r} can't leave: a router needs two targets, one of them fitted")
+    reference = router.reference
+    if reference is not None:
+        reference = replace(reference, accuracy=np.delete(reference.accuracy, place))
+    return replace(
+        router,
+        changes=now,
+        costs=router.costs.select(now.targets),
+        reference=reference,
+        record=router.record.changed(f"{name} was removed"),
+    )
+
+
+class _Answers(NamedTuple):
+    """The new target's answers: rows of the train part, labels, and what they cost."""
+
+    rows: Rows
+    correct: Column
+    output_tokens: Column
+    input_tokens: Column
+    recorded_cost: Column
+
+    def ratio(self, shared: Column) -> float | None:
+        """Its output tokens for one of the others' shared output, over all its answers."""
+        there = ~np.isnan(self.output_tokens) & ~np.isnan(shared[self.rows])
+        total = float(shared[self.rows][there].sum())
+        own = float(self.output_tokens[there].sum())
+        return own / total if total > 0 and own > 0 else None
+
+
+def _asked(
+    known: HeadPrior,
+    open_rows: Rows,
+    train: RoutingDataset,
+    name: str,
+    ask: Ask,
+    labels: int,
+    progress: Progress,
+) -> tuple[_Answers, tuple[str, ...]]:
+    """The answers to questions that are chosen in rounds, the first ones small."""
+    empty = np.zeros(0)
+    chosen, answers = (
+        np.zeros(0, dtype=np.int64),
+        _Answers(np.zeros(0, dtype=np.int64), *[empty] * 4),
+    )
+    ends = np.unique(np.ceil(labels * (np.arange(1, ROUNDS + 1) / ROUNDS) ** 1.5).astype(np.int64))
+    with progress.task("questions", total=float(labels)) as advance:
+        for end in ends[ends > 0]:
+            before = len(chosen)
+            posterior = known.posterior(answers.rows, answers.correct)
+            rows = known.choose(np.setdiff1d(open_rows, chosen), int(end) - before, posterior)
+            chosen, answered = np.concatenate([chosen, rows]), len(answers.rows)
+            found = ask([train.query_ids[row] for row in chosen.tolist()])
+            answers = _answers(found, train, name)
+            advance(float(len(chosen) - before))
+            if len(answers.rows) == answered:  # the purse is empty, or the target doesn't answer
+                break
+    return answers, tuple(train.query_ids[row] for row in chosen.tolist())
+
+
+def _answers(found: RoutingDataset, train: RoutingDataset, name: str) -> _Answers:
+    found = found.select(targets=[name])
+    tables = (found.correct, found.output_tokens, found.input_tokens, found.recorded_cost)
+    return _Answers(
+        np.array(train.rows(found.query_ids), dtype=np.int64), *(t[:, 0] for t in tables)
+    )
+
+
+def _check(router: Router, new: Pool, labels: int, caution: float) -> None:
+    if len(new) != 1:
+        raise ConfigError(f"one target is added at a time; the pool has {new.names}")
+    taken = {*router.pool.names, *router.fitted_targets}
+    if new.names[0] in taken:
+        raise ConfigError(
+            f"the router knows {new.names[0]!r} already; give the target another name"
+        )
+    if labels < 0 or not (0 <= caution < math.inf):
+        raise ConfigError(f"{labels} labels and a caution of {caution}; neither may be negative")
+
+
+def _train_rows(router: Router, dataset: RoutingDataset) -> RoutingDataset:
+    lacking = sorted(set(router.fitted_targets) - set(dataset.pool.names))
+    if lacking:
+        raise DataError(
+            f"the dataset lacks the answers of {lacking}; give the one that it was fitted on"
+        )
+    return dataset.select(router.split["train"], targets=router.fitted_targets)
+
+
+def _open_rows(train: RoutingDataset, among: Collection[str] | None, labels: int) -> Rows:
+    """The rows that may be asked; of equal prompts only the first."""
+    wanted = set(train.query_ids if among is None else among)
+    first = dict(zip(reversed(train.prompt_keys), reversed(range(len(train))), strict=True))
+    rows = [row for row in sorted(first.values()) if train.query_ids[row] in wanted]
+    if len(rows) < labels:
+        raise DataError(
+            f"{labels} questions are to be chosen among {len(rows)} train queries; ask for fewer, "
+            "or give the tasks of more"
+        )
+    return np.array(rows, dtype=np.int64)
+
+
+def _changes(router: Router) -> PoolChanges:
+    return router.changes or PoolChanges.none(router.pool.names)
+
+
+def _joined(
+    before: TargetAddition, new: Pool, head: TargetHead, answers: _Answers, rate: float
+) -> Router:
+    """The router with the new target's head, costs and rate."""
+    router = before.router
+    old, reference = router.pool, router.reference
+    providers = {one.name: one for one in (*new.providers, *old.providers)}
+    pool = Pool((*old.targets, *new.targets), old.prices_date, tuple(providers.values()))
+    ratio = _median(answers.input_tokens / np.maximum(before.tokens[answers.rows], 1))
+    median = _median(answers.output_tokens)
+    if math.isnan(median):
+        median = _median(router.costs.median_output)
+    if reference is not None:
+        reference = replace(reference, accuracy=np.append(reference.accuracy, rate))
+    return replace(
+        router,
+        changes=_changes(router).with_head(new.names[0], head),
+        costs=router.costs.with_target(
+            pool,
+            median_output=median,
+            token_ratio=1.0 if math.isnan(ratio) else ratio,
+            fixed=_median(answers.recorded_cost),
+        ),
+        reference=reference,
+        record=router.record.changed(f"{new.names[0]} was added with {head.labels} labels"),
+    )
+
+
+def _median(values: Column) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else math.nan

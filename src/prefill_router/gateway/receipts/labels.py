@@ -1,0 +1,308 @@
+"""What the next router learns from: sampled requests, other targets' answers to them, and labels.
+
+The tables lie in the database of receipts and are made when they are first needed. A row is never
+changed; only `purge` and the retention period delete any.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar, final
+
+from prefill_router.errors import CorruptError, DataError
+from prefill_router.gateway.receipts.reader import Conditions, pages
+from prefill_router.gateway.receipts.rows import ReceiptColumn, Row
+from prefill_router.gateway.receipts.store import Statement, Store, open_store
+from prefill_router.gateway.samples import AnswerText, repeatable_body
+from prefill_router.targets import Endpoint
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SampledRequest:
+    """A request that was kept with its answer, so that other targets can be asked the same.
+
+    Attributes:
+        id: The decision's id, as of its receipt.
+        at: When it arrived, in seconds since 1970.
+        share: The probability with which it was sampled.
+        endpoint: The kind of call, as of its receipt.
+        body: The request as the client sent it, without its routing preferences and its user's
+            names; empty where it was purged.
+        answer: The text that the client was given; empty where it was purged.
+    """
+
+    id: str
+    at: float
+    share: float
+    endpoint: str
+    body: Mapping[str, Any] = field(repr=False)
+    answer: str = field(repr=False)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SampleDraft:
+    """A sampled request as it passes; it is read when it is written, off the client's path.
+
+    Attributes:
+        id: The decision's id.
+        at: When it arrived, in seconds since 1970.
+        share: The probability with which it was sampled.
+        endpoint: The kind of call.
+        body: The whole body that the client sent.
+        answer: Takes the answer's text.
+    """
+
+    id: str
+    at: float
+    share: float
+    endpoint: Endpoint
+    body: bytes = field(repr=False)
+    answer: AnswerText
+
+    def sample(self) -> SampledRequest | None:
+        """The request to keep; None where its answer is too long, or more than text.
+
+        Raises:
+            ValueError: The body can't be read.
+        """
+        answer = self.answer.text
+        if answer is None:
+            return None
+        return SampledRequest(
+            id=self.id,
+            at=self.at,
+            share=self.share,
+            endpoint=self.endpoint,
+            body=repeatable_body(self.body),
+            answer=answer,
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SideQuestions:
+    """Which targets' answers to a sampled request are to be labelled; drawn before any is.
+
+    Attributes:
+        id: The decision's id.
+        at: When, in seconds since 1970.
+        propensity: The probability of each target with which its answer was to be labelled, given
+            that the request was sampled; 0 where it can't be.
+        drawn: The targets that chance drew.
+    """
+
+    id: str
+    at: float
+    propensity: Mapping[str, float]
+    drawn: Sequence[str]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SideAnswer:
+    """What a target did when it was asked a sampled request on the side.
+
+    Attributes:
+        id: The decision's id.
+        target: The target that was asked.
+        at: When, in seconds since 1970.
+        propensity: The probability with which it was to be asked, given that the request was
+            sampled.
+        answer: The answer's text; None where there is none, or it was purged.
+        failure: Why there is no answer; empty where there is one.
+        input_tokens: Tokens of the prompt as billed; None if unknown.
+        output_tokens: Tokens of the answer as billed; None if unknown.
+        cost: US dollars that it cost; None if unknown.
+    """
+
+    id: str
+    target: str
+    at: float
+    propensity: float
+    answer: str | None = field(default=None, repr=False)
+    failure: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost: float | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AnswerLabel:
+    """A score of a target's answer to a sampled request; the latest of each source counts.
+
+    Attributes:
+        id: The decision's id.
+        target: The target whose answer was scored.
+        source: Who scored it: `judge:NAME`, `verifier:NAME` or `user`.
+        at: When, in seconds since 1970.
+        score: From 0 (wrong) to 1 (right).
+        error: The estimated probability that the score is wrong, below 0.5; 0 if it is exact.
+        cost: US dollars that the scoring cost.
+
+    Raises:
+        DataError: The score isn't in [0, 1], or the error not in [0, 0.5).
+    """
+
+    id: str
+    target: str
+    source: str
+    at: float
+    score: float
+    error: float = 0.0
+    cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.score <= 1:
+            raise DataError(f"the score is {self.score}; it must be in [0, 1]: 0 wrong, 1 right")
+        if not 0 <= self.error < 0.5:
+            raise DataError(f"the error is {self.error}; it must be in [0, 0.5)")
+
+
+LearningRow = SampledRequest | SideQuestions | SideAnswer | AnswerLabel
+_Kind = TypeVar("_Kind", bound=LearningRow)
+_Column = ReceiptColumn
+LEARNING_COLUMNS: Final[Mapping[type, tuple[ReceiptColumn, ...]]] = {
+    SampledRequest: (
+        _Column("id", "text"),
+        _Column("at", "real"),
+        _Column("share", "real"),
+        _Column("endpoint", "text"),
+        _Column("body", "text", form="json"),
+        _Column("answer", "text", form="json"),
+    ),
+    SideQuestions: (
+        _Column("id", "text"),
+        _Column("at", "real"),
+        _Column("propensity", "text", form="json"),
+        _Column("drawn", "text", form="json"),
+    ),
+    SideAnswer: (
+        _Column("id", "text"),
+        _Column("target", "text"),
+        _Column("at", "real"),
+        _Column("propensity", "real"),
+        _Column("answer", "text", form="json", optional=True),
+        _Column("failure", "text"),
+        _Column("input_tokens", "integer", optional=True),
+        _Column("output_tokens", "integer", optional=True),
+        _Column("cost", "real", optional=True),
+    ),
+    AnswerLabel: (
+        _Column("id", "text"),
+        _Column("target", "text"),
+        _Column("source", "text"),
+        _Column("at", "real"),
+        _Column("score", "real"),
+        _Column("error", "real"),
+        _Column("cost", "real"),
+    ),
+}
+"""The columns of each table, in order; their fields have the same names."""
+TABLE_OF: Final[Mapping[type, str]] = {
+    SampledRequest: "receipt_samples",
+    SideQuestions: "receipt_side_questions",
+    SideAnswer: "receipt_side_answers",
+    AnswerLabel: "receipt_labels",
+}
+IDENTITY_OF: Final[Mapping[type, tuple[str, ...]]] = {
+    SampledRequest: ("id",),
+    SideQuestions: ("id",),
+    SideAnswer: ("id", "target"),
+    AnswerLabel: ("id", "target", "source", "at"),
+}
+"""The primary key of each table."""
+
+
+def learning_row(kept: LearningRow) -> Row:
+    """The row of one of these, in the order of its columns."""
+    columns = LEARNING_COLUMNS[type(kept)]
+    return tuple(column.written(getattr(kept, column.name)) for column in columns)
+
+
+def open_learning(url: str) -> Store:
+    """Open a database of receipts to write these tables; they are made if there are none.
+
+    Raises:
+        ConfigError, StoreError: As `open_store`.
+    """
+    store = open_store(url)
+    make_learning_tables(store)
+    return store
+
+
+def make_learning_tables(store: Store) -> None:
+    """Make these tables, unless they exist.
+
+    Raises:
+        DownError: They can't be made now.
+    """
+    for kind, columns in LEARNING_COLUMNS.items():
+        store.make_table(TABLE_OF[kind], columns, identity=", ".join(IDENTITY_OF[kind]))
+
+
+def write_learning(store: Store, rows: Sequence[LearningRow]) -> None:
+    """Insert rows, all or none; existing ones stay unchanged.
+
+    Raises:
+        DownError: The database can't be written now.
+        RowError: It rejects one of these rows.
+    """
+    store.change([learning_insert(kept) for kept in rows])
+
+
+def learning_insert(kept: LearningRow, *, redact: Callable[[str], str] | None = None) -> Statement:
+    """The statement that inserts a row, unless it exists.
+
+    Args:
+        kept: The row.
+        redact: Applied to its texts as they are written.
+    """
+    kind, row = type(kept), learning_row(kept)
+    if redact is not None:
+        row = tuple(redact(value) if isinstance(value, str) else value for value in row)
+    names = ", ".join(column.name for column in LEARNING_COLUMNS[kind])
+    return (
+        f"INSERT INTO {TABLE_OF[kind]} ({names}) VALUES ({', '.join('?' * len(row))}) "
+        f"ON CONFLICT ({', '.join(IDENTITY_OF[kind])}) DO NOTHING",
+        row,
+    )
+
+
+def read_learning(
+    url: str, kind: type[_Kind], *, since: float | None = None, ids: Sequence[str] | None = None
+) -> Iterator[_Kind]:
+    """Read a table's rows in order of time; none where the table hasn't been made.
+
+    Args:
+        url: See `open_store`.
+        kind: What to read.
+        since: Only rows from this time on, in seconds since 1970.
+        ids: Only of these decisions; at most a few hundred.
+
+    Raises:
+        StoreError: The database can't be read, or has no receipts.
+        CorruptError: A row is damaged.
+    """
+    given: Conditions = [] if since is None else [("at >= ?", [since])]
+    if ids is not None:
+        given.append((f"id IN ({', '.join('?' * len(ids)) or 'NULL'})", list(ids)))
+    columns, table = LEARNING_COLUMNS[kind], TABLE_OF[kind]
+    order = list(dict.fromkeys(["at", *IDENTITY_OF[kind]]))
+    with closing(open_store(url, create=False)) as store:
+        if store.existing([table]):
+            for row in pages(store, [c.name for c in columns], given, table=table, order=order):
+                yield _read(kind, row)
+
+
+def _read(kind: type[_Kind], row: Sequence[Any]) -> _Kind:
+    columns = LEARNING_COLUMNS[kind]
+    try:
+        return kind(**{c.name: c.read(value) for c, value in zip(columns, row, strict=True)})
+    except (ValueError, TypeError, DataError, RecursionError):
+        raise CorruptError(
+            f"the row of {row[0]!r} in {TABLE_OF[kind]} is damaged; leave it out, or restore the "
+            "database from a backup"
+        ) from None

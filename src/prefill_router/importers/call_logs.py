@@ -1,0 +1,231 @@
+"""Logs of calls to language models: what the importers of providers' and tools' logs share.
+
+A log has prompts, answers, token counts and often costs, but scores seldom. A query is the text of
+a call's last user turn, which is what the gateway reads by default, and is identified by it: calls
+with the same text are the same query, and those of one target are runs of it.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+from prefill_router.data import MOST_COST, Query, prompt_key
+from prefill_router.errors import ConfigError, DataError, FormatError
+from prefill_router.importers import sources, tables, values
+from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome
+
+LOG_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".parquet")
+_ENVELOPES = ("data", "requests", "observations", "spans")
+"""The fields of a JSON object that hold the records, as programming interfaces return them."""
+
+
+def log_records(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    """The records of a log in JSON, JSON Lines, CSV or Parquet.
+
+    Args:
+        path: The file.
+        into: Collects malformed lines.
+
+    Raises:
+        FormatError: The file can't be read.
+    """
+    if path.suffix.lower() != ".json":
+        wants = tables.columns_of(path) if path.suffix.lower() == ".parquet" else ()
+        yield from tables.records(path, into, needs=(), wants=wants)
+        return
+    try:
+        (document,) = sources.documents(path)
+        found = sources.parse(document)
+    except FormatError:
+        first = next(tables.json_lines(path, DatasetBuilder()), None)
+        if first is None or first[0].line != 1:
+            raise
+        yield from tables.json_lines(path, into)  # some tools name JSON Lines .json
+        return
+    if isinstance(found, dict):
+        held = next((found[name] for name in _ENVELOPES if isinstance(found.get(name), list)), None)
+        found = [found] if held is None else held
+    if not isinstance(found, list):
+        raise FormatError("is neither a list nor an object of records", file=path)
+    for number, record in enumerate(found, 1):
+        place = Place(str(path), number)
+        if isinstance(record, dict):
+            yield place, record
+        else:
+            into.bad_row(place, f"is a {type(record).__name__}; a record is an object")
+
+
+def as_json(cell: object) -> Any:
+    """The value of a cell that may hold JSON as text, as in CSV; other texts stay texts."""
+    if not isinstance(cell, str) or cell.lstrip()[:1] not in ("{", "[", '"'):
+        return cell
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        return cell
+
+
+def fields_of(value: object) -> Mapping[str, Any]:
+    """A value's fields; none where it isn't an object."""
+    found = as_json(value)
+    return found if isinstance(found, dict) else {}
+
+
+def last_user_text(messages: object) -> str | None:
+    """The text of the last user turn; None where there is none.
+
+    Args:
+        messages: A text, messages of any provider, or an object that holds them.
+    """
+    found = as_json(messages)
+    if isinstance(found, dict):
+        inner = found.get("messages", found.get("prompt", found.get("input", found.get("content"))))
+        return None if inner is None else last_user_text(inner)
+    if isinstance(found, str):
+        return found if found.strip() else None
+    if not isinstance(found, list):
+        return None
+    turns = [turn for turn in found if isinstance(turn, dict) and turn.get("role") == "user"]
+    return _text(turns[-1].get("content")) if turns else None
+
+
+def _text(content: object) -> str | None:
+    """The text of a turn's content; its parts of other kinds are left out."""
+    if isinstance(content, list):
+        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        content = "\n".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) and content.strip() else None
+
+
+def total(usage: Mapping[str, Any], *names: str) -> float | None:
+    """The sum of those of these token counts that are there; None where none is.
+
+    Raises:
+        DataError: A count isn't a number.
+    """
+    found = [values.cell_amount(usage.get(name), name) for name in names]
+    return sum(filter(None, found)) if any(one is not None for one in found) else None
+
+
+def dollars(*cells: object) -> float | None:
+    """The first of these costs that is there.
+
+    Raises:
+        DataError: It isn't an amount.
+    """
+    found = (values.cell_amount(cell, "the cost", most=MOST_COST) for cell in cells)
+    return next((one for one in found if one is not None), None)
+
+
+@final
+class CallLog:
+    """Adds the calls of logs to an import, and counts those that can't be used, by reason.
+
+    Args:
+        into: The import.
+    """
+
+    def __init__(self, into: DatasetBuilder) -> None:
+        self.into = into
+        self._used: set[str] = set()
+        self._left_out: Counter[str] = Counter()
+
+    def add(
+        self,
+        place: Place,
+        *,
+        call: object,
+        prompt: str | None,
+        target: object,
+        outcome: TargetOutcome,
+    ) -> None:
+        """Add a call; one without text is left out, since there is nothing to route by.
+
+        Args:
+            place: Its place in the source.
+            call: Its id; logs that overlap have a call twice. None for one of its own.
+            prompt: The text of its last user turn; None where it has none.
+            target: The language model that was asked.
+            outcome: What it took, and its score.
+
+        Raises:
+            DataError: The target isn't a name.
+        """
+        if str(call) in self._used:
+            self.into.duplicate()
+            return
+        if prompt is None:
+            self.leave_out("calls without the text of a user turn")
+            return
+        name = values.filled_text(target, "the model")
+        query = Query(prompt_key(prompt)[:16], values.filled_text(prompt, "the prompt"))
+        self.into.add(place, query, {name: outcome})
+        self._used.add(str(place if call is None else call))
+
+    def leave_out(self, why: str) -> None:
+        """Count a record that isn't used."""
+        self._left_out[why] += 1
+
+    def close(self, paths: Sequence[Path], *, hint: str = "") -> None:
+        """Note what was left out.
+
+        Args:
+            paths: The sources.
+            hint: What would help if no call could be used.
+
+        Raises:
+            FormatError: Only calls without what is needed were found.
+        """
+        told = ", ".join(f"{count:,} {why}" for why, count in self._left_out.items())
+        if self._left_out and not self._used:
+            raise FormatError(f"holds no call that can be used: {told}{hint}", file=paths[0])
+        if told:
+            self.into.note(f"left out: {told}")
+
+
+@contextmanager
+def calls_of(
+    paths: Sequence[Path], into: DatasetBuilder, *, hint: str = ""
+) -> Iterator[tuple[CallLog, list[Path]]]:
+    """A log to add calls to, and the files of the sources.
+
+    Raises:
+        FormatError: A source doesn't exist, or no call can be used.
+    """
+    log = CallLog(into)
+    yield log, sources.expand(paths, LOG_SUFFIXES)
+    log.close(paths, hint=hint)
+
+
+def object_at(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A field that must be an object.
+
+    Raises:
+        DataError: It isn't one.
+    """
+    found = as_json(record.get(name))
+    if not isinstance(found, dict):
+        raise DataError(f"{name} is {values.shown_cell(found)}; it must be an object")
+    return found
+
+
+def chosen_score(counts: Counter[str], wanted: str | None, into: DatasetBuilder) -> str:
+    """The name of the score that is the label: the one that was named, or the most frequent.
+
+    Args:
+        counts: How many calls have each score.
+        wanted: The score that was named, if any.
+        into: Gets a note if there is a choice.
+
+    Raises:
+        ConfigError: There is no such score.
+    """
+    if wanted is not None and wanted not in counts:
+        raise ConfigError(f"there is no score {wanted!r}; there is {sorted(counts) or 'none'}")
+    if wanted is None and len(counts) > 1:
+        named = ", ".join(f"{name} ({count:,})" for name, count in counts.most_common())
+        into.note(f"of the scores {named} the first is used; name another with --correct-column")
+    return wanted or next((name for name, _ in counts.most_common(1)), "")

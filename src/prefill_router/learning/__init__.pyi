@@ -1,0 +1,34 @@
+from .candidate_trial import CandidateStep as CandidateStep, CandidateTrial as CandidateTrial
+from .judging import RUBRIC as RUBRIC, AnswerJudges as AnswerJudges, JudgedAnswer as JudgedAnswer
+from .label_errors import (
+    LabelSource as LabelSource,
+    estimated_error as estimated_error,
+    label_sources as label_sources,
+)
+from .labelling import Labelling as Labelling, LabellingRound as LabellingRound
+from .learner import (
+    LearnerSettings as LearnerSettings,
+    LearningRound as LearningRound,
+    learn as learn,
+    source_words as source_words,
+)
+from .purse import Purse as Purse, PurseEntry as PurseEntry, PurseLimits as PurseLimits
+from .question_choice import expected_gain as expected_gain, propensities as propensities
+from .rollout import (
+    RolloutData as RolloutData,
+    RolloutDecision as RolloutDecision,
+    RolloutSettings as RolloutSettings,
+    advance as advance,
+    decide_rollout as decide_rollout,
+)
+from .sequential import ChangeDetector as ChangeDetector, log_capital as log_capital
+from .side_plan import LabellingSettings as LabellingSettings, SidePlan as SidePlan
+from .target_changes import (
+    ChangeSettings as ChangeSettings,
+    QualityWatch as QualityWatch,
+    TargetChange as TargetChange,
+    anchor_expectations as anchor_expectations,
+    mix_change as mix_change,
+    price_change as price_change,
+)
+from .verifiers import Verification as Verification, Verifiers as Verifiers

@@ -1,0 +1,379 @@
+"""Earns labels of sampled requests: draws what to ask, asks, and grades, within the purse.
+
+Each step writes what it did before the next begins, so after an interruption it goes on from there:
+the draw with its probabilities, then each answer, then each label, both with their charges.
+"""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, final
+
+from prefill_router.client import PaidCall, Reply
+from prefill_router.errors import PrefillRouterError
+from prefill_router.gateway import Receipt
+from prefill_router.gateway.receipts import (
+    AnswerLabel,
+    Feedback,
+    RepeatedRequest,
+    SampledRequest,
+    SideAnswer,
+    SideQuestions,
+    Store,
+    latest_feedback,
+    read_learning,
+    read_receipts,
+    write_learning,
+)
+from prefill_router.harness import PERMANENT
+from prefill_router.learning.judging import AGAIN, AnswerJudges, JudgedAnswer, won_shares
+from prefill_router.learning.label_errors import UNKNOWN, LabelSource, label_sources
+from prefill_router.learning.paid_questions import PaidQuestion, ask
+from prefill_router.learning.purse import Purse, PurseEntry
+from prefill_router.learning.question_choice import chance
+from prefill_router.learning.side_plan import LabellingSettings, SidePlan
+from prefill_router.learning.verifiers import Verifiers
+from prefill_router.progress import Progress
+from prefill_router.targets import Pool, Target
+
+SIDE: Final = "side"
+"""The purpose of asking a target a sampled request."""
+_AT_ONCE = 200
+_WAVE = 200
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LabellingRound:
+    """What one round did.
+
+    Attributes:
+        requests: Sampled requests that were drawn for.
+        answers: Side questions by how they ended: `answered`, or the reason.
+        labels: Judgments by how they ended.
+        verified: Labels that needed no judge.
+        spent: US dollars of this round.
+        sources: How good each source of labels is.
+        notes: What was left out, and why.
+    """
+
+    requests: int
+    answers: Mapping[str, int]
+    labels: Mapping[str, int]
+    verified: int
+    spent: float
+    sources: Mapping[str, LabelSource] = field(hash=False)
+    notes: tuple[str, ...] = ()
+
+
+@final
+class Labelling:
+    """One learner's labelling of a database of receipts.
+
+    Args:
+        url: The database, as for `open_store`.
+        store: The same, open to write.
+        pool: The targets, with their endpoints.
+        judges: The judges.
+        verifiers: The verifiers.
+        purse: Pays for answers and judges.
+        settings: How labels are made.
+        clock: Returns the time in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        store: Store,
+        pool: Pool,
+        judges: AnswerJudges,
+        *,
+        verifiers: Verifiers,
+        purse: Purse,
+        settings: LabellingSettings | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._url, self._store, self._purse = url, store, purse
+        self._pool, self._judges, self._verifiers = pool.at_first(), judges, verifiers
+        self._settings, self._clock = settings or LabellingSettings(), clock
+        self._plan = SidePlan(self._pool, judges, self._settings)
+
+    def round(self, *, share: float, progress: Progress) -> LabellingRound:
+        """Ask and grade what isn't yet.
+
+        Args:
+            share: Of what the purse has left, how much may be spent now.
+            progress: Shows the progress.
+        """
+        before, limit = self._purse.spent(), self._purse.left * share
+        self._close_interrupted()
+        requests = self._requests()
+        routed = self._routed(requests)
+        requests = {name: one for name, one in requests.items() if name in routed}
+        answers, labels, drawn, verified = Counter[str](), Counter[str](), 0, 0
+        for wave, part in self._waves(requests):
+            left = limit - self._since(before)
+            drawn += self._draw(wave, routed, left * part)
+            answers += self._ask(requests, routed, left, progress)
+            left = limit - self._since(before)
+            found, ends = self._grade(requests, routed, left, progress)
+            labels, verified = labels + ends, verified + found
+            self._plan.correct(self._since(before))
+        unpriced = [target.name for target in self._pool if not target.has_price]
+        note = f"{', '.join(unpriced)} can't be asked within a purse; give prices in the pool file"
+        return LabellingRound(
+            requests=drawn,
+            answers=answers,
+            labels=labels,
+            verified=verified,
+            spent=self._since(before),
+            sources=self.sources(),
+            notes=(note,) if unpriced else (),
+        )
+
+    def sources(self) -> dict[str, LabelSource]:
+        """How good each source of labels is, of all labels so far."""
+        labels = list(read_learning(self._url, AnswerLabel))
+        given = sorted({label.id for label in labels})
+        routed = {name: one.outcome.target for name, one in self._receipts(given).items()}
+        feedback: dict[tuple[str, str], Sequence[Feedback]] = {}
+        for part in _parts(given):
+            for name, scores in latest_feedback(self._url, part).items():
+                feedback[name, routed.get(name) or ""] = scores
+        return label_sources(labels, feedback)
+
+    def _since(self, before: float) -> float:
+        return max(0.0, self._purse.spent() - before)
+
+    def _close_interrupted(self) -> None:
+        """Record side questions whose outcome isn't known, so that they aren't asked again."""
+        planned = {one.id: one for one in read_learning(self._url, SideQuestions)}
+        for name, target, dollars in self._purse.interrupted(SIDE):
+            chances = planned[name].propensity if name in planned else {}
+            answer = SideAnswer(
+                id=name,
+                target=target,
+                at=self._clock(),
+                propensity=chances.get(target, 0.0),
+                failure="interrupted",
+                cost=dollars,
+            )
+            entry = PurseEntry(id=name, target=target, purpose=SIDE)
+            self._purse.settle(entry, dollars, dollars, [answer])
+
+    def _requests(self) -> dict[str, RepeatedRequest]:
+        found = {}
+        for sample in read_learning(self._url, SampledRequest):
+            request = RepeatedRequest(sample)
+            if sample.body and _is_readable(request):
+                found[sample.id] = request
+        return found
+
+    def _receipts(self, ids: Sequence[str]) -> dict[str, Receipt]:
+        return {
+            receipt.choice.id: receipt
+            for part in _parts(ids)
+            for receipt in read_receipts(self._url, ids=part)
+        }
+
+    def _routed(self, requests: Mapping[str, RepeatedRequest]) -> dict[str, Receipt]:
+        """The receipts of requests that a target of the pool answered."""
+        return {
+            name: receipt
+            for name, receipt in self._receipts(list(requests)).items()
+            if receipt.outcome.target in self._pool.names
+        }
+
+    def _waves(
+        self, requests: Mapping[str, RepeatedRequest]
+    ) -> Iterator[tuple[list[RepeatedRequest], float]]:
+        """New requests in waves, each with its share of those left; or one of none.
+
+        What a wave cost tells what the next ones will, so the purse is used, and for all alike.
+        """
+        known = {one.id for one in read_learning(self._url, SideQuestions)}
+        new = [one for name, one in requests.items() if name not in known]
+        for start in range(0, len(new) or 1, _WAVE):
+            wave = new[start : start + _WAVE]
+            yield wave, len(wave) / max(1, len(new) - start)
+
+    def _draw(
+        self, wave: Sequence[RepeatedRequest], routed: Mapping[str, Receipt], dollars: float
+    ) -> int:
+        """Draw what is asked of new requests, and write it."""
+        new = [(one, routed[one.sample.id]) for one in wave]
+        rows = self._plan.draw(new, dollars, at=self._clock())
+        write_learning(self._store, rows)
+        return len(rows)
+
+    def _ask(
+        self,
+        requests: Mapping[str, RepeatedRequest],
+        routed: Mapping[str, Receipt],
+        limit: float,
+        progress: Progress,
+    ) -> Counter[str]:
+        done = {(one.id, one.target) for one in read_learning(self._url, SideAnswer)}
+        done |= self._purse.begun(SIDE)
+        questions, judging = [], 0.0
+        for plan in read_learning(self._url, SideQuestions):
+            request = requests.get(plan.id)
+            for name in plan.drawn if request is not None else ():
+                if request is None or name not in self._pool.names or (plan.id, name) in done:
+                    continue
+                target = self._pool[name]
+                judging += self._judges.price(request, target, request.sample.answer)
+                if name != routed[plan.id].outcome.target:
+                    questions.append(self._side_question(request, target, plan.propensity[name]))
+        with progress.task("asking on the side", total=len(questions)) as advance:
+            left = max(
+                0.0, limit - judging * self._plan.ratio
+            )  # answers that can't be judged teach nothing
+            return ask(questions, self._pool, self._purse, limit=left, advance=advance)
+
+    def _side_question(
+        self, request: RepeatedRequest, target: Target, propensity: float
+    ) -> PaidQuestion:
+        name = request.sample.id
+        return PaidQuestion(
+            entry=PurseEntry(id=name, target=target.name, purpose=SIDE),
+            asked=request.options_for(target),
+            prompt=request.prompt,
+            rows=partial(_side_answer, name, target.name, propensity, self._clock),
+        )
+
+    def _grade(
+        self,
+        requests: Mapping[str, RepeatedRequest],
+        routed: Mapping[str, Receipt],
+        limit: float,
+        progress: Progress,
+    ) -> tuple[int, Counter[str]]:
+        labels = list(read_learning(self._url, AnswerLabel))
+        known = {(label.id, label.target) for label in labels}
+        errors = {name: source.error for name, source in self.sources().items()}
+        told = defaultdict(lambda: UNKNOWN, errors)
+        verified: list[AnswerLabel] = []
+        questions: list[PaidQuestion] = []
+        for judged in self._answers(requests, routed):
+            name, target = judged.request.sample.id, judged.target.name
+            found = None
+            if (name, target) not in known:
+                found = self._verifiers.verify(judged.request, judged.answer)
+            if found is not None:
+                verified.append(
+                    AnswerLabel(
+                        id=name,
+                        target=target,
+                        source=f"verifier:{found.name}",
+                        at=self._clock(),
+                        score=found.score,
+                    )
+                )
+            else:
+                questions += self._judgments(judged, told, is_known=(name, target) in known)
+        write_learning(self._store, verified)
+        begun = {purpose: self._purse.begun(purpose) for purpose in _purposes(questions)}
+        questions = [
+            one
+            for one in questions
+            if (one.entry.id, one.entry.target) not in begun[one.entry.purpose]
+        ]
+        with progress.task("judging answers", total=len(questions)) as advance:
+            ends = ask(questions, self._judges.pool, self._purse, limit=limit, advance=advance)
+        if self._judges.form == "pairs":
+            self._write_won_shares(routed, known)
+        return len(verified), ends
+
+    def _judgments(
+        self, judged: JudgedAnswer, errors: Mapping[str, float], *, is_known: bool
+    ) -> list[PaidQuestion]:
+        """The questions about an answer that may be lacking, and their repetition."""
+        if self._judges.form == "pairs":  # the client's own answer is in every pair
+            return [] if judged.reference is None else self._judges.questions(judged, errors)
+        seed, name = self._settings.seed, judged.request.sample.id
+        found = [] if is_known else self._judges.questions(judged, errors)
+        if chance(seed, name, judged.target.name + AGAIN) < self._settings.again:
+            found += self._judges.questions(judged, errors, again=True)
+        return found
+
+    def _write_won_shares(self, routed: Mapping[str, Receipt], known: set[tuple[str, str]]) -> None:
+        mine = {name: str(receipt.outcome.target) for name, receipt in routed.items()}
+        given = read_learning(self._url, AnswerLabel)
+        found = won_shares(given, mine, at=self._clock())
+        write_learning(self._store, [one for one in found if (one.id, one.target) not in known])
+
+    def _answers(
+        self, requests: Mapping[str, RepeatedRequest], routed: Mapping[str, Receipt]
+    ) -> list[JudgedAnswer]:
+        """The answers that were drawn to be labelled, as far as they are there."""
+        side = {(one.id, one.target): one for one in read_learning(self._url, SideAnswer)}
+        found = []
+        for plan in read_learning(self._url, SideQuestions):
+            request = requests.get(plan.id)
+            for name in plan.drawn if request is not None else ():
+                if request is None or name not in self._pool.names:
+                    continue
+                own, given = request.sample.answer, side.get((plan.id, name))
+                text, is_own = own, name == routed[plan.id].outcome.target
+                if not is_own:
+                    if given is None or given.answer is None:
+                        continue
+                    text = given.answer
+                found.append(
+                    JudgedAnswer(
+                        request=request,
+                        target=self._pool[name],
+                        answer=text,
+                        reference=None if is_own else own,
+                    )
+                )
+        return found
+
+
+def _side_answer(
+    decision: str, target: str, propensity: float, clock: Callable[[], float], call: PaidCall
+) -> Sequence[SideAnswer]:
+    """The row of a side question; none where it may be asked again."""
+    outcome, cost = call.outcome, call.bill.charged
+    if isinstance(outcome, Reply):
+        usage = outcome.usage
+        row = SideAnswer(
+            id=decision,
+            target=target,
+            at=clock(),
+            propensity=propensity,
+            answer=outcome.text,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cost=cost,
+        )
+        return (row,)
+    if outcome.failure not in PERMANENT:
+        return ()
+    failed = SideAnswer(
+        id=decision,
+        target=target,
+        at=clock(),
+        propensity=propensity,
+        failure=outcome.failure,
+        cost=cost,
+    )
+    return (failed,)
+
+
+def _purposes(questions: Sequence[PaidQuestion]) -> set[str]:
+    return {one.entry.purpose for one in questions}
+
+
+def _is_readable(request: RepeatedRequest) -> bool:
+    try:
+        return bool(request.prompt)
+    except (PrefillRouterError, KeyError, TypeError):
+        return False
+
+
+def _parts(ids: Sequence[str]) -> list[Sequence[str]]:
+    return [ids[i : i + _AT_ONCE] for i in range(0, len(ids), _AT_ONCE)]

@@ -1,0 +1,326 @@
+"""Decides from labelled traffic whether a candidate takes over: shadow, share, all, or withdrawn.
+
+Each request is a pair: the value of the candidate's choice minus that of the current router's, by
+the doubly robust estimate, which is right on average whatever the predictions, since chance decided
+what was labelled. Tests by betting (`log_capital`) on these differences are valid however often
+they are looked at. What can't be known, for lack of overlap, counts against each claim.
+
+A test's hypothesis is about the mean of each difference given the earlier ones: it is meant for
+traffic whose mix stays about the same while the candidate is tested.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, final
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.errors import ConfigError
+from prefill_router.learning.sequential import log_capital
+from prefill_router.router import VersionRegistry, VersionState
+from prefill_router.short_repr import short_repr
+
+PerRequest = Float[NDArray[np.float64], " request"]
+PerCell = Float[NDArray[np.float64], "request target"]
+Choices = Int[NDArray[np.int64], " request"]
+Action = Literal["wait", "share", "promote", "withdraw"]
+Claim = Literal["not far worse", "no worse", "better", "worse", "cheaper", "not dearer"]
+_CLAIMS: Final = 6
+_LEAST_ERROR: Final = 1e-9
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RolloutSettings:
+    """When a candidate takes over.
+
+    Attributes:
+        most_dollars: The most that one answer counts as costing, in US dollars; fixed beforehand,
+            for example the 99th percentile of costs so far.
+        margin: How much lower the share of correct answers may be.
+        first_margin: The same before the candidate decides on a share of the conversations.
+        dearer: How much dearer a better candidate may be, as a share of the current cost.
+        level: The probability of a wrong decision, ever, at most.
+        floor: The lowest probability of being labelled that counts as overlap.
+        most_error: The largest probability of a wrong label that is used.
+        share: The share of conversations that the candidate decides on first.
+        least_live: Sampled requests that the candidate must have decided on before it takes over.
+
+    Raises:
+        ConfigError: One is outside its limits.
+    """
+
+    most_dollars: float
+    margin: float = 0.01
+    first_margin: float = 0.05
+    dearer: float = 0.0
+    level: float = 0.05
+    floor: float = 0.1
+    most_error: float = 0.2
+    share: float = 0.1
+    least_live: int = 50
+
+    def __post_init__(self) -> None:
+        limits = {
+            "most_dollars": 0 < self.most_dollars < math.inf,
+            "margin": 0 < self.margin < 1,
+            "first_margin": self.margin <= self.first_margin < 1,
+            "dearer": 0 <= self.dearer < math.inf,
+            "level": 0 < self.level < 1,
+            "floor": 0 < self.floor <= 1,
+            "most_error": 0 <= self.most_error < 0.5,
+            "share": 0 < self.share < 1,
+            "least_live": self.least_live >= 0,
+        }
+        wrong = [name for name, holds in limits.items() if not holds]
+        if wrong:
+            told = ", ".join(f"{name} = {getattr(self, name)}" for name in wrong)
+            raise ConfigError(f"rollout settings are outside their limits: {told}")
+
+
+@short_repr
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RolloutData:
+    """Sampled requests in order of time, none of which the candidate was fitted on.
+
+    Attributes:
+        current: The column of the target that the current router chooses.
+        candidate: The column of the target that the candidate chooses.
+        predicted: Predicted probability of a correct answer, made without these labels.
+        label: Whether the answer was correct, from 0 to 1; NaN where it wasn't labelled.
+        propensity: The probability with which a cell was to be labelled; NaN counts as 0.
+        expected_dollars: Predicted cost in US dollars.
+        dollars: Observed cost where labelled; NaN where unknown, which leaves the prediction.
+        label_error: The probability that a label is wrong; NaN for none.
+        live: Whether the candidate itself decided on the request.
+
+    Raises:
+        ConfigError: Shapes differ, or values are missing or outside their limits.
+    """
+
+    current: Choices
+    candidate: Choices
+    predicted: PerCell
+    label: PerCell
+    propensity: PerCell
+    expected_dollars: PerCell
+    dollars: PerCell | None = None
+    label_error: PerCell | None = None
+    live: Bool[NDArray[np.bool_], " request"] | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.predicted.shape
+        for name, value in vars(self).items():
+            if value is not None and value.shape not in (shape, shape[:1]):
+                raise ConfigError(f"{name} has the shape {value.shape}; {shape} is needed")
+        for name in ("predicted", "label", "propensity"):
+            values = getattr(self, name)
+            if name == "predicted" and np.isnan(values).any():
+                raise ConfigError("predicted holds NaN; every target needs a prediction")
+            if (values < 0).any() or (values > 1).any():
+                raise ConfigError(f"{name} holds values outside 0 to 1")
+        if not np.isfinite(self.expected_dollars).all():
+            raise ConfigError("expected_dollars holds NaN; every target needs an expected cost")
+
+    def __len__(self) -> int:
+        return len(self.current)
+
+
+@short_repr
+@final
+@dataclass(frozen=True)
+class RolloutDecision:
+    """What to do with a candidate, and why.
+
+    Attributes:
+        action: `wait` for more labels; let it decide on a `share` of conversations; `promote` it;
+            or `withdraw` it.
+        why: The reason, one sentence.
+        proven: The claims that are proven, and after how many requests each was.
+        evidence: Counts, mean differences, and the e-value of each claim, for the registry.
+        labels_needed: About how many more labels it takes at the present rate; None where more like
+            these won't do, or none are needed.
+    """
+
+    action: Action
+    why: str
+    proven: dict[Claim, int] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
+    labels_needed: int | None = None
+
+
+def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecision:
+    """Decide from all requests so far; with more requests, what was proven stays proven.
+
+    The level is divided equally among the six claims.
+    """
+    if not len(data):
+        return RolloutDecision("wait", "there are no sampled requests yet")
+    quality, quality_known, worst = _quality(data, settings)
+    dollars, saved_enough, dollars_known, most = _dollars(data, settings)
+    low, high = np.where(quality_known, quality, -1.0), np.where(quality_known, quality, 1.0)
+    dear = np.where(dollars_known, dollars, settings.most_dollars)
+    dearer = np.where(dollars_known, saved_enough, settings.most_dollars)
+    shortfalls: dict[Claim, tuple[PerRequest, PerRequest]] = {
+        "not far worse": (low + settings.first_margin, worst),
+        "no worse": (low + settings.margin, worst),
+        "better": (low, worst),
+        "worse": (-high - settings.margin, worst + settings.margin),
+        "cheaper": (-dear, most),
+        "not dearer": (-dearer, most * (1 + settings.dearer)),
+    }
+    evidence = {
+        name: log_capital(values, worst=most) for name, (values, most) in shortfalls.items()
+    }
+    bar = math.log(_CLAIMS / settings.level)
+    proven = {
+        claim: int(np.argmax(e >= bar)) + 1 for claim, e in evidence.items() if e.max() >= bar
+    }
+    action, why, lacking = _action(proven, data, settings)
+    known = quality_known & (data.current != data.candidate)
+    labels = int((~np.isnan(data.label)).sum())
+    return RolloutDecision(
+        action,
+        why,
+        proven,
+        {
+            "requests": len(data),
+            "differ": int((data.current != data.candidate).sum()),
+            "without_overlap": int((~quality_known).sum()),
+            "labels": labels,
+            "compared": int(known.sum()),
+            "quality": _plain(quality[quality_known].mean() if quality_known.any() else math.nan),
+            "dollars": _plain(dollars[dollars_known].mean() if dollars_known.any() else math.nan),
+            "e_values": {
+                claim: _plain(math.exp(min(e.max(), 600))) for claim, e in evidence.items()
+            },
+            "needed_e_value": _plain(math.exp(bar)),
+        },
+        _labels_needed([shortfalls[claim][0] for claim in lacking], bar, labels),
+    )
+
+
+def advance(
+    registry: VersionRegistry, decision: RolloutDecision, version: str, settings: RolloutSettings
+) -> VersionState | None:
+    """Take the step that a decision about a version means, with its evidence.
+
+    In the shadow, a candidate that could be promoted gets a share of the conversations first. A
+    version that serves already, and is surely worse than the one before, is rolled back.
+
+    Args:
+        registry: The versions.
+        decision: The decision.
+        version: The version that it is about.
+        settings: When a candidate takes over.
+
+    Returns:
+        The state after the step; None where there is none to take.
+    """
+    state, action = registry.state(), decision.action
+    evidence = {"why": decision.why, **decision.evidence}
+    if state.current == version and action == "withdraw":
+        return registry.roll_back(evidence=evidence, by="learner")
+    if state.candidate != version:
+        return None
+    if action == "withdraw":
+        return registry.withdraw(evidence=evidence)
+    if action == "promote" and state.stage == "share":
+        return registry.promote(version, evidence=evidence)
+    if action in ("share", "promote") and state.stage == "shadow":
+        return registry.widen(settings.share, evidence=evidence)
+    return None
+
+
+def _action(
+    proven: dict[Claim, int], data: RolloutData, settings: RolloutSettings
+) -> tuple[Action, str, list[Claim]]:
+    """The action, why, and the claims that are lacking for the next."""
+    if "worse" in proven:
+        return "withdraw", f"it is surely worse by more than {settings.margin:g}", []
+    cheap: list[Claim] = ["no worse", "cheaper"]
+    good: list[Claim] = ["better", "not dearer"]
+    lacking = [[claim for claim in claims if claim not in proven] for claims in (cheap, good)]
+    live = 0 if data.live is None else int(data.live.sum())
+    if "not far worse" not in proven:
+        return "wait", f"it may be worse by {settings.first_margin:g} or more", ["not far worse"]
+    if all(lacking):
+        fewest = min(lacking, key=len)
+        return "share", f"it isn't surely {' and '.join(fewest)} yet", fewest
+    if live < settings.least_live:
+        need = settings.least_live
+        return "share", f"it has decided on {live} of the {need} requests that are needed", []
+    met = cheap if not lacking[0] else good
+    return "promote", f"it is surely {' and '.join(met)}", []
+
+
+def _quality(
+    data: RolloutData, settings: RolloutSettings
+) -> tuple[PerRequest, Bool[NDArray[np.bool_], " request"], PerRequest]:
+    """The differences in quality, which are known, and the bound of each one's size."""
+    error = np.zeros(data.label.shape) if data.label_error is None else data.label_error
+    error = np.nan_to_num(error)
+    corrected = (data.label - error) / np.maximum(1 - 2 * error, _LEAST_ERROR)
+    usable = np.where(error <= settings.most_error, np.nan_to_num(data.propensity), 0.0)
+    values, known = _values(data, data.predicted, corrected, usable, settings.floor)
+    beyond = settings.most_error / (1 - 2 * settings.most_error)  # of a corrected label
+    first, second = _chosen(data, 1 / np.maximum(usable, settings.floor))
+    return values[1] - values[0], known, (1 + beyond) * (first + second) - 1
+
+
+def _dollars(
+    data: RolloutData, settings: RolloutSettings
+) -> tuple[PerRequest, PerRequest, Bool[NDArray[np.bool_], " request"], PerRequest]:
+    """The differences in cost, those beyond what is allowed, which are known, and the bounds."""
+    most = settings.most_dollars
+    expected = np.clip(data.expected_dollars, 0, most)
+    if data.dollars is None:
+        values, known = np.stack(_chosen(data, expected)), np.ones(len(data), dtype=bool)
+        widest = np.full(len(data), most)
+    else:
+        observed, chance = np.clip(data.dollars, 0, most), np.nan_to_num(data.propensity)
+        values, known = _values(data, expected, observed, chance, settings.floor)
+        first, second = _chosen(data, 1 / np.maximum(chance, settings.floor))
+        widest = most * (first + second - 1)
+    beyond = values[1] - (1 + settings.dearer) * values[0]
+    same = data.current == data.candidate
+    beyond = np.where(same, -settings.dearer * expected[np.arange(len(data)), data.current], beyond)
+    return values[1] - values[0], beyond, known, widest
+
+
+def _values(
+    data: RolloutData, predicted: PerCell, observed: PerCell, propensity: PerCell, floor: float
+) -> tuple[Float[NDArray[np.float64], "choice request"], Bool[NDArray[np.bool_], " request"]]:
+    """The doubly robust values of both choices, and where both are known or the same."""
+    chance = np.maximum(propensity, floor)
+    missing = np.isnan(observed) | (propensity < floor)
+    robust = predicted + np.where(missing, 0.0, (observed - predicted) / chance)
+    same = data.current == data.candidate
+    enough = np.stack(_chosen(data, propensity)) >= floor
+    return np.stack(_chosen(data, robust)), same | enough.all(axis=0)
+
+
+def _chosen(data: RolloutData, values: PerCell) -> tuple[PerRequest, PerRequest]:
+    rows = np.arange(len(data))
+    return values[rows, data.current], values[rows, data.candidate]
+
+
+def _labels_needed(lacking: list[PerRequest], bar: float, labels: int) -> int | None:
+    """How many labels until the slowest claim is proven, if shortfalls go on like these.
+
+    The logarithm of the capital grows by about half the squared mean over the mean square.
+    """
+    needed = [0.0]
+    for shortfall in lacking:
+        mean, square = float(shortfall.mean()), float((shortfall**2).mean())
+        if mean <= 0:
+            return None
+        needed.append(2 * bar * square / mean**2 - len(shortfall))
+    return math.ceil(max(needed) * labels / len(lacking[0])) if lacking else None
+
+
+def _plain(value: float) -> float | None:
+    return float(f"{value:.4g}") if math.isfinite(value) else None

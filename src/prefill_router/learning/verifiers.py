@@ -1,0 +1,111 @@
+"""Verifiers: labels that need no judge, since what the request asked for can be checked.
+
+An answer that breaks the JSON schema of its request, or doesn't match the user's pattern, is wrong;
+one that keeps to them may still be, so the judge is asked. The user's own function decides where it
+returns a number, and leaves the rest to the judge.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from prefill_router.data import Query
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.receipts import RepeatedRequest
+from prefill_router.harness import Task
+from prefill_router.harness.grading import FunctionGrader, Grade
+
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "number": (int, float),
+    "integer": int,
+    "boolean": bool,
+}
+
+
+@final
+@dataclass(frozen=True)
+class Verification:
+    """What a verifier found.
+
+    Attributes:
+        name: The verifier: `schema`, `pattern` or `function`.
+        score: From 0 (wrong) to 1 (right).
+    """
+
+    name: str
+    score: float
+
+
+@final
+class Verifiers:
+    """The verifiers of answers.
+
+    Args:
+        pattern: A regular expression that is found in every right answer; None for none.
+        function: The user's function, as `grade --grader-function` takes it; None for none. It runs
+            in this process, with all its permissions.
+
+    Raises:
+        ConfigError: The pattern isn't one, or there is no such function.
+    """
+
+    def __init__(self, *, pattern: str | None = None, function: str | None = None) -> None:
+        try:
+            self._pattern = None if pattern is None else re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"the pattern {pattern!r} can't be read: {error}") from None
+        self._function = None if function is None else FunctionGrader(function=function)
+
+    def verify(self, request: RepeatedRequest, answer: str) -> Verification | None:
+        """What the first verifier that knows says of an answer; None where none does."""
+        schema = request.schema
+        if schema is not None and not follows(schema, answer):
+            return Verification("schema", 0.0)
+        if self._pattern is not None and self._pattern.search(answer) is None:
+            return Verification("pattern", 0.0)
+        if self._function is not None:
+            task = Task(query=Query(request.sample.id, request.prompt), grader="python")
+            found: Grade = self._function.grade(task, answer)
+            if found.score is not None:
+                return Verification("function", found.score)
+        return None
+
+
+def follows(schema: Mapping[str, Any], answer: str) -> bool:
+    """Whether an answer is JSON that follows a schema; an empty one asks for any object.
+
+    Without the package `jsonschema`, only the type and the required fields of the outermost value
+    are checked. A schema that is no schema refuses nothing.
+    """
+    try:
+        value = json.loads(answer)
+    except (ValueError, RecursionError):
+        return False
+    if not schema:
+        return isinstance(value, dict)
+    try:
+        import jsonschema
+    except ImportError:
+        return _follows_outermost(schema, value)
+    try:
+        jsonschema.validate(value, schema)
+    except jsonschema.ValidationError:
+        return False
+    except (jsonschema.SchemaError, ValueError, TypeError, LookupError, RecursionError):
+        return True
+    return True
+
+
+def _follows_outermost(schema: Mapping[str, Any], value: object) -> bool:
+    kind = _TYPES.get(str(schema.get("type")))
+    if kind is not None and not isinstance(value, kind):
+        return False
+    required = schema.get("required")
+    if not isinstance(value, dict) or not isinstance(required, list):
+        return True
+    return all(name in value for name in required)

@@ -1,0 +1,126 @@
+"""`quickstart`: from what a user has to a router, or to what is missing for one."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefill_router.router import Router
+from prefill_router.targets import read_pool
+from tests.commands import Done, malformed, run
+from tests.gateway.receipts.receipts_made import made_receipt, write
+from tests.importers.samples import litellm_rows, write_csv, write_jsonl
+from tests.test_quickstart import rows
+
+pytestmark = pytest.mark.slow
+
+
+def began(done: Done) -> list[str]:
+    """The commands that were run."""
+    begin = "$ prefill-router "
+    return [line.removeprefix(begin).split()[0] for line in done.err.splitlines() if begin in line]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
+    folder = tmp_path_factory.mktemp("quickstart")
+    table = write_csv(folder / "answers.csv", rows(120))
+    line = ("quickstart", table, "--out", folder / "out", "--encoder", "minipool", "--json")
+    return folder, run(*line)
+
+
+def test_a_table_becomes_a_router_with_its_pool_and_page(made: tuple[Path, Done]) -> None:
+    folder, done = made
+    assert done.code == 0, done.err
+    assert began(done) == ["import", "describe", "encode", "fit", "keep"]
+    assert "scale: 1 is the worst, 5 the best" in done.err
+    found = json.loads(done.out)
+    assert found["fitted"]
+    assert 0 <= found["lam"] <= 1
+    assert found["verdict"] in ("worth it", "can't tell", "not worth it")
+    assert Router.load(folder / "out" / "router").pool.names == ("gpt-4o-mini", "mine")
+    pool = read_pool(folder / "out" / "pool.yaml")
+    assert [target.provider for target in pool] == ["openai", "yours"]
+    page = (folder / "out" / "index.html").read_text()
+    for words in (found["verdict"], "How the source was read", "Accuracy and cost", "lam "):
+        assert words in page
+
+
+def test_again_it_goes_on_and_keeps_the_pool_file(made: tuple[Path, Done]) -> None:
+    folder, _ = made
+    pool = folder / "out" / "pool.yaml"
+    edited = pool.read_text().replace("127.0.0.1:8000", "127.0.0.1:9")
+    priced = "- name: mine\n  input_price: 1\n  output_price: 2\n"
+    pool.write_text(edited.replace("- name: mine\n", priced))
+    out = ("--out", folder / "out", "--encoder", "minipool")
+    again = run("quickstart", folder / "answers.csv", *out)
+    assert again.code == 0, again.err
+    assert began(again) == ["import", "describe", "encode", "keep"]
+    assert "127.0.0.1:9" in pool.read_text()
+    assert "$1 / $2" in again.out
+
+
+def unlabelled(folder: Path) -> Path:
+    return write_jsonl(folder / "spend.jsonl", litellm_rows())
+
+
+def test_a_log_without_labels_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run("quickstart", unlabelled(tmp_path), "--out", out)
+    assert done.code == 0, done.err
+    assert "no router can be fitted yet: no answer has a label" in done.out
+    assert "asking 2 targets 5 of the questions" in done.out
+    assert "about $0.1688 for the answers" in done.out
+    shown = done.out[done.out.index("next:") :]
+    assert [line.split()[1] for line in shown.splitlines()[1:-1]] == [
+        *("prices", "collect", "grade", "quickstart", "serve")
+    ]
+    assert "LiteLLM spend logs" in (out / "index.html").read_text()
+    listed = run("tasks", out / "tasks.jsonl", "--out", tmp_path / "tasks.jsonl")
+    assert listed.code == 0, listed.err
+
+
+def test_receipts_without_feedback_are_read_and_want_feedback(tmp_path: Path) -> None:
+    receipts = [made_receipt(number, prompt=f"question {number}") for number in range(4)]
+    database = tmp_path / "receipts.sqlite"
+    write(f"sqlite:///{database}", receipts)
+    done = run("quickstart", database, "--out", tmp_path / "out", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["fitted"], found["queries"]) == (False, 4)
+    assert found["read_as"] == {"format": "receipts of the gateway"}
+
+
+def scored(folder: Path, scores: Sequence[float], name: str = "score") -> Path:
+    path = folder / "answers.csv"
+    table: list[dict[str, Any]] = [
+        {"prompt": f"question {n}?", "model": model, name: score}
+        for n, score in enumerate(scores)
+        for model in "ab"
+    ]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]))
+        writer.writeheader()
+        writer.writerows(table)
+    return path
+
+
+def test_programs_take_the_guess_unless_it_is_reckless(tmp_path: Path) -> None:
+    line = ("quickstart", scored(tmp_path, [2, 3, 4]), "--out", tmp_path / "out")
+    malformed("pass --yes", *line)
+    taken = run(*line, "--yes")
+    assert (taken.code, "1 is the worst, 5 the best" in taken.err) == (0, True)
+    line = ("quickstart", scored(tmp_path, [1, 2, 3], "rank"), "--out", tmp_path / "other")
+    malformed("--scale WORST-BEST", *line, "--yes")
+    assert run(*line, "--scale", "3-1").code == 0
+
+
+def test_people_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prefill_router.cli.quickstart._can_ask", lambda: True)
+    line = ("quickstart", scored(tmp_path, [2, 3, 4]), "--out", tmp_path / "out")
+    done = run(*line, stdin=b"1-10\n")
+    assert (done.code, "1 is the worst, 10 the best" in done.err) == (0, True)
+    assert "which are the worst and the best score" in done.err

@@ -1,0 +1,118 @@
+"""Logs of calls: what is left out, which score is the label, and how a format is recognised."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prefill_router.errors import ConfigError, FormatError
+from prefill_router.importers import FORMATS, Columns, import_dataset, recognised_format
+
+from .samples import SAMPLES, litellm_rows, long_rows, write_csv, write_jsonl
+
+OWN = ("long", "wide")
+LIKE_OWN = ("routellm",)
+"""A public format that is a wide table like any other."""
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_format_is_recognised_by_its_fields(name: str, tmp_path: Path) -> None:
+    sample = SAMPLES[name]
+    found = recognised_format(sample.write(tmp_path))
+    assert found == (None if sample.format in (*OWN, *LIKE_OWN) else sample.format)
+    assert recognised_format([tmp_path]) == found
+
+
+def test_every_public_format_has_a_signature() -> None:
+    lacking = {name for name, kind in FORMATS.items() if not kind.signatures}
+    assert lacking == {*OWN, *LIKE_OWN}
+
+
+def test_calls_without_prompts_say_which_setting_keeps_them(tmp_path: Path) -> None:
+    rows = [{**row, "messages": "{}"} for row in litellm_rows()]
+    with pytest.raises(FormatError, match=r"9 calls without the text.*store_prompts"):
+        import_dataset("litellm", [write_csv(tmp_path / "spend.csv", rows)])
+
+
+def test_failed_cached_and_other_calls_are_left_out(tmp_path: Path) -> None:
+    rows = litellm_rows()
+    rows[0]["status"], rows[1]["cache_hit"], rows[2]["call_type"] = "failure", "True", "aembedding"
+    rows[3]["messages"] = {"messages": [{"role": "assistant", "content": "Hi"}]}
+    found = import_dataset("litellm", [write_jsonl(tmp_path / "spend.jsonl", rows)])
+    assert int((~np.isnan(found.dataset.output_tokens)).sum()) == 5
+    (note,) = [note for note in found.report.notes if note.startswith("left out")]
+    assert note.count("1 ") == 4
+
+
+def test_runs_of_a_prompt_are_averaged_and_a_spend_of_zero_is_unknown(tmp_path: Path) -> None:
+    first = litellm_rows()[0]
+    rows = [
+        {**first, "request_id": str(n), "completion_tokens": 10 * n, "spend": 0} for n in (1, 3)
+    ]
+    dataset, _ = import_dataset("litellm", [write_jsonl(tmp_path / "spend.jsonl", rows)])
+    assert dataset.output_tokens.tolist() == [[20.0]]
+    assert np.isnan(dataset.recorded_cost).all()
+
+
+def batch(folder: Path, **changes: Any) -> list[Path]:
+    """One request and its result, in OpenAI's files."""
+    body = {"model": "small", "messages": [{"role": "user", "content": "Why?"}]}
+    requests = [{"custom_id": "1", "body": body}]
+    answer = {"model": "small-2026", "usage": {"prompt_tokens": 2, "completion_tokens": 3}}
+    result = {"custom_id": "1", "response": {"status_code": 200, "body": answer}}
+    more = changes.pop("requests", [])
+    return [
+        write_jsonl(folder / "in.jsonl", [*requests, *more]),
+        write_jsonl(folder / "out.jsonl", [{**result, **changes}]),
+    ]
+
+
+def test_a_batch_needs_its_requests_and_its_results(tmp_path: Path) -> None:
+    requests, results = batch(tmp_path)
+    with pytest.raises(FormatError, match=r"request isn't in the sources.*give the files"):
+        import_dataset("openai_batch", [results])
+    with pytest.raises(FormatError, match="no result"):
+        import_dataset("openai_batch", [requests])
+    failed = batch(tmp_path, response={"status_code": 500, "body": {}})
+    with pytest.raises(FormatError, match="failed, expired or were cancelled"):
+        import_dataset("openai_batch", failed)
+
+
+def test_a_custom_id_of_several_requests_is_refused_unless_the_model_tells(tmp_path: Path) -> None:
+    other = {"model": "small", "messages": [{"role": "user", "content": "Who?"}]}
+    large = {"custom_id": "1", "body": {**other, "model": "large"}}
+    dataset, _ = import_dataset("openai_batch", batch(tmp_path, requests=[large]))
+    assert [str(query.prompt) for query in dataset.queries] == ["Why?"]
+    same = batch(tmp_path, requests=[{"custom_id": "1", "body": other}])
+    with pytest.raises(FormatError, match="import each batch by itself"):
+        import_dataset("openai_batch", same)
+
+
+def langfuse(folder: Path, **scores: float) -> list[Path]:
+    """A generation with these scores."""
+    rows = [{"id": "o", "traceId": "t", "type": "GENERATION", "input": "Why?", "model": "small"}]
+    told = [{"id": n, "traceId": "t", "name": n, "value": v} for n, v in scores.items()]
+    (folder / "export.json").write_text(json.dumps([*rows, *told]))
+    return [folder / "export.json"]
+
+
+def test_one_of_several_scores_is_the_label(tmp_path: Path) -> None:
+    sources = langfuse(tmp_path, good=1, brief=0)
+    dataset, report = import_dataset("langfuse", sources)
+    assert dataset.correct.tolist() == [[1.0]]
+    assert any("good (1), brief (1)" in note for note in report.notes)
+    named, _ = import_dataset("langfuse", sources, columns=Columns(correct="brief"))
+    assert named.correct.tolist() == [[0.0]]
+    with pytest.raises(ConfigError, match=r"no score 'kind'; there is \['brief', 'good'\]"):
+        import_dataset("langfuse", sources, columns=Columns(correct="kind"))
+
+
+def test_scores_on_another_scale_need_it(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="--scale"):
+        import_dataset("langfuse", langfuse(tmp_path, good=4))
+
+
+def test_a_table_of_ones_own_is_not_recognised_as_a_log(tmp_path: Path) -> None:
+    assert recognised_format([write_csv(tmp_path / "own.csv", long_rows())]) is None

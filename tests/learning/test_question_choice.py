@@ -1,0 +1,47 @@
+"""Which answers are labelled: at the recorded chance, within the dollars, more where it teaches."""
+
+import numpy as np
+import pytest
+
+from prefill_router.learning import expected_gain, propensities
+from prefill_router.learning.question_choice import FLOOR, chance
+
+
+def test_an_uncertain_choice_teaches_more_than_a_clear_one() -> None:
+    cost = np.array([1e-5, 2e-5])
+    close = expected_gain(np.array([0.70, 0.72]), cost, 0.9)
+    clear = expected_gain(np.array([0.05, 0.95]), cost, 0.9)
+    assert (close > 10 * clear).all()
+
+
+def test_the_expected_spending_is_what_may_be_spent_and_the_floor_holds() -> None:
+    random = np.random.default_rng(0)
+    gain, price = random.random((500, 4)), random.random((500, 4)) * 1e-3
+    price[:20, 1] = np.nan
+    gain[30] = np.nan
+    dollars = 0.1
+    found = propensities(gain, price, dollars)
+    assert np.nansum(found * price) == pytest.approx(dollars, rel=1e-6)
+    assert (found[:20, 1] == 0).all()
+    askable = ~np.isnan(price)
+    assert found[askable].min() >= FLOOR * dollars / np.nansum(price) * (1 - 1e-9)
+    worth = gain[40:] / price[40:]
+    better, worse = worth > np.median(worth) * 4, worth < np.median(worth)
+    assert found[40:][better].mean() > 3 * found[40:][worse].mean()
+
+
+def test_all_are_labelled_where_the_purse_is_large_enough() -> None:
+    price = np.array([[1.0, np.nan], [2.0, 3.0]])
+    assert propensities(np.zeros((2, 2)), price, 6.0).tolist() == [[1, 0], [1, 1]]
+
+
+def test_without_forecasts_all_that_cost_the_same_have_the_same_chance() -> None:
+    found = propensities(np.full((50, 3), np.nan), np.full((50, 3), 0.01), 0.3)
+    assert found == pytest.approx(np.full((50, 3), 0.2))
+
+
+def test_the_draw_is_uniform_and_the_same_again() -> None:
+    drawn = [chance(0, f"pr_{i}", "small") for i in range(2000)]
+    assert drawn == [chance(0, f"pr_{i}", "small") for i in range(2000)]
+    assert drawn[:5] != [chance(1, f"pr_{i}", "small") for i in range(5)]
+    assert np.histogram(drawn, 4, (0, 1))[0] == pytest.approx([500] * 4, abs=80)

@@ -1,0 +1,66 @@
+"""From a table to a router, in one call."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pytest
+
+import prefill_router
+from prefill_router.errors import ConfigError
+from prefill_router.importers import Columns, Scale
+from prefill_router.quickstart import read_table
+
+
+def rows(queries: int, *, best: int = 5) -> list[dict[str, Any]]:
+    """Sums, which one target can do, and words, which the other can; scored from 1."""
+    chance = random.Random(0)
+    asked = [
+        f"What is {chance.randint(100, 900)}+{chance.randint(100, 900)}?"
+        if n % 2
+        else f"Spell the word number {chance.randint(1, 10**6)} backwards, please."
+        for n in range(queries)
+    ]
+    return [
+        {
+            "question": text,
+            "model": model,
+            "rating": chance.choice((best - 1, best) if n % 2 == k else (1, 2)),
+            "cost": (1 + k) * 1e-4,
+        }
+        for n, text in enumerate(asked)
+        for k, model in enumerate(("gpt-4o-mini", "mine"))
+    ]
+
+
+def test_tables_of_every_kind_are_read_alike(tmp_path: Path) -> None:
+    plain = rows(8)
+    frame = pl.DataFrame(plain)
+    frame.write_csv(tmp_path / "t.csv")
+    tables = (plain, frame, pd.DataFrame(plain), tmp_path / "t.csv", str(tmp_path / "t.csv"))
+    first, *others = [read_table(table) for table in tables]
+    assert {other.fingerprint for other in others} == {first.fingerprint}
+    assert first.correct.min() == 0.0
+    assert read_table(first) is first
+
+
+def test_what_cannot_be_known_is_asked_for() -> None:
+    table = [{**row, "rank": row["rating"]} for row in rows(8)]
+    for row in table:
+        del row["rating"]
+    with pytest.raises(ConfigError, match="columns=Columns"):
+        read_table(table)
+    known = read_table(table, columns=Columns(scale=Scale(ends=(5, 1))))
+    assert known.correct.max() == 1.0
+    with pytest.raises(ConfigError, match="is a int"):
+        read_table(3)
+
+
+@pytest.mark.slow
+def test_a_table_becomes_a_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path))
+    router = prefill_router.fit(rows(120), encoder="minipool", effort="quick")
+    assert router.route("What is 123+456?", lam=1).target == "mine"
+    assert router.route("Spell the word number 12345 backwards, please.").target == "gpt-4o-mini"
