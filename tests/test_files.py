@@ -203,6 +203,15 @@ def test_what_a_killed_run_left_goes_with_the_next(
 
 
 @pytest.mark.parametrize("program", [LEFT_FILE, LEFT_FOLDER])
+def test_what_a_killed_holder_of_the_lock_left_goes_with_the_next(
+    program: str, tmp_path: Path
+) -> None:
+    left = left_by_a_killed_run(tmp_path / "out", program)
+    with files.writer_lock(tmp_path, "out", wait=True):
+        assert not left.exists()
+
+
+@pytest.mark.parametrize("program", [LEFT_FILE, LEFT_FOLDER])
 def test_what_a_live_writer_writes_stays(program: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     slow = program.replace("os.kill(os.getpid(), 9)", "print('half', flush=True); input()")

@@ -271,10 +271,7 @@ def _remove_if_left(left: Path) -> None:
     try:
         state = take_lock(descriptor, wait=False)
         if state == "held" or (state == "unsupported" and _is_old(left)):
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
+            _remove(left)
     finally:
         os.close(descriptor)
 
@@ -375,6 +372,13 @@ def remove_stale_locks(folder: Path) -> None:
 
 def _remove_unfinished(folder: Path, name: str) -> None:
     for left in folder.glob(f".{name}.*.tmp"):
+        _remove(left)
+
+
+def _remove(left: Path) -> None:
+    if left.is_dir():
+        shutil.rmtree(left, ignore_errors=True)
+    else:
         left.unlink(missing_ok=True)
 
 

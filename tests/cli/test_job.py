@@ -16,12 +16,13 @@ from tests.commands import Job, run, succeeded
 pytestmark = pytest.mark.slow
 
 IN_ORDER = (
-    *("tasks", "prices", "collect", "grade", "import", "merge"),
+    *("quickstart", "tasks", "prices", "collect", "grade", "import", "merge"),
     *("describe", "split"),
-    *("encode", "layers", "sweep", "fit", "search"),
+    *("encode", "layers", "sweep", "fit", "search", "add-target", "remove-target"),
     *("evaluate", "paired", "compare", "calibration", "doctor", "keep", "reproduce", "study"),
     *("route", "show", "reprice"),
-    *("serve", "litellm", "explain", "replay", "canary", "export", "key"),
+    *("serve", "litellm", "explain", "replay", "savings", "canary", "export", "purge"),
+    *("learn", "versions", "promote", "rollback", "key"),
     *("demo", "minipool"),
 )
 HEADLINE = {

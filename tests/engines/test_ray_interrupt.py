@@ -70,7 +70,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_thread")
 def test_an_interrupted_command_says_so_ends_its_ray_and_goes_on(tmp_path: Path) -> None:
-    write_dataset(make_routing_dataset(queries=120), tmp_path / "answers")
+    write_dataset(make_routing_dataset(queries=600), tmp_path / "answers")
     encoder = save_tiny_encoder(tmp_path / "tiny")
     common = ["encode", tmp_path / "answers", "--encoder", encoder, "--out"]
     environment = dict(ENVIRONMENT)

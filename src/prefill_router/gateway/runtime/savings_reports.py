@@ -1,6 +1,7 @@
 """The savings of a running gateway: for its endpoint, its page and its metrics."""
 
 import asyncio
+import threading
 import time
 from typing import TYPE_CHECKING, Final, final
 
@@ -98,17 +99,18 @@ class SavingsReports:
         """Dollars spent on scores and side answers, by kind, at most a minute old."""
         if not self._reading and time.monotonic() - self._learning_at > _LEARNING_SECONDS:
             self._reading = True
-            task = asyncio.get_running_loop().run_in_executor(None, self._read_learning)
-            task.add_done_callback(lambda _: setattr(self, "_reading", False))
+            threading.Thread(target=self._read_learning, daemon=True).start()
         return self._learning
 
     def _read_learning(self) -> None:
         self._learning_at = time.monotonic()
         try:
             found = read_costs(self._receipts_url())
+            self._learning = {one.kind: one.dollars or 0.0 for one in found}
         except StoreError:
             return
-        self._learning = {one.kind: one.dollars or 0.0 for one in found}
+        finally:
+            self._reading = False
 
     def _settings(self, baseline: str | None) -> SavingsSettings:
         found = self._gateway.settings.savings
