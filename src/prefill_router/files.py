@@ -271,7 +271,10 @@ def _remove_if_left(left: Path) -> None:
     try:
         state = take_lock(descriptor, wait=False)
         if state == "held" or (state == "unsupported" and _is_old(left)):
-            _remove(left)
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
 
@@ -372,14 +375,7 @@ def remove_stale_locks(folder: Path) -> None:
 
 def _remove_unfinished(folder: Path, name: str) -> None:
     for left in folder.glob(f".{name}.*.tmp"):
-        _remove(left)
-
-
-def _remove(left: Path) -> None:
-    if left.is_dir():
-        shutil.rmtree(left, ignore_errors=True)
-    else:
-        left.unlink(missing_ok=True)
+        _remove_if_left(left)
 
 
 def _open_lock(path: Path, *, wait: bool) -> tuple[int, LockState]:
