@@ -2,17 +2,21 @@
 
 `prefill-router serve` with one worker and with two, and two gateways of one worker on two ports,
 which share nothing, run in turns. 32 clients ask for whole answers by `auto`; the target answers at
-once. `full`: each asks again at once. `paced`: together they ask 200 times a second. `cached`: they
-ask the same text. `new`: every text is new to the encoder, which reads texts' complexity.
+once. A busier event loop takes less for each request, so one worker is asked by half the clients,
+too: then it has the load that each of two workers has. `full`: each asks again at once. `paced`:
+together they ask 200 times a second. `cached`: they ask the same text. `new`: every text is new to
+the encoder, which reads texts' complexity.
 
 Processor time is that of all processes of the gateway, and of its encoder apart. Clients, target
 and gateways share the machine's cores, so the throughput is that of two workers with cores of their
 own only where there are enough of them; `bound` is computed, not measured: what the processor time
 allows there. With `--share 0.15` each process that answers requests gets that share of a core, by
 a control group, and the rest is left to clients, target and encoder: what a second worker adds is
-measured, on a small scale. It needs version 1 of the controller `cpu`, at /sys/fs/cgroup/cpu.
+measured, on a small scale. It needs version 1 of the controller `cpu`, at /sys/fs/cgroup/cpu. Two
+busy cores slow each other (two ports show by how much); with `--one-core` all gateways have the
+first core and everything else the second, so that what a worker itself costs is seen.
 
-    python -m benchmarks.workers [--seconds 4] [--rounds 6] [--share 0.15]
+    python -m benchmarks.workers [--seconds 4] [--rounds 6] [--share 0.15 | --one-core]
         [--shared postgresql://...]
 """
 
@@ -94,6 +98,13 @@ def limited(pids: list[int], share: float) -> Iterator[None]:
             group.rmdir()
 
 
+def pin(pids: list[int]) -> None:
+    """Give the gateways' own processes the first core, and all else the second."""
+    for pid in (each for top in pids for each in tree(top)):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), {1 if runs(ENCODER, pid) else 0})
+
+
 def processor_seconds(pids: list[int]) -> dict[int, float]:
     """Processor time so far of each of the gateway's processes."""
     clock = time.clock_gettime  # of a process's own clock, which has no ticks
@@ -101,15 +112,15 @@ def processor_seconds(pids: list[int]) -> dict[int, float]:
 
 
 async def load(
-    ports: list[int], texts: Iterator[str], seconds: float, every: float
+    ports: list[int], clients: int, texts: Iterator[str], seconds: float, every: float
 ) -> tuple[int, float]:
     """Ask for so long, each client so often; the number of answers, and their seconds."""
     began = time.perf_counter()
-    counts = [0] * CLIENTS
+    counts = [0] * clients
 
     async def one(number: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", ports[number % len(ports)])
-        due = began + every * number / CLIENTS
+        due = began + every * number / clients
         while (now := time.perf_counter()) < began + seconds:
             if every and due > now:
                 await asyncio.sleep(due - now)
@@ -120,7 +131,7 @@ async def load(
             counts[number] += 1
         writer.close()
 
-    await asyncio.gather(*(one(n) for n in range(CLIENTS)))
+    await asyncio.gather(*(one(n) for n in range(clients)))
     return sum(counts), time.perf_counter() - began
 
 
@@ -132,7 +143,7 @@ def texts(kind: str) -> Iterator[str]:
 
 
 def measure(
-    ways: dict[str, tuple[list[int], list[int]]], rounds: int, seconds: float, share: float
+    ways: dict[str, tuple[list[int], list[int], int]], rounds: int, seconds: float, share: float
 ) -> Any:
     """Every way in turns: what a request takes, and how many a second are answered."""
     found: dict[str, Any] = {}
@@ -141,10 +152,10 @@ def measure(
         every = CLIENTS / PACED if pace == "paced" else 0.0
         rows: dict[str, list[tuple[float, ...]]] = {name: [] for name in ways}
         for turn in range(rounds + 1):  # the first warms up
-            for name, (ports, pids) in ways.items():
+            for name, (ports, pids, clients) in ways.items():
                 before = processor_seconds(pids)
                 with limited(pids, share) if share else nullcontext():
-                    answers, wall = asyncio.run(load(ports, texts(kind), seconds, every))
+                    answers, wall = asyncio.run(load(ports, clients, texts(kind), seconds, every))
                 after = processor_seconds(pids)
                 spent = {pid: 1e3 * (after[pid] - before[pid]) / answers for pid in before}
                 encoder = sum(ms for pid, ms in spent.items() if runs(ENCODER, pid))
@@ -166,8 +177,10 @@ def ratios(found: dict[str, Any]) -> dict[str, Any]:
     for load, by in found.items():
         one, two, apart = by["one worker"], by["two workers"], by["two ports"]
         cost = two["gateway_ms"] / one["gateway_ms"]
+        half = by["one worker, half the load"]["gateway_ms"]
         told[load] = {
             "processor_time": cost,
+            "processor_time_at_the_same_load_of_a_worker": two["gateway_ms"] / half,
             "processor_time_of_two_ports": apart["gateway_ms"] / one["gateway_ms"],
             "throughput": two["requests_per_second"] / one["requests_per_second"],
             "throughput_of_two_ports": apart["requests_per_second"] / one["requests_per_second"],
@@ -182,10 +195,13 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=4.0)
     options.add_argument("--rounds", type=int, default=6)
     options.add_argument("--share", type=float, default=0.0, help="of a core, for each worker")
+    options.add_argument("--one-core", action="store_true", help="for all gateways together")
     options.add_argument("--shared", help="where workers share state; none by default")
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
+        if chosen.one_core:
+            os.sched_setaffinity(0, {1})
         target = stack.enter_context(process(sys.executable, "-m", "benchmarks._upstream"))
         router, pool = make_router(folder, int(first_line(target)))
         made = read_pool(pool)
@@ -202,14 +218,18 @@ def main() -> None:
 
         one, other, both = gateway("a", 1), gateway("b", 1), gateway("c", 2)
         ways = {
-            "one worker": ([one[0]], [one[1]]),
-            "two workers": ([both[0]], [both[1]]),
-            "two ports": ([one[0], other[0]], [one[1], other[1]]),
+            "one worker": ([one[0]], [one[1]], CLIENTS),
+            "one worker, half the load": ([one[0]], [one[1]], CLIENTS // 2),
+            "two workers": ([both[0]], [both[1]], CLIENTS),
+            "two ports": ([one[0], other[0]], [one[1], other[1]], CLIENTS),
         }
+        if chosen.one_core:
+            pin([one[1], other[1], both[1]])
         found = measure(ways, chosen.rounds, chosen.seconds, chosen.share)
     result = {"machine": machine(), "loads": found, "ratios": ratios(found), "needed": NEEDED}
     result |= {"share": chosen.share, "load": os.getloadavg()[0]}
     name = "workers_of_shares" if chosen.share else "workers"
+    name = "workers_of_one_core" if chosen.one_core else name
     files.write_json(RESULTS / f"{name}.json", result)
     print(files.as_json(result["ratios"]))
 
