@@ -65,15 +65,12 @@ class Store(ABC):
     """The number at a key of a JSON object in the column `{}`; its `?` is a `json_key`."""
     place: str
 
-    def insert(
-        self, receipts: Sequence[Row], feedback: Sequence[Row], further: Sequence[Statement] = ()
-    ) -> None:
+    def insert(self, receipts: Sequence[Row], feedback: Sequence[Row]) -> None:
         """Insert rows, all or none; existing rows stay unchanged.
 
         Args:
             receipts: Rows of receipts.
             feedback: Rows of scores.
-            further: Statements of the same transaction.
 
         Raises:
             DownError: It can't be written now.
@@ -81,12 +78,9 @@ class Store(ABC):
         """
         self.change(
             [
-                *(
-                    (_insert(table, len(part)), [value for row in part for value in row])
-                    for table, rows in ((RECEIPTS, receipts), (FEEDBACK, feedback))
-                    for part in (rows[i : i + _TOGETHER] for i in range(0, len(rows), _TOGETHER))
-                ),
-                *further,
+                (_insert(table, len(part)), [value for row in part for value in row])
+                for table, rows in ((RECEIPTS, receipts), (FEEDBACK, feedback))
+                for part in (rows[i : i + _TOGETHER] for i in range(0, len(rows), _TOGETHER))
             ]
         )
 
