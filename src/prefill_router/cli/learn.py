@@ -150,7 +150,8 @@ def _show(found: "LearningRound", *, as_json: bool) -> None:
     from prefill_router.learning import source_words
 
     if as_json:
-        print(json.dumps(found.to_dict(), allow_nan=False), file=out.file, flush=True)
+        out.file.write(json.dumps(found.to_dict(), allow_nan=False) + "\n")
+        out.file.flush()  # for who reads it as rounds go on
         return
     done = found.labelling
     asked = ", ".join(f"{count:,} {end}" for end, count in done.answers.items()) or "none"
