@@ -92,6 +92,14 @@ def test_without_overlap_nothing_is_proven_of_quality() -> None:
     assert (found.action, list(found.proven)) == ("wait", ["cheaper", "not dearer"])
 
 
+def test_requests_where_both_choose_the_same_count_no_more_than_others() -> None:
+    data = traffic(-0.3)
+    differs = np.random.default_rng(1).random(len(data)) < 0.2
+    far_worse = replace(data, candidate=differs.astype(np.int64))  # by 0.06 on average
+    found = decide_rollout(far_worse, SETTINGS)
+    assert not {"not far worse", "no worse", "better"} & set(found.proven)
+
+
 def test_before_there_is_enough_it_says_how_many_labels_are_lacking() -> None:
     data = traffic(0.15)
     at = decide_rollout(data, SETTINGS).proven["no worse"]

@@ -294,6 +294,9 @@ def new(
     expires: Annotated[
         str | None, typer.Option(help="The last day that it is valid, such as 2027-01-31.")
     ] = None,
+    no_learning: Annotated[
+        bool, typer.Option("--no-learning", help="None of its requests is kept to learn from.")
+    ] = False,
     as_json: _AsJson = False,
 ) -> None:
     """Make a key, print it once, and keep its hash.
@@ -316,6 +319,7 @@ def new(
         "targets": tuple(target) if target else None,
         "admin": admin,
         "expires": expires,
+        "learning": not no_learning,
     }
     add_key(file, _checked(given))
     if as_json:
@@ -391,4 +395,4 @@ def _told(row: dict[str, Any]) -> str:
     return (
         "; ".join([*(["all an admin may"] if row["admin"] else []), *targets, *limits, *dollars])
         or "ask"
-    )
+    ) + ("" if row["learning"] else "; not learned from")

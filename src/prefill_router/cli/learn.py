@@ -1,16 +1,19 @@
 """`prefill-router learn`: earns labels from sampled traffic within a purse, and fits versions."""
 
+import json
 import os
 import re
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from prefill_router.cli import options as opt
-from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.application import app, err, out
 from prefill_router.cli.receipts import URL
 from prefill_router.cli.usage import UsageError, reading_words
 from prefill_router.progress import BarProgress
@@ -95,6 +98,7 @@ def learn(
     )
     from prefill_router.targets import read_pool
 
+    signal.signal(signal.SIGTERM, _interrupt)
     pause = _seconds(every)
     with reading_words():
         limits = PurseLimits(per_day=per_day, in_all=max_cost)
@@ -116,8 +120,7 @@ def learn(
         least=least_labels,
         sources=opt.sources(encoder_folder),
     )
-    os.nice(_NICE)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _lower_priority()
     share = _EACH_ROUND if follow else 1.0
     while True:
         found = learn_round(settings, share=share, progress=BarProgress(console=err))
@@ -127,11 +130,28 @@ def learn(
         time.sleep(pause)
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Do what Ctrl-C does, which libraries may turn into errors of their own; see `main`."""
+    del number
+    found = signal.getsignal(signal.SIGINT)
+    (found if callable(found) else signal.default_int_handler)(signal.SIGINT, frame)
+
+
+def _lower_priority() -> None:
+    """Yield the processor to others, with all threads, some of which libraries have started."""
+    threads = Path("/proc/self/task").glob("*")  # on Linux, where a priority is that of one thread
+    for thread in [int(path.name) for path in threads] or [0]:
+        with suppress(ProcessLookupError):  # it has ended
+            now = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, now + _NICE)
+
+
 def _show(found: "LearningRound", *, as_json: bool) -> None:
     from prefill_router.learning import source_words
 
     if as_json:
-        print_json(found.to_dict())
+        out.file.write(json.dumps(found.to_dict(), allow_nan=False) + "\n")
+        out.file.flush()  # for who reads it as rounds go on
         return
     done = found.labelling
     asked = ", ".join(f"{count:,} {end}" for end, count in done.answers.items()) or "none"

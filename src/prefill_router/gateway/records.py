@@ -1,6 +1,6 @@
 """The records of one request: the request, the decision, the call, the outcome, the receipt."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
@@ -351,18 +351,39 @@ class Receipt:
             return self.cost
         if not {target, baseline} <= estimated.keys():
             return None
-        return cost_elsewhere(self.cost, estimated[target], estimated[baseline])
+        usage, cache = self.outcome.usage, self.details.get("cache", {})
+        cached = None if usage is None else usage.cached_tokens
+        return cost_elsewhere(self.cost, target, baseline, estimated, cached=cached, cache=cache)
 
 
-def cost_elsewhere(paid: float, here: float, there: float) -> float:
+def cost_elsewhere(
+    paid: float,
+    target: str,
+    other: str,
+    estimated: Mapping[str, float],
+    *,
+    cached: int | None,
+    cache: Mapping[str, Sequence[float]],
+) -> float:
     """What a request would have cost at another target, scaled by the ratio of the estimates.
 
     An answer shorter than those of the train rows is assumed to be short because of the request,
-    and so at the other target too.
+    and so at the other target too. The tokens that were cached are assumed to be cached there, and
+    cost what its price of cached tokens says.
 
     Args:
         paid: What it cost, in US dollars.
-        here: The estimate for the target that answered.
-        there: The estimate for the other target.
+        target: The target that answered.
+        other: The other target.
+        estimated: The estimates with nothing cached, by target.
+        cached: The input tokens that were cached.
+        cache: By target, as far as known, its tokens per token of the encoder, and the US dollars
+            that a cached token saves.
     """
+    here, there = estimated[target], estimated[other]
+    if cached and {target, other} <= cache.keys() and cache[target][0] > 0:
+        (own, saved), (others, saved_there) = cache[target], cache[other]
+        less, less_there = cached * saved, cached * others / own * saved_there
+        if less < here and less_there < there:
+            here, there = here - less, there - less_there
     return paid * there / here if here > 0 else there

@@ -9,7 +9,9 @@ from prefill_router.targets import Ability, Endpoint
 MOST_BYTES: Final = 2**18
 """The longest body, in bytes, and the longest answer, in characters, that are kept."""
 _MOST_READ: Final = 2**20
-"""The longest answer, in bytes, that is read for its text."""
+"""The longest answer in one piece, in bytes, that is read for its text."""
+_MOST_UNREAD: Final = 2**16
+"""The most bytes of events that are kept before they are read."""
 _INPUT: Mapping[Endpoint, str] = {"chat": "messages", "messages": "messages", "responses": "input"}
 _BOUND: Final = (
     *("previous_response_id", "conversation", "prompt", "background", "container"),
@@ -75,59 +77,66 @@ def repeatable_body(body: bytes) -> dict[str, Any]:
 
 @final
 class AnswerText:
-    """The text of one answer, taken as it passes.
+    """The text of one answer, taken as it passes and read when it is written, as far as possible.
 
     Args:
         endpoint: The endpoint; it must be one of those that `is_repeatable` accepts.
-
-    Attributes:
-        length: About how many characters were taken.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint, self._mark = endpoint, _MARKS[endpoint]
-        self._pieces: list[str] = []
-        self._body: bytes | None = None
-        self.length, self._is_whole = 0, True
+        self.clear()
+
+    @property
+    def length(self) -> int:
+        """The characters that were read, and the bytes that weren't yet."""
+        return self._read_length + self._unread_length
 
     @property
     def text(self) -> str | None:
         """The text so far; None where it is too long, or the answer has more than text."""
-        if self._body is not None:
-            body, self._body, self.length = self._body, None, 0
-            self._read(body, _whole)
+        self._read()
         return "".join(self._pieces) if self._is_whole else None
 
     def clear(self) -> None:
         """Forget what was taken, since another target is asked."""
-        self._pieces, self._body = [], None
-        self.length, self._is_whole = 0, True
+        self._pieces: list[str] = []
+        self._unread: list[bytes] = []
+        self._texts: Callable[[Endpoint, Any], Iterator[str]] = _delta
+        self._read_length = self._unread_length = 0
+        self._is_whole = True
+
+    def drop(self) -> None:
+        """Have no text, since the answer isn't whole, or more than text."""
+        self.clear()
+        self._is_whole = False
 
     def take(self, body: bytes) -> None:
-        """Take an answer that isn't streamed; it is read when its text is."""
-        self._body, self.length = body, len(body)
-        if self.length > _MOST_READ:
-            self._drop()
+        """Take an answer that isn't streamed."""
+        self._unread, self._unread_length, self._texts = [body], len(body), _whole
+        if len(body) > _MOST_READ:
+            self.drop()
 
     def take_event(self, data: bytes) -> None:
         """Take the data of an event."""
         if self._is_whole and self._mark in data:
-            self._read(data, _delta)
+            self._unread.append(data)
+            self._unread_length += len(data)
+            if self._unread_length > _MOST_UNREAD:
+                self._read()
 
-    def _read(self, data: bytes, texts: Callable[[Endpoint, Any], Iterator[str]]) -> None:
+    def _read(self) -> None:
         try:
-            found = "".join(texts(self._endpoint, json.loads(data)))
+            values = json.loads(b"[%s]" % b",".join(self._unread))
+            found = [text for value in values for text in self._texts(self._endpoint, value)]
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-            self._drop()
+            self.drop()
             return
-        self._pieces.append(found)
-        self.length += len(found)
-        if self.length > MOST_BYTES:
-            self._drop()
-
-    def _drop(self) -> None:
-        self.clear()
-        self._is_whole = False
+        self._unread, self._unread_length = [], 0
+        self._pieces += found
+        self._read_length += sum(map(len, found))
+        if self._read_length > MOST_BYTES:
+            self.drop()
 
 
 def _whole(endpoint: Endpoint, value: Mapping[str, Any]) -> Iterator[str]:

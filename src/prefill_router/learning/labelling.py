@@ -218,15 +218,12 @@ class Labelling:
         done = {(one.id, one.target) for one in read_learning(self._url, SideAnswer)}
         done |= self._purse.begun(SIDE)
         questions, judging = [], 0.0
-        for plan in read_learning(self._url, SideQuestions):
-            request = requests.get(plan.id)
-            for name in plan.drawn if request is not None else ():
-                if request is None or name not in self._pool.names or (plan.id, name) in done:
-                    continue
-                target = self._pool[name]
+        for request, target, propensity in self._drawn(requests):
+            name = request.sample.id
+            if (name, target.name) not in done:
                 judging += self._judges.price(request, target, request.sample.answer)
-                if name != routed[plan.id].outcome.target:
-                    questions.append(self._side_question(request, target, plan.propensity[name]))
+                if target.name != routed[name].outcome.target:
+                    questions.append(self._side_question(request, target, propensity))
         with progress.task("asking on the side", total=len(questions)) as advance:
             left = max(
                 0.0, limit - judging * self._plan.ratio
@@ -311,26 +308,29 @@ class Labelling:
         """The answers that were drawn to be labelled, as far as they are there."""
         side = {(one.id, one.target): one for one in read_learning(self._url, SideAnswer)}
         found = []
-        for plan in read_learning(self._url, SideQuestions):
-            request = requests.get(plan.id)
-            for name in plan.drawn if request is not None else ():
-                if request is None or name not in self._pool.names:
-                    continue
-                own, given = request.sample.answer, side.get((plan.id, name))
-                text, is_own = own, name == routed[plan.id].outcome.target
-                if not is_own:
-                    if given is None or given.answer is None:
-                        continue
-                    text = given.answer
+        for request, target, _ in self._drawn(requests):
+            name, own = request.sample.id, request.sample.answer
+            is_own, given = (
+                target.name == routed[name].outcome.target,
+                side.get((name, target.name)),
+            )
+            text = own if is_own else None if given is None else given.answer
+            if text is not None:
+                reference = None if is_own else own
                 found.append(
-                    JudgedAnswer(
-                        request=request,
-                        target=self._pool[name],
-                        answer=text,
-                        reference=None if is_own else own,
-                    )
+                    JudgedAnswer(request=request, target=target, answer=text, reference=reference)
                 )
         return found
+
+    def _drawn(
+        self, requests: Mapping[str, RepeatedRequest]
+    ) -> Iterator[tuple[RepeatedRequest, Target, float]]:
+        """The answers that were drawn to be labelled, of targets in the pool, and their chances."""
+        for plan in read_learning(self._url, SideQuestions):
+            if (request := requests.get(plan.id)) is not None:
+                for name in plan.drawn:
+                    if name in self._pool.names:
+                        yield request, self._pool[name], plan.propensity[name]
 
 
 def _side_answer(

@@ -260,7 +260,7 @@ def _action(
 def _quality(
     data: RolloutData, settings: RolloutSettings
 ) -> tuple[PerRequest, Bool[NDArray[np.bool_], " request"], PerRequest]:
-    """The differences in quality, which are known, and the bound of each one's size."""
+    """The differences in quality, which count as known, and the bound of each one's size."""
     error = np.zeros(data.label.shape) if data.label_error is None else data.label_error
     error = np.nan_to_num(error)
     corrected = (data.label - error) / np.maximum(1 - 2 * error, _LEAST_ERROR)
@@ -268,7 +268,8 @@ def _quality(
     values, known = _values(data, data.predicted, corrected, usable, settings.floor)
     beyond = settings.most_error / (1 - 2 * settings.most_error)  # of a corrected label
     first, second = _chosen(data, 1 / np.maximum(usable, settings.floor))
-    return values[1] - values[0], known, (1 + beyond) * (first + second) - 1
+    within, worst = _bounded((1 + beyond) * (first + second) - 1)
+    return values[1] - values[0], known & within, worst
 
 
 def _dollars(
@@ -288,7 +289,18 @@ def _dollars(
     beyond = values[1] - (1 + settings.dearer) * values[0]
     same = data.current == data.candidate
     beyond = np.where(same, -settings.dearer * expected[np.arange(len(data)), data.current], beyond)
-    return values[1] - values[0], beyond, known, widest
+    within, worst = _bounded(widest)
+    return values[1] - values[0], beyond, known & within, worst
+
+
+def _bounded(widest: PerRequest) -> tuple[Bool[NDArray[np.bool_], " request"], PerRequest]:
+    """Which differences are within the widest bound of earlier ones, and that bound.
+
+    A bet must not depend on the request that it is about: if those with a narrow bound, such as
+    where both choose the same, counted for more, the test would be about another mean.
+    """
+    worst = np.maximum.accumulate(np.concatenate([widest[:1], widest[:-1]]))
+    return widest <= worst, worst
 
 
 def _values(

@@ -1,13 +1,15 @@
 """A gateway that keeps a share of requests with their answers, for the next router."""
 
 import json
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
 import pytest
 
-from prefill_router.gateway.receipts import SampledRequest, read_learning
+from prefill_router.gateway.receipts import Feedback, SampledRequest, read_learning
+from prefill_router.gateway.samples import AnswerText
 from tests.gateway.api.bodies import COUNTS, PICTURE, SAID, TOOL, called, completion
 from tests.gateway.scripted_target import DONE, chunked, event, whole
 from tests.gateway.world import CHEAP, PATIENCE, PRICES, Reply, Served, World, chat, user, world
@@ -53,8 +55,10 @@ def ask(
 
 
 def kept(gateway: Served, reply: Reply) -> SampledRequest | None:
-    """What was kept of a request, whose receipt is written before its answer ends."""
+    """What was kept of a request; it is written before anything that ended later."""
     name = reply.own("decision-id") or ""
+    later = Feedback(id="later", score=1, at=time.time())
+    assert gateway.wait_for(gateway.gateway.writer.keep(later))
     found = list(read_learning(gateway.gateway.receipts_url, SampledRequest, ids=[name]))
     return found[0] if found else None
 
@@ -171,12 +175,30 @@ def test_who_opts_out_is_not_kept(gateway: Served) -> None:
 def test_answers_that_failed_broke_off_or_call_tools_are_not_kept(
     made: World, gateway: Served
 ) -> None:
+    stats = gateway.gateway.writer.stats
+    before = stats()
     made[CHEAP].then(chunked(SAID[:2], end=False))
     assert kept(gateway, ask(gateway, chat(stream=True))) is None
     made[CHEAP].then(whole(called()))
     assert kept(gateway, ask(gateway, chat())) is None
     made[CHEAP].then(whole({"error": {"message": "no"}}, status=400))
     assert kept(gateway, ask(gateway, chat())) is None
+    assert stats().samples == before.samples
+    assert stats().samples_left_out == before.samples_left_out + 3
+
+
+def test_a_long_stream_is_read_in_parts_and_one_that_is_too_long_is_left_out() -> None:
+    answer = AnswerText("chat")
+    data = [b'{"choices": [{"delta": {"content": "%06d"}}]}' % n for n in range(2**18 // 6)]
+    for one in data:
+        answer.take_event(one)
+    assert answer.length < sum(map(len, data)) / 2
+    assert answer.text == "".join(f"{n:06d}" for n in range(len(data)))
+    answer.take_event(data[0])
+    assert answer.text is None
+    answer.clear()
+    answer.take_event(data[7])
+    assert answer.text == "000007"
 
 
 def test_the_share_is_of_requests_and_may_be_turned_off_by_a_reload(

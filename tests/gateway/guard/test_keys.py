@@ -188,10 +188,12 @@ def test_the_command_makes_lists_and_revokes(tmp_path: Path) -> None:
     assert found is not None
     assert (found.name, found.dollars_per_day, found.targets) == ("alice", 5, ("big",))
     assert found.expires == datetime(2099, 2, 1, tzinfo=UTC)
-    admin = succeeded("key", "new", "root", "--file", path, "--admin").strip()
+    admin = succeeded("key", "new", "root", "--file", path, "--admin", "--no-learning").strip()
+    assert [key.learning for key in read_keys(path)] == [True, False]
     listed = succeeded("key", "list", "--file", path)
     assert "alice" in listed
     assert "60 requests a minute; $5 a day" in listed
+    assert listed.count("not learned from") == 1
     assert found.sha256 not in listed
     rows = json.loads(succeeded("key", "list", "--file", path, "--json"))
     assert [(row["name"], row["admin"]) for row in rows] == [("alice", False), ("root", True)]

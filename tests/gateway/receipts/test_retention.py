@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+import threading
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from prefill_router.gateway.receipts import (
     SampledRequest,
     SideAnswer,
     SideQuestions,
+    WriterStats,
     latest_feedback,
     open_learning,
     open_store,
@@ -201,6 +203,40 @@ def test_a_sample_is_written_with_its_receipt_and_its_tables_are_made(url: str) 
     assert left(url) == [names(0, 1, 2), [], names(1, 2), [], [], []]
 
 
+class HeldAnswer:
+    """The text of an answer that can't be read yet."""
+
+    length = 0
+
+    def __init__(self) -> None:
+        self.may = threading.Event()
+
+    @property
+    def text(self) -> str:
+        self.may.wait()
+        return "yes"
+
+
+def test_a_receipt_does_not_wait_for_its_sample_which_is_not_kept_without_it(url: str) -> None:
+    answers = [HeldAnswer(), HeldAnswer()]
+
+    async def work() -> WriterStats:
+        writer = ReceiptWriter(open_store(url), wait_seconds=60)
+        for number, answer in enumerate(answers):
+            sample = draft(number)
+            object.__setattr__(sample, "answer", answer)
+            assert await writer.keep(made_receipt(number), sample)
+            if number:
+                purge(url, key="team")
+            answer.may.set()
+        await writer.close()
+        return writer.stats()
+
+    stats = asyncio.run(work())
+    assert left(url) == [[]] * 6
+    assert (stats.samples, stats.samples_left_out) == (1, 1)
+
+
 def test_a_sample_that_cannot_be_kept_costs_no_receipt(url: str) -> None:
     wrong = draft(1)
     object.__setattr__(wrong, "body", b"{")
@@ -208,7 +244,10 @@ def test_a_sample_that_cannot_be_kept_costs_no_receipt(url: str) -> None:
     object.__setattr__(wrong, "body", b"{}")
     object.__setattr__(wrong, "share", None)
     keep(url, (2, wrong))
-    assert left(url)[0] == names(1, 2)
+    dropped = draft(3)
+    dropped.answer.drop()
+    keep(url, (3, dropped))
+    assert left(url)[0] == names(1, 2, 3)
     assert list(read_learning(url, SampledRequest)) == []
 
 

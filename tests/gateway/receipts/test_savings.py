@@ -8,6 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from prefill_router.client import Usage
 from prefill_router.errors import DataError
 from prefill_router.gateway import Receipt
 from prefill_router.gateway.receipts import (
@@ -83,6 +84,39 @@ def test_requests_of_one_conversation_count_as_one_in_the_intervals(tmp_path: Pa
         assert saved.high is not None
         ends.append((saved.high - saved.low) / saved.value)
     assert ends[1] > 1.3 * ends[0]
+
+
+CACHE = {"small": [1.0, 1e-6], "middle": [1.0, 0.0], "large": [2.0, 3e-4]}
+"""Of each target: tokens per token of the encoder, and US dollars that a cached token saves."""
+
+
+@pytest.mark.parametrize(
+    ("cached", "cache", "factor"),
+    [
+        (10, CACHE, (0.01 - 20 * 3e-4) / (0.0001 - 10 * 1e-6)),  # the large one's tokens are half
+        (10, {**CACHE, "large": [2.0, 0.0]}, 0.01 / (0.0001 - 10 * 1e-6)),  # has no such price
+        (10, {"small": CACHE["small"]}, 100),  # not known
+        (200, CACHE, 100),  # more than was estimated in all
+        (None, CACHE, 100),
+    ],
+)
+def test_what_was_cached_is_cached_at_the_baseline_and_costs_what_it_does_there(
+    tmp_path: Path, cached: int | None, cache: dict[str, Any], factor: float
+) -> None:
+    usage = Usage(input_tokens=300, cached_tokens=cached, output_tokens=20)
+    more = {"outcome": {"usage": usage}, "details": {"cache": cache}}
+    receipts = [made_receipt(n, **more) for n in range(0, 20, 2)]
+    told = found(tmp_path, receipts)
+    assert told.at_baseline == pytest.approx(factor * told.spent)
+    assert sum(r.cost_at("large") or 0 for r in receipts) == pytest.approx(told.at_baseline)
+    url = str(tmp_path / "receipts.sqlite")
+    assert summary(url, START).instead.at["large"] == pytest.approx(told.at_baseline)
+    with closing(open_learning(url)) as store:
+        side = SideAnswer(id=name_of(0), target="large", at=START, propensity=1, cost=1.0)
+        write_learning(store, [side])
+    there = receipts[0].cost_at("large")
+    assert there is not None
+    assert savings_since(url, LARGE).also_ratio == pytest.approx(1 / there)
 
 
 def test_few_conversations_give_no_intervals(tmp_path: Path) -> None:
@@ -242,7 +276,8 @@ def test_postgresql_gives_the_same(tmp_path: Path, request: pytest.FixtureReques
         with closing(open_learning(url)) as store:
             write_learning(store, [label, side])
         said = [Feedback(id=name_of(n), score=n % 2, at=START) for n in range(5)]
-        write(url, [*made(40), made_receipt(99, cost=None)], said)  # type: ignore[arg-type]
+        made_up = [*made(40, details={"cache": CACHE}), made_receipt(99, cost=None)]
+        write(url, made_up, said)  # type: ignore[arg-type]
         values = json.dumps(savings_since(url, LARGE).to_dict())
         told.append(json.loads(values, parse_float=lambda text: round(float(text), 9)))
         assert request_saving(url, made(40)[0], LARGE)

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, final
 from prefill_router.errors import CorruptError, DataError
 from prefill_router.gateway.receipts.reader import Conditions, pages
 from prefill_router.gateway.receipts.rows import ReceiptColumn, Row
-from prefill_router.gateway.receipts.store import Statement, Store, open_store
+from prefill_router.gateway.receipts.store import RECEIPTS, Statement, Store, open_store
 from prefill_router.gateway.samples import AnswerText, repeatable_body
 from prefill_router.targets import Endpoint
 
@@ -253,22 +253,32 @@ def write_learning(store: Store, rows: Sequence[LearningRow]) -> None:
     store.change([learning_insert(kept) for kept in rows])
 
 
-def learning_insert(kept: LearningRow, *, redact: Callable[[str], str] | None = None) -> Statement:
-    """The statement that inserts a row, unless it exists.
+def learning_insert(kept: LearningRow) -> Statement:
+    """The statement that inserts a row, unless it exists."""
+    row = learning_row(kept)
+    return _insertion(type(kept), f"VALUES ({_marks(row)})"), row
+
+
+def sample_insert(kept: SampledRequest, *, redact: Callable[[str], str]) -> Statement:
+    """The statement that inserts a sampled request, unless its receipt was deleted meanwhile.
 
     Args:
-        kept: The row.
+        kept: The request.
         redact: Applied to its texts as they are written.
     """
-    kind, row = type(kept), learning_row(kept)
-    if redact is not None:
-        row = tuple(redact(value) if isinstance(value, str) else value for value in row)
+    row = tuple(redact(value) if isinstance(value, str) else value for value in learning_row(kept))
+    source = f"SELECT {_marks(row)} WHERE EXISTS (SELECT 1 FROM {RECEIPTS} WHERE id = ?)"
+    return _insertion(type(kept), source), (*row, kept.id)
+
+
+def _marks(row: Row) -> str:
+    return ", ".join("?" * len(row))
+
+
+def _insertion(kind: type[LearningRow], source: str) -> str:
     names = ", ".join(column.name for column in LEARNING_COLUMNS[kind])
-    return (
-        f"INSERT INTO {TABLE_OF[kind]} ({names}) VALUES ({', '.join('?' * len(row))}) "
-        f"ON CONFLICT ({', '.join(IDENTITY_OF[kind])}) DO NOTHING",
-        row,
-    )
+    known = f"ON CONFLICT ({', '.join(IDENTITY_OF[kind])}) DO NOTHING"
+    return f"INSERT INTO {TABLE_OF[kind]} ({names}) {source} {known}"
 
 
 def read_learning(

@@ -46,6 +46,9 @@ class PostgresStore(Store):
     types = MappingProxyType({"text": "TEXT", "real": "DOUBLE PRECISION", "integer": "BIGINT"})
     tables_query = "SELECT name FROM unnest(ARRAY[{}]) AS name WHERE to_regclass(name) IS NOT NULL"
     json_number = "CAST(CAST({} AS json) ->> CAST(? AS TEXT) AS DOUBLE PRECISION)"
+    cache_number = (
+        "CAST(CAST(details AS json) -> 'cache' -> CAST({} AS TEXT) ->> {} AS DOUBLE PRECISION)"
+    )
     lock_tables = (f"SELECT pg_advisory_xact_lock({_LOCK})",)
 
     def __init__(self, url: str, *, create: bool = True) -> None:

@@ -1,5 +1,6 @@
 """Sums over receipts, and what the requests would have cost at one target alone."""
 
+import json
 import math
 from collections.abc import Mapping
 from contextlib import closing
@@ -186,7 +187,10 @@ def _of_rows(rows: list[tuple[Any, ...]]) -> TargetTotals:
 
 
 def _instead(store: Store, since: float, most: int) -> SingleTargetCosts:
-    columns = ("at", "id", "answered_by", "cost", "correctness", "estimated_costs")
+    columns = (
+        *("at", "id", "answered_by", "cost", "correctness", "estimated_costs"),
+        *("cached_tokens", "details"),
+    )
     given: Conditions = [
         ("at >= ?", [since]),
         ("answered_by IS NOT NULL", []),
@@ -204,8 +208,10 @@ def _instead(store: Store, since: float, most: int) -> SingleTargetCosts:
             continue
         paid = estimated[target] if cost is None else cost
         count, spent = count + 1, spent + paid
+        cached = row[6] if cost is not None else None
+        cache = json.loads(row[7]).get("cache", {}) if cached else {}
         for name in at:
-            at[name] += cost_elsewhere(paid, estimated[target], estimated[name])
+            at[name] += cost_elsewhere(paid, target, name, estimated, cached=cached, cache=cache)
         for name, probability in named_values(row[4], row[1]).items():
             right.setdefault(name, []).append(probability)
     accuracy = {name: math.fsum(p) / len(p) for name, p in right.items() if name in at}

@@ -67,8 +67,20 @@ _WHY_APART = """CASE WHEN outcome = 'routed' THEN 'dry_run'
     WHEN reason IN ('named', 'tool_loop', 'stored', 'share', 'fallback') THEN reason
     WHEN tool_loop = 1 THEN 'tool_loop' WHEN fallback IS NOT NULL THEN 'fallback' END"""
 _GROUP = "substr(COALESCE(session, id), length(COALESCE(session, id)) - 1)"
-_SPENT_THERE = """CASE WHEN answered_by = ? THEN cost WHEN estimated_cost > 0
-    THEN cost * there / estimated_cost ELSE there END"""
+_SPENT_THERE = """CASE WHEN less < estimated_cost AND less_there < there
+    THEN cost * (there - less_there) / (estimated_cost - less)
+    WHEN estimated_cost > 0 THEN cost * there / estimated_cost ELSE there END"""
+"""As `cost_elsewhere`."""
+
+
+def _discounts(store: Store) -> str:
+    """What the cached tokens saved, and would save at the baseline, which its two `?` name."""
+    number, here = store.cache_number.format, "answered_by"
+    there = f"{number('?', 0)} / NULLIF({number(here, 0)}, 0) * {number('?', 1)}"
+    return ", ".join(
+        f"CASE WHEN cached_tokens > 0 THEN cached_tokens * {saved} END AS {name}"
+        for saved, name in ((number(here, 1), "less"), (there, "less_there"))
+    )
 
 
 class GroupSums(NamedTuple):
@@ -101,20 +113,21 @@ class SavingsSums:
         rows = store.select(
             f"""WITH one AS (SELECT {_GROUP} AS part, {_WHY_APART} AS why, target, answered_by,
                 session, cost, estimated_cost, probability, forecast_seconds,
-                {number.format("estimated_costs")} AS there,
+                {number.format("estimated_costs")} AS there, {_discounts(store)},
                 {number.format("correctness")} AS chance FROM {RECEIPTS} WHERE at >= ?),
             kept AS (SELECT one.*, CASE WHEN why IS NOT NULL THEN why
                 WHEN cost IS NULL OR (answered_by <> ? AND estimated_cost IS NULL) THEN 'unpriced'
                 WHEN answered_by <> ? AND there IS NULL THEN 'unpriced there' ELSE 'compared' END
                 AS kind FROM one)
             SELECT kind, part, CASE WHEN kind = 'unpriced' THEN target END, count(*), sum(cost),
-                sum({_SPENT_THERE}), count(probability + chance),
+                sum(CASE WHEN answered_by = ? THEN cost ELSE {_SPENT_THERE} END),
+                count(probability + chance),
                 sum(CASE WHEN chance IS NOT NULL THEN probability END),
                 sum(CASE WHEN probability IS NOT NULL THEN chance END),
                 count(CASE WHEN answered_by <> ? THEN session END),
                 count(forecast_seconds), sum(forecast_seconds)
             FROM kept GROUP BY 1, 2, 3 ORDER BY 1, 2, 3""",
-            [key, key, since, *[baseline] * 4],
+            [key, baseline, baseline, key, since, *[baseline] * 4],
         )
         self.unpriced, apart = dict[str, int](), dict[str, tuple[int, float]]()
         for kind, _, target, count, cost, *_ in rows:
@@ -195,11 +208,12 @@ def also_asked_of(store: Store, baseline: str, since: float) -> tuple[int, float
         return 0, None
     number = store.json_number.format("estimated_costs")
     ((count, paid, estimated),) = store.select(
-        f"""WITH one AS (SELECT s.cost AS paid, r.cost * {number} / r.estimated_cost AS there
-            FROM {side} AS s JOIN {RECEIPTS} AS r ON r.id = s.id WHERE s.target = ? AND
-            r.at >= ? AND s.cost IS NOT NULL AND r.cost IS NOT NULL AND r.estimated_cost > 0)
-        SELECT count(there), sum(CASE WHEN there IS NOT NULL THEN paid END), sum(there)
+        f"""WITH asked AS (SELECT id, cost AS paid FROM {side} WHERE target = ?),
+        one AS (SELECT paid, cost, estimated_cost, {number} AS there, {_discounts(store)}
+            FROM asked JOIN {RECEIPTS} AS r ON r.id = asked.id WHERE
+            at >= ? AND paid IS NOT NULL AND cost IS NOT NULL AND estimated_cost > 0)
+        SELECT count(there), sum(CASE WHEN there IS NOT NULL THEN paid END), sum({_SPENT_THERE})
             FROM one""",
-        [store.json_key(baseline), baseline, since],
+        [baseline, store.json_key(baseline), baseline, baseline, since],
     )
     return count, paid / estimated if estimated else None

@@ -63,17 +63,16 @@ class Store(ABC):
     """Statements that keep other processes from making tables until the transaction ends."""
     json_number: ClassVar[str]
     """The number at a key of a JSON object in the column `{}`; its `?` is a `json_key`."""
+    cache_number: ClassVar[str]
+    """In receipts, one of the numbers that the details have of the cache of target `{}`: 0 or 1."""
     place: str
 
-    def insert(
-        self, receipts: Sequence[Row], feedback: Sequence[Row], further: Sequence[Statement] = ()
-    ) -> None:
+    def insert(self, receipts: Sequence[Row], feedback: Sequence[Row]) -> None:
         """Insert rows, all or none; existing rows stay unchanged.
 
         Args:
             receipts: Rows of receipts.
             feedback: Rows of scores.
-            further: Statements of the same transaction.
 
         Raises:
             DownError: It can't be written now.
@@ -81,12 +80,9 @@ class Store(ABC):
         """
         self.change(
             [
-                *(
-                    (_insert(table, len(part)), [value for row in part for value in row])
-                    for table, rows in ((RECEIPTS, receipts), (FEEDBACK, feedback))
-                    for part in (rows[i : i + _TOGETHER] for i in range(0, len(rows), _TOGETHER))
-                ),
-                *further,
+                (_insert(table, len(part)), [value for row in part for value in row])
+                for table, rows in ((RECEIPTS, receipts), (FEEDBACK, feedback))
+                for part in (rows[i : i + _TOGETHER] for i in range(0, len(rows), _TOGETHER))
             ]
         )
 
@@ -240,6 +236,7 @@ class SqliteStore(Store):
     types = MappingProxyType({"text": "TEXT", "real": "REAL", "integer": "INTEGER"})
     tables_query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name IN ({})"
     json_number = "CAST(json_extract({}, ?) AS REAL)"
+    cache_number = "CAST(json_extract(details, '$.cache.' || json_quote({}) || '[{}]') AS REAL)"
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self._path, self._create = path.absolute(), create

@@ -13,8 +13,8 @@ from prefill_router.client import Redaction
 from prefill_router.errors import StoreError
 from prefill_router.gateway.receipts.labels import (
     SampleDraft,
-    learning_insert,
     make_learning_tables,
+    sample_insert,
 )
 from prefill_router.gateway.receipts.retention import Retention
 from prefill_router.gateway.receipts.rows import Feedback, Row, to_row
@@ -46,6 +46,9 @@ class WriterStats:
         deleted: Receipts that were deleted after the retention period.
         failures: Failed attempts, which are retried.
         last_error_kind: Why the last attempt that failed did, in a word or two; empty if none did.
+        samples: Sampled requests that were written.
+        samples_left_out: Sampled requests that weren't: the answer failed, was broken off, was too
+            long or more than text, or the database rejected them.
     """
 
     kept: int
@@ -54,6 +57,8 @@ class WriterStats:
     deleted: int
     failures: int
     last_error_kind: str
+    samples: int
+    samples_left_out: int
 
 
 class _QueuedRow(NamedTuple):
@@ -67,7 +72,6 @@ class _QueuedRow(NamedTuple):
 class _PreparedRow(NamedTuple):
     kept: Kept
     row: Row | None
-    sample: Statement | None
 
 
 @final
@@ -104,6 +108,7 @@ class ReceiptWriter:
         self._put = self._refused = self._left = 0
         self._kept = self._dropped = self._failures = 0
         self._prompts_put = self._prompts_gone = 0
+        self._samples = self._samples_out = 0
         self._closing = self._down = self._away = self._has_tables = False
         self._last_error_kind = ""
         self._thread = Thread(target=self._run, name="receipts", daemon=True)
@@ -114,7 +119,7 @@ class ReceiptWriter:
 
         Args:
             kept: The receipt or score.
-            sample: The receipt's request, if it was sampled; it is written in the same transaction.
+            sample: The receipt's request, if it was sampled; it is written next, without waiting.
 
         Returns:
             Whether it is known to be in the database. After `wait_seconds`, or while the database
@@ -159,6 +164,8 @@ class ReceiptWriter:
             deleted=self._retention.deleted,
             failures=self._failures,
             last_error_kind=self._last_error_kind,
+            samples=self._samples,
+            samples_left_out=self._samples_out,
         )
 
     async def close(self, seconds: float = 10.0) -> int:
@@ -212,17 +219,13 @@ class ReceiptWriter:
 
     def _write(self, batch: Sequence[_QueuedRow]) -> None:
         """Write a batch, retrying as long as the database is down."""
-        rows = [
-            _PreparedRow(i.kept, _row(i.kept, self.redaction), _sampled(i.sample, self.redaction))
-            for i in batch
-        ]
+        rows = [_PreparedRow(item.kept, _row(item.kept, self.redaction)) for item in batch]
         pause = _FIRST_PAUSE
         while not self._stop.is_set():
             try:
                 written = self._insert(rows)
             except StoreError as error:
                 self._failed(error)
-                self._has_tables = False  # another file may stand there now
                 self._report(away=self._down, batch=batch)  # only from the second failure on
                 self._down = True
                 self._stop.wait(pause)
@@ -234,6 +237,7 @@ class ReceiptWriter:
                 self._dropped += len(batch) - sum(written)
                 self._prompts_gone += sum(item.prompt for item in batch)
                 _wake(batch, written)
+                self._keep_samples([i.sample for i in batch if i.sample is not None])
                 return
 
     def _report(self, *, away: bool, batch: Sequence[_QueuedRow]) -> None:
@@ -257,24 +261,35 @@ class ReceiptWriter:
                 self._store.insert(
                     [item.row for item in good if item.row and isinstance(item.kept, Receipt)],
                     [item.row for item in good if item.row and isinstance(item.kept, Feedback)],
-                    self._samples([item.sample for item in good if item.sample is not None]),
                 )
         except RowError:
-            if len(rows) == 1 and rows[0].sample is not None:
-                return self._insert([rows[0]._replace(sample=None)])
             return [len(rows) > 1 and self._insert([one])[0] for one in rows]
         return [item.row is not None for item in rows]
 
-    def _samples(self, samples: list[Statement]) -> list[Statement]:
-        """These samples; none where their tables can't be made, since receipts come first."""
-        if samples and not self._has_tables:
-            try:
+    def _keep_samples(self, drafts: Sequence[SampleDraft]) -> None:
+        """Write sampled requests whose receipts were written, as far as they can be."""
+        made = [_sampled(draft, self.redaction) for draft in drafts]
+        found = self._insert_samples([one for one in made if one is not None])
+        self._samples += found
+        self._samples_out += len(drafts) - found
+
+    def _insert_samples(self, statements: Sequence[Statement], *, again: bool = True) -> int:
+        """Write samples, making their tables if need be; returns how many were written."""
+        if not statements:
+            return 0
+        try:
+            if not self._has_tables:
                 make_learning_tables(self._store)
-            except StoreError as error:
-                _log.warning("sampled requests can't be kept: %s", error)
-                return []
-            self._has_tables = True
-        return samples
+                self._has_tables = True
+            return sum(self._store.change(statements))
+        except RowError:
+            return sum(map(self._insert_samples, zip(statements))) if statements[1:] else 0
+        except StoreError as error:
+            self._has_tables = False  # another file may stand there now
+            if again:
+                return self._insert_samples(statements, again=False)
+            _log.warning("sampled requests can't be kept: %s", error)
+            return 0
 
 
 def _row(kept: Kept, redaction: Redaction) -> Row | None:
@@ -286,11 +301,11 @@ def _row(kept: Kept, redaction: Redaction) -> Row | None:
         return None
 
 
-def _sampled(draft: SampleDraft | None, redaction: Redaction) -> Statement | None:
+def _sampled(draft: SampleDraft, redaction: Redaction) -> Statement | None:
     """The statement that writes a sampled request; None where it can't be kept."""
     try:
-        sample = None if draft is None else draft.sample()
-        return None if sample is None else learning_insert(sample, redact=redaction.known)
+        sample = draft.sample()
+        return None if sample is None else sample_insert(sample, redact=redaction.known)
     except (TypeError, ValueError, RecursionError):
         return None
 

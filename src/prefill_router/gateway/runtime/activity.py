@@ -76,6 +76,8 @@ def _receipts(gateway: "Gateway") -> Mapping[str, float]:
         "lost": stats.lost,
         "deleted": stats.deleted,
         "failures": stats.failures,
+        "samples": stats.samples,
+        "samples_left_out": stats.samples_left_out,
     }
 
 

@@ -318,8 +318,9 @@ class RequestRecord:
         if self._leave is not None:
             self._leave()  # now, to be written together with the answer
         shared = None if recorder.shared is None else recorder.shared.written()
-        is_kept = outcome.kind == "answered" and not outcome.tool_calls
-        await recorder.writer.keep(receipt, self.sample if is_kept else None)
+        if self.sample is not None and (outcome.kind != "answered" or outcome.tool_calls):
+            self.sample.answer.drop()
+        await recorder.writer.keep(receipt, self.sample)
         if shared is not None:
             await shared
 

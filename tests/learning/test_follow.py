@@ -1,0 +1,182 @@
+"""`learn --follow` as a process: its rounds, its priority, and its end at any moment."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefill_router.gateway.receipts import labelled_samples
+from prefill_router.learning.purse import CHARGES
+from prefill_router.router import VersionRegistry
+from prefill_router.targets import write_pool
+from tests.fakes.answering_server import answering
+from tests.fakes.tiny_encoder import save_tiny_encoder
+from tests.gateway.server_process import COMMAND
+from tests.learning.traffic import SKILL, answer, pools, write_traffic
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+REQUESTS, TURNS, AT_ONCE = 40, 12, 8
+SIGNALS = {
+    signal.SIGINT: (130,),
+    signal.SIGTERM: (130, -signal.SIGTERM),  # the last: before the command has begun
+    signal.SIGKILL: (-signal.SIGKILL,),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
+    """A folder with pools, an encoder and a recipe, and the questions that the targets got."""
+    folder = tmp_path_factory.mktemp("follow")
+    with answering(answer) as (base_url, seen):
+        for pool, name in zip(pools(base_url), ("pool", "judge"), strict=True):
+            write_pool(pool, folder / f"{name}.yaml")
+        save_tiny_encoder(folder / "tiny")
+        (folder / "recipe.yaml").write_text("{features: {kind: complexity}, predictor: logistic}")
+        yield folder, seen
+
+
+def learn(made: Path, folder: Path, *more: object) -> list[str]:
+    """The arguments of the command, for a database in a folder."""
+    given: dict[str, object] = {
+        "--receipts": folder / "receipts.sqlite",
+        "--pool": made / "pool.yaml",
+        "--judge": made / "judge.yaml",
+        "--versions": folder / "versions",
+        "--encoder": made / "tiny",
+        "--recipe": made / "recipe.yaml",
+        "--least-labels": 20,
+        "--per-day": 1,
+    }
+    return ["learn", *(str(part) for pair in given.items() for part in pair), *map(str, more)]
+
+
+def nice_of(process: int) -> set[int]:
+    """The priorities of a process's threads."""
+    tasks = Path(f"/proc/{process}/task").iterdir()
+    return {int((task / "stat").read_text().rpartition(")")[2].split()[16]) for task in tasks}
+
+
+def test_rounds_follow_each_other_at_low_priority_until_a_signal(
+    made: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    write_traffic(tmp_path, REQUESTS)
+    arguments = learn(made[0], tmp_path, "--follow", "--every", "0m", "--json")
+    with (
+        (tmp_path / "log").open("w+") as log,
+        subprocess.Popen(
+            [COMMAND, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, "OMP_NUM_THREADS": "2"},  # so that libraries start threads
+        ) as process,
+    ):
+        assert process.stdout is not None
+        first, second = (json.loads(process.stdout.readline()) for _ in range(2))
+        write_traffic(tmp_path, REQUESTS + 3, first=REQUESTS)
+        later: dict[str, int] = {}
+        while not later:
+            later = json.loads(process.stdout.readline())["labelling"]["answers"]
+        assert nice_of(process.pid) == {os.nice(0) + 10}
+        process.terminate()
+        process.communicate()
+        log.seek(0)
+        told = log.read()
+    assert process.returncode == 130, told
+    assert "interrupted; what was finished is kept" in told
+    assert "Traceback" not in told
+    assert first["labelling"]["answers"] == {"answered": REQUESTS}
+    assert (first["version"], second["version"]) == ("0001", None)
+    assert second["labelling"]["answers"] == {}
+    assert later == {"answered": 3}
+
+
+@contextmanager
+def forks(log: Path) -> Iterator[Any]:
+    """Runs commands in forks, and sends them a signal after so many seconds."""
+    single = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
+    with (
+        log.open("w") as told,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.killed_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=told,
+            text=True,
+            env={**os.environ, **single, "TOKENIZERS_PARALLELISM": "false"},
+            cwd=ROOT,
+        ) as process,
+    ):
+
+        def run(arguments: list[str], number: int, seconds: float) -> tuple[int, float]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps([arguments, number, seconds]) + "\n")
+            process.stdin.flush()
+            code, took = json.loads(process.stdout.readline())
+            return code, took
+
+        yield run
+
+
+def test_a_round_that_is_stopped_at_any_moment_goes_on_and_nothing_is_paid_twice(
+    made: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    folder, seen = made
+    chance, stopped = random.Random(0), 0
+    with forks(tmp_path / "log") as run:
+        whole = tmp_path / "whole"
+        whole.mkdir()
+        write_traffic(whole, REQUESTS)
+        code, duration = run(learn(folder, whole), 0, 0)
+        assert code == 0, (tmp_path / "log").read_text()
+        for turn in range(TURNS):
+            number = list(SIGNALS)[turn % len(SIGNALS)]
+            place = tmp_path / str(turn)
+            place.mkdir()
+            url = write_traffic(place, REQUESTS)
+            seen.clear()
+            moment = chance.uniform(0.1, 0.9) * duration
+            code, _ = run(learn(folder, place, "--follow"), number, moment)
+            assert code in SIGNALS[number], (tmp_path / "log").read_text()[-2000:]
+            stopped += bool(seen) and not VersionRegistry.at(place / "versions").state().versions
+            code, _ = run(learn(folder, place), 0, 0)
+            assert code == 0, (tmp_path / "log").read_text()[-2000:]
+            asked = Counter(
+                (one["model"], one["messages"][-1]["content"])
+                for one in seen
+                if one["model"] in SKILL
+            )
+            assert max(asked.values()) == 1
+            assert sum(asked.values()) <= REQUESTS
+            assert len(labelled(url)) >= REQUESTS - AT_ONCE
+            with closing(sqlite3.connect(place / "receipts.sqlite")) as database:
+                query = f"SELECT count(*) FROM {CHARGES} WHERE open = 1"
+                ((unknown,),) = database.execute(query).fetchall()
+                assert unknown <= AT_ONCE * 2
+            assert [
+                one.name for one in VersionRegistry.at(place / "versions").state().versions
+            ] == ["0001"]
+            left = [path.name for path in place.rglob(".*") if not path.name.endswith(".lock")]
+            assert not left
+    assert stopped
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def labelled(url: str) -> set[str]:
+    """The requests of which both answers are labelled."""
+    found = labelled_samples(url)
+    return {
+        name for name, one in found.items() if {label.target for label in one.labels} == set(SKILL)
+    }
