@@ -27,7 +27,7 @@ from tests.learning.traffic import SKILL, answer, pools, write_traffic
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-REQUESTS, TURNS, AT_ONCE = 40, 12, 8
+REQUESTS, TURNS, AT_ONCE = 40, 6, 8
 SIGNALS = {
     signal.SIGINT: (130,),
     signal.SIGTERM: (130, -signal.SIGTERM),  # the last: before the command has begun
