@@ -18,18 +18,21 @@ from numpy.typing import NDArray
 from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.learning import (
+    AnchorExpectation,
+    ChangeSettings,
     QualityWatch,
     TargetChange,
-    anchor_expectations,
     mix_change,
     price_change,
 )
 
 RESULT = Path(__file__).parent / "results" / "target_changes.json"
 TARGETS, REQUESTS, ANCHORS, EVERY, OFTEN, SUSPICIOUS = 5, 10_000, 10, 100, 20, 0.4
-LABELLED, JUDGE_ERRS, NOISE, PANEL, ANEW = 0.4, 0.1, 0.4, 40, 0.1
+LABELLED, JUDGE_ERRS, NOISE, PANEL, FIRST, ANEW = 0.4, 0.1, 0.4, 400, 40, 0.1
 HERE = REQUESTS // TARGETS // 2
 """The request of a target at which it changes."""
+EITHER = ChangeSettings(false_alarms=0.025)
+"""Worse and better are tested apart, as `learn` does."""
 Values = NDArray[np.float64]
 
 
@@ -45,21 +48,21 @@ def judged(right: Values, rng: np.random.Generator) -> Values:
 
 
 class Anchors:
-    """Questions that a target answered right, as the judge says; ten of forty are asked at a time.
+    """Questions that a target answered right, as the judge says; ten are asked at a time.
 
     A target mostly gives the same answer again, and the judge says the same of it; a share of the
     answers is drawn anew, and all are once the target is another.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
-        self._rng, self._lower = rng, 0.0
-        self._odds = rng.normal(1.0, 1.2, 4 * PANEL)
+        self._rng, self._lower, self._expected = rng, 0.0, AnchorExpectation()
+        self._odds = rng.normal(1.0, 1.2, 2 * PANEL)
         self._said = self._drawn(0.0)
         kept = np.flatnonzero(self._said == 1)[:PANEL]
         self._odds, self._said = self._odds[kept], self._said[kept]
         self._turn = itertools.cycle(range(len(kept)))
-        self.grades = [[1.0] for _ in kept]
-        for _ in range(len(kept) // ANCHORS):  # once around, so that repetition is known
+        self._last = self._said.copy()
+        for _ in range(FIRST // ANCHORS):  # so that repetition is known
             self.ask(0.0)
 
     def ask(self, lower: float) -> tuple[list[float], list[float]]:
@@ -67,13 +70,14 @@ class Anchors:
         if lower != self._lower:
             self._lower, self._said = lower, self._drawn(lower)
         part = [next(self._turn) for _ in range(ANCHORS)]
-        everything = anchor_expectations(self.grades)
+        expected = [self._expected.after(self._last[one]) for one in part]
         anew, said = self._rng.random(len(self._odds)) < ANEW, self._drawn(lower)
         for one in part:
             if anew[one]:
                 self._said[one] = said[one]
-            self.grades[one].append(float(self._said[one]))
-        return [self.grades[one][-1] for one in part], [everything[one] for one in part]
+            self._expected.add(self._last[one], self._said[one])
+            self._last[one] = self._said[one]
+        return [float(self._said[one]) for one in part], expected
 
     def _drawn(self, lower: float) -> Values:
         right = (self._rng.random(len(self._odds)) < logistic(self._odds - lower)).astype(
@@ -102,18 +106,21 @@ def one_target(seed: int, target: int, *, fall: float) -> tuple[int | None, int]
     """The request at which a change is told, counted from the real one, and the anchors asked."""
     rng = np.random.default_rng([seed, target])
     odds = rng.normal(1.0, 1.2, REQUESTS // TARGETS)
-    anchors, watch, asked = Anchors(rng), QualityWatch("t"), 0
+    anchors, asked = Anchors(rng), 0
+    watch, better = QualityWatch("t", EITHER), QualityWatch("t", EITHER)
     for request in range(len(odds)):
         lower = fall if request >= HERE else 0.0
         if rng.random() < LABELLED:
             right = float(rng.random() < logistic(odds[request] - lower))
             told = float(logistic(odds[request] + rng.normal(0, NOISE)))
-            watch.add(float(judged(np.array(right), rng)), told, error=JUDGE_ERRS)
+            said = float(judged(np.array(right), rng))
+            watch.add(said, told, error=JUDGE_ERRS)
+            better.add(1 - said, 1 - told, error=JUDGE_ERRS)
         if request % (OFTEN if watch.suspicion > SUSPICIOUS else EVERY) == 0:
             asked += ANCHORS
-            for said, expected in zip(*anchors.ask(lower), strict=True):
-                watch.add(said, expected)
-        if watch.change is not None:
+            for again, expected in zip(*anchors.ask(lower), strict=True):
+                watch.add(again, expected)
+        if watch.change is not None or better.change is not None:
             return request - HERE, asked
     return None, asked
 
