@@ -35,6 +35,7 @@ from prefill_router.learning import (
     PurseLimits,
     TargetChecks,
     change_words,
+    follow_changes,
     learn,
 )
 from prefill_router.router import EncoderSources, Router, VersionRegistry
@@ -42,6 +43,7 @@ from prefill_router.targets import Pool
 from prefill_router.testing import FakeEncoder
 from tests.fakes.answering_server import answering
 from tests.gateway.receipts.receipts_made import made_receipt, name_of
+from tests.gateway.world import router_folder
 from tests.learning.traffic import PRICE, SKILL, START, answer, pools
 
 pytestmark = pytest.mark.slow
@@ -291,6 +293,36 @@ def test_a_better_target_is_told_where_labels_grade(
         assert one.evidence["expected"] == pytest.approx(0.5)
         assert one.evidence["observed"] > 0.8
         assert START + 140 <= one.since <= START + 160
+
+
+def worse(*targets: str) -> list[RecordedChange]:
+    times, told = {"at": 1.0, "since": 1.0, "seen": 1.0}, {"direction": "worse"}
+    return [
+        RecordedChange(
+            id=name,
+            target=name,
+            kind="quality",
+            evidence={**told, "observed": 0.1, "expected": 0.9, "labels": 9},
+            **times,
+        )
+        for name in targets
+    ]
+
+
+def test_no_target_is_left_where_most_seem_worse_or_an_operator_took_it_back(
+    tmp_path: Path,
+) -> None:
+    registry, router = VersionRegistry.at(tmp_path / "versions"), Router.load(router_folder())
+    first, second, _ = router.pool.names
+    assert follow_changes(registry, worse(first), router.pool) is None  # no version serves
+    registry.promote(registry.add(router, {}))
+    assert follow_changes(registry, worse(first, second), router.pool) is None
+    assert follow_changes(registry, worse(first), router.pool) == "0002"
+    assert registry.state().current == "0002"
+    registry.roll_back()
+    assert follow_changes(registry, worse(first), router.pool) is None
+    registry.promote(registry.add(router, {"changes": (second,)}))
+    assert follow_changes(registry, worse(second), router.pool) is None  # it was fitted since
 
 
 def test_an_interval_below_zero_is_refused(work: Work) -> None:

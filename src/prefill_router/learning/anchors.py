@@ -98,7 +98,7 @@ class AnswerGrades:
         """Read them from a database of receipts; raises as `read_learning`."""
         grades: dict[str, dict[str, list[Grade]]] = defaultdict(lambda: defaultdict(list))
         repeated: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        times = {(one.id, one.id): one.at for one in read_learning(url, SampledRequest)}
+        arrived, times = {one.id: one.at for one in read_learning(url, SampledRequest)}, {}
         for one in read_learning(url, SideAnswer):
             asked = AnchorQuestion.of(one.id, one.target)
             times[one.id, one.target] = one.at
@@ -107,7 +107,7 @@ class AnswerGrades:
         first = {(one.id, one.target): one for one in reversed([*read_learning(url, AnswerLabel)])}
         for cell, label in first.items():
             asked = AnchorQuestion.of(*cell)
-            at = times.get(cell, times.get((label.id, label.id)))
+            at = times.get(cell, arrived.get(label.id))
             if at is not None:
                 grade = Grade(at, label.score, label.error, asked.number)
                 grades[asked.target][label.id].append(grade)

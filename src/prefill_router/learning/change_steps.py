@@ -44,7 +44,8 @@ def follow_changes(
     known = {target.name: target for target in pool if target.has_price}
     targets = tuple(t.priced_as(known[t.name]) if t.name in known else t for t in running)
     moved = {new.name for old, new in zip(running, targets, strict=True) if old != new}
-    left = [one for one in _worse(state, changes) if one.target in running.names]
+    worse = _worse(state, changes, len(pool))
+    left = [one for one in worse if one.target in running.names]
     if not moved and not left:
         return None
     router = Router.load(place)
@@ -71,13 +72,20 @@ def follow_changes(
     return name
 
 
-def _worse(state: VersionState, changes: Iterable[RecordedChange]) -> Iterator[RecordedChange]:
-    """The changes for the worse that the version that serves doesn't know, and no step answered."""
-    known = {one for step in state.steps for one in step.evidence.get("changes", ())}
-    known |= set(() if state.current is None else state[state.current].changes)
-    for one in changes:
-        if one.evidence.get("direction") == "worse" and one.id not in known:
-            yield one
+def _worse(
+    state: VersionState, changes: Iterable[RecordedChange], targets: int
+) -> list[RecordedChange]:
+    """The changes for the worse that the version that serves doesn't know, and no step answered.
+
+    None where more than half of the targets seem worse: then the judge is probably another.
+    """
+    told = {one for step in state.steps for one in step.evidence.get("changes", ())}
+    known = () if state.current is None else state[state.current].changes
+    worse = [one for one in changes if one.evidence.get("direction") == "worse"]
+    new = [one for one in worse if one.id not in known]
+    if 2 * len({one.target for one in new}) > targets:
+        return []
+    return [one for one in new if one.id not in told]
 
 
 def follows_change(state: VersionState, version: str) -> bool:

@@ -188,8 +188,9 @@ class TargetChecks:
         seen = sum(one.target == target and one.at > last for one in self._traffic)
         suspicion = self._watched(target)[0][1].suspicion
         every = self._every / (_OFTEN if suspicion > _SUSPICIOUS else 1)
-        count = new if new > 0 else _AT_ONCE if seen >= every else 0
-        return [name for _, _, name in right[:count]]
+        if new > 0:
+            return [name for asked, _, name in right if not asked][:new]
+        return [name for _, _, name in right[: _AT_ONCE if seen >= every else 0]]
 
     def look(self) -> tuple[RecordedChange, ...]:
         """Record what is noticed now, and return it."""
