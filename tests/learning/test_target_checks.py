@@ -108,12 +108,11 @@ class Work:
             pool=pool or self.pool,
             judges=self.judges,
             versions=str(self.folder / "versions"),
-            limits=PurseLimits(in_all=100),
             encoder="fake",
             recipe=recipe_from_dict({"predictor": "logistic"}),
             sources=EncoderSources(loaded=(FakeEncoder(),)),
             cache=self.folder / "cache",
-            **{"anchors_every": 20, "least": 30, **more},
+            **{"limits": PurseLimits(in_all=100), "anchors_every": 20, "least": 30, **more},
         )
         return learn(settings, clock=lambda: START + self.count + 1e-5 * next(TICKS))
 
@@ -122,6 +121,10 @@ class Work:
         self.serve(120)
         assert self.learn().version == "0001"
         self.registry.promote("0001", by="operator")
+
+    def spent(self) -> float:
+        with closing(open_learning(self.url)) as store:
+            return Purse(store, PurseLimits(in_all=100)).spent()
 
     def repeated(self) -> list[SideAnswer]:
         """The answers to anchors."""
@@ -181,12 +184,32 @@ def test_without_a_change_there_is_no_alarm_and_anchors_are_asked_at_intervals(w
     assert found.labels == {"judge:judge-1": 3 * work.count}
 
 
-def test_another_bill_and_another_list_price_are_taken_in(work: Work) -> None:
+def test_answers_to_anchors_take_at_most_a_fifth_of_what_may_be_spent(work: Work) -> None:
+    work.begin()
+    before = work.spent()
+    work.learn(limits=PurseLimits(in_all=before + 0.001))
+    paid = [one.cost or 0.0 for one in work.repeated()]
+    assert 0 < len(paid) < 120
+    assert sum(paid) <= 0.0002
+    assert before < work.spent() <= before + 0.001
+
+
+def test_another_bill_and_another_list_price_are_taken_in_whenever_it_is_interrupted(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work.begin()
     work.times[OTHER] = 2.0
     work.serve(15)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("prefill_router.learning.learner.follow_changes", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            work.learn(anchors_every=0)
     found = work.learn(anchors_every=0)
-    (change,) = found.changes
+    (change,) = read_learning(work.url, RecordedChange)
     assert found.step is None  # labels from before don't speak against it
     assert (change.kind, change.target) == ("price", OTHER)
     assert change.evidence["times the list"] == pytest.approx(2)
@@ -236,9 +259,7 @@ def test_a_learner_that_is_killed_while_anchors_are_asked_pays_once_and_goes_on(
     failed = [one for one in work.repeated() if one.failure]
     assert {one.failure for one in failed} == {"interrupted"}
     rows = [*read_learning(work.url, SideAnswer), *read_learning(work.url, AnswerLabel)]
-    with closing(open_learning(work.url)) as store:
-        spent = Purse(store, PurseLimits(in_all=100)).spent()
-    assert sum(one.cost or 0.0 for one in rows) == pytest.approx(spent, abs=1e-9)
+    assert sum(one.cost or 0.0 for one in rows) == pytest.approx(work.spent(), abs=1e-9)
 
 
 def looked(
