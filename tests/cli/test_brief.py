@@ -49,6 +49,7 @@ SHORT = {
     "Provider",
     "RayEngine",
     "Recipe",  # its repr tells recipes apart
+    "RecordedChange",  # a few numbers
     "RequestOptions",
     "Target",
     "TargetChange",  # a few numbers

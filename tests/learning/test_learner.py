@@ -38,6 +38,7 @@ def settings(url: str, base_url: str, folder: Path, **more: Any) -> LearnerSetti
         "encoder": "fake",
         "sources": EncoderSources(loaded=(FakeEncoder(),)),
         "cache": folder / "cache",
+        "anchors_every": 0,
     }
     return LearnerSettings(**{**usual, **more})
 

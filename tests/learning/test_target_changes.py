@@ -5,9 +5,9 @@ import pytest
 
 from prefill_router.errors import ConfigError
 from prefill_router.learning import (
+    AnchorExpectation,
     ChangeSettings,
     QualityWatch,
-    anchor_expectations,
     mix_change,
     price_change,
 )
@@ -64,12 +64,18 @@ def test_suspicion_rises_before_the_change_is_sure() -> None:
 
 
 def test_an_anchor_is_expected_to_be_as_it_was_as_far_as_others_repeat_themselves() -> None:
-    steady = [[1.0] * 20, [1.0] * 20, [0.0] * 20]
-    right, _, wrong = anchor_expectations(steady)
-    assert right == pytest.approx((38 + 9) / (38 + 10))
-    assert wrong == pytest.approx(1 / (19 + 10))
-    assert anchor_expectations([[1, 0, 1, 0, 1, 0, 1]])[0] < 0.75
-    assert anchor_expectations([[]]) == [0.5]
+    steady, fickle = AnchorExpectation(), AnchorExpectation()
+    assert (steady.after(1), steady.after(0)) == (0.9, 0.1)
+    for _ in range(38):
+        steady.add(1, 1)
+        fickle.add(1, 0)
+    for _ in range(19):
+        steady.add(0, 0)
+        fickle.add(0, 1)
+    assert steady.after(1) == pytest.approx((38 + 9) / (38 + 10))
+    assert steady.after(0) == pytest.approx(1 / (19 + 10))
+    assert fickle.after(1) == pytest.approx(9 / (38 + 10))
+    assert fickle.after(0) == pytest.approx((19 + 1) / (19 + 10))
 
 
 def test_another_price_is_told_after_five_answers_and_discounts_in_between_are_not() -> None:

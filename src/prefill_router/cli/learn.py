@@ -69,6 +69,10 @@ def learn(
     least_labels: Annotated[
         int, typer.Option(help="The fewest labels of a target that is fitted on.")
     ] = 50,
+    anchors_every: Annotated[
+        int,
+        typer.Option(help="Requests of a target until anchors are asked again; 0: never."),
+    ] = 100,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on until it is interrupted.")
     ] = False,
@@ -118,6 +122,7 @@ def learn(
         function=grader_function,
         labelling=LabellingSettings(again=judge_twice),
         least=least_labels,
+        anchors_every=anchors_every,
         sources=opt.sources(encoder_folder),
     )
     _lower_priority()
@@ -147,7 +152,7 @@ def _lower_priority() -> None:
 
 
 def _show(found: "LearningRound", *, as_json: bool) -> None:
-    from prefill_router.learning import source_words
+    from prefill_router.learning import change_words, source_words
 
     if as_json:
         out.file.write(json.dumps(found.to_dict(), allow_nan=False) + "\n")
@@ -160,6 +165,10 @@ def _show(found: "LearningRound", *, as_json: bool) -> None:
     out.say(f"spent: ${done.spent:.4f}")
     for words in (*source_words(done), *(f"note: {note}" for note in done.notes)):
         out.say(words)
+    for change in found.changes:
+        out.say(f"change: {change_words(change)}")
+    if found.followed is not None:
+        out.say(f"version {found.followed} serves now, because of changes")
     if found.step is not None:
         _show_step(found.step)
     if found.version is not None:

@@ -98,7 +98,7 @@ NUMBER_RANGES: dict[str, NumberRange] = {
     **dict.fromkeys(("--dim", "--bins", "--seeds", "--max-tokens", "--rounds"), _COUNT),
     **dict.fromkeys(("--batch-tokens", "--threads", "--max-batch", "--workers"), _COUNT),
     **dict.fromkeys(("--requests-per-minute", "--concurrent"), _COUNT),
-    **dict.fromkeys(("--labels", "--caution"), _ANY),
+    **dict.fromkeys(("--labels", "--caution", "--anchors-every"), _ANY),
     "--worker-cpus": _COUNT,
     "--deadline-seconds": NumberRange(0, 86_400, above=True),
     "--dollars-per-second": NumberRange(0, 1000),

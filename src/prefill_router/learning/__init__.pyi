@@ -1,16 +1,20 @@
 from .candidate_trial import CandidateStep as CandidateStep, CandidateTrial as CandidateTrial
+from .change_steps import change_words as change_words, follow_changes as follow_changes
 from .judging import RUBRIC as RUBRIC, AnswerJudges as AnswerJudges, JudgedAnswer as JudgedAnswer
 from .label_errors import (
     LabelSource as LabelSource,
     estimated_error as estimated_error,
     label_sources as label_sources,
 )
-from .labelling import Labelling as Labelling, LabellingRound as LabellingRound
+from .labelling import (
+    Labelling as Labelling,
+    LabellingRound as LabellingRound,
+    source_words as source_words,
+)
 from .learner import (
     LearnerSettings as LearnerSettings,
     LearningRound as LearningRound,
     learn as learn,
-    source_words as source_words,
 )
 from .purse import Purse as Purse, PurseEntry as PurseEntry, PurseLimits as PurseLimits
 from .question_choice import expected_gain as expected_gain, propensities as propensities
@@ -24,11 +28,12 @@ from .rollout import (
 from .sequential import ChangeDetector as ChangeDetector, log_capital as log_capital
 from .side_plan import LabellingSettings as LabellingSettings, SidePlan as SidePlan
 from .target_changes import (
+    AnchorExpectation as AnchorExpectation,
     ChangeSettings as ChangeSettings,
     QualityWatch as QualityWatch,
     TargetChange as TargetChange,
-    anchor_expectations as anchor_expectations,
     mix_change as mix_change,
     price_change as price_change,
 )
+from .target_checks import TargetChecks as TargetChecks
 from .verifiers import Verification as Verification, Verifiers as Verifiers

@@ -7,7 +7,7 @@ rolled back.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, final
 
 import numpy as np
@@ -17,6 +17,11 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
 from prefill_router.gateway import Receipt
 from prefill_router.gateway.receipts import export, labelled_samples, scored_receipts
+from prefill_router.learning.change_steps import (
+    current_samples,
+    current_scores,
+    follows_change,
+)
 from prefill_router.learning.rollout import (
     Choices,
     RolloutData,
@@ -64,6 +69,7 @@ class CandidateTrial:
         errors: The error of each source of labels.
         states: Makes the states of a dataset.
         sources: The paths of encoders, by name.
+        since: By target that changed, the time from which on its answers count.
     """
 
     receipts: str
@@ -72,6 +78,7 @@ class CandidateTrial:
     errors: Mapping[str, float]
     states: Callable[[RoutingDataset], Activations]
     sources: EncoderSources
+    since: Mapping[str, float] = field(default_factory=dict)
 
     def step(self, progress: Progress) -> CandidateStep | None:
         """Decide about the candidate, or else about what serves; None where there is neither."""
@@ -79,7 +86,7 @@ class CandidateTrial:
         tried, against = state.candidate, state.current
         if tried is None:
             tried, against = state.current, state.before
-        if tried is None:
+        if tried is None or follows_change(state, tried):
             return None
         found = self._data(state[tried], against, progress)
         if isinstance(found, str):
@@ -97,8 +104,8 @@ class CandidateTrial:
         """The labelled traffic since the version was fitted, or why there is none."""
         router = Router.load(self.registry.router(tried.name), sources=self.sources)
         since = -math.inf if tried.traffic is None else math.nextafter(tried.traffic[1], math.inf)
-        samples = labelled_samples(self.receipts, since=since)
-        scored = scored_receipts(self.receipts, since=since)
+        samples = current_samples(labelled_samples(self.receipts, since=since), self.since)
+        scored = current_scores(scored_receipts(self.receipts, since=since), self.since)
         known = [pair for pair in scored if pair[0].choice.id in samples]
         try:
             made = export(known, pool=self.pool, samples=samples, errors=self.errors)

@@ -6,12 +6,10 @@ the draw with its probabilities, then each answer, then each label, both with th
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
 
-from prefill_router.client import PaidCall, Reply
 from prefill_router.errors import PrefillRouterError
 from prefill_router.gateway import Receipt
 from prefill_router.gateway.receipts import (
@@ -27,10 +25,10 @@ from prefill_router.gateway.receipts import (
     read_receipts,
     write_learning,
 )
-from prefill_router.harness import PERMANENT
+from prefill_router.learning.anchors import AnchorQuestion
 from prefill_router.learning.judging import AGAIN, AnswerJudges, JudgedAnswer, won_shares
 from prefill_router.learning.label_errors import UNKNOWN, LabelSource, label_sources
-from prefill_router.learning.paid_questions import PaidQuestion, ask
+from prefill_router.learning.paid_questions import SIDE, PaidQuestion, ask, side_question
 from prefill_router.learning.purse import Purse, PurseEntry
 from prefill_router.learning.question_choice import chance
 from prefill_router.learning.side_plan import LabellingSettings, SidePlan
@@ -38,10 +36,11 @@ from prefill_router.learning.verifiers import Verifiers
 from prefill_router.progress import Progress
 from prefill_router.targets import Pool, Target
 
-SIDE: Final = "side"
-"""The purpose of asking a target a sampled request."""
 _AT_ONCE = 200
 _WAVE = 200
+_ANCHORS_PART = 0.2
+DueAnchors = Callable[[Collection[str], Collection[tuple[str, str]]], Sequence[AnchorQuestion]]
+"""Tells which anchors to ask, of requests that can be asked, given what was asked."""
 
 
 @final
@@ -100,12 +99,15 @@ class Labelling:
         self._settings, self._clock = settings or LabellingSettings(), clock
         self._plan = SidePlan(self._pool, judges, self._settings)
 
-    def round(self, *, share: float, progress: Progress) -> LabellingRound:
+    def round(
+        self, *, share: float, progress: Progress, anchors: DueAnchors | None = None
+    ) -> LabellingRound:
         """Ask and grade what isn't yet.
 
         Args:
             share: Of what the purse has left, how much may be spent now.
             progress: Shows the progress.
+            anchors: Tells which anchors to ask first, for at most a fifth of that.
         """
         before, limit = self._purse.spent(), self._purse.left * share
         self._close_interrupted()
@@ -113,6 +115,8 @@ class Labelling:
         routed = self._routed(requests)
         requests = {name: one for name, one in requests.items() if name in routed}
         answers, labels, drawn, verified = Counter[str](), Counter[str](), 0, 0
+        if anchors is not None:
+            answers += self._ask_again(anchors, requests, limit * _ANCHORS_PART, progress)
         for wave, part in self._waves(requests):
             left = limit - self._since(before)
             drawn += self._draw(wave, routed, left * part)
@@ -137,7 +141,7 @@ class Labelling:
         """How good each source of labels is, of all labels so far."""
         labels = list(read_learning(self._url, AnswerLabel))
         given = sorted({label.id for label in labels})
-        routed = {name: one.outcome.target for name, one in self._receipts(given).items()}
+        routed = {name: one.outcome.target for name, one in receipts_of(self._url, given).items()}
         feedback: dict[tuple[str, str], Sequence[Feedback]] = {}
         for part in _parts(given):
             for name, scores in latest_feedback(self._url, part).items():
@@ -171,18 +175,11 @@ class Labelling:
                 found[sample.id] = request
         return found
 
-    def _receipts(self, ids: Sequence[str]) -> dict[str, Receipt]:
-        return {
-            receipt.choice.id: receipt
-            for part in _parts(ids)
-            for receipt in read_receipts(self._url, ids=part)
-        }
-
     def _routed(self, requests: Mapping[str, RepeatedRequest]) -> dict[str, Receipt]:
         """The receipts of requests that a target of the pool answered."""
         return {
             name: receipt
-            for name, receipt in self._receipts(list(requests)).items()
+            for name, receipt in receipts_of(self._url, list(requests)).items()
             if receipt.outcome.target in self._pool.names
         }
 
@@ -215,31 +212,39 @@ class Labelling:
         limit: float,
         progress: Progress,
     ) -> Counter[str]:
-        done = {(one.id, one.target) for one in read_learning(self._url, SideAnswer)}
-        done |= self._purse.begun(SIDE)
-        questions, judging = [], 0.0
+        done, questions, judging = self._asked(), [], 0.0
         for request, target, propensity in self._drawn(requests):
             name = request.sample.id
             if (name, target.name) not in done:
                 judging += self._judges.price(request, target, request.sample.answer)
                 if target.name != routed[name].outcome.target:
-                    questions.append(self._side_question(request, target, propensity))
+                    questions.append(side_question(request, target, propensity, clock=self._clock))
         with progress.task("asking on the side", total=len(questions)) as advance:
             left = max(
                 0.0, limit - judging * self._plan.ratio
             )  # answers that can't be judged teach nothing
             return ask(questions, self._pool, self._purse, limit=left, advance=advance)
 
-    def _side_question(
-        self, request: RepeatedRequest, target: Target, propensity: float
-    ) -> PaidQuestion:
-        name = request.sample.id
-        return PaidQuestion(
-            entry=PurseEntry(id=name, target=target.name, purpose=SIDE),
-            asked=request.options_for(target),
-            prompt=request.prompt,
-            rows=partial(_side_answer, name, target.name, propensity, self._clock),
-        )
+    def _ask_again(
+        self,
+        due: DueAnchors,
+        requests: Mapping[str, RepeatedRequest],
+        limit: float,
+        progress: Progress,
+    ) -> Counter[str]:
+        questions = [
+            side_question(
+                requests[one.id], self._pool[one.target], 0.0, kept_as=one.name, clock=self._clock
+            )
+            for one in due(requests.keys(), self._asked())
+        ]
+        with progress.task("asking anchors again", total=len(questions)) as advance:
+            return ask(questions, self._pool, self._purse, limit=limit, advance=advance)
+
+    def _asked(self) -> set[tuple[str, str]]:
+        """The requests and names of the answers that were asked for."""
+        done = {(one.id, one.target) for one in read_learning(self._url, SideAnswer)}
+        return done | self._purse.begun(SIDE)
 
     def _grade(
         self,
@@ -305,7 +310,7 @@ class Labelling:
     def _answers(
         self, requests: Mapping[str, RepeatedRequest], routed: Mapping[str, Receipt]
     ) -> list[JudgedAnswer]:
-        """The answers that were drawn to be labelled, as far as they are there."""
+        """The answers that are to be labelled, as far as they are there; anchors' last."""
         side = {(one.id, one.target): one for one in read_learning(self._url, SideAnswer)}
         found = []
         for request, target, _ in self._drawn(requests):
@@ -320,6 +325,15 @@ class Labelling:
                 found.append(
                     JudgedAnswer(request=request, target=target, answer=text, reference=reference)
                 )
+        for (name, kept), given in side.items():
+            again = AnchorQuestion.of(name, kept)
+            if again.number > 1 and name in requests and again.target in self._pool.names:
+                target = self._pool[again.target]
+                known = replace(target, name=kept, model=target.model or target.name)
+                if given.answer is not None:
+                    found.append(
+                        JudgedAnswer(request=requests[name], target=known, answer=given.answer)
+                    )
         return found
 
     def _drawn(
@@ -333,35 +347,24 @@ class Labelling:
                         yield request, self._pool[name], plan.propensity[name]
 
 
-def _side_answer(
-    decision: str, target: str, propensity: float, clock: Callable[[], float], call: PaidCall
-) -> Sequence[SideAnswer]:
-    """The row of a side question; none where it may be asked again."""
-    outcome, cost = call.outcome, call.bill.charged
-    if isinstance(outcome, Reply):
-        usage = outcome.usage
-        row = SideAnswer(
-            id=decision,
-            target=target,
-            at=clock(),
-            propensity=propensity,
-            answer=outcome.text,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cost=cost,
-        )
-        return (row,)
-    if outcome.failure not in PERMANENT:
-        return ()
-    failed = SideAnswer(
-        id=decision,
-        target=target,
-        at=clock(),
-        propensity=propensity,
-        failure=outcome.failure,
-        cost=cost,
-    )
-    return (failed,)
+def source_words(done: LabellingRound) -> Iterator[str]:
+    """What is known of each source of labels, in words."""
+    for name, source in done.sources.items():
+        told = f"{name}: {source.labels:,} labels, estimated error {source.error:.1%}"
+        if source.repeated:
+            told += f", agrees with itself on {source.agreement:.0%} of {source.repeated:,}"
+        if source.compared:
+            told += f", contradicts better ones on {source.contradicted:.0%} of {source.compared:,}"
+        yield told
+
+
+def receipts_of(url: str, ids: Sequence[str]) -> dict[str, Receipt]:
+    """The receipts of these decisions; raises as `read_receipts`."""
+    return {
+        receipt.choice.id: receipt
+        for part in _parts(ids)
+        for receipt in read_receipts(url, ids=part)
+    }
 
 
 def _purposes(questions: Sequence[PaidQuestion]) -> set[str]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
@@ -23,6 +24,7 @@ from prefill_router.files import default_cache, writer_lock
 from prefill_router.fitting import FitConfig, Recipe, RouterFit, fit_router
 from prefill_router.gateway.receipts import (
     DatasetExport,
+    RecordedChange,
     export,
     file_of,
     labelled_samples,
@@ -30,10 +32,17 @@ from prefill_router.gateway.receipts import (
     scored_receipts,
 )
 from prefill_router.learning.candidate_trial import CandidateStep, CandidateTrial
+from prefill_router.learning.change_steps import (
+    current_samples,
+    current_scores,
+    fit_is_due,
+    follow_changes,
+)
 from prefill_router.learning.judging import RUBRIC, AnswerJudges, Form
-from prefill_router.learning.labelling import Labelling, LabellingRound
+from prefill_router.learning.labelling import Labelling, LabellingRound, source_words
 from prefill_router.learning.purse import Purse, PurseLimits
 from prefill_router.learning.side_plan import LabellingSettings
+from prefill_router.learning.target_checks import TargetChecks
 from prefill_router.learning.verifiers import Verifiers
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import EncoderSources, Router, VersionRegistry, cached_states
@@ -66,6 +75,7 @@ class LearnerSettings:
         function: The user's verifier, as `grade --grader-function` takes it; None for none.
         labelling: How labels are made.
         least: The fewest labels of an answer of each of two targets to fit on.
+        anchors_every: After how many of its requests a target is asked its anchors; 0 for never.
         sources: The paths of encoders, by name.
         cache: The folder for states; the user's cache if not given.
 
@@ -86,12 +96,15 @@ class LearnerSettings:
     function: str | None = None
     labelling: LabellingSettings = field(default_factory=LabellingSettings)
     least: int = 50
+    anchors_every: int = 100
     sources: EncoderSources = field(default_factory=EncoderSources)
     cache: Path | None = None
 
     def __post_init__(self) -> None:
         if self.least < 2:
             raise ConfigError(f"the fewest labels to fit on are {self.least}; give 2 or more")
+        if self.anchors_every < 0:
+            raise ConfigError(f"anchors_every is {self.anchors_every}; give 0 or more requests")
 
 
 @final
@@ -108,6 +121,8 @@ class LearningRound:
         is_candidate: Whether it became the candidate.
         note: Why there is no version, or why it isn't the candidate; empty where it is.
         step: What became of the earlier candidate, or of what serves; None where there was none.
+        changes: What changed, as it was noticed in this round.
+        followed: The version that serves because of changes; None where none began to.
     """
 
     labelling: LabellingRound
@@ -118,6 +133,8 @@ class LearningRound:
     is_candidate: bool = False
     note: str = ""
     step: CandidateStep | None = None
+    changes: tuple[RecordedChange, ...] = ()
+    followed: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -131,7 +148,9 @@ class LearningRound:
         step = None if self.step is None else {**vars(self.step), **vars(self.step.decision)}
         if step is not None:
             del step["decision"]
-        return {**vars(self), "labels": dict(self.labels), "labelling": asked, "step": step}
+        changes = [{**vars(one), "evidence": dict(one.evidence)} for one in self.changes]
+        told = {"labels": dict(self.labels), "labelling": asked, "step": step, "changes": changes}
+        return {**vars(self), **told}
 
 
 def learn(
@@ -156,27 +175,43 @@ def learn(
     shown = progress or SilentProgress()
     registry = VersionRegistry.at(settings.versions)
     with _alone(settings, registry), closing(open_learning(settings.receipts)) as store:
-        labelling = Labelling(
+        checks = TargetChecks(
             settings.receipts,
             store,
             settings.pool,
+            registry,
+            every=settings.anchors_every,
+            is_graded=settings.form == "rubric",
+            clock=clock,
+        )
+        labelling = Labelling(
+            settings.receipts,
+            store,
+            checks.pool,
             AnswerJudges(settings.judges, rubric=settings.rubric, form=settings.form, clock=clock),
             verifiers=Verifiers(pattern=settings.pattern, function=settings.function),
             purse=Purse(store, settings.limits, clock=clock),
             settings=settings.labelling,
             clock=clock,
         )
-        done = labelling.round(share=share, progress=shown)
+        done = labelling.round(share=share, anchors=checks.due, progress=shown)
+        changes = checks.look()
+        day = datetime.fromtimestamp(clock(), UTC).date().isoformat()
+        followed = follow_changes(
+            registry, checks.changes, checks.pool, charged=checks.charged, day=day
+        )
         trial = CandidateTrial(
             receipts=settings.receipts,
-            pool=settings.pool.at_first(),
+            pool=checks.pool,
             registry=registry,
             errors={name: source.error for name, source in done.sources.items()},
             states=partial(_states, settings, progress=shown),
             sources=settings.sources,
+            since=checks.since,
         )
         step = trial.step(shown)
-        return replace(_fitted(settings, registry, done, shown), step=step)
+        found = _fitted(settings, registry, done, checks, shown)
+        return replace(found, step=step, changes=changes, followed=followed)
 
 
 @contextmanager
@@ -205,14 +240,18 @@ def _second(path: Path) -> ConfigError:
 
 
 def _fitted(
-    settings: LearnerSettings, registry: VersionRegistry, done: LabellingRound, shown: Progress
+    settings: LearnerSettings,
+    registry: VersionRegistry,
+    done: LabellingRound,
+    checks: TargetChecks,
+    shown: Progress,
 ) -> LearningRound:
     errors = {name: source.error for name, source in done.sources.items()}
     try:
         found = export(
-            scored_receipts(settings.receipts),
-            pool=settings.pool.at_first(),
-            samples=labelled_samples(settings.receipts),
+            current_scores(scored_receipts(settings.receipts), checks.since),
+            pool=checks.pool,
+            samples=current_samples(labelled_samples(settings.receipts), checks.since),
             errors=errors,
         )
     except DataError as error:
@@ -224,18 +263,19 @@ def _fitted(
     if len(dataset.pool) < 2:
         note = f"fewer than two targets have {settings.least} labels"
         return LearningRound(labelling=done, labels=labels, note=note)
-    if sum(labels.values()) < more * last:
+    if sum(labels.values()) < more * last and not fit_is_due(state, checks.changes):
         note = f"{sum(labels.values()):,} labels, {last:,} at the last version; waiting for more"
         return LearningRound(labelling=done, labels=labels, note=note)
     try:
-        return _added(settings, registry, done, found, dataset, shown)
+        return _added(settings, registry, done, checks, found, dataset, shown)
     except (DataError, FitError) as error:
         return LearningRound(labelling=done, labels=labels, note=f"no version: {error}")
 
 
 def _measured(dataset: RoutingDataset, least: int) -> RoutingDataset:
-    """The dataset with the targets that have enough labels."""
-    counts = (~np.isnan(dataset.correct)).sum(axis=0)
+    """The dataset with the targets that have enough labels in the part that is fitted on."""
+    older = dataset.correct[: round(FRACTIONS["train"] * len(dataset))]
+    counts = (~np.isnan(older)).sum(axis=0)
     names = dataset.pool.names
     return dataset.select(targets=[n for n, c in zip(names, counts, strict=True) if c >= least])
 
@@ -244,6 +284,7 @@ def _added(
     settings: LearnerSettings,
     registry: VersionRegistry,
     done: LabellingRound,
+    checks: TargetChecks,
     found: DatasetExport,
     dataset: RoutingDataset,
     shown: Progress,
@@ -276,6 +317,8 @@ def _added(
             "traffic": found.times,
             "verdict": None if verdict is None else {**verdict.to_dict(), **against},
             "notes": tuple(source_words(done)),
+            "changes": tuple(one.id for one in checks.changes),
+            "charged": checks.charged,
         },
     )
     word, because = ("can't tell", "") if verdict is None else (verdict.word, verdict.because)
@@ -353,14 +396,3 @@ def gain_over(
         )
 
     return difference("correct"), difference("paid")
-
-
-def source_words(done: LabellingRound) -> Iterator[str]:
-    """What is known of each source of labels, in words."""
-    for name, source in done.sources.items():
-        told = f"{name}: {source.labels:,} labels, estimated error {source.error:.1%}"
-        if source.repeated:
-            told += f", agrees with itself on {source.agreement:.0%} of {source.repeated:,}"
-        if source.compared:
-            told += f", contradicts better ones on {source.contradicted:.0%} of {source.compared:,}"
-        yield told

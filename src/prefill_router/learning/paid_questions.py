@@ -7,7 +7,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from functools import partial
+from typing import Final, final
 
 from prefill_router.client import (
     CircuitBreaker,
@@ -22,11 +23,14 @@ from prefill_router.client import (
 )
 from prefill_router.data import Prompt
 from prefill_router.errors import UpstreamError
-from prefill_router.gateway.receipts import LearningRow
+from prefill_router.gateway.receipts import LearningRow, RepeatedRequest, SideAnswer
+from prefill_router.harness import PERMANENT
 from prefill_router.learning.purse import Purse, PurseEntry
 from prefill_router.progress import Advance
 from prefill_router.targets import Pool, Target
 
+SIDE: Final = "side"
+"""The purpose of asking a target a sampled request."""
 _ATTEMPTS = 4
 OVER_PURSE = "the purse"
 """The reason of questions that the purse has no dollars for."""
@@ -48,6 +52,63 @@ class PaidQuestion:
     asked: Target
     prompt: Prompt = field(repr=False)
     rows: Callable[[PaidCall], Sequence[LearningRow]] = field(repr=False)
+
+
+def side_question(
+    request: RepeatedRequest,
+    target: Target,
+    propensity: float,
+    *,
+    kept_as: str = "",
+    clock: Callable[[], float],
+) -> PaidQuestion:
+    """A sampled request for a target.
+
+    Args:
+        request: The request.
+        target: The target.
+        propensity: The probability with which it was to be asked.
+        kept_as: The name under which the answer is kept; by default the target's.
+        clock: Returns the time in seconds since 1970.
+    """
+    name, kept = request.sample.id, kept_as or target.name
+    return PaidQuestion(
+        entry=PurseEntry(id=name, target=kept, purpose=SIDE),
+        asked=request.options_for(target),
+        prompt=request.prompt,
+        rows=partial(_side_answer, name, kept, propensity, clock),
+    )
+
+
+def _side_answer(
+    decision: str, target: str, propensity: float, clock: Callable[[], float], call: PaidCall
+) -> Sequence[SideAnswer]:
+    """The row of a side question; none where it may be asked again."""
+    outcome, cost = call.outcome, call.bill.charged
+    if isinstance(outcome, Reply):
+        usage = outcome.usage
+        row = SideAnswer(
+            id=decision,
+            target=target,
+            at=clock(),
+            propensity=propensity,
+            answer=outcome.text,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cost=cost,
+        )
+        return (row,)
+    if outcome.failure not in PERMANENT:
+        return ()
+    failed = SideAnswer(
+        id=decision,
+        target=target,
+        at=clock(),
+        propensity=propensity,
+        failure=outcome.failure,
+        cost=cost,
+    )
+    return (failed,)
 
 
 def ask(

@@ -7,7 +7,6 @@ request's predictions against those of earlier requests. Quality and mix are tes
 (`sequential.ChangeDetector`), so that however long one watches, false alarms stay as rare as asked.
 """
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -144,26 +143,27 @@ class QualityWatch:
         )
 
 
-def anchor_expectations(grades: Sequence[Sequence[float]]) -> list[float]:
-    """The expected next grade of each anchor, from how often a grade was the same again.
+@final
+class AnchorExpectation:
+    """The expected next grade of an anchor, from how often a grade was the same again.
 
-    Answers to the same question repeat themselves, so each anchor's last grade says most; how often
-    right ones stay right, and wrong ones wrong, is learned from all anchors of the target. To ask
-    another part of many anchors each time tells more than to ask the same few again.
-
-    Args:
-        grades: The grades of each anchor so far, in order of time.
+    Answers to the same question repeat themselves, so the last grade says most; how often right
+    ones stay right, and wrong ones wrong, is learned from all anchors of the target. An anchor that
+    was just seen to change tells little when it is asked again, and another tells more.
     """
-    stay, recover = list(_STAY), [_STAY[1], _STAY[0]]
-    for known in grades:
-        for last, following in itertools.pairwise(known):
-            counts = stay if last >= CUT else recover
-            counts[following < CUT] += 1
-    after_right, after_wrong = (right / (right + wrong) for right, wrong in (stay, recover))
-    return [
-        after_right if known and known[-1] >= CUT else after_wrong if known else 0.5
-        for known in grades
-    ]
+
+    def __init__(self) -> None:
+        self._right, self._wrong = list(_STAY), list(_STAY)  # the same again, and not
+
+    def after(self, last: float) -> float:
+        """The expected grade after this one."""
+        (same, other), is_right = (self._right, True) if last >= CUT else (self._wrong, False)
+        return (same if is_right else other) / (same + other)
+
+    def add(self, last: float, following: float) -> None:
+        """Learn from two grades in a row."""
+        counts = self._right if last >= CUT else self._wrong
+        counts[int((last >= CUT) != (following >= CUT))] += 1
 
 
 def price_change(target: str, billed: Values, listed: Values) -> TargetChange | None:

@@ -56,6 +56,9 @@ class VersionLineage(BaseModel):
             None where it isn't traffic.
         verdict: Whether it is worth it: `evaluation.Verdict.to_dict`.
         notes: What to know about it.
+        changes: The changes of targets and of traffic that were known when it was fitted.
+        charged: The targets whose prices here are what their providers charge; they count before
+            those of the pool file.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -68,6 +71,8 @@ class VersionLineage(BaseModel):
     traffic: tuple[float, float] | None = None
     verdict: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    charged: tuple[str, ...] = ()
 
 
 @final

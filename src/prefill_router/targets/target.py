@@ -188,6 +188,10 @@ class Target:
         """Each of its endpoints as a target, named such as `large@east`; or itself."""
         return tuple(map(self._at, self.endpoints)) or (self,)
 
+    def priced_as(self, other: "Target") -> "Target":
+        """The same target at the prices of another."""
+        return replace(self, **{name: getattr(other, name) for name in PRICES})
+
     def at_first(self) -> "Target":
         """The target at its first endpoint alone, with its prices there."""
         return replace(self.deployments[0], name=self.name) if self.endpoints else self

@@ -183,6 +183,21 @@ def test_after_a_restart_the_state_is_taken_up(
     assert set(before) == {"0001", "0002"}
 
 
+def test_what_providers_charge_counts_before_the_prices_of_the_pool_file(
+    registry: VersionRegistry, gateway: Served
+) -> None:
+    router, before = Router.load(registry.router("0001")), gateway.gateway.live.loaded.light.pool
+    targets = tuple(replace(one, input_price=7.0, output_price=8.0) for one in router.pool)
+    dearer = router.with_pool(replace(router.pool, targets=targets))
+    name = registry.add(dearer, {"charged": (MIDDLE,)})
+    registry.promote(name)
+    until(gateway, ServedVersions(name))
+    now = gateway.gateway.live.loaded.light.pool
+    assert (now[MIDDLE].input_price, now[MIDDLE].output_price) == (7.0, 8.0)
+    assert now[MIDDLE].provider == before[MIDDLE].provider
+    assert [one for one in now if one.name != MIDDLE] == [o for o in before if o.name != MIDDLE]
+
+
 def test_before_the_first_version_the_default_target_serves(tmp_path: Path) -> None:
     with world(tmp_path, settings=SETTINGS) as here, served(versioned(here)) as gateway:
         reply = gateway.ask(body=chat())

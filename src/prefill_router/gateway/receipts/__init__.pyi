@@ -14,7 +14,9 @@ from .explanation import (
 )
 from .labels import (
     AnswerLabel as AnswerLabel,
+    ChangeKind as ChangeKind,
     LearningRow as LearningRow,
+    RecordedChange as RecordedChange,
     SampleDraft as SampleDraft,
     SampledRequest as SampledRequest,
     SideAnswer as SideAnswer,

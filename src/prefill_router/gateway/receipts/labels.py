@@ -1,13 +1,13 @@
 """What the next router learns from: sampled requests, other targets' answers to them, and labels.
 
 The tables lie in the database of receipts and are made when they are first needed. A row is never
-changed; only `purge` and the retention period delete any.
+changed; only `purge` and the retention period delete any. Recorded changes have no texts, and stay.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, Literal, TypeVar, final
 
 from prefill_router.errors import CorruptError, DataError
 from prefill_router.gateway.receipts.reader import Conditions, pages
@@ -106,7 +106,8 @@ class SideAnswer:
 
     Attributes:
         id: The decision's id.
-        target: The target that was asked.
+        target: The target that was asked; followed by ` (asked 2)` and so on for an anchor's
+            repetitions, which aren't learned from.
         at: When, in seconds since 1970.
         propensity: The probability with which it was to be asked, given that the request was
             sampled.
@@ -135,7 +136,7 @@ class AnswerLabel:
 
     Attributes:
         id: The decision's id.
-        target: The target whose answer was scored.
+        target: The target whose answer was scored, as of its side answer.
         source: Who scored it: `judge:NAME`, `verifier:NAME` or `user`.
         at: When, in seconds since 1970.
         score: From 0 (wrong) to 1 (right).
@@ -161,7 +162,34 @@ class AnswerLabel:
             raise DataError(f"the error is {self.error}; it must be in [0, 0.5)")
 
 
-LearningRow = SampledRequest | SideQuestions | SideAnswer | AnswerLabel
+ChangeKind = Literal["quality", "price", "mix"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RecordedChange:
+    """A change of a target, of its price, or of the mix of traffic, as it was noticed.
+
+    Attributes:
+        id: Names this change alone.
+        target: The target; empty for the mix.
+        kind: What changed.
+        at: When it was noticed, in seconds since 1970.
+        since: The time of the first answer or request for which it probably holds.
+        seen: The time of the one that made it sure.
+        evidence: The numbers that it rests on.
+    """
+
+    id: str
+    target: str
+    kind: ChangeKind
+    at: float
+    since: float
+    seen: float
+    evidence: Mapping[str, Any] = field(hash=False)
+
+
+LearningRow = SampledRequest | SideQuestions | SideAnswer | AnswerLabel | RecordedChange
 _Kind = TypeVar("_Kind", bound=LearningRow)
 _Column = ReceiptColumn
 LEARNING_COLUMNS: Final[Mapping[type, tuple[ReceiptColumn, ...]]] = {
@@ -199,6 +227,15 @@ LEARNING_COLUMNS: Final[Mapping[type, tuple[ReceiptColumn, ...]]] = {
         _Column("error", "real"),
         _Column("cost", "real"),
     ),
+    RecordedChange: (
+        _Column("id", "text"),
+        _Column("target", "text"),
+        _Column("kind", "text"),
+        _Column("at", "real"),
+        _Column("since", "real"),
+        _Column("seen", "real"),
+        _Column("evidence", "text", form="json"),
+    ),
 }
 """The columns of each table, in order; their fields have the same names."""
 TABLE_OF: Final[Mapping[type, str]] = {
@@ -206,12 +243,14 @@ TABLE_OF: Final[Mapping[type, str]] = {
     SideQuestions: "receipt_side_questions",
     SideAnswer: "receipt_side_answers",
     AnswerLabel: "receipt_labels",
+    RecordedChange: "receipt_changes",
 }
 IDENTITY_OF: Final[Mapping[type, tuple[str, ...]]] = {
     SampledRequest: ("id",),
     SideQuestions: ("id",),
     SideAnswer: ("id", "target"),
     AnswerLabel: ("id", "target", "source", "at"),
+    RecordedChange: ("id",),
 }
 """The primary key of each table."""
 

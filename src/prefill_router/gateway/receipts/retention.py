@@ -128,8 +128,8 @@ class Retention:
 
 
 def _learning_tables(store: Store) -> list[str]:
-    """The tables of what is learned that have been made; all have, or none."""
-    return sorted(store.existing(list(TABLE_OF.values())))
+    """The tables about sampled requests that have been made; all have, or none."""
+    return sorted(store.existing([_SAMPLES, *(TABLE_OF[kind] for kind in _ABOUT)]))
 
 
 def _these(ids: Sequence[str]) -> str:

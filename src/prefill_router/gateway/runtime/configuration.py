@@ -169,11 +169,12 @@ def load(places: GatewayPaths, *, environment: Mapping[str, str] | None = None) 
         _tried(check, found)
     if found or not (settings and light and pool and asked and served):
         raise ConfigError(*found)
-    merged = light.with_pool(_merged(light.pool, pool)) if light.fingerprint else light
-    warnings = tuple(_warnings(asked, merged, settings))
+    if light.fingerprint:
+        light = light.with_pool(_merged(light.pool, pool, _charged(places, served.current)))
+    warnings = tuple(_warnings(asked, light, settings))
     loaded = LoadedGateway(
         settings=settings,
-        light=merged,
+        light=light,
         pool=asked,
         keys=keys,
         warnings=warnings,
@@ -209,7 +210,7 @@ def _with_candidate(
         return loaded.without_candidate(*(f"version {served.candidate}: {why}" for why in found))
     candidate = replace(
         loaded,
-        light=light.with_pool(_merged(light.pool, pool)),
+        light=light.with_pool(_merged(light.pool, pool, _charged(places, served.candidate))),
         router=router,
         version=served.candidate,
         share=served.share,
@@ -338,11 +339,18 @@ def _unpriced(pool: Pool, estimated: Collection[str]) -> Iterator[str]:
             yield f"{names}: no prices, so {instead}"
 
 
-def _merged(routed: Pool, pool: Pool) -> Pool:
+def _merged(routed: Pool, pool: Pool, charged: Collection[str]) -> Pool:
     """The router's targets as in the pool file; those that it lacks serve nothing."""
-    known = set(pool.names)
-    targets = tuple(pool[name] if name in known else _closed(routed[name]) for name in routed.names)
+    known = {target.name: target for target in pool}
+    known |= {name: known[name].priced_as(routed[name]) for name in charged if name in known}
+    targets = tuple(known.get(name) or _closed(routed[name]) for name in routed.names)
     return Pool(targets, pool.prices_date, pool.providers)
+
+
+def _charged(places: GatewayPaths, version: str | None) -> Collection[str]:
+    """The targets whose prices are those of the version, before those of the pool file."""
+    registry = places.registry
+    return () if registry is None or version is None else registry.state()[version].charged
 
 
 def _closed(target: Target) -> Target:
