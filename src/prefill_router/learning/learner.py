@@ -217,27 +217,23 @@ def _fitted(
         )
     except DataError as error:
         return LearningRound(labelling=done, note=str(error))
-    dataset, labels = _measured(found.dataset, settings.least), dict(found.sources)
+    labels, counts = dict(found.sources), (~np.isnan(found.dataset.correct)).sum(axis=0)
+    names = zip(found.dataset.pool.names, counts.tolist(), strict=True)
+    measured = [name for name, count in names if count >= settings.least]
     state = registry.state()
     last = sum(state.versions[-1].labels.values()) if state.versions else 0
     more = _MORE if state.candidate is None else _MORE_THAN_TRIED
-    if len(dataset.pool) < 2:
+    if len(measured) < 2:
         note = f"fewer than two targets have {settings.least} labels"
         return LearningRound(labelling=done, labels=labels, note=note)
     if sum(labels.values()) < more * last:
         note = f"{sum(labels.values()):,} labels, {last:,} at the last version; waiting for more"
         return LearningRound(labelling=done, labels=labels, note=note)
     try:
+        dataset = found.dataset.select(targets=measured)
         return _added(settings, registry, done, found, dataset, shown)
     except (DataError, FitError) as error:
         return LearningRound(labelling=done, labels=labels, note=f"no version: {error}")
-
-
-def _measured(dataset: RoutingDataset, least: int) -> RoutingDataset:
-    """The dataset with the targets that have enough labels."""
-    counts = (~np.isnan(dataset.correct)).sum(axis=0)
-    names = dataset.pool.names
-    return dataset.select(targets=[n for n, c in zip(names, counts, strict=True) if c >= least])
 
 
 def _added(
