@@ -217,6 +217,7 @@ class Labelling:
     ) -> Counter[str]:
         done = {(one.id, one.target) for one in read_learning(self._url, SideAnswer)}
         done |= self._purse.begun(SIDE)
+        done |= {(one.id, one.target) for one in read_learning(self._url, AnswerLabel)}
         questions, judging = [], 0.0
         for plan in read_learning(self._url, SideQuestions):
             request = requests.get(plan.id)
