@@ -3,8 +3,9 @@
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from prefill_router.data import Message, Query
 from prefill_router.errors import ConfigError
 from prefill_router.harness import Task
 from prefill_router.harness.grading import judge_prompt, read_verdict
-from prefill_router.learning import RolloutSettings
 from prefill_router.minipool import make_tasks
 from prefill_router.router import VersionRegistry
 from tests.commands import refused
@@ -26,17 +26,29 @@ PURSE = 0.05
 QUESTIONS = 600
 
 
+LOOP = """
+import sys
+from functools import partial
+from pathlib import Path
+
+import prefill_router.learning.candidate_trial as trial
+from prefill_router.cli import demo_loop
+
+demo_loop._WAVES = 3
+trial.RolloutSettings = partial(trial.RolloutSettings, least_live=5)
+questions, purse = int(sys.argv[2]), float(sys.argv[3])
+demo_loop.run_loop(Path(sys.argv[1]), questions=questions, purse=purse, seed=0, as_json=True)
+"""
+"""A loop whose candidates need fewer requests of their own."""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a loop whose candidates need fewer requests of their own."""
     made = tmp_path_factory.mktemp("loop") / "loop"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "nice", lambda _: 0)
-        patch.setattr("prefill_router.cli.learn.signal.signal", lambda *_: None)
-        patch.setattr("prefill_router.cli.demo_loop._WAVES", 3)
-        settings = partial(RolloutSettings, least_live=5)
-        patch.setattr("prefill_router.learning.candidate_trial.RolloutSettings", settings)
-        run_loop(made, questions=QUESTIONS, purse=PURSE, seed=0, as_json=True)
+    command = [sys.executable, "-c", LOOP, made, str(QUESTIONS), str(PURSE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["version"]
     return made
 
 
