@@ -45,7 +45,7 @@ demo_loop.run_loop(Path(sys.argv[1]), questions=questions, purse=purse, seed=0, 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("loop") / "loop"
-    command = [sys.executable, "-c", LOOP, made, str(QUESTIONS), str(PURSE)]
+    command = [sys.executable, "-c", LOOP, str(made), str(QUESTIONS), str(PURSE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["version"]
