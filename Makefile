@@ -8,7 +8,7 @@ ROUTE := $(BIN)/prefill-router
 
 SUITE := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test suite quick check bench headline
+.PHONY: install demo demo-loop test suite quick check bench headline
 
 install: $(VENV)/.installed
 
@@ -34,6 +34,10 @@ $(VENV)/.compiled: $(VENV)/.installed
 # The whole job on a pool of tiny language models: no key, no download, no GPU.
 demo: install
 	$(ROUTE) demo --out $(DEMO)
+
+# The same pool, from no label and no router to a version that has taken over.
+demo-loop: install
+	$(ROUTE) demo --loop --out $(DEMO)/loop
 
 check: install
 	$(BIN)/ruff format --check

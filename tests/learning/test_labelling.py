@@ -97,6 +97,16 @@ def test_the_purse_is_never_exceeded_over_many_rounds(tmp_path: Path, dollars: f
     assert sum(charged) == pytest.approx(spent(url), abs=1e-9)
 
 
+def test_what_is_judged_already_leaves_the_purse_to_new_requests(tmp_path: Path) -> None:
+    url = write_traffic(tmp_path, 100)
+    with answering(answer) as (base_url, _):
+        labelled(url, base_url)
+        write_traffic(tmp_path, 110, first=100)
+        found = labelled(url, base_url, dollars=spent(url) + 0.01)
+    assert found.requests == 10
+    assert found.answers == {"answered": 10}
+
+
 def test_a_killed_learner_pays_once_and_asks_nothing_again(tmp_path: Path) -> None:
     url, killed = write_traffic(tmp_path, 12), list[int]()
     asked: Counter[tuple[str, str]] = Counter()

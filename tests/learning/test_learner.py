@@ -76,6 +76,15 @@ def test_samples_become_a_candidate_within_the_purse_and_nothing_is_asked_twice(
     assert abs(verdict["accuracy"]["value"]) < 0.3
 
 
+def test_too_few_labels_of_every_target_are_waited_for(
+    tmp_path: Path, served: tuple[str, list[dict[str, Any]]]
+) -> None:
+    found = learn(settings(write_traffic(tmp_path, 3), served[0], tmp_path))
+    assert found.version is None
+    assert found.note == "fewer than two targets have 50 labels"
+    assert found.labels == {"judge:judge-1": 6}
+
+
 def test_a_second_learner_on_the_same_versions_is_refused(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 1)
     told = settings(url, "http://127.0.0.1:9/v1", tmp_path)

@@ -4,12 +4,9 @@ At the end it compares each target alone, the routers along lam, and the oracle.
 """
 
 import importlib.util
-import shlex
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
     from prefill_router.evaluation import Comparison, Estimate, Evaluation
 
 
-_START_SECONDS = 60.0
 _REQUEST = "What is 584+275?"  # held out from all training, see minipool.tasks
 ENCODERS = {"minipool": "prefill states", "minilm": "embeddings"}
 """The two encoders, and what the router of each reads."""
@@ -38,6 +34,12 @@ _EMBEDDING = "mean.6"
 def demo(
     to: Annotated[Path, typer.Option("--out", help="The folder for all files.")] = Path("demo"),
     questions: Annotated[int, typer.Option(help="How many questions are asked.")] = 1600,
+    loop: Annotated[
+        bool, typer.Option("--loop", help="Learn from traffic instead, with no label given.")
+    ] = False,
+    max_cost: Annotated[
+        float, typer.Option(help="US dollars for side answers and a judge, with --loop.")
+    ] = 0.15,
     seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
@@ -47,14 +49,22 @@ def demo(
     reads the questions, a router is fitted, judged, and answers a request. It is compared with a
     router that reads sentence embeddings. Interrupted, the same command goes on from there.
 
+    With --loop it begins with neither labels nor a router: the questions are a gateway's traffic,
+    and learn has answers judged by a stand-in that errs until a version has taken over.
+
     Example: prefill-router demo --out demo
     """
     installed("uvicorn", needed_for="serving the tiny models")
+    if loop:
+        from prefill_router.cli.demo_loop import run_loop
+
+        run_loop(to, questions=questions, purse=max_cost, seed=seed, as_json=as_json)
+        return
     began = time.monotonic()
     job = CommandRun(to, to / "log")
     _check_same(to, questions, seed)
     job.do("minipool", "tasks", "--count", questions, "--seed", seed, "--out", to / "tasks.jsonl")
-    with _serving(job):
+    with serving_pool(job):
         pool, asked = to / "pool.yaml", to / "tasks.jsonl"
         job.do("collect", "--pool", pool, "--tasks", asked, "--out", to / "run")
         job.do("grade", to / "run", "--out", to / "answers", shown=not as_json)
@@ -104,35 +114,12 @@ def _fit(job: CommandRun, encoder: str) -> None:
     job.do("fit", answers, "--store", states, "--out", job.folder / f"router-{encoder}", *chosen)
 
 
-@contextmanager
-def _serving(job: CommandRun) -> Iterator[None]:
+def serving_pool(job: CommandRun) -> AbstractContextManager[None]:
     """Serve the tiny pool from another process, which also writes the pool file."""
     pool = job.folder / "pool.yaml"
     pool.unlink(missing_ok=True)
-    serve = ["minipool", "serve", "--port", "0", "--write-pool", str(pool)]
-    err.say(f"$ prefill-router {shlex.join(serve)} &", style="bold")
-    program = "from prefill_router.cli import main; main()"
-    with (job.log / "minipool-serve.txt").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-c", program, *serve],
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-        )
-        try:
-            _await(pool, server, Path(log.name))
-            yield
-        finally:
-            server.terminate()
-            server.wait()
-
-
-def _await(pool: Path, server: "subprocess.Popen[bytes]", log: Path) -> None:
-    until = time.monotonic() + _START_SECONDS
-    while not pool.is_file():
-        if server.poll() is not None or time.monotonic() > until:
-            raise ConfigError(f"the tiny pool's server didn't start; {log} says why")
-        time.sleep(0.05)
+    serve = ("minipool", "serve", "--port", 0, "--write-pool", pool)
+    return job.serving(*serve, is_ready=lambda _: pool.is_file())
 
 
 _LAMS = (0.25, 0.5, 0.75, 1.0)

@@ -212,7 +212,8 @@ class Labelling:
         limit: float,
         progress: Progress,
     ) -> Counter[str]:
-        done, questions, judging = self._asked(), [], 0.0
+        labelled = {(one.id, one.target) for one in read_learning(self._url, AnswerLabel)}
+        done, questions, judging = self._asked() | labelled, [], 0.0
         for request, target, propensity in self._drawn(requests):
             name = request.sample.id
             if (name, target.name) not in done:

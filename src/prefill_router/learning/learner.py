@@ -256,28 +256,28 @@ def _fitted(
         )
     except DataError as error:
         return LearningRound(labelling=done, note=str(error))
-    dataset, labels = _measured(found.dataset, settings.least), dict(found.sources)
+    labels, measured = dict(found.sources), _measured(found.dataset, settings.least)
     state = registry.state()
     last = sum(state.versions[-1].labels.values()) if state.versions else 0
     more = _MORE if state.candidate is None else _MORE_THAN_TRIED
-    if len(dataset.pool) < 2:
+    if len(measured) < 2:
         note = f"fewer than two targets have {settings.least} labels"
         return LearningRound(labelling=done, labels=labels, note=note)
     if sum(labels.values()) < more * last and not fit_is_due(state, checks.changes):
         note = f"{sum(labels.values()):,} labels, {last:,} at the last version; waiting for more"
         return LearningRound(labelling=done, labels=labels, note=note)
     try:
+        dataset = found.dataset.select(targets=measured)
         return _added(settings, registry, done, checks, found, dataset, shown)
     except (DataError, FitError) as error:
         return LearningRound(labelling=done, labels=labels, note=f"no version: {error}")
 
 
-def _measured(dataset: RoutingDataset, least: int) -> RoutingDataset:
-    """The dataset with the targets that have enough labels in the part that is fitted on."""
+def _measured(dataset: RoutingDataset, least: int) -> list[str]:
+    """The targets that have enough labels in the part that is fitted on."""
     older = dataset.correct[: round(FRACTIONS["train"] * len(dataset))]
     counts = (~np.isnan(older)).sum(axis=0)
-    names = dataset.pool.names
-    return dataset.select(targets=[n for n, c in zip(names, counts, strict=True) if c >= least])
+    return [n for n, count in zip(dataset.pool.names, counts, strict=True) if count >= least]
 
 
 def _added(
