@@ -58,6 +58,7 @@ def learn(made: Path, folder: Path, *more: object) -> list[str]:
         "--recipe": made / "recipe.yaml",
         "--least-labels": 20,
         "--per-day": 1,
+        "--anchors-every": 0,  # nothing is asked twice
     }
     return ["learn", *(str(part) for pair in given.items() for part in pair), *map(str, more)]
 
