@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from prefill_router.gateway.api import routed_calls
 from prefill_router.gateway.receipts import Feedback, SampledRequest, read_learning
 from prefill_router.gateway.samples import AnswerText
 from tests.gateway.api.bodies import COUNTS, PICTURE, SAID, TOOL, called, completion
@@ -210,7 +211,7 @@ def test_the_share_is_of_requests_and_may_be_turned_off_by_a_reload(
 
     reload(0.5)
     for drawn, is_kept in ((0.49, True), (0.51, False)):
-        monkeypatch.setattr("random.random", lambda drawn=drawn: drawn)
+        monkeypatch.setattr(routed_calls._DRAWS, "random", lambda drawn=drawn: drawn)
         found = kept(gateway, ask(gateway, chat()))
         assert (found is not None) is is_kept
         assert found is None or found.share == 0.5

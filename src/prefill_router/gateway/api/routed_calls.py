@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import final
+from typing import Final, final
 
 from starlette.types import Receive, Scope, Send
 
@@ -31,6 +31,9 @@ from prefill_router.gateway.telemetry import Trace
 from prefill_router.gateway.types import FallbackReason
 from prefill_router.router import Forecast
 from prefill_router.targets import Endpoint, Pool
+
+_DRAWS: Final = random.Random()
+"""Draws samples; a generator of its own, since others may seed the module's."""
 
 
 @final
@@ -292,7 +295,7 @@ def _is_sampled(
     """Whether chance keeps a request to learn from; only routed ones that can be asked again."""
     if not question.to_call or question.named is not None:
         return False
-    by_chance = random.random() < settings.learning.share
+    by_chance = _DRAWS.random() < settings.learning.share
     return by_chance and is_repeatable(envelope.endpoint, envelope.value, envelope.needs, size=size)
 
 
