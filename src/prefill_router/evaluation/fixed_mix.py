@@ -102,7 +102,9 @@ class FixedChoice:
     @classmethod
     def mix(cls, train: RoutingDataset) -> "FixedChoice":
         """The best fixed mixes; where no cost is known, the most accurate target alone."""
-        return cls((), np.array(_envelope(*_Labels.of(train).singles(slice(None))))[:, None])
+        return cls(
+            (), np.array(_envelope(*_CorrectedLabels.of(train).singles(slice(None))))[:, None]
+        )
 
     @classmethod
     def by_domain(cls, train: RoutingDataset) -> "FixedChoice":
@@ -110,7 +112,7 @@ class FixedChoice:
         names = train.domains
         place = {name: i for i, name in enumerate(sorted(set(names)))}
         row_places = np.array([place[name] for name in names])
-        own, labels = {}, _Labels.of(train)
+        own, labels = {}, _CorrectedLabels.of(train)
         for name, i in place.items():
             rows = row_places == i
             if (~np.isnan(train.correct[rows])).any(axis=1).sum() >= LEAST:
@@ -186,7 +188,7 @@ _PerTarget = NDArray[np.float64]
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Labels:
+class _CorrectedLabels:
     """The labels of the train part, corrected for their errors."""
 
     correct: PerCell
@@ -194,7 +196,7 @@ class _Labels:
     weight: PerCell | None
 
     @classmethod
-    def of(cls, train: RoutingDataset) -> "_Labels":
+    def of(cls, train: RoutingDataset) -> "_CorrectedLabels":
         chance = ChanceLabels.of(train, np.zeros(train.correct.shape))
         if chance is None:
             return cls(train.correct, train.observed_cost, None)

@@ -1,8 +1,7 @@
 from .candidate_trial import CandidateStep as CandidateStep, CandidateTrial as CandidateTrial
 from .change_steps import change_words as change_words, follow_changes as follow_changes
-from .judging import RUBRIC as RUBRIC, AnswerJudges as AnswerJudges, JudgedAnswer as JudgedAnswer
+from .judging import RUBRIC as RUBRIC, AnswerJudges as AnswerJudges
 from .label_errors import (
-    LabelSource as LabelSource,
     estimated_error as estimated_error,
     label_sources as label_sources,
 )
@@ -26,7 +25,7 @@ from .rollout import (
     decide_rollout as decide_rollout,
 )
 from .sequential import ChangeDetector as ChangeDetector, log_capital as log_capital
-from .side_plan import LabellingSettings as LabellingSettings, SidePlan as SidePlan
+from .side_plan import LabellingSettings as LabellingSettings
 from .target_changes import (
     AnchorExpectation as AnchorExpectation,
     ChangeSettings as ChangeSettings,
@@ -36,4 +35,4 @@ from .target_changes import (
     price_change as price_change,
 )
 from .target_checks import TargetChecks as TargetChecks
-from .verifiers import Verification as Verification, Verifiers as Verifiers
+from .verifiers import Verifiers as Verifiers

@@ -47,7 +47,7 @@ class AnchorQuestion(NamedTuple):
         return self.target if self.number == 1 else f"{self.target} (asked {self.number})"
 
 
-class Grade(NamedTuple):
+class FirstJudgment(NamedTuple):
     """The first judgment of an answer.
 
     Attributes:
@@ -90,13 +90,13 @@ class AnswerGrades:
         repeated: By target and request, when it was asked again.
     """
 
-    grades: Mapping[str, Mapping[str, Sequence[Grade]]]
+    grades: Mapping[str, Mapping[str, Sequence[FirstJudgment]]]
     repeated: Mapping[str, Mapping[str, Sequence[float]]]
 
     @classmethod
     def read(cls, url: str) -> "AnswerGrades":
         """Read them from a database of receipts; raises as `read_learning`."""
-        grades: dict[str, dict[str, list[Grade]]] = defaultdict(lambda: defaultdict(list))
+        grades: dict[str, dict[str, list[FirstJudgment]]] = defaultdict(lambda: defaultdict(list))
         repeated: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         arrived, times = {one.id: one.at for one in read_learning(url, SampledRequest)}, {}
         for one in read_learning(url, SideAnswer):
@@ -109,21 +109,21 @@ class AnswerGrades:
             asked = AnchorQuestion.of(*cell)
             at = times.get(cell, arrived.get(label.id))
             if at is not None:
-                grade = Grade(at, label.score, label.error, asked.number)
+                grade = FirstJudgment(at, label.score, label.error, asked.number)
                 grades[asked.target][label.id].append(grade)
         for of_target in grades.values():
             for some in of_target.values():
                 some.sort(key=attrgetter("at"))
         return cls(grades, repeated)
 
-    def since(self, target: str, start: float) -> dict[str, list[Grade]]:
+    def since(self, target: str, start: float) -> dict[str, list[FirstJudgment]]:
         """The grades of a target's answers after a time, by request."""
         known = self.grades.get(target, {})
         later = {name: [one for one in some if one.at > start] for name, some in known.items()}
         return {name: some for name, some in later.items() if some}
 
 
-def anchor_observations(grades: Iterable[Sequence[Grade]]) -> Iterator[Observation]:
+def anchor_observations(grades: Iterable[Sequence[FirstJudgment]]) -> Iterator[Observation]:
     """The grades of answers that were right at first and asked again, with what was expected.
 
     The first `LEARNED` only tell how often answers repeat themselves.

@@ -29,7 +29,7 @@ from prefill_router.learning.anchors import (
     LEARNED,
     AnchorQuestion,
     AnswerGrades,
-    Grade,
+    FirstJudgment,
     Observation,
     anchor_observations,
 )
@@ -212,7 +212,9 @@ class TargetChecks:
             better.add(1 - one.score, 1 - one.expected, error=one.error)
         return ("worse", worse, both), ("better", better, labels)
 
-    def _labels(self, target: str, grades: Mapping[str, Sequence[Grade]]) -> Iterator[Observation]:
+    def _labels(
+        self, target: str, grades: Mapping[str, Sequence[FirstJudgment]]
+    ) -> Iterator[Observation]:
         """First answers, with what the router that serves predicted, unless it knew another."""
         known = () if self._version is None else self._version.changes
         if any(one.id not in known for one in self._of("quality", target)):
