@@ -4,12 +4,8 @@ replaced by something whole, and the same command ends as if nothing had happene
 With the thirty encodings that `encoders/test_resume.py` kills these are a hundred times.
 """
 
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +18,7 @@ from prefill_router.reporting.evaluation_report import is_report
 from prefill_router.router import Router
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.tiny_encoder import save_tiny_encoder
+from tests.forks import Run, forks
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +28,6 @@ features: {kind: prefill, dim: 4}
 predictor: {kind: logistic, c: 0.1, scaling: common}
 """
 """Fitted in a moment, so that much of the time is that of writing."""
-ROOT = Path(__file__).parents[1]
 SIGNALS = (signal.SIGKILL, signal.SIGINT)
 Content = dict[str, bytes]
 
@@ -40,18 +36,13 @@ Content = dict[str, bytes]
 class Stem:
     """Runs commands and stops them."""
 
-    process: subprocess.Popen[str]
+    run: Run
     log: Path
 
     def __call__(
         self, *arguments: object, number: int = 0, seconds: float = 0
     ) -> tuple[int, float]:
-        assert self.process.stdin
-        assert self.process.stdout
-        run = [[str(a) for a in arguments], number, seconds]
-        self.process.stdin.write(json.dumps(run) + "\n")
-        self.process.stdin.flush()
-        code, took = json.loads(self.process.stdout.readline())
+        code, took = self.run([str(a) for a in arguments], number, seconds)
         expected = {
             0: (0,),
             signal.SIGKILL: (0, -signal.SIGKILL),
@@ -72,20 +63,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def command(folder: Path) -> Iterator[Stem]:
-    single = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
-    with (
-        (folder / "log").open("w") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.killed_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env={**os.environ, **single, "TOKENIZERS_PARALLELISM": "false"},
-            cwd=ROOT,
-        ) as process,
-    ):
-        yield Stem(process, folder / "log")
+    with forks(folder / "log") as run:
+        yield Stem(run, folder / "log")
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,9 @@ import random
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,12 @@ from prefill_router.router import VersionRegistry
 from prefill_router.targets import write_pool
 from tests.fakes.answering_server import answering
 from tests.fakes.tiny_encoder import save_tiny_encoder
+from tests.forks import forks
 from tests.gateway.server_process import COMMAND
 from tests.learning.traffic import SKILL, answer, pools, write_traffic
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 REQUESTS, TURNS, AT_ONCE = 40, 6, 8
 SIGNALS = {
     signal.SIGINT: (130,),
@@ -101,34 +100,6 @@ def test_rounds_follow_each_other_at_low_priority_until_a_signal(
     assert (first["version"], second["version"]) == ("0001", None)
     assert second["labelling"]["answers"] == {}
     assert later == {"answered": 3}
-
-
-@contextmanager
-def forks(log: Path) -> Iterator[Any]:
-    """Runs commands in forks, and sends them a signal after so many seconds."""
-    single = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
-    with (
-        log.open("w") as told,
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.killed_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=told,
-            text=True,
-            env={**os.environ, **single, "TOKENIZERS_PARALLELISM": "false"},
-            cwd=ROOT,
-        ) as process,
-    ):
-
-        def run(arguments: list[str], number: int, seconds: float) -> tuple[int, float]:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(json.dumps([arguments, number, seconds]) + "\n")
-            process.stdin.flush()
-            code, took = json.loads(process.stdout.readline())
-            return code, took
-
-        yield run
 
 
 def test_a_round_that_is_stopped_at_any_moment_goes_on_and_nothing_is_paid_twice(
