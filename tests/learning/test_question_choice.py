@@ -30,14 +30,39 @@ def test_the_expected_spending_is_what_may_be_spent_and_the_floor_holds() -> Non
     assert found[40:][better].mean() > 3 * found[40:][worse].mean()
 
 
+def test_a_choice_that_is_beyond_doubt_teaches_nothing_and_never_less() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(300):
+        correctness, cost = random.random(5), 10 ** random.uniform(-7, 0, 5)
+        correctness[0] = 1e-6 * random.random()
+        assert (expected_gain(correctness, cost, 1 - 10 ** random.uniform(-6, 0)) >= 0).all()
+
+
+@pytest.mark.parametrize("dollars", [1e-4, 0.05, 0.2, 1.0])
+def test_worth_may_differ_by_any_factor(dollars: float) -> None:
+    random = np.random.default_rng(2)
+    gain = 10 ** random.uniform(-320, 0, (200, 4))
+    gain[::7] = 0.0
+    price = random.random((200, 4)) * 1e-2
+    found = propensities(gain, price, dollars)
+    assert ((found >= 0) & (found <= 1)).all()
+    spent = float((found * price).sum())
+    assert spent <= dollars * (1 + 1e-9)
+    teaches = gain / price > (gain / price).max() * 1e-9
+    assert spent == pytest.approx(dollars, rel=1e-9) or (found[teaches] == 1).all()
+
+
 def test_all_are_labelled_where_the_purse_is_large_enough() -> None:
     price = np.array([[1.0, np.nan], [2.0, 3.0]])
     assert propensities(np.zeros((2, 2)), price, 6.0).tolist() == [[1, 0], [1, 1]]
 
 
 def test_without_forecasts_all_that_cost_the_same_have_the_same_chance() -> None:
-    found = propensities(np.full((50, 3), np.nan), np.full((50, 3), 0.01), 0.3)
-    assert found == pytest.approx(np.full((50, 3), 0.2))
+    price = np.full((50, 3), 0.01)
+    for gain in (np.nan, 0.0):
+        assert propensities(np.full((50, 3), gain), price, 0.3) == pytest.approx(
+            np.full((50, 3), 0.2)
+        )
 
 
 def test_the_draw_is_uniform_and_the_same_again() -> None:

@@ -167,6 +167,7 @@ class _Loop:
                 self._send(client, wave)
                 done = self._job.read(*learner, "--max-cost", self._purse)[1]
                 self.rounds.append(done)
+                files.write_json(folder / "rounds.json", self.rounds)
                 fitted[str(done["version"])] = self.sent
                 self.version = self._serving(client)
                 if self.version:
@@ -174,7 +175,8 @@ class _Loop:
                     return
         raise ConfigError(
             f"no version serves after {self.sent:,} questions, with ${self._purse:g} to spend; "
-            "give more with --questions or --max-cost"
+            f"the last round says: {self.rounds[-1]['note']}; {self._job.folder / 'rounds.json'} "
+            "has all; give more with --questions or --max-cost"
         )
 
     def _waves(self) -> "Iterator[Sequence[MiniTask]]":

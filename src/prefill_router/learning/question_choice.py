@@ -21,7 +21,8 @@ LABELS_BEHIND: Final = 20.0
 """A predicted probability is taken to be as uncertain as the mean of so many labels."""
 FLOOR: Final = 0.2
 """The share of spending that goes to answers at random."""
-_HALVINGS = 60
+_LEAST_WORTH = 1e-12
+"""What teaches less per dollar, relative to the most, is labelled at random alone."""
 
 
 def expected_gain(correctness: PerTarget, cost: PerTarget, lam: float) -> PerTarget:
@@ -49,7 +50,8 @@ def _gain(distance: float, spread: float) -> float:
         return max(0.0, distance)
     z = distance / spread
     density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    return spread * density + distance * (1 + math.erf(z / math.sqrt(2))) / 2
+    found = spread * density + distance * math.erfc(-z / math.sqrt(2)) / 2
+    return max(0.0, found)  # far below 0 the difference of two tiny numbers rounds to either side
 
 
 def propensities(gain: Cells, price: Cells, dollars: float) -> Cells:
@@ -71,17 +73,30 @@ def propensities(gain: Cells, price: Cells, dollars: float) -> Cells:
     floor = FLOOR * dollars / total
     known = askable & ~np.isnan(gain)
     worth = np.where(known, np.nan_to_num(gain) / np.where(askable, cost, 1.0), 0.0)
-    mean = float(worth[known].mean()) if known.any() else 1.0
-    worth = np.where(askable & ~known, mean or 1.0, worth)
+    if not worth.any():  # nothing tells them apart
+        known, worth = askable, askable.astype(np.float64)
+    worth = np.where(askable & ~known, worth[known].mean(), worth) / worth.max()
+    teaches = worth > _LEAST_WORTH
+    scale = _scale(worth[teaches], cost[teaches], floor, dollars - floor * total)
+    return np.where(askable, np.minimum(1.0, floor + scale * worth), 0.0)
 
-    def at(scale: float) -> Cells:
-        return np.where(askable, np.minimum(1.0, floor + scale * worth), 0.0)
 
-    low, high = 0.0, 1.0 / max(float(worth[worth > 0].min(initial=math.inf)), 1e-300)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if float((at(middle) * cost).sum()) <= dollars else (low, middle)
-    return at(low)
+def _scale(
+    worth: NDArray[np.float64], cost: NDArray[np.float64], floor: float, dollars: float
+) -> float:
+    """The s with which the sum of cost * (min(1, floor + s * worth) - floor) is `dollars`.
+
+    Those of most worth have a probability of 1 before others; behind the k first of these the sum
+    is linear in s. If all of them at 1 cost less than `dollars`, it's the s where all have just 1.
+    """
+    order = np.argsort(-worth, kind="stable")
+    worth, cost = worth[order], cost[order]
+    certain = np.cumsum(cost * (1 - floor))
+    before = np.concatenate(([0.0], certain[:-1]))
+    slope = np.cumsum((cost * worth)[::-1])[::-1]
+    scales = np.append((dollars - before) / slope, np.inf)
+    k = int(np.argmax(np.append(scales[:-1] * worth <= 1 - floor, True)))
+    return min(float(scales[k]), (1 - floor) / float(worth[-1]))
 
 
 def chance(seed: int, decision: str, target: str) -> float:
