@@ -1,7 +1,7 @@
 """From an empty folder to a version that serves, with no label given and a judge that errs."""
 
 import json
-import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -106,10 +106,10 @@ def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
 
 def test_a_purse_that_is_too_small_ends_without_a_version_and_isnt_passed(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "nice", lambda _: 0)
-        patch.setattr("prefill_router.cli.learn.signal.signal", lambda *_: None)
+        patch.setattr("prefill_router.cli.learn._lower_priority", lambda: None)
         with pytest.raises(ConfigError, match="no version serves after 40 questions"):
             run_loop(tmp_path / "loop", questions=40, purse=0.0005, seed=0, as_json=True)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     with closing(sqlite3.connect(tmp_path / "loop" / "receipts.sqlite")) as store:
         (dollars,) = store.execute("SELECT SUM(dollars) FROM receipt_charges").fetchone()
     assert 0 < dollars <= 0.0005

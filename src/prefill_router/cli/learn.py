@@ -5,7 +5,8 @@ import os
 import re
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -102,37 +103,47 @@ def learn(
     )
     from prefill_router.targets import read_pool
 
-    signal.signal(signal.SIGTERM, _interrupt)
-    pause = _seconds(every)
-    with reading_words():
-        limits = PurseLimits(per_day=per_day, in_all=max_cost)
-        if grader_function is not None:
-            place_and_name(grader_function)
-    settings = LearnerSettings(
-        receipts=receipts,
-        pool=read_pool(pool),
-        judges=read_pool(judge),
-        versions=versions,
-        limits=limits,
-        encoder=encoder,
-        recipe=None if recipe is None else read_recipe(recipe),
-        rubric=RUBRIC if rubric is None else rubric.read_text(encoding="utf-8"),
-        form=judge_by,
-        pattern=pattern,
-        function=grader_function,
-        labelling=LabellingSettings(again=judge_twice),
-        least=least_labels,
-        anchors_every=anchors_every,
-        sources=opt.sources(encoder_folder),
-    )
-    _lower_priority()
-    share = _EACH_ROUND if follow else 1.0
-    while True:
-        found = learn_round(settings, share=share, progress=BarProgress(console=err))
-        _show(found, as_json=as_json)
-        if not follow:
-            return
-        time.sleep(pause)
+    with _terminable():
+        pause = _seconds(every)
+        with reading_words():
+            limits = PurseLimits(per_day=per_day, in_all=max_cost)
+            if grader_function is not None:
+                place_and_name(grader_function)
+        settings = LearnerSettings(
+            receipts=receipts,
+            pool=read_pool(pool),
+            judges=read_pool(judge),
+            versions=versions,
+            limits=limits,
+            encoder=encoder,
+            recipe=None if recipe is None else read_recipe(recipe),
+            rubric=RUBRIC if rubric is None else rubric.read_text(encoding="utf-8"),
+            form=judge_by,
+            pattern=pattern,
+            function=grader_function,
+            labelling=LabellingSettings(again=judge_twice),
+            least=least_labels,
+            anchors_every=anchors_every,
+            sources=opt.sources(encoder_folder),
+        )
+        _lower_priority()
+        share = _EACH_ROUND if follow else 1.0
+        while True:
+            found = learn_round(settings, share=share, progress=BarProgress(console=err))
+            _show(found, as_json=as_json)
+            if not follow:
+                return
+            time.sleep(pause)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """End by SIGTERM as by Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
