@@ -66,7 +66,6 @@ from .retention import purge as purge
 from .rows import (
     Feedback as Feedback,
     ReceiptColumn as ReceiptColumn,
-    as_kept as as_kept,
     prompt_of as prompt_of,
 )
 from .sample_labels import (
