@@ -198,7 +198,6 @@ def mix_change(
     seen: Float[NDArray[np.float64], "later summary"],
     *,
     names: tuple[str, ...],
-    settings: ChangeSettings | None = None,
 ) -> TargetChange | None:
     """Whether requests differ from earlier ones.
 
@@ -206,12 +205,11 @@ def mix_change(
         reference: Numbers that describe earlier requests, for example the predicted probabilities.
         seen: The same of later requests, in order of time.
         names: What each number is.
-        settings: How sure it must be.
 
     Returns:
         The first change; None where there is none.
     """
-    settings = settings or ChangeSettings()
+    settings = ChangeSettings()
     threshold = settings.threshold + math.log(2 * len(names))  # each number, in both directions
     half = 0.5 - settings.tolerance
     found = []
