@@ -8,14 +8,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
-from prefill_router.evaluation import DEFAULT_LAM
 from prefill_router.gateway import Receipt
 from prefill_router.gateway.receipts import export, labelled_samples, scored_receipts
 from prefill_router.learning.change_steps import (
@@ -36,6 +35,9 @@ from prefill_router.progress import Progress
 from prefill_router.router import EncoderSources, Router, VersionLineage, VersionRegistry
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool
+
+_USUAL_LAM: Final = 0.5
+"""The lam of routers without one of their own, as the gateway has it."""
 
 
 @final
@@ -149,7 +151,7 @@ def _choices(
     made = router.predict(wanted, stores=[states], progress=progress)
     path = router.policy.path(made.correctness, made.normalised_cost, targets=made.targets)
     points = router.record.chosen
-    return made, path.at(DEFAULT_LAM if points is None else points.worth)
+    return made, path.at(_USUAL_LAM if points is None else points.worth)
 
 
 def _default(

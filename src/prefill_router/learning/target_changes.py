@@ -181,12 +181,11 @@ def price_change(target: str, billed: Values, listed: Values) -> TargetChange | 
         total = np.cumsum(np.concatenate([[0], off]))
         run = np.flatnonzero(total[_PRICE_RUN:] - total[:-_PRICE_RUN] == _PRICE_RUN)
         if len(run):
-            last = int(run[0]) + _PRICE_RUN - 1
-            part = slice(last - _PRICE_RUN + 1, last + 1)
+            part = slice(run[0], run[0] + _PRICE_RUN)
             return TargetChange(
                 kind="price",
                 target=target,
-                seen=int(known[last]),
+                seen=int(known[part][-1]),
                 since=int(known[part][0]),
                 evidence={"answers": _PRICE_RUN, "times the list": float(np.median(ratios[part]))},
             )

@@ -13,6 +13,7 @@ from .explanation import (
     version_of as version_of,
 )
 from .labels import (
+    REVERSED as REVERSED,
     AnswerLabel as AnswerLabel,
     ChangeKind as ChangeKind,
     LearningRow as LearningRow,
@@ -69,6 +70,7 @@ from .rows import (
     prompt_of as prompt_of,
 )
 from .sample_labels import (
+    USER_ERROR as USER_ERROR,
     LabelledSample as LabelledSample,
     combined as combined,
     labelled_samples as labelled_samples,

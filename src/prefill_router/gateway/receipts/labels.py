@@ -17,6 +17,9 @@ from prefill_router.gateway.receipts.store import RECEIPTS, Statement, Store, op
 from prefill_router.gateway.samples import AnswerText, repeatable_body
 from prefill_router.targets import Endpoint
 
+REVERSED: Final = ":reversed"
+"""Ends the source of labels of pairs in the second order."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +164,11 @@ class AnswerLabel:
             raise DataError(f"the score is {self.score}; it must be in [0, 1]: 0 wrong, 1 right")
         if not 0 <= self.error < 0.5:
             raise DataError(f"the error is {self.error}; it must be in [0, 0.5)")
+
+    @property
+    def rater(self) -> str:
+        """The source, whichever the order of a pair was."""
+        return self.source.removesuffix(REVERSED)
 
 
 ChangeKind = Literal["quality", "price", "mix"]
