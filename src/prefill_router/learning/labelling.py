@@ -15,7 +15,6 @@ from prefill_router.errors import PrefillRouterError
 from prefill_router.gateway import Receipt
 from prefill_router.gateway.receipts import (
     AnswerLabel,
-    Feedback,
     RepeatedRequest,
     SampledRequest,
     SideAnswer,
@@ -148,10 +147,11 @@ class Labelling:
         labels = list(read_learning(self._url, AnswerLabel))
         given = sorted({label.id for label in labels})
         routed = {name: one.outcome.target for name, one in receipts_of(self._url, given).items()}
-        feedback: dict[tuple[str, str], Sequence[Feedback]] = {}
-        for part in _parts(given):
-            for name, scores in latest_feedback(self._url, part).items():
-                feedback[name, routed.get(name) or ""] = scores
+        feedback = {
+            (name, routed.get(name) or ""): scores
+            for part in _parts(given)
+            for name, scores in latest_feedback(self._url, part).items()
+        }
         return label_sources(labels, feedback)
 
     def _since(self, before: float) -> float:
@@ -174,12 +174,8 @@ class Labelling:
             self._purse.settle(entry, dollars, dollars, [answer])
 
     def _requests(self) -> dict[str, RepeatedRequest]:
-        found = {}
-        for sample in read_learning(self._url, SampledRequest):
-            request = RepeatedRequest(sample)
-            if sample.body and _is_readable(request):
-                found[sample.id] = request
-        return found
+        kept = (one for one in read_learning(self._url, SampledRequest) if one.body)
+        return {one.sample.id: one for one in map(RepeatedRequest, kept) if _is_readable(one)}
 
     def _routed(self, requests: Mapping[str, RepeatedRequest]) -> dict[str, Receipt]:
         """The receipts of requests that a target of the pool answered."""
