@@ -23,6 +23,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from benchmarks._asking import Seen, ask_many, request
 from benchmarks._system import machine
 from prefill_router import files
@@ -90,6 +92,36 @@ def make_router(folder: Path, upstream: int) -> tuple[Path, Path]:
     return folder / "router", folder / "pool.yaml"
 
 
+def begin(stack: ExitStack, folder: Path) -> tuple[int, Path, Path]:
+    """Start the server that answers at once; its port, a router, and its targets' pool file."""
+    server = stack.enter_context(process(sys.executable, "-m", "benchmarks._upstream", core=1))
+    upstream = int(server.stdout.readline() if server.stdout else 0)
+    return upstream, *make_router(folder, upstream)
+
+
+def serve(
+    stack: ExitStack, router: Path, pool: Path, *, name: str, settings: dict[str, Any]
+) -> tuple[int, int]:
+    """Start a gateway that keeps receipts in SQLite; its port and the id of its process."""
+    folder, port = pool.parent, free_port()
+    config = folder / f"{name}.yaml"
+    config.write_text(yaml.safe_dump({"logs": {"level": "warning"}, **settings}))
+    line = ("serve", router, "--pool", pool, "--port", port, "--config", config)
+    kept = ("--receipts", f"sqlite:///{folder}/{name}.sqlite")
+    run = stack.enter_context(process(COMMAND, *line, *kept, core=0))
+    await_port(port)
+    return port, run.pid
+
+
+def in_turns(asked: dict[str, tuple[int, bytes]], rounds: int, **how: Any) -> dict[str, list[Seen]]:
+    """Ask every port in turns, as `ask_many` does; the first round warms up."""
+    seen: dict[str, list[Seen]] = {name: [] for name in asked}
+    for _ in range(rounds + 1):
+        for name, (port, sent) in asked.items():
+            seen[name].append(asyncio.run(ask_many(port, sent, **how)))
+    return {name: each[1:] for name, each in seen.items()}
+
+
 def figures(seen: list[Seen]) -> dict[str, float]:
     """Of several rounds together: answers each second, and milliseconds of an answer."""
     every = sorted(s * 1e3 for one in seen for s in one.seconds)
@@ -109,14 +141,11 @@ def compare(
     found: dict[str, Any] = {}
     for shape in ("whole", "stream"):
         for load, every in (("full", 0.0), ("paced", CLIENTS / PACED)):
-            seen: dict[str, list[Seen]] = {name: [] for name in ports}
-            for turn in range(rounds + 1):  # the first warms up
-                for name, port in ports.items():
-                    sent = request(models[name], TEXT, stream=shape == "stream")
-                    asked = ask_many(port, sent, clients=CLIENTS, seconds=seconds, every=every)
-                    one = asyncio.run(asked)
-                    if turn:
-                        seen[name].append(one)
+            asked = {
+                name: (port, request(models[name], TEXT, stream=shape == "stream"))
+                for name, port in ports.items()
+            }
+            seen = in_turns(asked, rounds, clients=CLIENTS, seconds=seconds, every=every)
             found[f"{shape}, {load}"] = told = {n: figures(s) for n, s in seen.items()}
             print(f"{shape}, {load}: {told}", flush=True)
     return found
@@ -171,23 +200,17 @@ def main() -> None:
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
-        server = stack.enter_context(process(sys.executable, "-m", "benchmarks._upstream", core=1))
-        upstream = int(server.stdout.readline() if server.stdout else 0)
-        router, pool = make_router(folder, upstream)
-        bare, gateway = free_port(), free_port()
+        upstream, router, pool = begin(stack, folder)
+        bare = free_port()
         proxy = ("-m", "benchmarks._bare_proxy", upstream, bare)
         stack.enter_context(process(sys.executable, *proxy, core=0))
-        (folder / "gateway.yaml").write_text("logs: {level: warning}\n")
-        serve = ("serve", router, "--pool", pool, "--port", gateway)
-        kept = ("--config", folder / "gateway.yaml", "--receipts", f"sqlite:///{folder}/r.sqlite")
-        run = stack.enter_context(process(COMMAND, *serve, *kept, core=0))
+        gateway, pid = serve(stack, router, pool, name="gateway", settings={})
         await_port(bare)
-        await_port(gateway)
         os.sched_setaffinity(0, {1 % (os.cpu_count() or 1)})
         ports = {"direct": upstream, "bare": bare, "named": gateway, "auto": gateway}
         models = {"direct": "m", "bare": "m", "named": "target-0", "auto": "auto"}
         found = compare(ports, models, chosen.rounds, chosen.seconds)
-        streams = asyncio.run(open_streams(gateway, upstream, chosen.streams, run.pid))
+        streams = asyncio.run(open_streams(gateway, upstream, chosen.streams, pid))
     result = {"machine": machine(), "loads": found, **verdict(found, streams)}
     files.write_json(RESULTS / "gateway.json", result)
     print(files.as_json({k: result[k] for k in ("added", "streams")}))

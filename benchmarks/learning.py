@@ -12,23 +12,13 @@ import asyncio
 import os
 import sqlite3
 import statistics
-import sys
 import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from benchmarks._asking import Seen, ask_many, request
 from benchmarks._system import machine
-from benchmarks.gateway import (
-    COMMAND,
-    RESULTS,
-    TEXT,
-    await_port,
-    figures,
-    free_port,
-    make_router,
-    process,
-)
+from benchmarks.gateway import RESULTS, TEXT, begin, figures, serve
 from prefill_router import files
 
 SHARES = (0.0, 0.1, 1.0)
@@ -82,19 +72,11 @@ def main() -> None:
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
-        server = stack.enter_context(process(sys.executable, "-m", "benchmarks._upstream", core=1))
-        upstream = int(server.stdout.readline() if server.stdout else 0)
-        router, pool = make_router(folder, upstream)
-        ports = {share: free_port() for share in SHARES}
-        for share, port in ports.items():
-            config = folder / f"{share}.yaml"
-            learning = f"learning: {{share: {share}, keep_texts: true}}\n"
-            config.write_text(f"logs: {{level: warning}}\n{learning}")
-            serve = ("serve", router, "--pool", pool, "--port", port, "--config", config)
-            receipts = ("--receipts", f"sqlite:///{folder}/{share}.sqlite")
-            stack.enter_context(process(COMMAND, *serve, *receipts, core=0))
-        for port in ports.values():
-            await_port(port)
+        _, router, pool = begin(stack, folder)
+        ports = {}
+        for share in SHARES:
+            settings = {"learning": {"share": share, "keep_texts": True}}
+            ports[share], _ = serve(stack, router, pool, name=str(share), settings=settings)
         os.sched_setaffinity(0, {1 % (os.cpu_count() or 1)})
         loads = {
             name: compared(

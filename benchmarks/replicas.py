@@ -10,11 +10,9 @@ takes several times as long; the tenth percentile is the least disturbed.
 """
 
 import argparse
-import asyncio
 import json
 import os
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -23,18 +21,9 @@ from typing import Any
 
 import yaml
 
-from benchmarks._asking import Seen, ask_many
+from benchmarks._asking import Seen
 from benchmarks._system import machine
-from benchmarks.gateway import (
-    COMMAND,
-    RESULTS,
-    TEXT,
-    await_port,
-    figures,
-    free_port,
-    make_router,
-    process,
-)
+from benchmarks.gateway import RESULTS, TEXT, begin, figures, in_turns, serve
 from prefill_router import files
 from prefill_router.gateway.guard import digest
 from tests.gateway.receipts.postgres_server import postgres_server
@@ -84,13 +73,8 @@ def compare(
     for work, sent in WORK.items():
         for load in loads:
             clients, every = LOADS[load]
-            seen: dict[str, list[Seen]] = {name: [] for name in ports}
-            for turn in range(rounds + 1):  # the first warms up
-                for name, port in ports.items():
-                    asked = ask_many(port, sent, clients=clients, seconds=seconds, every=every)
-                    one = asyncio.run(asked)
-                    if turn:
-                        seen[name].append(one)
+            asked = {name: (port, sent) for name, port in ports.items()}
+            seen = in_turns(asked, rounds, clients=clients, seconds=seconds, every=every)
             told: dict[str, Any] = {name: figures(each) for name, each in seen.items()}
             medians = [
                 1e3 * (statistics.median(shared.seconds) - statistics.median(alone.seconds))
@@ -121,8 +105,7 @@ def main() -> None:
         ExitStack() as stack,
     ):
         folder = Path(temporary)
-        server = stack.enter_context(process(sys.executable, "-m", "benchmarks._upstream", core=1))
-        router, pool = make_router(folder, int(server.stdout.readline() if server.stdout else 0))
+        _, router, pool = begin(stack, folder)
         keys = [
             {"name": "free", "sha256": digest(SECRETS["free"])},
             {"name": "limited", "sha256": digest(SECRETS["limited"]), **LIMITS},
@@ -131,18 +114,11 @@ def main() -> None:
         ports = {}
         for name, shared in (("alone", {}), ("shared", {"url": database.url})):
             settings = {
-                "logs": {"level": "warning"},
                 "budgets": [{"dollars": 1000.0, "per": "day"}],
                 "keys": str(folder / "keys.yaml"),
                 "shared": shared,
             }
-            config = folder / f"{name}.yaml"
-            config.write_text(yaml.safe_dump(settings))
-            ports[name] = free_port()
-            serve = ("serve", router, "--pool", pool, "--port", ports[name], "--config", config)
-            kept = ("--receipts", f"sqlite:///{folder}/{name}.sqlite")
-            stack.enter_context(process(COMMAND, *serve, *kept, core=0))
-            await_port(ports[name])
+            ports[name], _ = serve(stack, router, pool, name=name, settings=settings)
         found = compare(ports, chosen.loads, chosen.rounds, chosen.seconds)
     added = {load: told["added_ms"] for load, told in found.items()}
     rounds = {"rounds": chosen.rounds, "seconds": chosen.seconds, "load": os.getloadavg()[0]}

@@ -28,6 +28,8 @@ from tests.harness.benchmarks import task_files
 from tests.harness.collection import runs as collecting
 from tests.harness.grading import graded_runs
 from tests.importers import samples
+from tests.importers.call_log_samples import litellm_rows, write_langfuse, write_openai_batch
+from tests.importers.truth import write_csv, write_jsonl, write_parquet
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ("answers", "states", "router")
@@ -52,33 +54,31 @@ def data(folder: Path) -> None:
         for t in ("small", "large")
     ]
     judged = [{**row, "correct": 1 + q % 5} for q, row in enumerate(rows)]
-    samples.write_csv(folder / "judged.csv", judged)
-    samples.write_csv(
-        folder / "sampled.csv", [{**row, "correct": n % 2} for n, row in enumerate(rows)]
-    )
+    write_csv(folder / "judged.csv", judged)
+    write_csv(folder / "sampled.csv", [{**row, "correct": n % 2} for n, row in enumerate(rows)])
     for run in ("first", "second"):
         write_dataset(make_routing_dataset(queries=5, seed=1), folder / run)
     log = [{"question": r["prompt"], "llm": r["target"], "score": 0.5} for r in rows]
-    samples.write_jsonl(folder / "log.jsonl", log)
+    write_jsonl(folder / "log.jsonl", log)
     wide = [
         {"prompt": f"{q}?", "small": 0, "large": 1, "small_usd": 0.1, "large_usd": 2.0}
         for q in range(9)
     ]
-    samples.write_parquet(folder / "scores.parquet", wide)
+    write_parquet(folder / "scores.parquet", wide)
     samples.write_tree(folder)
     samples.write_tar(folder)[0].rename(folder / "bench.tar.gz")
-    samples.write_csv(folder / "routerbench_0shot.csv", samples.routerbench_rows())
-    samples.write_csv(folder / "gsm8k_responses.csv", samples.routellm_rows())
-    samples.write_csv(folder / "train_v1.csv", samples.nvidia_rows()[:4])
-    samples.write_csv(folder / "test_v1.csv", samples.nvidia_rows()[4:])
+    write_csv(folder / "routerbench_0shot.csv", samples.routerbench_rows())
+    write_csv(folder / "gsm8k_responses.csv", samples.routellm_rows())
+    write_csv(folder / "train_v1.csv", samples.nvidia_rows()[:4])
+    write_csv(folder / "test_v1.csv", samples.nvidia_rows()[4:])
     for name in ("eval_results", "predictions"):
         (folder / name).mkdir()
     samples.write_mmlu_pro(folder / "eval_results", zipped=True)
     samples.write_routerarena(folder / "predictions")
-    for file in samples.write_openai_batch(folder)[:2]:
+    for file in write_openai_batch(folder)[:2]:
         file.rename(folder / {"in0": "requests.jsonl", "out0": "results.jsonl"}[file.stem])
     (folder / "export").mkdir()
-    samples.write_langfuse(folder / "export")
+    write_langfuse(folder / "export")
     price = {"input_token_price_per_million": 1, "output_token_price_per_million": 2}
     (folder / "cost.json").write_text(json.dumps({"org/alpha": price}))
 
@@ -91,8 +91,8 @@ def quickstart(folder: Path) -> None:
         for n in range(60)
         for k, name in enumerate(names)
     ]
-    samples.write_csv(folder / "answers.csv", rows)
-    (folder / "spend.json").write_text(json.dumps(samples.litellm_rows()))
+    write_csv(folder / "answers.csv", rows)
+    (folder / "spend.json").write_text(json.dumps(litellm_rows()))
 
 
 def tasks(folder: Path) -> None:

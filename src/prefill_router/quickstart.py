@@ -7,15 +7,13 @@ from typing import Any
 
 import polars as pl
 
-from prefill_router.activations import DEFAULT_POOLINGS, Site
 from prefill_router.data import RoutingDataset
-from prefill_router.encoders import candidate_layers, gives_own_vectors, load_encoder
 from prefill_router.errors import ConfigError
-from prefill_router.files import default_cache
-from prefill_router.fitting import FitConfig
+from prefill_router.features import Need
+from prefill_router.fitting import FitConfig, gather
 from prefill_router.importers import Columns, guess_source, import_dataset
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.router import Router, cached_states
+from prefill_router.router import Router
 from prefill_router.studies.search import Effort, fit_chosen
 
 
@@ -51,16 +49,9 @@ def fit(
     """
     shown = progress or SilentProgress()
     dataset = read_table(table, columns=columns, prices=prices)
-    network = load_encoder(encoder)
-    layers = candidate_layers(network.provenance.num_layers)
-    sites = [Site(layer, pooling) for layer in layers for pooling in DEFAULT_POOLINGS]
-    if gives_own_vectors(encoder):
-        sites = list(network.sites)
-    states = cached_states(
-        dataset, network, default_cache(), sites=sites, rounding="bfloat16", progress=shown
-    )
+    states = gather([Need(encoder)], dataset, (), progress=shown)
     fitted, _ = fit_chosen(
-        dataset, [states], effort=effort, config=FitConfig(seed=seed), progress=shown
+        dataset, states, effort=effort, config=FitConfig(seed=seed), progress=shown
     )
     return fitted.router
 

@@ -12,7 +12,8 @@ from prefill_router.router import Router
 from prefill_router.targets import read_pool
 from tests.commands import Done, malformed, run
 from tests.gateway.receipts.receipts_made import made_receipt, write
-from tests.importers.samples import litellm_rows, write_csv, write_jsonl
+from tests.importers.call_log_samples import litellm_rows
+from tests.importers.truth import write_csv, write_jsonl
 from tests.test_quickstart import rows
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ Run as a program, with the cluster's address and the store.
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from prefill_router.encoders import (
 )
 from prefill_router.engines import RayEngine
 from prefill_router.progress import BarProgress, Progress
+from tests.fakes.wrapped_encoder import WrappedEncoder
 
 SITES = [Site(layer, pooling) for layer in (1, 2) for pooling in ("last", "mean")]
 EVERYTHING = 1000
@@ -47,23 +48,12 @@ def allow(store: Path, count: int) -> None:
     allowed.rename(store.with_suffix(".allowed"))
 
 
-@dataclass(frozen=True)
-class GatedEncoder(Encoder):
+class GatedEncoder(WrappedEncoder):
     """Waits until a shard is allowed."""
 
-    store: Path
-    encoder: LatentEncoder = field(default_factory=lambda: LatentEncoder(8))
-
-    @property
-    def provenance(self) -> Provenance:
-        return self.encoder.provenance
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        return self.encoder.layers
-
-    def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
-        return self.encoder.tokenize(queries)
+    def __init__(self, store: Path) -> None:
+        super().__init__(LatentEncoder(8))
+        self.store = store
 
     def states(
         self,
@@ -74,7 +64,7 @@ class GatedEncoder(Encoder):
     ) -> Mapping[Site, States]:
         while shards(self.store) >= int(self.store.with_suffix(".allowed").read_text()):
             time.sleep(0.02)
-        return self.encoder.states(prompts, sites, progress=progress)
+        return super().states(prompts, sites, progress=progress)
 
 
 @dataclass(frozen=True)

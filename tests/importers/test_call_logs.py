@@ -10,7 +10,9 @@ import pytest
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.importers import FORMATS, Columns, import_dataset, recognised_format
 
-from .samples import SAMPLES, litellm_rows, long_rows, write_csv, write_jsonl
+from .call_log_samples import litellm_rows
+from .samples import SAMPLES, long_rows
+from .truth import write_csv, write_jsonl
 
 OWN = ("long", "wide")
 LIKE_OWN = ("routellm",)

@@ -10,7 +10,8 @@ from prefill_router.cli import app
 from prefill_router.data import read_dataset
 from prefill_router.errors import PrefillRouterError
 
-from .samples import SAMPLES, long_rows, wide_rows, write_csv
+from .samples import SAMPLES, long_rows, wide_rows
+from .truth import write_csv
 
 
 def run(*arguments: str | Path) -> Result:

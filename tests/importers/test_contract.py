@@ -9,7 +9,8 @@ from prefill_router.data import RoutingDataset, read_dataset, write_dataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import FORMATS, Columns, Imported, import_dataset
 
-from .samples import CELLS, COSTS, LABELS, PROMPTS, SAMPLES, Sample, tokens
+from .samples import SAMPLES, Sample
+from .truth import CELLS, COSTS, LABELS, PROMPTS, tokens
 
 
 @pytest.fixture(params=SAMPLES)

@@ -16,7 +16,6 @@ from prefill_router.errors import FormatError
 from prefill_router.importers import import_dataset, read_prices, sources
 
 from .samples import (
-    PROMPTS,
     mmlu_pro_item,
     nvidia_rows,
     result,
@@ -24,10 +23,10 @@ from .samples import (
     routellm_rows,
     routerarena_item,
     tar_of,
-    write_csv,
     write_mmlu_pro,
     write_tree,
 )
+from .truth import PROMPTS, write_csv
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from prefill_router.errors import ConfigError, FormatError
 from prefill_router.importers import Columns, Imported, Scale, import_dataset
 from tests.commands import refused, succeeded
 
-from .samples import write_csv, write_jsonl, write_parquet
+from .truth import write_csv, write_jsonl, write_parquet
 
 TARGETS = ("a", "b")
 

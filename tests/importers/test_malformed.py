@@ -13,7 +13,8 @@ from hypothesis import given, strategies as st
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import Columns, ImportReport, builder, import_dataset, tables, values
 
-from .samples import PROMPTS, routerbench_rows, write_csv, write_jsonl, write_parquet
+from .samples import routerbench_rows
+from .truth import PROMPTS, write_csv, write_jsonl, write_parquet
 
 GOOD = {"prompt": "p", "target": "a", "correct": 1}
 

@@ -8,7 +8,8 @@ import pytest
 from prefill_router.errors import ConfigError
 from prefill_router.importers import Columns, Scale, SourceGuess, guess_source, import_dataset
 
-from .samples import SAMPLES, write_csv, write_jsonl, write_parquet
+from .samples import SAMPLES
+from .truth import write_csv, write_jsonl, write_parquet
 
 QUESTIONS = [f"question {n}, and why?" for n in range(6)]
 MODELS = ("small", "large")

@@ -12,6 +12,7 @@ from prefill_router.errors import DataError
 from prefill_router.gateway.receipts import (
     AnswerLabel,
     Feedback,
+    LabelledSample,
     SideAnswer,
     SideQuestions,
     combined,
@@ -92,6 +93,18 @@ def test_labels_of_several_sources_are_combined() -> None:
     score, error = combined([(1.0, 0.1), (0.0, 0.3)])
     assert score == 1
     assert error == pytest.approx(0.1 * 0.7 / (0.1 * 0.7 + 0.9 * 0.3))
+
+
+def test_labels_in_both_orders_are_of_one_judge_whatever_its_name() -> None:
+    _, sample = sampled(0)
+    labels = [
+        label("d", "weak-1", f"judge:vendor/m:free{end}", 1, 0.1) for end in ("", ":reversed")
+    ]
+    drawn = SideQuestions(id="d", at=START, propensity={"weak-1": 1.0}, drawn=["weak-1"])
+    known = LabelledSample(sample=sample, questions=drawn, labels=labels)
+    assert known.sources("weak-1") == {"judge:vendor/m:free"}
+    _, error = known.label("weak-1", errors={"judge:vendor/m:free": 0.3}) or (0.0, 0.0)
+    assert error == pytest.approx(0.3**2 / (0.3**2 + 0.7**2))
 
 
 def test_the_newest_rows_are_the_test_part_and_no_prompt_is_in_two_parts() -> None:

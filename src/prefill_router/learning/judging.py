@@ -17,7 +17,7 @@ from typing import Final, Literal, final
 from prefill_router.client import PaidCall, Reply, Usage, cost_of, estimated_usage
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.receipts import AnswerLabel, RepeatedRequest
+from prefill_router.gateway.receipts import REVERSED, AnswerLabel, RepeatedRequest
 from prefill_router.harness import Task
 from prefill_router.harness.grading import (
     judge_prompt,
@@ -25,7 +25,6 @@ from prefill_router.harness.grading import (
     read_preference,
     read_verdict,
 )
-from prefill_router.learning.label_errors import REVERSED
 from prefill_router.learning.paid_questions import PaidQuestion
 from prefill_router.learning.purse import PurseEntry
 from prefill_router.targets import Pool, Target
@@ -210,7 +209,7 @@ def won_shares(
         AnswerLabel(
             id=name,
             target=routed[name],
-            source=given[0].source.removesuffix(REVERSED),
+            source=given[0].rater,
             at=at,
             score=1 - sum(one.score for one in given) / len(given),
             error=given[0].error,

@@ -14,14 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from prefill_router.data import CUT
-from prefill_router.gateway.receipts import AnswerLabel, Feedback
+from prefill_router.gateway.receipts import USER_ERROR, AnswerLabel, Feedback
 
-REVERSED: Final = ":reversed"
-"""Ends the source of labels of pairs in the second order."""
 UNKNOWN: Final = 0.05
 """The error of a judge of which nothing is known but its agreement with itself."""
-USERS: Final = 0.15
-"""The error of users' feedback before it was compared with verifiers."""
 BEHIND: Final = 20.0
 """So many comparisons weigh as much as what is assumed without them."""
 MOST: Final = 0.45
@@ -72,8 +68,7 @@ def label_sources(
     """
     by_source: dict[str, dict[_Cell, list[float]]] = defaultdict(lambda: defaultdict(list))
     for label in labels:
-        name = label.source.removesuffix(REVERSED)
-        by_source[name][label.id, label.target].append(label.score)
+        by_source[label.rater][label.id, label.target].append(label.score)
     for cell, given in feedback.items():
         scores = [one.score for one in given]
         if scores:
@@ -120,7 +115,7 @@ def _source(
             compared=len(pairs),
             contradicted=off,
             theirs=theirs,
-            assumed=USERS if name == "user" else UNKNOWN,
+            assumed=USER_ERROR if name == "user" else UNKNOWN,
         ),
     )
 

@@ -8,13 +8,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import final
 
 from prefill_router.errors import PrefillRouterError
 from prefill_router.gateway import Receipt
 from prefill_router.gateway.receipts import (
     AnswerLabel,
-    Feedback,
     RepeatedRequest,
     SampledRequest,
     SideAnswer,
@@ -65,6 +65,11 @@ class LabellingRound:
     spent: float
     sources: Mapping[str, LabelSource] = field(hash=False)
     notes: tuple[str, ...] = ()
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """The estimated error of each source."""
+        return {name: source.error for name, source in self.sources.items()}
 
 
 @final
@@ -142,10 +147,11 @@ class Labelling:
         labels = list(read_learning(self._url, AnswerLabel))
         given = sorted({label.id for label in labels})
         routed = {name: one.outcome.target for name, one in receipts_of(self._url, given).items()}
-        feedback: dict[tuple[str, str], Sequence[Feedback]] = {}
-        for part in _parts(given):
-            for name, scores in latest_feedback(self._url, part).items():
-                feedback[name, routed.get(name) or ""] = scores
+        feedback = {
+            (name, routed.get(name) or ""): scores
+            for part in _parts(given)
+            for name, scores in latest_feedback(self._url, part).items()
+        }
         return label_sources(labels, feedback)
 
     def _since(self, before: float) -> float:
@@ -168,12 +174,8 @@ class Labelling:
             self._purse.settle(entry, dollars, dollars, [answer])
 
     def _requests(self) -> dict[str, RepeatedRequest]:
-        found = {}
-        for sample in read_learning(self._url, SampledRequest):
-            request = RepeatedRequest(sample)
-            if sample.body and _is_readable(request):
-                found[sample.id] = request
-        return found
+        kept = (one for one in read_learning(self._url, SampledRequest) if one.body)
+        return {one.sample.id: one for one in map(RepeatedRequest, kept) if _is_readable(one)}
 
     def _routed(self, requests: Mapping[str, RepeatedRequest]) -> dict[str, Receipt]:
         """The receipts of requests that a target of the pool answered."""
@@ -221,9 +223,8 @@ class Labelling:
                 if target.name != routed[name].outcome.target:
                     questions.append(side_question(request, target, propensity, clock=self._clock))
         with progress.task("asking on the side", total=len(questions)) as advance:
-            left = max(
-                0.0, limit - judging * self._plan.ratio
-            )  # answers that can't be judged teach nothing
+            # answers that can't be judged teach nothing
+            left = max(0.0, limit - judging * self._plan.ratio)
             return ask(questions, self._pool, self._purse, limit=left, advance=advance)
 
     def _ask_again(
@@ -278,11 +279,12 @@ class Labelling:
             else:
                 questions += self._judgments(judged, told, is_known=(name, target) in known)
         write_learning(self._store, verified)
-        begun = {purpose: self._purse.begun(purpose) for purpose in _purposes(questions)}
+        entries = [one.entry for one in questions]
+        begun = {purpose: self._purse.begun(purpose) for purpose in {e.purpose for e in entries}}
         questions = [
             one
-            for one in questions
-            if (one.entry.id, one.entry.target) not in begun[one.entry.purpose]
+            for one, entry in zip(questions, entries, strict=True)
+            if (entry.id, entry.target) not in begun[entry.purpose]
         ]
         with progress.task("judging answers", total=len(questions)) as advance:
             ends = ask(questions, self._judges.pool, self._purse, limit=limit, advance=advance)
@@ -316,25 +318,18 @@ class Labelling:
         found = []
         for request, target, _ in self._drawn(requests):
             name, own = request.sample.id, request.sample.answer
-            is_own, given = (
-                target.name == routed[name].outcome.target,
-                side.get((name, target.name)),
-            )
-            text = own if is_own else None if given is None else given.answer
-            if text is not None:
-                reference = None if is_own else own
-                found.append(
-                    JudgedAnswer(request=request, target=target, answer=text, reference=reference)
-                )
-        for (name, kept), given in side.items():
+            judged = partial(JudgedAnswer, request=request, target=target)
+            if target.name == routed[name].outcome.target:
+                found.append(judged(answer=own))
+            elif (one := side.get((name, target.name))) and one.answer is not None:
+                found.append(judged(answer=one.answer, reference=own))
+        for (name, kept), one in side.items():
             again = AnchorQuestion.of(name, kept)
-            if again.number > 1 and name in requests and again.target in self._pool.names:
+            is_known = name in requests and again.target in self._pool.names
+            if again.number > 1 and is_known and one.answer is not None:
                 target = self._pool[again.target]
-                known = replace(target, name=kept, model=target.model or target.name)
-                if given.answer is not None:
-                    found.append(
-                        JudgedAnswer(request=requests[name], target=known, answer=given.answer)
-                    )
+                named = replace(target, name=kept, model=target.model or target.name)
+                found.append(JudgedAnswer(request=requests[name], target=named, answer=one.answer))
         return found
 
     def _drawn(
@@ -366,10 +361,6 @@ def receipts_of(url: str, ids: Sequence[str]) -> dict[str, Receipt]:
         for part in _parts(ids)
         for receipt in read_receipts(url, ids=part)
     }
-
-
-def _purposes(questions: Sequence[PaidQuestion]) -> set[str]:
-    return {one.entry.purpose for one in questions}
 
 
 def _is_readable(request: RepeatedRequest) -> bool:

@@ -6,7 +6,7 @@ charges in the database, states in the cache, versions in their registry.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,11 +17,11 @@ import numpy as np
 
 from prefill_router.activations import Activations
 from prefill_router.data import FRACTIONS, RoutingDataset, split_by_time
-from prefill_router.encoders import default_sites, load_encoder, recorded_name
 from prefill_router.errors import ConfigError, DataError, FitError
-from prefill_router.evaluation import Bootstrap, Estimate, Trial, mean_over
-from prefill_router.files import default_cache, writer_lock
-from prefill_router.fitting import FitConfig, Recipe, RouterFit, fit_router
+from prefill_router.evaluation import DEFAULT_LAM, Bootstrap, Estimate, Trial, mean_over
+from prefill_router.features import Need
+from prefill_router.files import writer_lock
+from prefill_router.fitting import FitConfig, Recipe, RouterFit, fit_router, gather
 from prefill_router.gateway.receipts import (
     DatasetExport,
     RecordedChange,
@@ -45,7 +45,7 @@ from prefill_router.learning.side_plan import LabellingSettings
 from prefill_router.learning.target_checks import TargetChecks
 from prefill_router.learning.verifiers import Verifiers
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.router import EncoderSources, Router, VersionRegistry, cached_states
+from prefill_router.router import EncoderSources, Router, VersionRegistry
 from prefill_router.studies.search import fit_chosen
 from prefill_router.targets import Pool
 
@@ -204,7 +204,7 @@ def learn(
             receipts=settings.receipts,
             pool=checks.pool,
             registry=registry,
-            errors={name: source.error for name, source in done.sources.items()},
+            errors=done.errors,
             states=partial(_states, settings, progress=shown),
             sources=settings.sources,
             since=checks.since,
@@ -217,26 +217,16 @@ def learn(
 @contextmanager
 def _alone(settings: LearnerSettings, registry: VersionRegistry) -> Iterator[None]:
     """Refuse a second learner on the same database or versions, where these are files here."""
-    file, place = file_of(settings.receipts), registry.place
-    paths = [path for path in (file, place) if isinstance(path, Path)]
-    if not paths:
+    with ExitStack() as locks:
+        for place in (file_of(settings.receipts), registry.place):
+            if isinstance(place, Path):
+                path = place.absolute()
+                lock = writer_lock(path.parent, f"{path.name}.learner", wait=False)
+                if not locks.enter_context(lock):
+                    raise ConfigError(
+                        f"another learner works on {path}; wait for its end, or stop it"
+                    )
         yield
-        return
-    first, *more = (path.absolute() for path in paths)
-    with writer_lock(first.parent, f"{first.name}.learner", wait=False) as is_free:
-        if not is_free:
-            raise _second(first)
-        if not more:
-            yield
-            return
-        with writer_lock(more[0].parent, f"{more[0].name}.learner", wait=False) as is_free_too:
-            if not is_free_too:
-                raise _second(more[0])
-            yield
-
-
-def _second(path: Path) -> ConfigError:
-    return ConfigError(f"another learner works on {path}; wait for its end, or stop it")
 
 
 def _fitted(
@@ -246,13 +236,12 @@ def _fitted(
     checks: TargetChecks,
     shown: Progress,
 ) -> LearningRound:
-    errors = {name: source.error for name, source in done.sources.items()}
     try:
         found = export(
             current_scores(scored_receipts(settings.receipts), checks.since),
             pool=checks.pool,
             samples=current_samples(labelled_samples(settings.receipts), checks.since),
-            errors=errors,
+            errors=done.errors,
         )
     except DataError as error:
         return LearningRound(labelling=done, note=str(error))
@@ -341,21 +330,9 @@ def _states(
     settings: LearnerSettings, dataset: RoutingDataset, *, progress: Progress
 ) -> Activations:
     """The states of a dataset, from the cache as far as it has them."""
-    sources = settings.sources
-    loaded = {encoder.provenance.encoder: encoder for encoder in sources.loaded}
-    encoder = loaded.get(recorded_name(settings.encoder)) or load_encoder(
-        sources.place_of(settings.encoder) or settings.encoder,
-        device=sources.device,
-        trust_remote_code=sources.trust_remote_code,
-    )
-    return cached_states(
-        dataset,
-        encoder,
-        settings.cache or default_cache(),
-        sites=default_sites(encoder.provenance),
-        rounding="bfloat16",
-        progress=progress,
-    )
+    need, sources, cache = Need(settings.encoder), settings.sources, settings.cache
+    (states,) = gather([need], dataset, (), sources=sources, cache=cache, progress=progress)
+    return states
 
 
 def gain_over(
@@ -381,7 +358,7 @@ def gain_over(
         predictions = router.predict(test, stores=states, progress=progress)
         trial = Trial.join(predictions, test, policy=router.policy)
         points = router.record.chosen
-        choice = trial.path.at(0.5 if points is None else points.worth)
+        choice = trial.path.at(DEFAULT_LAM if points is None else points.worth)
         chosen.append((trial, choice))
     (new, mine), (old, theirs) = chosen
     drawn = Bootstrap(len(test), _RESAMPLES, 0, len(test))

@@ -6,7 +6,7 @@ The same engine asks targets on the side and judges about answers.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, final
 
@@ -85,30 +85,12 @@ def _side_answer(
 ) -> Sequence[SideAnswer]:
     """The row of a side question; none where it may be asked again."""
     outcome, cost = call.outcome, call.bill.charged
-    if isinstance(outcome, Reply):
-        usage = outcome.usage
-        row = SideAnswer(
-            id=decision,
-            target=target,
-            at=clock(),
-            propensity=propensity,
-            answer=outcome.text,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cost=cost,
-        )
-        return (row,)
-    if outcome.failure not in PERMANENT:
-        return ()
-    failed = SideAnswer(
-        id=decision,
-        target=target,
-        at=clock(),
-        propensity=propensity,
-        failure=outcome.failure,
-        cost=cost,
-    )
-    return (failed,)
+    row = SideAnswer(id=decision, target=target, at=clock(), propensity=propensity, cost=cost)
+    if isinstance(outcome, UpstreamError):
+        failed = outcome.failure in PERMANENT
+        return (replace(row, failure=outcome.failure),) if failed else ()
+    given, written = outcome.usage.input_tokens, outcome.usage.output_tokens
+    return (replace(row, answer=outcome.text, input_tokens=given, output_tokens=written),)
 
 
 def ask(

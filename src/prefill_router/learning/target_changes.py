@@ -181,12 +181,11 @@ def price_change(target: str, billed: Values, listed: Values) -> TargetChange | 
         total = np.cumsum(np.concatenate([[0], off]))
         run = np.flatnonzero(total[_PRICE_RUN:] - total[:-_PRICE_RUN] == _PRICE_RUN)
         if len(run):
-            last = int(run[0]) + _PRICE_RUN - 1
-            part = slice(last - _PRICE_RUN + 1, last + 1)
+            part = slice(run[0], run[0] + _PRICE_RUN)
             return TargetChange(
                 kind="price",
                 target=target,
-                seen=int(known[last]),
+                seen=int(known[part][-1]),
                 since=int(known[part][0]),
                 evidence={"answers": _PRICE_RUN, "times the list": float(np.median(ratios[part]))},
             )
@@ -198,7 +197,6 @@ def mix_change(
     seen: Float[NDArray[np.float64], "later summary"],
     *,
     names: tuple[str, ...],
-    settings: ChangeSettings | None = None,
 ) -> TargetChange | None:
     """Whether requests differ from earlier ones.
 
@@ -206,12 +204,11 @@ def mix_change(
         reference: Numbers that describe earlier requests, for example the predicted probabilities.
         seen: The same of later requests, in order of time.
         names: What each number is.
-        settings: How sure it must be.
 
     Returns:
         The first change; None where there is none.
     """
-    settings = settings or ChangeSettings()
+    settings = ChangeSettings()
     threshold = settings.threshold + math.log(2 * len(names))  # each number, in both directions
     half = 0.5 - settings.tolerance
     found = []

@@ -139,8 +139,7 @@ class TargetChecks:
     @property
     def pool(self) -> Pool:
         """The targets at the prices that their providers charge."""
-        times = {name: self._times(name) for name in self._listed.names}
-        targets = tuple(_times_price(target, times[target.name]) for target in self._listed)
+        targets = tuple(_times_price(one, self._times(one.name)) for one in self._listed)
         return replace(self._listed, targets=targets)
 
     @property
@@ -304,6 +303,6 @@ def _prices(target: Target) -> list[float | None]:
 
 
 def _times_price(target: Target, times: float) -> Target:
-    known = {name: getattr(target, name) for name in PRICES}
-    prices: dict[str, Any] = {n: price * times for n, price in known.items() if price is not None}
+    known = zip(PRICES, _prices(target), strict=True)
+    prices: dict[str, Any] = {name: price * times for name, price in known if price is not None}
     return replace(target, **prices)

@@ -37,6 +37,8 @@ Stage = Literal["shadow", "share"]
 Actor = Literal["learner", "operator"]
 Event = Literal["added", "shadow", "share", "promoted", "withdrawn", "rolled back"]
 
+Evidence = Mapping[str, Any]
+"""The numbers that a step rests on."""
 _Change = tuple[dict[str, Any], str | None]
 """The fields of the state that change, and the version that the step is about."""
 
@@ -200,14 +202,13 @@ class VersionRegistry:
                     f"{self._state}/{_FILE} isn't what was written; restore it from a backup"
                 ) from None
 
-    def add(self, router: "Router", lineage: Mapping[str, Any], *, by: Actor = "learner") -> str:
+    def add(self, router: "Router", lineage: Mapping[str, Any]) -> str:
         """Keep a router as the next version, which doesn't serve yet; returns its name.
 
         Args:
             router: The router.
             lineage: The fields of `VersionLineage` but `name`, `created`, `fingerprint` and
                 `parent`.
-            by: Who adds it.
 
         Raises:
             StoreError: Another process changed the versions meanwhile.
@@ -225,7 +226,7 @@ class VersionRegistry:
             )
             return {"versions": (*state.versions, version)}, name
 
-        return self._changed(added, "added", by=by).versions[-1].name
+        return self._changed(added, "added").versions[-1].name
 
     def shadow(self, name: str, *, by: Actor = "learner") -> VersionState:
         """Make a version the candidate, in place of any other; it decides nothing yet."""
@@ -234,7 +235,7 @@ class VersionRegistry:
         )
 
     def widen(
-        self, share: float, *, evidence: Mapping[str, Any] | None = None, by: Actor = "learner"
+        self, share: float, *, evidence: Evidence | None = None, by: Actor = "learner"
     ) -> VersionState:
         """Let the candidate decide on a share of the conversations.
 
@@ -243,75 +244,59 @@ class VersionRegistry:
         """
         if not 0 < share < 1:
             raise ConfigError(f"the share is {share:g}; it must be above 0 and below 1")
-
-        def widened(state: VersionState) -> _Change:
-            name = _proposed(state)
-            return _candidate(name, "share", share), name
-
-        return self._changed(widened, "share", evidence=evidence, by=by)
+        return self._changed(
+            lambda state: (_candidate(_proposed(state), "share", share), state.candidate),
+            "share",
+            evidence,
+            by,
+        )
 
     def promote(
-        self,
-        name: str | None = None,
-        *,
-        evidence: Mapping[str, Any] | None = None,
-        by: Actor = "learner",
+        self, name: str | None = None, *, evidence: Evidence | None = None, by: Actor = "learner"
     ) -> VersionState:
         """Let a version, by default the candidate, serve all requests.
 
         Raises:
             ConfigError: There is no such version, or no candidate.
         """
+        return self._changed(
+            lambda state: _serves(_proposed(state) if name is None else state[name].name),
+            "promoted",
+            evidence,
+            by,
+        )
 
-        def promoted(state: VersionState) -> _Change:
-            chosen = _proposed(state) if name is None else state[name].name
-            return {"current": chosen, **_candidate(None)}, chosen
-
-        return self._changed(promoted, "promoted", evidence=evidence, by=by)
-
-    def withdraw(
-        self, *, evidence: Mapping[str, Any] | None = None, by: Actor = "learner"
-    ) -> VersionState:
+    def withdraw(self, *, evidence: Evidence | None = None) -> VersionState:
         """Give the candidate up; what serves goes on.
 
         Raises:
             ConfigError: There is no candidate.
         """
         return self._changed(
-            lambda state: (_candidate(None), _proposed(state)),
-            "withdrawn",
-            evidence=evidence,
-            by=by,
+            lambda state: (_candidate(None), _proposed(state)), "withdrawn", evidence
         )
 
     def roll_back(
-        self,
-        name: str | None = None,
-        *,
-        evidence: Mapping[str, Any] | None = None,
-        by: Actor = "operator",
+        self, name: str | None = None, *, evidence: Evidence | None = None, by: Actor = "operator"
     ) -> VersionState:
         """Let what served before serve again, or the version that is named; drop any candidate.
 
         Raises:
             ConfigError: There is no such version, or none serves.
         """
-
-        def rolled_back(state: VersionState) -> _Change:
-            if name is None and state.current is None:
-                raise ConfigError("no version serves, so there is nothing to go back from")
-            chosen = state.before if name is None else state[name].name
-            return {"current": chosen, **_candidate(None)}, chosen
-
-        return self._changed(rolled_back, "rolled back", evidence=evidence, by=by)
+        return self._changed(
+            lambda state: _serves(_served_before(state) if name is None else state[name].name),
+            "rolled back",
+            evidence,
+            by,
+        )
 
     def _changed(
         self,
         change: Callable[[VersionState], _Change],
         event: Event,
-        *,
-        evidence: Mapping[str, Any] | None = None,
-        by: Actor,
+        evidence: Evidence | None = None,
+        by: Actor = "learner",
     ) -> VersionState:
         """Change the state in one step, and record it."""
         place = self.place
@@ -336,10 +321,20 @@ def _candidate(name: str | None, stage: Stage | None = None, share: float = 0.0)
     return {"candidate": name, "stage": stage, "share": share}
 
 
+def _serves(name: str | None) -> _Change:
+    return {"current": name, **_candidate(None)}, name
+
+
 def _proposed(state: VersionState) -> str:
     if state.candidate is None:
         raise ConfigError("there is no candidate; name a version")
     return state.candidate
+
+
+def _served_before(state: VersionState) -> str | None:
+    if state.current is None:
+        raise ConfigError("no version serves, so there is nothing to go back from")
+    return state.before
 
 
 def _now() -> str:

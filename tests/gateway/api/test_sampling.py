@@ -57,11 +57,10 @@ def ask(
 
 def kept(gateway: Served, reply: Reply) -> SampledRequest | None:
     """What was kept of a request; it is written before anything that ended later."""
-    name = reply.own("decision-id") or ""
     later = Feedback(id="later", score=1, at=time.time())
     assert gateway.wait_for(gateway.gateway.writer.keep(later))
-    found = list(read_learning(gateway.gateway.receipts_url, SampledRequest, ids=[name]))
-    return found[0] if found else None
+    found = read_learning(gateway.gateway.receipts_url, SampledRequest)
+    return next((one for one in found if one.id == reply.own("decision-id")), None)
 
 
 def test_a_request_is_kept_with_its_answer_and_without_its_preferences(

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prefill_router.activations import POOLINGS, Pooling, Provenance, Site
-from prefill_router.data import Query, split
-from prefill_router.encoders.base import Encoder, States, TokenizedPrompt
+from prefill_router.activations import POOLINGS, Pooling, Site
+from prefill_router.data import split
+from prefill_router.encoders.base import States, TokenizedPrompt
 from prefill_router.encoders.prefix_encoder import PrefixCachingEncoder
 from prefill_router.errors import StoreError, UpstreamError
 from prefill_router.fitting import fit_router
@@ -22,26 +22,16 @@ from prefill_router.gateway.forecast.encoder_program import (
 from prefill_router.progress import Progress
 from prefill_router.router import EncoderSources, Forecast, Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
+from tests.fakes.wrapped_encoder import WrappedEncoder
 from tests.gateway.forecast.routers import QUICK, probabilities, save_causal_encoder, saved_router
 
 
-class Choking(Encoder):
+class Choking(WrappedEncoder):
     """The fake encoder, but that some words make it fail."""
 
     def __init__(self) -> None:
-        self.inner = FakeEncoder()
+        super().__init__(FakeEncoder())
         self.read: list[int] = []
-
-    @property
-    def provenance(self) -> Provenance:
-        return self.inner.provenance
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        return self.inner.layers
-
-    def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
-        return self.inner.tokenize(queries)
 
     def states(
         self,
@@ -59,7 +49,7 @@ class Choking(Encoder):
                 raise StoreError("not finite")
             if "unplugged" in text:
                 raise UpstreamError("nobody there", failure="connect")
-        return self.inner.states(prompts, sites, progress=progress)
+        return super().states(prompts, sites, progress=progress)
 
 
 @pytest.fixture(scope="module")

@@ -40,9 +40,8 @@ def test_rows_are_read_as_written_once_each_over_any_number_of_pages(tmp_path: P
     assert sorted(a.target for a in read_learning(url, SideAnswer)) == sorted(
         a.target for a in ANSWERS
     )
-    assert list(read_learning(url, AnswerLabel, ids=["pr_1"])) == [LABEL]
+    assert list(read_learning(url, AnswerLabel, since=12.0)) == [LABEL]
     assert list(read_learning(url, AnswerLabel, since=12.5)) == []
-    assert list(read_learning(url, AnswerLabel, ids=[])) == []
 
 
 def test_a_database_without_these_tables_has_no_rows_and_can_get_them(tmp_path: Path) -> None:

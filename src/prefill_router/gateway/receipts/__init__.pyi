@@ -13,6 +13,7 @@ from .explanation import (
     version_of as version_of,
 )
 from .labels import (
+    REVERSED as REVERSED,
     AnswerLabel as AnswerLabel,
     ChangeKind as ChangeKind,
     LearningRow as LearningRow,
@@ -66,10 +67,10 @@ from .retention import purge as purge
 from .rows import (
     Feedback as Feedback,
     ReceiptColumn as ReceiptColumn,
-    as_kept as as_kept,
     prompt_of as prompt_of,
 )
 from .sample_labels import (
+    USER_ERROR as USER_ERROR,
     LabelledSample as LabelledSample,
     combined as combined,
     labelled_samples as labelled_samples,

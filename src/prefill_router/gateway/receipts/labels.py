@@ -7,6 +7,7 @@ changed; only `purge` and the retention period delete any. Recorded changes have
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, TypeVar, final
 
 from prefill_router.errors import CorruptError, DataError
@@ -15,6 +16,9 @@ from prefill_router.gateway.receipts.rows import ReceiptColumn, Row
 from prefill_router.gateway.receipts.store import RECEIPTS, Statement, Store, open_store
 from prefill_router.gateway.samples import AnswerText, repeatable_body
 from prefill_router.targets import Endpoint
+
+REVERSED: Final = ":reversed"
+"""Ends the source of labels of pairs in the second order."""
 
 
 @final
@@ -161,6 +165,11 @@ class AnswerLabel:
         if not 0 <= self.error < 0.5:
             raise DataError(f"the error is {self.error}; it must be in [0, 0.5)")
 
+    @property
+    def rater(self) -> str:
+        """The source, whichever the order of a pair was."""
+        return self.source.removesuffix(REVERSED)
+
 
 ChangeKind = Literal["quality", "price", "mix"]
 
@@ -191,50 +200,25 @@ class RecordedChange:
 
 LearningRow = SampledRequest | SideQuestions | SideAnswer | AnswerLabel | RecordedChange
 _Kind = TypeVar("_Kind", bound=LearningRow)
-_Column = ReceiptColumn
+_text, _real = partial(ReceiptColumn, kind="text"), partial(ReceiptColumn, kind="real")
+_json = partial(ReceiptColumn, kind="text", form="json")
+_count = partial(ReceiptColumn, kind="integer", optional=True)
+_ID, _AT, _TARGET = _text("id"), _real("at"), _text("target")
 LEARNING_COLUMNS: Final[Mapping[type, tuple[ReceiptColumn, ...]]] = {
-    SampledRequest: (
-        _Column("id", "text"),
-        _Column("at", "real"),
-        _Column("share", "real"),
-        _Column("endpoint", "text"),
-        _Column("body", "text", form="json"),
-        _Column("answer", "text", form="json"),
-    ),
-    SideQuestions: (
-        _Column("id", "text"),
-        _Column("at", "real"),
-        _Column("propensity", "text", form="json"),
-        _Column("drawn", "text", form="json"),
-    ),
+    SampledRequest: (_ID, _AT, _real("share"), _text("endpoint"), _json("body"), _json("answer")),
+    SideQuestions: (_ID, _AT, _json("propensity"), _json("drawn")),
     SideAnswer: (
-        _Column("id", "text"),
-        _Column("target", "text"),
-        _Column("at", "real"),
-        _Column("propensity", "real"),
-        _Column("answer", "text", form="json", optional=True),
-        _Column("failure", "text"),
-        _Column("input_tokens", "integer", optional=True),
-        _Column("output_tokens", "integer", optional=True),
-        _Column("cost", "real", optional=True),
+        *(_ID, _TARGET, _AT, _real("propensity"), _json("answer", optional=True)),
+        *(_text("failure"), _count("input_tokens"), _count("output_tokens")),
+        _real("cost", optional=True),
     ),
     AnswerLabel: (
-        _Column("id", "text"),
-        _Column("target", "text"),
-        _Column("source", "text"),
-        _Column("at", "real"),
-        _Column("score", "real"),
-        _Column("error", "real"),
-        _Column("cost", "real"),
+        *(_ID, _TARGET, _text("source"), _AT),
+        *(_real("score"), _real("error"), _real("cost")),
     ),
     RecordedChange: (
-        _Column("id", "text"),
-        _Column("target", "text"),
-        _Column("kind", "text"),
-        _Column("at", "real"),
-        _Column("since", "real"),
-        _Column("seen", "real"),
-        _Column("evidence", "text", form="json"),
+        *(_ID, _TARGET, _text("kind"), _AT),
+        *(_real("since"), _real("seen"), _json("evidence")),
     ),
 }
 """The columns of each table, in order; their fields have the same names."""
@@ -320,24 +304,19 @@ def _insertion(kind: type[LearningRow], source: str) -> str:
     return f"INSERT INTO {TABLE_OF[kind]} ({names}) {source} {known}"
 
 
-def read_learning(
-    url: str, kind: type[_Kind], *, since: float | None = None, ids: Sequence[str] | None = None
-) -> Iterator[_Kind]:
+def read_learning(url: str, kind: type[_Kind], *, since: float | None = None) -> Iterator[_Kind]:
     """Read a table's rows in order of time; none where the table hasn't been made.
 
     Args:
         url: See `open_store`.
         kind: What to read.
         since: Only rows from this time on, in seconds since 1970.
-        ids: Only of these decisions; at most a few hundred.
 
     Raises:
         StoreError: The database can't be read, or has no receipts.
         CorruptError: A row is damaged.
     """
     given: Conditions = [] if since is None else [("at >= ?", [since])]
-    if ids is not None:
-        given.append((f"id IN ({', '.join('?' * len(ids)) or 'NULL'})", list(ids)))
     columns, table = LEARNING_COLUMNS[kind], TABLE_OF[kind]
     order = list(dict.fromkeys(["at", *IDENTITY_OF[kind]]))
     with closing(open_store(url, create=False)) as store:

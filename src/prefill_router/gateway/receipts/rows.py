@@ -290,10 +290,3 @@ class Feedback:
 def prompt_of(kept: str | list[dict[str, str]]) -> Prompt:
     """The prompt of a receipt."""
     return kept if isinstance(kept, str) else tuple(Message(t["role"], t["content"]) for t in kept)
-
-
-def as_kept(prompt: Prompt) -> str | list[dict[str, str]]:
-    """A prompt as a receipt keeps it."""
-    if isinstance(prompt, str):
-        return prompt
-    return [{"role": turn.role, "content": turn.content} for turn in prompt]

@@ -58,19 +58,14 @@ class LabelledSample:
             return None
         told = errors or {}
         latest = {one.source: one for one in self.labels if one.target == target}
-        found = [(one.score, told.get(_source(one), one.error)) for one in latest.values()]
+        found = [(one.score, told.get(one.rater, one.error)) for one in latest.values()]
         found += [(one.score, told.get("user", USER_ERROR)) for one in feedback]
         return combined(found) if found else None
 
     def sources(self, target: str, feedback: Sequence[Feedback] = ()) -> set[str]:
         """The sources of a target's labels."""
-        named = {_source(one) for one in self.labels if one.target == target}
+        named = {one.rater for one in self.labels if one.target == target}
         return named | ({"user"} if feedback else set())
-
-
-def _source(label: AnswerLabel) -> str:
-    """The source, whichever the order of a pair was."""
-    return ":".join(label.source.split(":")[:2])
 
 
 def combined(labels: Sequence[tuple[float, float]]) -> tuple[float, float]:
