@@ -28,6 +28,7 @@ from prefill_router.learning import (
     Verifiers,
 )
 from prefill_router.learning.judging import Form
+from prefill_router.learning.label_errors import UNKNOWN
 from prefill_router.learning.question_choice import chance
 from prefill_router.progress import SilentProgress
 from tests.fakes.answering_server import answering
@@ -153,6 +154,7 @@ def test_verifiers_refute_and_the_judge_does_the_rest(tmp_path: Path) -> None:
     assert {(one.score, one.error, one.cost) for one in verified} == {(1.0, 0.0, 0.0)}
     judged = [one for one in labels if one.source == "judge:judge-1"]
     assert len(judged) == sum(body["model"] == "judge-1" for body in seen) == 40 - len(verified)
+    assert {one.error for one in judged} == {UNKNOWN}  # nothing was known of this judge
 
 
 def test_pairs_are_judged_in_both_orders_and_label_the_clients_answer(tmp_path: Path) -> None:
