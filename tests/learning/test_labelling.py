@@ -98,6 +98,13 @@ def test_the_purse_is_never_exceeded_over_many_rounds(tmp_path: Path, dollars: f
     assert sum(charged) == pytest.approx(spent(url), abs=1e-9)
 
 
+def test_requests_wait_for_dollars_where_none_are_left(tmp_path: Path) -> None:
+    url = write_traffic(tmp_path, 5)
+    with answering(answer) as (base_url, _):
+        assert labelled(url, base_url, dollars=0).requests == 0
+        assert labelled(url, base_url).answers == {"answered": 5}
+
+
 def test_what_is_judged_already_leaves_the_purse_to_new_requests(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 100)
     with answering(answer) as (base_url, _):
