@@ -1,15 +1,16 @@
 """A candidate is tried on labelled traffic that came after it was fitted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset
-from prefill_router.fitting import FitConfig, fit_router, recipe_from_dict
+from prefill_router.fitting import FitConfig, add_target, fit_router, recipe_from_dict
 from prefill_router.gateway.receipts import (
     AnswerLabel,
     SideQuestions,
@@ -22,7 +23,8 @@ from prefill_router.gateway.receipts import (
 from prefill_router.gateway.receipts.rows import to_row
 from prefill_router.learning import CandidateTrial
 from prefill_router.progress import SilentProgress
-from prefill_router.router import EncoderSources, VersionRegistry
+from prefill_router.router import EncoderSources, Router, VersionRegistry
+from prefill_router.targets import Pool
 from prefill_router.testing import FakeEncoder
 from tests.learning.traffic import SKILL, START, is_right, pools, sampled
 
@@ -109,6 +111,32 @@ def test_it_waits_for_later_labels_then_gets_a_share_where_cheaper_ones_do(
     again = trial.step(SilentProgress())
     assert again is not None
     assert not again.is_taken
+
+
+def test_one_is_tried_against_a_version_with_other_targets(trial: CandidateTrial) -> None:
+    registry, url = trial.registry, trial.receipts
+    candidate = registry.state().versions[0].name
+    router = Router.load(registry.router(candidate), sources=trial.sources)
+    data = export(
+        scored_receipts(url), pool=trial.pool, samples=labelled_samples(url), errors={}
+    ).dataset
+    new = Pool((replace(trial.pool["weak-1"], name="third"),), providers=trial.pool.providers)
+
+    def ask(names: Sequence[str]) -> RoutingDataset:
+        queries = data.select(list(names)).queries
+        return RoutingDataset.of(queries, new, np.zeros((len(names), 1)))
+
+    wider = add_target(router, new, data, ask, labels=20, stores=[states(data)]).router
+    registry.promote(registry.add(wider, {}))
+    registry.shadow(candidate)
+    write(url, range(400, 500))
+    alone = trial.step(SilentProgress())
+    assert alone is not None
+    assert alone.decision.why == "the pool lacks targets of 0002: third"
+    pool = replace(trial.pool, targets=(*trial.pool.targets, *new))
+    step = replace(trial, pool=pool).step(SilentProgress())
+    assert step is not None
+    assert step.decision.evidence["requests"] == 100
 
 
 def test_one_that_saves_at_the_cost_of_quality_is_withdrawn(trial: CandidateTrial) -> None:
