@@ -16,6 +16,8 @@ from prefill_router.gateway.receipts import (
     SideAnswer,
     SideQuestions,
     open_learning,
+    purge,
+    read_costs,
     read_learning,
 )
 from prefill_router.learning import (
@@ -32,7 +34,7 @@ from prefill_router.learning.label_errors import UNKNOWN
 from prefill_router.learning.question_choice import chance
 from prefill_router.progress import SilentProgress
 from tests.fakes.answering_server import answering
-from tests.learning.traffic import answer, pools, write_traffic
+from tests.learning.traffic import START, answer, pools, write_traffic
 
 pytestmark = pytest.mark.slow
 
@@ -113,6 +115,20 @@ def test_what_is_judged_already_leaves_the_purse_to_new_requests(tmp_path: Path)
         found = labelled(url, base_url, dollars=spent(url) + 0.01)
     assert found.requests == 10
     assert found.answers == {"answered": 10}
+
+
+def test_savings_deduct_all_that_was_spent_whatever_it_brought_and_was_purged(
+    tmp_path: Path,
+) -> None:
+    url = write_traffic(tmp_path, 10)
+    with answering(lambda m, p: "hm" if m == "judge-1" else answer(m, p)) as (base_url, _):
+        labelled(url, base_url)
+    assert not list(read_learning(url, AnswerLabel))  # no verdict could be read
+    costs = {one.kind: one.dollars for one in read_costs(url)}
+    assert min(costs["judges"] or 0, costs["side answers"] or 0) > 0
+    purge(url, before=START + 1e6)
+    assert {one.kind: one.dollars for one in read_costs(url)} == costs
+    assert sum(dollars or 0 for dollars in costs.values()) == pytest.approx(spent(url))
 
 
 def test_a_killed_learner_pays_once_and_asks_nothing_again(tmp_path: Path) -> None:

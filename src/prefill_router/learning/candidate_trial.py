@@ -164,12 +164,14 @@ def _with_others(
     """Predictions with those for further targets of another router, and its choices in them."""
     more = [k for k, name in enumerate(theirs.targets) if name not in made.targets]
     names = (*made.targets, *(theirs.targets[k] for k in more))
-    tables = {
-        name: np.hstack([getattr(made, name), getattr(theirs, name)[:, more]])
-        for name in ("correctness", "estimated_cost")
-    }
     columns = np.array([names.index(name) for name in theirs.targets], dtype=np.int64)
-    return replace(made, targets=names, **tables), columns[chosen]
+    both = replace(
+        made,
+        targets=names,
+        correctness=np.hstack([made.correctness, theirs.correctness[:, more]]),
+        estimated_cost=np.hstack([made.estimated_cost, theirs.estimated_cost[:, more]]),
+    )
+    return both, columns[chosen]
 
 
 def _default(
