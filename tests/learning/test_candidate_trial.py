@@ -39,7 +39,12 @@ def states(dataset: RoutingDataset) -> MemoryActivations:
 
 
 def write(
-    url: str, numbers: range, *, router: str = "", right: Callable[[str, str], bool] = is_right
+    url: str,
+    numbers: range,
+    *,
+    router: str = "",
+    right: Callable[[str, str], bool] = is_right,
+    labelled: Sequence[str] = tuple(SKILL),
 ) -> None:
     """Requests that the strong target answered, mostly, each with labels of all targets."""
     made = [sampled(n, routed="weak-1" if n % 10 == 0 else "strong-1") for n in numbers]
@@ -52,7 +57,7 @@ def write(
             score=float(right(target, sample.body["messages"][0]["content"])),
         )
         for _, sample in made
-        for target in SKILL
+        for target in labelled
     ]
     drawn = [
         SideQuestions(
@@ -111,6 +116,14 @@ def test_it_waits_for_later_labels_then_gets_a_share_where_cheaper_ones_do(
     again = trial.step(SilentProgress())
     assert again is not None
     assert not again.is_taken
+
+
+def test_labels_that_were_drawn_and_never_came_prove_nothing(trial: CandidateTrial) -> None:
+    write(trial.receipts, range(400, 1000), right=lambda *_: True, labelled=["strong-1"])
+    step = trial.step(SilentProgress())
+    assert step is not None
+    assert (step.decision.action, step.is_taken) == ("wait", False)
+    assert step.decision.evidence["without_overlap"] == step.decision.evidence["differ"] > 100
 
 
 def test_one_is_tried_against_a_version_with_other_targets(trial: CandidateTrial) -> None:

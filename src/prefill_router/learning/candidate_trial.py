@@ -133,6 +133,8 @@ class CandidateTrial:
             most = max(most, theirs.scale.high)
         cells = dataset.select(made_by.query_ids, targets=made_by.targets)
         unknown = np.zeros(cells.correct.shape)
+        asked = [samples[name].questions for name in made_by.query_ids]
+        drawn = [[o is not None and t in o.drawn for t in made_by.targets] for o in asked]
         data = RolloutData(
             current=current,
             candidate=candidate,
@@ -142,6 +144,7 @@ class CandidateTrial:
             expected_dollars=made_by.estimated_cost,
             dollars=cells.observed_cost,
             label_error=cells.label_error,
+            lost=np.array(drawn) & np.isnan(cells.correct),
             live=np.array([served[i].router == tried.fingerprint for i in made_by.query_ids]),
         )
         return data, RolloutSettings(most_dollars=most)
