@@ -353,6 +353,8 @@ def source_words(done: LabellingRound) -> Iterator[str]:
         told = f"{name}: {source.labels:,} labels, estimated error {source.error:.1%}"
         if source.repeated:
             told += f", agrees with itself on {source.agreement:.0%} of {source.repeated:,}"
+        if source.first == source.first:
+            told += f", prefers the answer shown first in {source.first:.0%}"
         if source.compared:
             told += f", contradicts better ones on {source.contradicted:.0%} of {source.compared:,}"
         yield told
