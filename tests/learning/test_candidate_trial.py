@@ -1,15 +1,16 @@
 """A candidate is tried on labelled traffic that came after it was fitted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset
-from prefill_router.fitting import FitConfig, fit_router, recipe_from_dict
+from prefill_router.fitting import FitConfig, add_target, fit_router, recipe_from_dict
 from prefill_router.gateway.receipts import (
     AnswerLabel,
     SideQuestions,
@@ -22,7 +23,8 @@ from prefill_router.gateway.receipts import (
 from prefill_router.gateway.receipts.rows import to_row
 from prefill_router.learning import CandidateTrial
 from prefill_router.progress import SilentProgress
-from prefill_router.router import EncoderSources, VersionRegistry
+from prefill_router.router import EncoderSources, Router, VersionRegistry
+from prefill_router.targets import Pool
 from prefill_router.testing import FakeEncoder
 from tests.learning.traffic import SKILL, START, is_right, pools, sampled
 
@@ -37,7 +39,12 @@ def states(dataset: RoutingDataset) -> MemoryActivations:
 
 
 def write(
-    url: str, numbers: range, *, router: str = "", right: Callable[[str, str], bool] = is_right
+    url: str,
+    numbers: range,
+    *,
+    router: str = "",
+    right: Callable[[str, str], bool] = is_right,
+    labelled: Sequence[str] = tuple(SKILL),
 ) -> None:
     """Requests that the strong target answered, mostly, each with labels of all targets."""
     made = [sampled(n, routed="weak-1" if n % 10 == 0 else "strong-1") for n in numbers]
@@ -50,7 +57,7 @@ def write(
             score=float(right(target, sample.body["messages"][0]["content"])),
         )
         for _, sample in made
-        for target in SKILL
+        for target in labelled
     ]
     drawn = [
         SideQuestions(
@@ -109,6 +116,40 @@ def test_it_waits_for_later_labels_then_gets_a_share_where_cheaper_ones_do(
     again = trial.step(SilentProgress())
     assert again is not None
     assert not again.is_taken
+
+
+def test_labels_that_were_drawn_and_never_came_prove_nothing(trial: CandidateTrial) -> None:
+    write(trial.receipts, range(400, 1000), right=lambda *_: True, labelled=["strong-1"])
+    step = trial.step(SilentProgress())
+    assert step is not None
+    assert (step.decision.action, step.is_taken) == ("wait", False)
+    assert step.decision.evidence["without_overlap"] == step.decision.evidence["differ"] > 100
+
+
+def test_one_is_tried_against_a_version_with_other_targets(trial: CandidateTrial) -> None:
+    registry, url = trial.registry, trial.receipts
+    candidate = registry.state().versions[0].name
+    router = Router.load(registry.router(candidate), sources=trial.sources)
+    data = export(
+        scored_receipts(url), pool=trial.pool, samples=labelled_samples(url), errors={}
+    ).dataset
+    new = Pool((replace(trial.pool["weak-1"], name="third"),), providers=trial.pool.providers)
+
+    def ask(names: Sequence[str]) -> RoutingDataset:
+        queries = data.select(list(names)).queries
+        return RoutingDataset.of(queries, new, np.zeros((len(names), 1)))
+
+    wider = add_target(router, new, data, ask, labels=20, stores=[states(data)]).router
+    registry.promote(registry.add(wider, {}))
+    registry.shadow(candidate)
+    write(url, range(400, 500))
+    alone = trial.step(SilentProgress())
+    assert alone is not None
+    assert alone.decision.why == "the pool lacks targets of 0002: third"
+    pool = replace(trial.pool, targets=(*trial.pool.targets, *new))
+    step = replace(trial, pool=pool).step(SilentProgress())
+    assert step is not None
+    assert step.decision.evidence["requests"] == 100
 
 
 def test_one_that_saves_at_the_cost_of_quality_is_withdrawn(trial: CandidateTrial) -> None:

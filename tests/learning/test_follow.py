@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from prefill_router.gateway.receipts import labelled_samples
-from prefill_router.learning.purse import CHARGES
+from prefill_router.gateway.receipts import CHARGES, labelled_samples
 from prefill_router.router import VersionRegistry
 from prefill_router.targets import write_pool
 from tests.fakes.answering_server import answering

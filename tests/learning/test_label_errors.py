@@ -50,6 +50,23 @@ def test_both_orders_of_pairs_are_one_judge() -> None:
     assert found["judge:j"].error == pytest.approx(0.2, abs=0.03)
 
 
+@pytest.mark.parametrize("bias", [0.0, 0.4, 1.0])
+def test_a_judge_that_prefers_what_comes_first_is_told(bias: float) -> None:
+    random = np.random.default_rng(0)
+    labels = []
+    for i, right in enumerate(TRUTH):
+        is_biased = random.random(2) < bias  # it then takes the first, which is the judged one once
+        scores = np.where(is_biased, [1, 0], right)
+        for source, score in zip(("judge:j", "judge:j:reversed"), scores.tolist(), strict=True):
+            labels.append(
+                AnswerLabel(id=f"pr_{i}", target="t", source=source, at=float(i), score=score)
+            )
+    found = label_sources(labels, {})["judge:j"]
+    assert found.first == pytest.approx(0.5 + bias / 2, abs=0.03)
+    alone = label_sources(made("judge:j", TRUTH, 0.1), {})["judge:j"]
+    assert alone.to_dict()["first"] is None
+
+
 def test_few_comparisons_say_little() -> None:
     def told(compared: int) -> float:
         return estimated_error(

@@ -16,6 +16,8 @@ from prefill_router.gateway.receipts import (
     SideAnswer,
     SideQuestions,
     open_learning,
+    purge,
+    read_costs,
     read_learning,
 )
 from prefill_router.learning import (
@@ -28,10 +30,11 @@ from prefill_router.learning import (
     Verifiers,
 )
 from prefill_router.learning.judging import Form
+from prefill_router.learning.label_errors import UNKNOWN
 from prefill_router.learning.question_choice import chance
 from prefill_router.progress import SilentProgress
 from tests.fakes.answering_server import answering
-from tests.learning.traffic import answer, pools, write_traffic
+from tests.learning.traffic import START, answer, pools, write_traffic
 
 pytestmark = pytest.mark.slow
 
@@ -97,6 +100,13 @@ def test_the_purse_is_never_exceeded_over_many_rounds(tmp_path: Path, dollars: f
     assert sum(charged) == pytest.approx(spent(url), abs=1e-9)
 
 
+def test_requests_wait_for_dollars_where_none_are_left(tmp_path: Path) -> None:
+    url = write_traffic(tmp_path, 5)
+    with answering(answer) as (base_url, _):
+        assert labelled(url, base_url, dollars=0).requests == 0
+        assert labelled(url, base_url).answers == {"answered": 5}
+
+
 def test_what_is_judged_already_leaves_the_purse_to_new_requests(tmp_path: Path) -> None:
     url = write_traffic(tmp_path, 100)
     with answering(answer) as (base_url, _):
@@ -105,6 +115,20 @@ def test_what_is_judged_already_leaves_the_purse_to_new_requests(tmp_path: Path)
         found = labelled(url, base_url, dollars=spent(url) + 0.01)
     assert found.requests == 10
     assert found.answers == {"answered": 10}
+
+
+def test_savings_deduct_all_that_was_spent_whatever_it_brought_and_was_purged(
+    tmp_path: Path,
+) -> None:
+    url = write_traffic(tmp_path, 10)
+    with answering(lambda m, p: "hm" if m == "judge-1" else answer(m, p)) as (base_url, _):
+        labelled(url, base_url)
+    assert not list(read_learning(url, AnswerLabel))  # no verdict could be read
+    costs = {one.kind: one.dollars for one in read_costs(url)}
+    assert min(costs["judges"] or 0, costs["side answers"] or 0) > 0
+    purge(url, before=START + 1e6)
+    assert {one.kind: one.dollars for one in read_costs(url)} == costs
+    assert sum(dollars or 0 for dollars in costs.values()) == pytest.approx(spent(url))
 
 
 def test_a_killed_learner_pays_once_and_asks_nothing_again(tmp_path: Path) -> None:
@@ -153,6 +177,7 @@ def test_verifiers_refute_and_the_judge_does_the_rest(tmp_path: Path) -> None:
     assert {(one.score, one.error, one.cost) for one in verified} == {(1.0, 0.0, 0.0)}
     judged = [one for one in labels if one.source == "judge:judge-1"]
     assert len(judged) == sum(body["model"] == "judge-1" for body in seen) == 40 - len(verified)
+    assert {one.error for one in judged} == {UNKNOWN}  # nothing was known of this judge
 
 
 def test_pairs_are_judged_in_both_orders_and_label_the_clients_answer(tmp_path: Path) -> None:

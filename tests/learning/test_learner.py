@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, StoreError
 from prefill_router.files import writer_lock
 from prefill_router.fitting import recipe_from_dict
 from prefill_router.gateway.receipts import export, labelled_samples, scored_receipts
@@ -83,6 +83,13 @@ def test_too_few_labels_of_every_target_are_waited_for(
     assert found.version is None
     assert found.note == "fewer than two targets have 50 labels"
     assert found.labels == {"judge:judge-1": 6}
+
+
+def test_a_database_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
+    file = tmp_path / "typo.sqlite"
+    with pytest.raises(StoreError, match="doesn't exist"):
+        learn(settings(f"sqlite:///{file}", "http://127.0.0.1:9/v1", tmp_path))
+    assert not file.exists()
 
 
 def test_a_second_learner_on_the_same_versions_is_refused(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_worth_may_differ_by_any_factor(dollars: float) -> None:
 def test_all_are_labelled_where_the_purse_is_large_enough() -> None:
     price = np.array([[1.0, np.nan], [2.0, 3.0]])
     assert propensities(np.zeros((2, 2)), price, 6.0).tolist() == [[1, 0], [1, 1]]
+    assert propensities(np.zeros((2, 2)), price * 0, 0.0).tolist() == [[1, 0], [1, 1]]
 
 
 def test_without_forecasts_all_that_cost_the_same_have_the_same_chance() -> None:

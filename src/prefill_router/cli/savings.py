@@ -68,7 +68,7 @@ def _show(found: "Savings") -> None:
     table.add_row("saved", *_told(found.saved, _dollars))
     table.add_row("as a share", *_told(found.share, "{:.1%}".format))
     for one in found.deducted:
-        told = "not counted" if one.dollars is None else _dollars(-one.dollars)
+        told = "not counted" if one.dollars is None else _dollars(0 - one.dollars)
         table.add_row(f"  {one.kind}", told, "")
     table.add_row("saved after that", *_told(found.net, _dollars))
     table.add_row("expected accuracy", _accuracy(found.expected), "")

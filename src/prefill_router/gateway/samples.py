@@ -15,12 +15,13 @@ _MOST_UNREAD: Final = 2**16
 _INPUT: Mapping[Endpoint, str] = {"chat": "messages", "messages": "messages", "responses": "input"}
 _BOUND: Final = (
     *("previous_response_id", "conversation", "prompt", "background", "container"),
-    *("mcp_servers", "plugins", "web_search_options"),
+    *("mcp_servers", "plugins", "web_search_options", "provider"),
 )
-"""Fields by which a request needs what is kept at one provider, or tools that run there."""
+"""Fields by which a request needs what is kept at one provider, or tools that run there, or says
+which providers may have it."""
 _LEFT_OUT: Final = frozenset(
     (
-        *("model", "models", "provider", "route", "stream", "stream_options", "store"),
+        *("model", "models", "route", "stream", "stream_options", "store"),
         *("user", "safety_identifier", "metadata", "prompt_cache_key", "service_tier"),
     )
 )
@@ -40,7 +41,7 @@ def is_repeatable(
     """Whether any target can be asked a request again, since it is text alone.
 
     Not so with tools, tool results, images, other files or several answers, or where it continues
-    something that one provider keeps.
+    something that one provider keeps, or says which providers may have it.
 
     Args:
         endpoint: The endpoint.

@@ -7,7 +7,7 @@ rolled back.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 import numpy as np
@@ -112,23 +112,29 @@ class CandidateTrial:
         except DataError as error:
             return str(error)
         dataset = made.dataset
-        lacking = [name for name in router.pool.names if name not in dataset.pool.names]
-        if lacking:
-            return f"the pool lacks targets of {tried.name}: {', '.join(lacking)}"
+        running = None
+        if against is not None:
+            running = Router.load(self.registry.router(against), sources=self.sources)
+        for name, one in ((tried.name, router), (against, running)):
+            names = () if one is None else one.pool.names
+            if lacking := [target for target in names if target not in dataset.pool.names]:
+                return f"the pool lacks targets of {name}: {', '.join(lacking)}"
         served = {receipt.choice.id: receipt for receipt, _ in known}
         states = self.states(dataset)
         made_by, candidate = _choices(router, dataset, states, progress)
-        if against is None:
+        most = made_by.scale.high
+        if running is None:
             current = _default(made_by, served, tried)
             if current is None:
                 return f"what served before {tried.name} isn't one of its targets"
         else:
-            running = Router.load(self.registry.router(against), sources=self.sources)
-            if running.pool.names != router.pool.names:
-                return f"{against} has other targets than {tried.name}"
-            current = _choices(running, dataset, states, progress)[1]
+            theirs, chosen = _choices(running, dataset, states, progress)
+            made_by, current = _with_others(made_by, theirs, chosen)
+            most = max(most, theirs.scale.high)
         cells = dataset.select(made_by.query_ids, targets=made_by.targets)
         unknown = np.zeros(cells.correct.shape)
+        asked = [samples[name].questions for name in made_by.query_ids]
+        drawn = [[o is not None and t in o.drawn for t in made_by.targets] for o in asked]
         data = RolloutData(
             current=current,
             candidate=candidate,
@@ -138,9 +144,10 @@ class CandidateTrial:
             expected_dollars=made_by.estimated_cost,
             dollars=cells.observed_cost,
             label_error=cells.label_error,
+            lost=np.array(drawn) & np.isnan(cells.correct),
             live=np.array([served[i].router == tried.fingerprint for i in made_by.query_ids]),
         )
-        return data, RolloutSettings(most_dollars=made_by.scale.high)
+        return data, RolloutSettings(most_dollars=most)
 
 
 def _choices(
@@ -152,6 +159,22 @@ def _choices(
     path = router.policy.path(made.correctness, made.normalised_cost, targets=made.targets)
     points = router.record.chosen
     return made, path.at(_USUAL_LAM if points is None else points.worth)
+
+
+def _with_others(
+    made: Predictions, theirs: Predictions, chosen: Choices
+) -> tuple[Predictions, Choices]:
+    """Predictions with those for further targets of another router, and its choices in them."""
+    more = [k for k, name in enumerate(theirs.targets) if name not in made.targets]
+    names = (*made.targets, *(theirs.targets[k] for k in more))
+    columns = np.array([names.index(name) for name in theirs.targets], dtype=np.int64)
+    both = replace(
+        made,
+        targets=names,
+        correctness=np.hstack([made.correctness, theirs.correctness[:, more]]),
+        estimated_cost=np.hstack([made.estimated_cost, theirs.estimated_cost[:, more]]),
+    )
+    return both, columns[chosen]
 
 
 def _default(

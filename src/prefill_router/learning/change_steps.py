@@ -6,10 +6,13 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import numpy as np
+
 from prefill_router.errors import ConfigError
 from prefill_router.fitting import remove_target
 from prefill_router.gateway import Receipt
 from prefill_router.gateway.receipts import Feedback, LabelledSample, RecordedChange
+from prefill_router.policy import OperatingPoints
 from prefill_router.router import Router, VersionRegistry, VersionState, read_light
 from prefill_router.targets import Pool
 
@@ -49,6 +52,7 @@ def follow_changes(
     if not moved and not left:
         return None
     router = Router.load(place)
+    points = router.record.chosen
     if moved:
         router = router.with_pool(replace(running, targets=targets, prices_date=day))
     for one in left:
@@ -57,6 +61,8 @@ def follow_changes(
     left = [one for one in left if one.target not in router.pool.names]
     if not moved and not left:
         return None
+    if left and points is not None:
+        router = _at_its_lam(router, points)
     prices = {one.target: one for one in changes if one.kind == "price" and one.target in moved}
     answered = [*left, *prices.values()]
     name = registry.add(
@@ -70,6 +76,17 @@ def follow_changes(
     told = {one.id: {"since": one.since, **one.evidence} for one in answered}
     registry.promote(name, evidence={"changes": told})
     return name
+
+
+def _at_its_lam(router: Router, points: OperatingPoints) -> Router:
+    """The router with the lam that it had before targets left."""
+    names, reference = router.pool.names, router.reference
+    if points.best not in names:
+        if reference is None:
+            return router
+        points = replace(points, best=names[int(np.nanargmax(reference.accuracy))])
+    record = router.record.model_copy(update={"chosen": replace(points, thrifty=None)})
+    return replace(router, record=record)
 
 
 def _worse(

@@ -25,6 +25,7 @@ from prefill_router.harness.grading import (
     read_preference,
     read_verdict,
 )
+from prefill_router.learning.label_errors import UNKNOWN
 from prefill_router.learning.paid_questions import PaidQuestion
 from prefill_router.learning.purse import PurseEntry
 from prefill_router.targets import Pool, Target
@@ -122,7 +123,7 @@ class AnswerJudges:
 
         Args:
             judged: The answer.
-            errors: The estimated error of each source.
+            errors: The estimated error of each source; `UNKNOWN` of others.
             again: Whether it was judged before, and is judged again to measure the judge.
         """
         request = judged.request
@@ -145,7 +146,7 @@ class AnswerJudges:
                 ),
                 asked=judge,
                 prompt=prompt,
-                rows=_Labelled(judged, name, errors.get(source, 0.0), read, self._clock),
+                rows=_Labelled(judged, name, errors.get(source, UNKNOWN), read, self._clock),
             )
             for name, prompt, read in told
         ]

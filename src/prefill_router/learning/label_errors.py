@@ -10,7 +10,7 @@ what better known sources say, as far as there are labels of both.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from prefill_router.data import CUT
@@ -33,6 +33,8 @@ class LabelSource:
         labels: The number of answers that it scored.
         repeated: The number of answers that it scored again.
         agreement: The share of these where it gave the same score; NaN without any.
+        first: The share of pairs in both orders in which it preferred the answer that it was shown
+            first, a tie as half; NaN without any. A judge without a bias of order has 0.5.
         compared: The number of answers that a better known source scored too.
         contradicted: The share of these with the opposite score; NaN without any.
         error: The estimated probability that one of its labels is wrong.
@@ -42,6 +44,7 @@ class LabelSource:
     labels: int
     repeated: int = 0
     agreement: float = math.nan
+    first: float = math.nan
     compared: int = 0
     contradicted: float = math.nan
     error: float
@@ -67,16 +70,31 @@ def label_sources(
         feedback: The latest feedback of each user on the answers of sampled requests.
     """
     by_source: dict[str, dict[_Cell, list[float]]] = defaultdict(lambda: defaultdict(list))
+    reversed_: dict[str, dict[_Cell, float]] = defaultdict(dict)
     for label in labels:
-        by_source[label.rater][label.id, label.target].append(label.score)
+        cell = label.id, label.target
+        by_source[label.rater][cell].append(label.score)
+        if label.source != label.rater:
+            reversed_[label.rater][cell] = label.score
     for cell, given in feedback.items():
         scores = [one.score for one in given]
         if scores:
             by_source["user"][cell].append(sum(scores) / len(scores))
     known: dict[str, LabelSource] = {}
     for name in sorted(by_source, key=_trust):
-        known[name] = _source(name, by_source[name], known, by_source)
+        found = _source(name, by_source[name], known, by_source)
+        known[name] = replace(found, first=_first(by_source[name], reversed_[name]))
     return known
+
+
+def _first(scores: _Scores, reversed_: Mapping[_Cell, float]) -> float:
+    """How often the answer that is shown first is preferred, of pairs judged in both orders."""
+    both = [
+        (sum(scores[cell]) - last, last)
+        for cell, last in reversed_.items()
+        if len(scores[cell]) == 2
+    ]
+    return sum((1 + one - last) / 2 for one, last in both) / len(both) if both else math.nan
 
 
 def _trust(name: str) -> tuple[int, str]:

@@ -5,7 +5,7 @@ the draw with its probabilities, then each answer, then each label, both with th
 """
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +27,7 @@ from prefill_router.gateway.receipts import (
 )
 from prefill_router.learning.anchors import AnchorQuestion
 from prefill_router.learning.judging import AGAIN, AnswerJudges, JudgedAnswer, won_shares
-from prefill_router.learning.label_errors import UNKNOWN, LabelSource, label_sources
+from prefill_router.learning.label_errors import LabelSource, label_sources
 from prefill_router.learning.paid_questions import SIDE, PaidQuestion, ask, side_question
 from prefill_router.learning.purse import Purse, PurseEntry
 from prefill_router.learning.question_choice import chance
@@ -258,7 +258,6 @@ class Labelling:
         labels = list(read_learning(self._url, AnswerLabel))
         known = {(label.id, label.target) for label in labels}
         errors = {name: source.error for name, source in self.sources().items()}
-        told = defaultdict(lambda: UNKNOWN, errors)
         verified: list[AnswerLabel] = []
         questions: list[PaidQuestion] = []
         for judged in self._answers(requests, routed):
@@ -277,7 +276,7 @@ class Labelling:
                     )
                 )
             else:
-                questions += self._judgments(judged, told, is_known=(name, target) in known)
+                questions += self._judgments(judged, errors, is_known=(name, target) in known)
         write_learning(self._store, verified)
         entries = [one.entry for one in questions]
         begun = {purpose: self._purse.begun(purpose) for purpose in {e.purpose for e in entries}}
@@ -349,6 +348,8 @@ def source_words(done: LabellingRound) -> Iterator[str]:
         told = f"{name}: {source.labels:,} labels, estimated error {source.error:.1%}"
         if source.repeated:
             told += f", agrees with itself on {source.agreement:.0%} of {source.repeated:,}"
+        if source.first == source.first:
+            told += f", prefers the answer shown first in {source.first:.0%}"
         if source.compared:
             told += f", contradicts better ones on {source.contradicted:.0%} of {source.compared:,}"
         yield told

@@ -29,6 +29,7 @@ from prefill_router.gateway.receipts import (
     file_of,
     labelled_samples,
     open_learning,
+    open_store,
     scored_receipts,
 )
 from prefill_router.learning.candidate_trial import CandidateStep, CandidateTrial
@@ -174,6 +175,7 @@ def learn(
     """
     shown = progress or SilentProgress()
     registry = VersionRegistry.at(settings.versions)
+    open_store(settings.receipts, create=False).close()  # a wrong name makes no new database
     with _alone(settings, registry), closing(open_learning(settings.receipts)) as store:
         checks = TargetChecks(
             settings.receipts,

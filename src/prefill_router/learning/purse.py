@@ -9,18 +9,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.receipts import (
+    CHARGES,
     LearningRow,
     ReceiptColumn,
     Store,
     learning_insert,
 )
 
-CHARGES: Final = "receipt_charges"
-"""The table of charges; it has no texts, and isn't purged, since what was spent stays spent."""
 _COLUMNS = (
     ReceiptColumn("id", "text"),
     ReceiptColumn("target", "text"),

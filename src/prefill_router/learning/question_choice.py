@@ -68,7 +68,7 @@ def propensities(gain: Cells, price: Cells, dollars: float) -> Cells:
     askable = ~np.isnan(price)
     cost = np.where(askable, np.maximum(price, 1e-9), 0.0)
     total = float(cost.sum())
-    if total <= dollars:
+    if float(np.nansum(price)) <= dollars:
         return askable.astype(np.float64)
     floor = FLOOR * dollars / total
     known = askable & ~np.isnan(gain)

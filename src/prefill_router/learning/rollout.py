@@ -96,6 +96,8 @@ class RolloutData:
         dollars: Observed cost where labelled; NaN where unknown, which leaves the prediction.
         label_error: The probability that a label is wrong; NaN for none.
         live: Whether the candidate itself decided on the request.
+        lost: Whether a cell was to be labelled and no label came, so that it isn't known; None for
+            none.
 
     Raises:
         ConfigError: Shapes differ, or values are missing or outside their limits.
@@ -110,6 +112,7 @@ class RolloutData:
     dollars: PerCell | None = None
     label_error: PerCell | None = None
     live: Bool[NDArray[np.bool_], " request"] | None = None
+    lost: Bool[NDArray[np.bool_], "request target"] | None = None
 
     def __post_init__(self) -> None:
         shape = self.predicted.shape
@@ -265,6 +268,8 @@ def _quality(
     error = np.nan_to_num(error)
     corrected = (data.label - error) / np.maximum(1 - 2 * error, _LEAST_ERROR)
     usable = np.where(error <= settings.most_error, np.nan_to_num(data.propensity), 0.0)
+    if data.lost is not None:
+        usable = np.where(data.lost, 0.0, usable)
     values, known = _values(data, data.predicted, corrected, usable, settings.floor)
     beyond = settings.most_error / (1 - 2 * settings.most_error)  # of a corrected label
     first, second = _chosen(data, 1 / np.maximum(usable, settings.floor))

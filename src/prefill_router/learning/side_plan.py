@@ -67,6 +67,8 @@ class SidePlan:
     ) -> list[SideQuestions]:
         """Draw the answers to label, of each request; the same requests give the same draw.
 
+        Nothing is drawn, for any, where no dollars are left for what costs some.
+
         Args:
             new: Requests that nothing was drawn for yet, with their receipts.
             dollars: What may be spent on them.
@@ -77,6 +79,8 @@ class SidePlan:
         gain = np.array([self._gain(receipt) for _, receipt in new])
         price = np.array([[self._price(*one, t, dollars) for t in self._pool] for one in new])
         chances = propensities(gain, price * self.ratio, dollars)
+        if not chances.any():
+            return []
         self._expected += float(np.nansum(chances * price))
         return [self._drawn(one, row, at) for one, row in zip(new, chances.tolist(), strict=True)]
 

@@ -44,6 +44,7 @@ class LightRouter:
             drift, to compare `Forecast.bins` with; None where the folder has none.
         verdict: Whether the router is worth it: `word`, `lam` and `gain`, in accuracy over the best
             fixed mix of targets at equal cost; None where it wasn't evaluated.
+        lam: The lam that was chosen on its train rows; None where none was.
     """
 
     costs: CostEstimator
@@ -53,6 +54,7 @@ class LightRouter:
     reference_accuracy: Float[NDArray[np.float64], " target"] | None = None
     reference_shares: Float[NDArray[np.float64], "watched bin"] | None = None
     verdict: dict[str, Any] | None = None
+    lam: float | None = None
 
     @property
     def pool(self) -> Pool:
@@ -126,6 +128,7 @@ def _read(folder: Path) -> LightRouter:
         )
     except (FormatError, ConfigError, CorruptError) as error:
         raise CorruptError(f"{folder} is inconsistent: {error}") from None
+    record = read_json(folder / "record.json")
     return LightRouter(
         costs=costs,
         policy=chosen,
@@ -133,7 +136,8 @@ def _read(folder: Path) -> LightRouter:
         encoders=tuple(dict.fromkeys(_encoders(model.features))),
         reference_accuracy=accuracy,
         reference_shares=shares,
-        verdict=_verdict(read_json(folder / "record.json")),
+        verdict=_verdict(record),
+        lam=_lam(record),
     )
 
 
@@ -146,6 +150,13 @@ def _verdict(record: Any) -> dict[str, Any] | None:
             "lam": float(said["lam"]),
             "gain": said["figures"]["best_mix"]["gain"],
         }
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _lam(record: Any) -> float | None:
+    try:
+        return min(max(float(record["chosen"]["worth"]), 0.0), 1.0)
     except (KeyError, TypeError, ValueError):
         return None
 

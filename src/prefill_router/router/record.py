@@ -1,7 +1,7 @@
 """The record of how a router was made, and its card.
 
-Nothing in the record affects decisions. The card is what a person should know before trusting a
-router, as Markdown.
+Nothing in the record affects decisions but the lam that versions serve at. The card is what a
+person should know before trusting a router, as Markdown.
 """
 
 from collections.abc import Sequence

@@ -26,6 +26,7 @@ SETTINGS: dict[str, Any] = {
 KEYS = [
     {"name": "ann", "sha256": sha256(b"pr-ann").hexdigest()},
     {"name": "bob", "sha256": sha256(b"pr-bob").hexdigest(), "learning": False},
+    {"name": "eve", "sha256": sha256(b"pr-eve").hexdigest(), "targets": [CHEAP]},
 ]
 ENDPOINTS = ["chat", "messages", "responses", "completions"]
 ABILITIES = ["tools", "images"]
@@ -151,6 +152,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": PICTURE}}
         ({"input": "a", "previous_response_id": "resp_1"}, "responses"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "responses"),
         ({"input": "a", "background": True}, "responses"),
+        ({"provider": {"data_collection": "deny"}}, "chat/completions"),
         ({"prompt": "a"}, "completions"),
     ],
 )
@@ -173,6 +175,13 @@ def test_who_opts_out_is_not_kept(gateway: Served) -> None:
     assert kept(gateway, ask(gateway, chat(), learn="no")) is None
     assert kept(gateway, ask(gateway, chat(), key="bob", learn="yes")) is None
     assert "must be yes or no" in ask(gateway, chat(), learn="off").error["message"]
+
+
+def test_what_not_every_target_may_have_is_not_kept(gateway: Served) -> None:
+    other = next(name for name in PRICES if name != CHEAP)
+    assert kept(gateway, ask(gateway, chat(), key="eve")) is None
+    assert kept(gateway, ask(gateway, chat(), allow=CHEAP)) is None
+    assert kept(gateway, ask(gateway, chat(), exclude=other)) is None
 
 
 def test_answers_that_failed_broke_off_or_call_tools_are_not_kept(

@@ -1,8 +1,10 @@
 """A running gateway tells its savings at its endpoint, on its page and in its metrics."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 
+import numpy as np
 import pytest
 
 from prefill_router.gateway.receipts import Savings
@@ -56,11 +58,18 @@ def test_savings_are_told_to_admins_alone(gateway: Served) -> None:
         assert float(values[f"prefill_router_savings_{name}"]) == pytest.approx(value)
 
 
-def test_without_a_named_baseline_it_is_the_best_by_train_accuracy(gateway: Served) -> None:
+def test_without_a_named_baseline_it_is_the_best_by_train_accuracy(
+    gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     light = gateway.gateway.live.loaded.light
     assert light.reference_accuracy is not None
     best = light.pool.names[light.reference_accuracy.argmax()]
     assert gateway.gateway.savings.best == best
+    live, known = gateway.gateway.live, gateway.gateway.live.loaded.light.reference_accuracy
+    assert known is not None
+    light = replace(live.loaded.light, reference_accuracy=np.array([np.nan, *known[1:]]))
+    monkeypatch.setattr(live, "loaded", replace(live.loaded, light=light))
+    assert gateway.gateway.savings.best == light.pool.names[1 + int(known[1:].argmax())]
 
 
 def test_what_took_long_is_kept_for_longer(gateway: Served) -> None:

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.slow
 
 SETTINGS = {"routing": {"versions_seconds": 0.05, "deadline_seconds": PATIENCE}}
 
+LAMS = 0.6, 0.7, 0.7
+
 
 def versioned(here: World) -> World:
     """The same files, with the versions of a router in place of one, and a default target."""
@@ -36,8 +38,12 @@ def versioned(here: World) -> World:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with world(tmp_path_factory.mktemp("versions"), settings=SETTINGS) as here:
-        for queries in (200, 220, 220):
-            registry_of(here).add(Router.load(router_folder(queries)), {})
+        for queries, lam in zip((200, 220, 220), LAMS, strict=True):
+            router = Router.load(router_folder(queries))
+            assert router.record.chosen is not None
+            chosen = {"chosen": replace(router.record.chosen, worth=lam)}
+            record = router.record.model_copy(update=chosen)
+            registry_of(here).add(replace(router, record=record), {})
         yield versioned(here)
 
 
@@ -97,6 +103,26 @@ def test_a_share_of_conversations_stays_with_the_candidate_as_it_grows(
     registry.shadow("0002")
     until(gateway, ServedVersions("0001"))
     assert gateway.gateway.live.candidate is None  # in the shadow it isn't loaded
+
+
+def test_each_version_decides_at_the_lam_that_was_chosen_for_it(
+    made: World, registry: VersionRegistry, gateway: Served
+) -> None:
+    worth = dict(zip(("0001", "0002"), LAMS, strict=False))
+    registry.shadow("0002")
+    registry.widen(0.5)
+    until(gateway, ServedVersions("0001", "0002", 0.5))
+    seen: dict[str, float | None] = {}
+    while len(seen) < 2:
+        version = ask_about(gateway, len(gateway.receipts))
+        seen[version] = gateway.receipts[-1].choice.lam
+    assert seen == worth
+    made.made.configure({"routing": {**SETTINGS["routing"], "lam": 0.25}})
+    gateway.wait_for(gateway.gateway.reload())
+    ask_about(gateway, 0)
+    assert gateway.receipts[-1].choice.lam == 0.25
+    made.made.configure(SETTINGS)
+    gateway.wait_for(gateway.gateway.reload())
 
 
 def test_receipt_readiness_page_and_metrics_name_the_versions(

@@ -281,7 +281,9 @@ def read_incoming(
     if asked.target is None:  # a request that names its target needs only its length
         question = _routed(question, envelope, preferences, settings, prompt)
     sampled = None
-    if settings.learning.share and preferences.learn and (key is None or key.learning):
+    is_open = len(names) == len(pool.names) and preferences.allow is None
+    may_learn = preferences.learn and (key is None or key.learning)
+    if settings.learning.share and may_learn and is_open and not preferences.exclude:
         sampled = body if _is_sampled(settings, envelope, question, len(body)) else None
     envelope.forget()
     return IncomingRequest(

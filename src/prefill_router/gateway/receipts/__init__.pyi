@@ -82,6 +82,7 @@ from .savings import (
     savings_since as savings_since,
 )
 from .savings_sums import (
+    CHARGES as CHARGES,
     Deduction as Deduction,
     SavingsEstimate as SavingsEstimate,
     read_costs as read_costs,

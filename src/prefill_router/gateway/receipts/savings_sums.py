@@ -8,7 +8,7 @@ conversation aren't independent.
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple, final
 
 import numpy as np
 from jaxtyping import Float
@@ -21,6 +21,10 @@ from prefill_router.gateway.records import APART
 PerGroup = Float[NDArray[np.float64], "group sum"]
 FEWEST_GROUPS = 10
 _RESAMPLES = 2000
+CHARGES: Final = "receipt_charges"
+"""The table of the learner's charges; it has no texts, and what was spent stays spent."""
+_Cost = tuple[Literal["judges", "side answers"], str, str, str]
+"""What for, and where it is: a table, its column, and which rows."""
 
 
 @final
@@ -161,16 +165,25 @@ def estimate(groups: PerGroup, of: Callable[[GroupSums], Any]) -> SavingsEstimat
 
 
 def learning_costs(store: Store, since: float) -> Iterator[Deduction]:
-    """What scores and side answers cost; nothing where their tables haven't been made."""
-    kinds: tuple[tuple[Literal["judges", "side answers"], str, str], ...] = (
-        ("judges", TABLE_OF[AnswerLabel], "AND source <> 'user'"),
-        ("side answers", TABLE_OF[SideAnswer], ""),
+    """What scores and side answers cost; nothing where their tables haven't been made.
+
+    By the learner's charges where it has any: these stay when answers are deleted, and have the
+    calls that brought nothing.
+    """
+    kinds: tuple[_Cost, ...] = (
+        ("judges", TABLE_OF[AnswerLabel], "cost", "source <> 'user'"),
+        ("side answers", TABLE_OF[SideAnswer], "cost", "1 = 1"),
     )
-    made = store.existing([table for _, table, _ in kinds])
-    for kind, table, which in kinds:
+    made = store.existing([CHARGES, *(table for _, table, *_ in kinds)])
+    if CHARGES in made:
+        kinds = (
+            ("judges", CHARGES, "dollars", "purpose <> 'side'"),
+            ("side answers", CHARGES, "dollars", "purpose = 'side'"),
+        )
+    for kind, table, cost, which in kinds:
         if table in made:
-            query = f"SELECT sum(cost), count(*), count(cost) FROM {table} WHERE at >= ? {which}"
-            ((dollars, items, known),) = store.select(query, [since])
+            sums = f"SELECT sum({cost}), count(*), count({cost}) FROM {table}"
+            ((dollars, items, known),) = store.select(f"{sums} WHERE at >= ? AND {which}", [since])
             unknown = items - known
             yield Deduction(kind=kind, dollars=dollars or 0.0, items=items, unknown=unknown)
 

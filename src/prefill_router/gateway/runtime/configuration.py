@@ -173,7 +173,7 @@ def load(places: GatewayPaths, *, environment: Mapping[str, str] | None = None) 
         light = light.with_pool(_merged(light.pool, pool, _charged(places, served.current)))
     warnings = tuple(_warnings(asked, light, settings))
     loaded = LoadedGateway(
-        settings=settings,
+        settings=_with_lam(settings, light, served.current),
         light=light,
         pool=asked,
         keys=keys,
@@ -181,7 +181,9 @@ def load(places: GatewayPaths, *, environment: Mapping[str, str] | None = None) 
         router=router,
         version=served.current,
     )
-    return loaded if served.candidate is None else _with_candidate(loaded, places, served, pool)
+    if served.candidate is None:
+        return loaded
+    return _with_candidate(loaded, places, served, pool, settings)
 
 
 def _served(places: GatewayPaths) -> ServedVersions:
@@ -197,7 +199,11 @@ def _router(places: GatewayPaths, version: str | None) -> PathOrUrl | None:
 
 
 def _with_candidate(
-    loaded: LoadedGateway, places: GatewayPaths, served: ServedVersions, pool: Pool
+    loaded: LoadedGateway,
+    places: GatewayPaths,
+    served: ServedVersions,
+    pool: Pool,
+    settings: GatewaySettings,
 ) -> LoadedGateway:
     """Load the candidate too; where that fails, the current version decides on everything."""
     found: list[str] = []
@@ -210,12 +216,27 @@ def _with_candidate(
         return loaded.without_candidate(*(f"version {served.candidate}: {why}" for why in found))
     candidate = replace(
         loaded,
+        settings=_with_lam(settings, light, served.candidate),
         light=light.with_pool(_merged(light.pool, pool, _charged(places, served.candidate))),
         router=router,
         version=served.candidate,
         share=served.share,
     )
     return replace(loaded, candidate=candidate)
+
+
+def _with_lam(
+    settings: GatewaySettings, light: LightRouter, version: str | None
+) -> GatewaySettings:
+    """The settings with the lam that was chosen for a version, which it was tried at.
+
+    A lam that is set stays.
+    """
+    routing = settings.routing
+    if version is None or light.lam is None or "lam" in routing.model_fields_set:
+        return settings
+    own = routing.model_copy(update={"lam": light.lam})
+    return settings.model_copy(update={"routing": own})
 
 
 def _pool(places: GatewayPaths) -> Pool:

@@ -47,7 +47,9 @@ class SavingsReports:
         """The target with the highest train accuracy; None where the router doesn't have it."""
         light = self._gateway.live.loaded.light
         accuracy = light.reference_accuracy
-        return None if accuracy is None else light.pool.names[int(np.argmax(accuracy))]
+        if accuracy is None or np.isnan(accuracy).all():
+            return None
+        return light.pool.names[int(np.nanargmax(accuracy))]
 
     async def since(self, since: str = WEEK, *, baseline: str | None = None) -> Savings:
         """The savings since a time, at most as old as 20 times what computing them took.

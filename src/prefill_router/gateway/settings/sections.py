@@ -65,7 +65,7 @@ class RoutingSettings(SettingsSection):
     """The settings of the choice of targets.
 
     Attributes:
-        lam: The trade-off of requests that give none.
+        lam: The trade-off of requests that give none; where it isn't set, a version has its own.
         names: Further model names that route, each with its lam, for example `cheap: 0.2`.
         options: Further names of targets for questions to decision models, for example
             `SIMPLE: small`.
