@@ -7,7 +7,7 @@ from .base import (
     check_prompt as check_prompt,
     tokenized as tokenized,
 )
-from .endpoint import KEY as KEY
+from .decision_model import DecisionOptions as DecisionOptions
 from .hub import HubEncoder as HubEncoder, TokenBatch as TokenBatch, pad as pad
 from .load import (
     MINILM as MINILM,
@@ -17,6 +17,7 @@ from .load import (
     recorded_name as recorded_name,
 )
 from .names import (
+    KEY_OF as KEY_OF,
     OWN as OWN,
     Address as Address,
     EncoderName as EncoderName,

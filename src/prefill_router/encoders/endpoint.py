@@ -3,40 +3,22 @@
 An endpoint reveals neither its tokenizer nor which weights it runs. Tokens are estimated (one per
 four bytes), and the revision is the model name in the endpoint's responses: if that name changes
 later, its embeddings are refused.
-
-Calls are retried where that may help. Errors never quote the endpoint's response, since it may
-contain the prompt or the key.
 """
 
 import json
-import os
-import re
-import ssl
-import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard, final
+from typing import Any, final
 
-import httpx2
 import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from prefill_router.activations import Provenance
-from prefill_router.client import (
-    RETRIABLE,
-    ErrorBody,
-    Retries,
-    RetryPolicy,
-    check_encrypted,
-    direct,
-    kind_of,
-    read_error,
-    request_headers,
-    retry_after,
-)
 from prefill_router.data import Query, prompt_text
 from prefill_router.encoders.base import States, TokenizedPrompt, check_prompt
+from prefill_router.encoders.endpoint_calls import EndpointCall, EndpointCalls
 from prefill_router.encoders.names import Address, EncoderName, EncoderRequest
 from prefill_router.encoders.single_vector import (
     VectorEncoder,
@@ -44,59 +26,46 @@ from prefill_router.encoders.single_vector import (
     estimated_tokens,
     vector_prompt,
 )
-from prefill_router.errors import (
-    ConfigError,
-    FailureKind,
-    PromptError,
-    ProvenanceError,
-    UpstreamError,
-)
+from prefill_router.errors import ConfigError, PromptError, ProvenanceError, UpstreamError
 from prefill_router.short_repr import short_repr
 
-KEY, OPENAI_KEY = "PREFILL_ROUTER_EMBEDDINGS_KEY", "OPENAI_API_KEY"
-_NO_KEY = "none"  # servers without keys still require a value
-_A_KEY = re.compile(r"[!-~]+")
-_A_MODEL = re.compile(r"[!-~]{1,200}")
-_ATTEMPTS = 6
-_LONGEST_WAIT = 60.0  # seconds; a longer retry-after of an endpoint is ignored
-_SECONDS, _CONNECT_SECONDS = 120.0, 10.0
-_SAYS: dict[FailureKind, str] = {
-    "connect": "can't be reached; check its URL, and that it runs",
-    "connect_timeout": "didn't accept the connection in time; check its URL",
-    "answer_timeout": "didn't respond in time; lower --batch-tokens",
-    "rate_limited": "has reached its rate limit; try again later",
-    "overloaded": "is overloaded; try again later",
-    "server_error": "had an internal error; try again later",
-    "broken_off": "closed the connection before the end of its response; try again later",
-    "unauthorised": f"refuses the key, or the account has no credit; set {KEY}",
-    "unknown_model": "has no such model, or no embeddings at this URL; check name and URL",
-    "context_too_long": "can't read a prompt of this length; lower --max-tokens",
-    "content_filter": "refused a prompt by its content filter; remove the prompt",
-    "refused": "refuses the request; check that the model returns embeddings of text",
-}
+EMBEDDINGS = EndpointCall("embeddings", "embeddings")
 Rows = Float32[NDArray[np.float32], "text hidden"]
 
 
+class VectorApi(ABC):
+    """What returns a vector of each text.
+
+    Attributes:
+        name: The encoder's name.
+        reads: What it reads besides the text, as a digest; `text` where there is nothing.
+        tokens: Tokens read so far, as the endpoint reports them, or else estimated.
+    """
+
+    name: str
+    reads: str
+    tokens: int
+
+    @abstractmethod
+    def embed(self, texts: Sequence[str]) -> tuple[Rows, str]:
+        """The vectors of texts, in order, and the model name in the response."""
+
+
 @final
-class EmbeddingsApi:
+class EmbeddingsApi(VectorApi):
     """A client for the embeddings of one model.
 
     Args:
         address: The model and its endpoint.
         environment: The variables that hold the key; by default the process's environment.
 
-    Attributes:
-        tokens: Tokens read so far, as the endpoint reports them, or else estimated.
-
     Raises:
         ConfigError: The key is malformed, or would go over plain http to another machine.
     """
 
     def __init__(self, address: Address, *, environment: Mapping[str, str] | None = None) -> None:
-        self._address = address
-        self._key = _key(address, os.environ if environment is None else environment)
-        self._certificates = _certificates()
-        self.tokens = 0
+        self._calls = EndpointCalls(address, EMBEDDINGS, environment=environment)
+        self.name, self.reads, self.tokens = address.name, "text", 0
 
     def embed(self, texts: Sequence[str]) -> tuple[Rows, str]:
         """The embeddings of texts, in order, and the model name in the response.
@@ -104,42 +73,13 @@ class EmbeddingsApi:
         Raises:
             UpstreamError: The call fails, or its response isn't valid embeddings.
         """
-        content = self._ask(list(texts))
+        model = self._calls.address.model
+        asked = {"input": list(texts), "model": model, "encoding_format": "float"}
+        with self._calls.connected() as client:
+            content = self._calls.ask(client, asked)
         rows, said = self._read(content, len(texts))
         self.tokens += _usage(said) or sum(map(estimated_tokens, texts))
-        model = said.get("model")
-        return rows, model if self._is_name(model) else "unnamed"
-
-    def _is_name(self, model: object) -> TypeGuard[str]:
-        """Whether this can be saved as a model name, which must not contain the key."""
-        named = isinstance(model, str) and _A_MODEL.fullmatch(model) is not None
-        return named and (self._key == _NO_KEY or self._key not in str(model))
-
-    def _ask(self, texts: list[str]) -> bytes:
-        asked = {"input": texts, "model": self._address.model, "encoding_format": "float"}
-        retries = Retries(RetryPolicy(_ATTEMPTS, patience=1))
-        with _http_client(self._address, self._key, self._certificates) as client:
-            while True:
-                try:
-                    return self._call(client, asked)
-                except UpstreamError as error:
-                    time.sleep(retries.wait(error))
-
-    def _call(self, client: httpx2.Client, asked: Mapping[str, Any]) -> bytes:
-        url = f"{self._address.base_url}/embeddings"
-        try:
-            response = client.post(url, json=asked)
-        except httpx2.TimeoutException as error:
-            late = isinstance(error, httpx2.ConnectTimeout)
-            raise self._failed("connect_timeout" if late else "answer_timeout") from None
-        except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
-            is_off = isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError)
-            raise self._failed("broken_off" if is_off else "connect") from None
-        except (httpx2.InvalidURL, ValueError):
-            raise self._failed("refused") from None
-        if not response.is_success:
-            raise self._refused(response)
-        return response.content
+        return rows, self._calls.model(said)
 
     def _read(self, content: bytes, count: int) -> tuple[Rows, dict[str, Any]]:
         try:
@@ -147,43 +87,19 @@ class EmbeddingsApi:
             found = {item["index"]: item["embedding"] for item in said["data"]}
             size, given = len(said["data"]), set(found)
             if size != count or given != set(range(count)):
-                raise self._malformed(f"{size} embeddings for {count} texts, or wrong indices")
+                raise self._calls.malformed(
+                    f"{size} embeddings for {count} texts, or wrong indices"
+                )
             rows = np.array([found[number] for number in range(count)])
         except (KeyError, TypeError, ValueError, RecursionError):
-            raise self._malformed("something other than embeddings of one width") from None
+            raise self._calls.malformed("something other than embeddings of one width") from None
         if rows.ndim != 2 or rows.shape[1] == 0 or rows.dtype.kind not in "fiu":
-            raise self._malformed("something other than embeddings of one width")
+            raise self._calls.malformed("something other than embeddings of one width")
         with np.errstate(over="ignore"):
             exact: Rows = rows.astype(np.float32)
         if not np.isfinite(exact).all() or not exact.any(axis=1).all():
-            raise self._malformed("embeddings that aren't finite, or are all zeros")
+            raise self._calls.malformed("embeddings that aren't finite, or are all zeros")
         return exact, said
-
-    def _malformed(self, what: str) -> UpstreamError:
-        return self._error("malformed", f"returned {what}; check the model and the URL")
-
-    def _refused(self, response: httpx2.Response) -> UpstreamError:
-        try:
-            body = read_error(json.loads(response.content))
-        except (ValueError, RecursionError):
-            body = ErrorBody()
-        wait = retry_after({n.lower(): v for n, v in response.headers.items()}, now=time.time())
-        error = self._failed(kind_of(body, response.status_code), status=response.status_code)
-        error.retry_after = wait if wait is None or wait <= _LONGEST_WAIT else None
-        return error
-
-    def _failed(self, failure: FailureKind, *, status: int | None = None) -> UpstreamError:
-        return self._error(failure, _SAYS.get(failure, _SAYS["refused"]), status)
-
-    def _error(self, failure: FailureKind, words: str, status: int | None = None) -> UpstreamError:
-        place = "" if status is None else f" (HTTP {status})"
-        return UpstreamError(
-            f"{self._address.name}: the endpoint {words}{place}",
-            failure=failure,
-            status=status,
-            retriable=failure in RETRIABLE,
-            billed="no" if failure in ("connect", "connect_timeout") or status else "perhaps",
-        )
 
 
 def _usage(said: Mapping[str, Any]) -> int | None:
@@ -192,48 +108,6 @@ def _usage(said: Mapping[str, Any]) -> int | None:
         return None
     counts = (usage.get("prompt_tokens"), usage.get("total_tokens"))
     return next((n for n in counts if isinstance(n, int) and n > 0), None)
-
-
-def _key(address: Address, environment: Mapping[str, str]) -> str:
-    """The key for this endpoint; OpenAI's own key is sent to OpenAI only."""
-    names = (KEY, OPENAI_KEY) if address.is_openai else (KEY,)
-    key = next((environment[n].strip() for n in names if environment.get(n)), _NO_KEY)
-    if not _A_KEY.fullmatch(key):
-        raise ConfigError(
-            f"the environment variable {KEY} can't be a key: it has characters that aren't allowed "
-            "in a header; set it to the key alone"
-        )
-    if key != _NO_KEY:
-        check_encrypted(address.base_url, environment, whose="the key of embeddings")
-    return key
-
-
-def _certificates() -> ssl.SSLContext:
-    """The trusted certificates; loaded once, since that takes longer than a request."""
-    try:
-        return httpx2.create_ssl_context()
-    except (OSError, ValueError):
-        raise ConfigError(
-            "the certificates that the environment names can't be read; check SSL_CERT_FILE and "
-            "SSL_CERT_DIR"
-        ) from None
-
-
-def _http_client(address: Address, key: str, certificates: ssl.SSLContext) -> httpx2.Client:
-    """A client that never follows redirects, since they could send the key elsewhere."""
-    try:
-        return httpx2.Client(
-            headers=request_headers(key, is_openai=address.is_openai),
-            params=dict(address.query),
-            timeout=httpx2.Timeout(_SECONDS, connect=_CONNECT_SECONDS),
-            verify=certificates,
-            mounts=direct(address.base_url),
-        )
-    except (ImportError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
-        raise ConfigError(
-            "the proxies that the environment names can't be used; check "
-            "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
-        ) from None
 
 
 MOST_TOKENS = 8192
@@ -257,7 +131,7 @@ class EndpointEncoder(VectorEncoder):
     """
 
     made_by: Provenance
-    api: EmbeddingsApi
+    api: VectorApi
     most_tokens: int
 
     @property
@@ -322,7 +196,7 @@ class EndpointEncoder(VectorEncoder):
         served, width = _revision(model), rows.shape[1]
         if served != self.made_by.revision or width != self.made_by.hidden_size:
             raise ProvenanceError(
-                f"{self.made_by.encoder} returns embeddings of {served}, {width} wide, not those "
+                f"{self.made_by.encoder} returns vectors of {served}, {width} wide, not those "
                 f"of {self.made_by.revision}, {self.made_by.hidden_size} wide; encode the queries "
                 "again"
             )
@@ -337,19 +211,26 @@ def load_endpoint_encoder(request: EncoderRequest) -> EndpointEncoder:
         ProvenanceError: It isn't the expected encoder.
     """
     check_options(request)
-    address = Address.parse(EncoderName.parse(request.name).place)
-    api = EmbeddingsApi(address)
+    api = _api(EncoderName.parse(request.name))
     if request.batch_tokens is not None and request.batch_tokens < 1:
         raise ConfigError(f"a batch has {request.batch_tokens} tokens; it needs at least one")
     if request.expected is not None:
-        made_by = replace(request.expected, encoder=address.name)
-        request.expected.require(made_by, what=f"the encoder {address.name}")
+        made_by = replace(request.expected, encoder=api.name, template_hash=api.reads)
+        request.expected.require(made_by, what=f"the encoder {api.name}")
     else:
-        made_by = _provenance(request, address, api)
+        made_by = _provenance(request, api)
     return EndpointEncoder(made_by, api, request.batch_tokens or _BATCH_TOKENS)
 
 
-def _provenance(request: EncoderRequest, address: Address, api: EmbeddingsApi) -> Provenance:
+def _api(asked: EncoderName) -> VectorApi:
+    if asked.scheme != "decision":
+        return EmbeddingsApi(Address.parse(asked.place))
+    from prefill_router.encoders.decision_model import DecisionApi, DecisionOptions
+
+    return DecisionApi(Address.parse(asked.place, "decision"), DecisionOptions.read(asked.prompt))
+
+
+def _provenance(request: EncoderRequest, api: VectorApi) -> Provenance:
     if request.revision is not None or request.dtype is not None:
         raise ConfigError("an endpoint has no choice of revision or dtype; leave them out")
     asked = request.max_tokens
@@ -357,10 +238,10 @@ def _provenance(request: EncoderRequest, address: Address, api: EmbeddingsApi) -
         raise ConfigError(f"max_tokens is {asked}; it must be at least 1")
     rows, model = api.embed([_PROBE])
     return Provenance(
-        encoder=address.name,
+        encoder=api.name,
         revision=_revision(model),
         template="plain",
-        template_hash="text",
+        template_hash=api.reads,
         max_tokens=asked or MOST_TOKENS,
         dtype="unknown",
         num_layers=1,

@@ -125,9 +125,9 @@ def load_encoder_for(
             f"the states were made by the local encoder {name.place!r} ({provenance.revision}), "
             "and there is no folder of that name here, and no file; give its path"
         )
-    if name.scheme == "endpoint" and source is None:
+    if name.is_remote and source is None:
         source = str(replace(name, place=trusted(name.place, os.environ)))
-    is_hub = not is_local and name.scheme != "endpoint"
+    is_hub = not is_local and not name.is_remote
     request = EncoderRequest(
         revision=provenance.revision if is_hub and source is None else None,
         template="auto" if provenance.template == "chat" else "plain",
@@ -148,9 +148,7 @@ def _located(
     """The request with the encoder's name and the location of its files."""
     place = name_or_path if asked.scheme is None else asked.place
     name, source, is_local = (
-        (asked.place, asked.place, False)
-        if asked.scheme == "endpoint"
-        else _find(place, _marks(asked))
+        (asked.place, asked.place, False) if asked.is_remote else _find(place, _marks(asked))
     )
     called = str(replace(asked, place=name))
     return replace(request, name=called, source=source, is_local=is_local)
@@ -169,7 +167,7 @@ def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
         from prefill_router.encoders.sentence import load_sentence_encoder
 
         return load_sentence_encoder(request, prompt=asked.prompt)
-    if asked.scheme == "endpoint":
+    if asked.is_remote:
         from prefill_router.encoders.endpoint import load_endpoint_encoder
 
         return load_endpoint_encoder(request)
@@ -215,8 +213,8 @@ def recorded_name(name_or_path: str | Path) -> str:
     asked = EncoderName.parse(str(name_or_path))
     if asked.place in _PACKAGED:
         return str(asked)
-    if asked.scheme == "endpoint":
-        return Address.parse(asked.place).name
+    if asked.scheme is not None and asked.is_remote:
+        return Address.parse(asked.place, asked.scheme).name
     place = name_or_path if asked.scheme is None else asked.place
     return str(replace(asked, place=_find(place, _marks(asked))[0]))
 

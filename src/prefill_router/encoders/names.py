@@ -4,9 +4,10 @@
     sentence:NAME              the embedding of a sentence-transformers model
     sentence:NAME#PROMPT       the same, with the model's own prompt of that name before each text
     endpoint:MODEL@BASE_URL    the embedding of an OpenAI-compatible endpoint
+    decision:MODEL@BASE_URL#F  what a decision model says of the options in the file F
     signals:NAME               perplexity and related numbers of a causal language model
 
-The last three have one site, `own.1`. An `Address` is the `MODEL@BASE_URL` of an endpoint.
+The last four have one site, `own.1`. An `Address` is the `MODEL@BASE_URL` of an endpoint.
 """
 
 import re
@@ -19,8 +20,13 @@ from prefill_router.activations import DEFAULT_POOLINGS, Provenance, Site
 from prefill_router.encoders.base import candidate_layers
 from prefill_router.errors import ConfigError
 
-Scheme = Literal["sentence", "endpoint", "signals"]
+Scheme = Literal["sentence", "endpoint", "decision", "signals"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
+KEY_OF: Mapping[Scheme, str] = {
+    "endpoint": "PREFILL_ROUTER_EMBEDDINGS_KEY",
+    "decision": "PREFILL_ROUTER_DECISIONS_KEY",
+}
+"""The environment variables that hold the keys of endpoints."""
 OWN = Site(1, "own")
 """The site of an encoder that outputs one vector per prompt."""
 _NAME = re.compile(rf"({'|'.join(SCHEMES)}):(.*)", re.DOTALL)
@@ -34,12 +40,18 @@ class EncoderName:
     Attributes:
         scheme: The prefix; None for an encoder whose hidden states are read.
         place: A hub id, a folder, the name of a packaged encoder, or MODEL@BASE_URL.
-        prompt: The name of the model's own prompt; empty for its default.
+        prompt: The name of the model's own prompt, empty for its default; of a decision model, the
+            file of its options.
     """
 
     scheme: Scheme | None
     place: str
     prompt: str = ""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is behind an endpoint."""
+        return self.scheme in ("endpoint", "decision")
 
     @classmethod
     def parse(cls, name: str) -> "EncoderName":
@@ -48,7 +60,7 @@ class EncoderName:
         if found is None:
             return cls(None, name)
         scheme = next(scheme for scheme in SCHEMES if scheme == found[1])
-        if scheme != "sentence":
+        if scheme not in ("sentence", "decision"):
             return cls(scheme, found[2])
         place, _, prompt = found[2].partition("#")
         return cls(scheme, place, prompt)
@@ -90,14 +102,16 @@ class Address:
         model: The model's name at the endpoint.
         base_url: The endpoint's URL without secrets, as it is recorded in the provenance.
         query: The query string of every URL, such as an `api-version`; never recorded.
+        scheme: The prefix of the encoder's name.
     """
 
     model: str
     base_url: str
     query: tuple[tuple[str, str], ...] = ()
+    scheme: Scheme = "endpoint"
 
     @classmethod
-    def parse(cls, place: str) -> "Address":
+    def parse(cls, place: str, scheme: Scheme = "endpoint") -> "Address":
         """Parse `MODEL@BASE_URL`.
 
         Raises:
@@ -107,25 +121,25 @@ class Address:
         parts = None if found is None else _parts(found[2])
         if found is None or parts is None:
             raise ConfigError(
-                "an endpoint's embeddings are named like "
+                "an endpoint's encoder is named like "
                 "endpoint:text-embedding-3-small@https://api.openai.com/v1: the model, an @, and "
                 "the base URL with http:// or https://"
             )
         if parts.username is not None or parts.password is not None:
             raise ConfigError(
                 "the URL of an endpoint has a password in it; take it out, and set the environment "
-                "variable PREFILL_ROUTER_EMBEDDINGS_KEY to the key"
+                f"variable {KEY_OF[scheme]} to the key"
             )
         host = (parts.hostname or "").lower()
         host = f"[{host}]" if ":" in host else host
         port = "" if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
         url = urlunsplit((parts.scheme, host + port, parts.path.rstrip("/"), "", ""))
-        return cls(found[1], url, tuple(parse_qsl(parts.query)))
+        return cls(found[1], url, tuple(parse_qsl(parts.query)), scheme)
 
     @property
     def name(self) -> str:
-        """The name in the provenance of its embeddings."""
-        return f"endpoint:{self.model}@{self.base_url}"
+        """The name in the provenance of its states."""
+        return f"{self.scheme}:{self.model}@{self.base_url}"
 
     @property
     def is_openai(self) -> bool:

@@ -62,7 +62,7 @@ class EncoderSource:
         """What loads this encoder elsewhere, which `load_encoder` loaded with these arguments."""
         made_by = encoder.provenance
         is_hub = not made_by.revision.startswith(("sha256:", "sampled:")) and (
-            EncoderName.parse(name).scheme != "endpoint"
+            not EncoderName.parse(name).is_remote
         )
         return cls(made_by, None if is_hub else name, layers, batch_tokens, trust_remote_code)
 

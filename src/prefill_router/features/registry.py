@@ -32,6 +32,7 @@ FAMILIES = Kinds[FamilyEntry](
         "neighbours": "neighbours:ENTRY",
         "complexity": "complexity:ENTRY",
         "signals": "signals:ENTRY",
+        "zero_shot": "zero_shot:ENTRY",
         "text_network": "text_network:ENTRY",
     },
 )
