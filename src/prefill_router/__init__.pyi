@@ -12,5 +12,6 @@ from .encoders import encode_dataset as encode_dataset, load_encoder as load_enc
 from .evaluation import evaluate as evaluate
 from .fitting import FitConfig as FitConfig, fit_router as fit_router
 from .quickstart import fit as fit
+from .reporting import plot as plot
 from .router import Decision as Decision, Router as Router
 from .targets import Pool as Pool, Target as Target, read_pool as read_pool

@@ -1,12 +1,16 @@
-"""The `repr` of this package's objects: one short line, however much they hold."""
+"""How this package's objects are shown: one short line, and in notebooks a table."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from reprlib import Repr
 from typing import Any, TypeVar
 
 MOST_CHARACTERS = 300
 Any_ = TypeVar("Any_", bound=type)
+_TABLE = """<table><caption>{{ caption }}</caption>
+<thead><tr>{% for cell in head %}<th>{{ cell }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table>"""
 
 
 class _ShortRepr(Repr):
@@ -62,3 +66,21 @@ def _names(value: Any) -> Iterable[str]:
     if is_dataclass(value):
         return [field.name for field in fields(value) if field.repr]
     return list(type(value).model_fields)
+
+
+def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table for notebooks; numbers are rounded for reading, NaN and None are shown as a dash."""
+    from jinja2 import Environment
+
+    told = [[_cell(value) for value in row] for row in rows]
+    return (
+        Environment(autoescape=True)
+        .from_string(_TABLE)
+        .render(caption=caption, head=head, rows=told)
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

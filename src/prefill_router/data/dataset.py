@@ -17,7 +17,7 @@ from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 
 from prefill_router.errors import DataError
-from prefill_router.short_repr import short_repr
+from prefill_router.short_repr import html_table, short_repr
 from prefill_router.targets import Pool
 
 
@@ -193,6 +193,14 @@ class RoutingDataset:
             f"<RoutingDataset: {len(self):,} queries, {len(self.pool)} targets, {labels:,} labels>"
         )
 
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, *(_mean(table[:, k]) for table in (self.correct, self.observed_cost)), labels)
+            for k, name in enumerate(self.pool.names)
+            for labels in [int((~np.isnan(self.correct[:, k])).sum())]
+        ]
+        return html_table(repr(self), ("target", "accuracy", "$ per answer", "labels"), rows)
+
     @cached_property
     def query_ids(self) -> tuple[str, ...]:
         """The queries' ids, in order."""
@@ -296,6 +304,11 @@ class RoutingDataset:
     def _repeated_ids(self) -> list[str]:
         seen: set[str] = set()
         return [i for i in self.query_ids if i in seen or seen.add(i)]  # type: ignore[func-returns-value]
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 def _check_propensity(propensity: Table, correct: Table) -> None:

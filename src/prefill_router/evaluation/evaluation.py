@@ -25,7 +25,7 @@ from prefill_router.evaluation.bootstrap import (
     places,
     plain,
 )
-from prefill_router.evaluation.catalogue import definitions
+from prefill_router.evaluation.catalogue import HEADLINE, definitions
 from prefill_router.evaluation.coverage import Coverage
 from prefill_router.evaluation.curve_tables import Curve, Step, curve_of, max_lam_interval, steps_of
 from prefill_router.evaluation.fixed_mix import MixPoint, mix_of
@@ -38,7 +38,7 @@ from prefill_router.evaluation.scores import Scorer, Scores
 from prefill_router.evaluation.verdict import Verdict, judge
 from prefill_router.policy import OperatingPoints, Policy, Predictions
 from prefill_router.progress import Progress
-from prefill_router.short_repr import short_repr
+from prefill_router.short_repr import html_table, short_repr
 
 
 @short_repr
@@ -100,6 +100,15 @@ class Evaluation:
     def caution(self) -> str:
         """How many queries are compared and why not all; empty if all are."""
         return self.coverage.note
+
+    def _repr_html_(self) -> str:
+        told = "" if self.verdict is None else f", {self.verdict.word}: {self.verdict.because}"
+        rows = [
+            (name, one.value, one.lower, one.upper, HEADLINE[name].meaning)
+            for name, one in self.headline.items()
+        ]
+        caption = f"{self.queries:,} queries{told}"
+        return html_table(caption, ("", "value", "lower", "upper", "what it means"), rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; None where a number isn't defined."""

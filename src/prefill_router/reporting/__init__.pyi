@@ -35,6 +35,7 @@ from .figures import (
     style as style,
     write_figure as write_figure,
 )
+from .plots import Plot as Plot, plot as plot
 from .reliability_figures import write_diagrams as write_diagrams
 from .report import (
     BOLD as BOLD,

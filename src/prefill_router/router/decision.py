@@ -16,7 +16,7 @@ from prefill_router.cost import CostScale
 from prefill_router.data import Message, Prompt
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.policy import Cascade, Policy, score
-from prefill_router.short_repr import short_repr
+from prefill_router.short_repr import html_table, short_repr
 
 Request = Prompt | Sequence[Mapping[str, Any]]
 """Text, messages, or chat messages as dictionaries with `role` and `content`."""
@@ -130,6 +130,14 @@ class Decision:
 
     def _place(self) -> int:
         return next(i for i, segment in enumerate(self.path) if segment.target == self.target)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, self.correctness[name], self.estimated_cost[name], self.score[name])
+            for name in self.order
+        ]
+        head = ("target", "P(correct)", "estimated cost, $", "score")
+        return html_table(f"{self.target}, at lam = {self.lam:g}", head, rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

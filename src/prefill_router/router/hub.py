@@ -20,6 +20,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]
 )
 
 from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.lazy_imports import installed
 from prefill_router.router.storage import FILES, is_router, load_router, save_router
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 # ValueError: an invalid token, or an invalid response of the hub.
 _FAILURES = (HTTPError, OSError, ValueError)
 _REFUSED = (401, 403)
+_PACKAGED = {"minipool": ("prefill_router.minipool", "router")}
+"""Routers that come with a package instead of the hub: the package and the folder."""
 _LOG_IN = "log in with: hf auth login, set HF_TOKEN, or pass a token"
 
 
@@ -52,7 +55,7 @@ def push(router: "Router", repo_id: str, *, private: bool, token: str | None) ->
 
 
 def load(name: str, *, revision: str | None, token: str | None) -> "Router":
-    """The router of a local folder, of a URL, or of a repository of the hub.
+    """The router of a local folder, of a URL, of this package, or of a repository of the hub.
 
     Raises:
         ConfigError: There is no router, or the hub can't be reached or refuses.
@@ -62,6 +65,10 @@ def load(name: str, *, revision: str | None, token: str | None) -> "Router":
         return load_router(name)
     if os.path.isdir(name):  # noqa: PTH112  # unlike Path.is_dir, false where no such name can be
         return load_router(Path(name))
+    if name in _PACKAGED:
+        package, place = _PACKAGED[name]
+        found = installed(package, needed_for=f"the router {name}")
+        return load_router(Path(str(found.origin)).parent / place)
     folder = _fetch(name, revision, token)
     if not is_router(folder):
         raise ConfigError(f"the repository {name!r} holds no router; check its name")

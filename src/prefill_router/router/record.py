@@ -7,10 +7,13 @@ person should know before trusting a router, as Markdown.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from prefill_router.policy import OperatingPoints
-from prefill_router.short_repr import short_repr
+from prefill_router.short_repr import html_table, short_repr
 from prefill_router.targets import Pool
 
 
@@ -67,6 +70,12 @@ class RouterRecord(BaseModel):
         return self.model_copy(update={"notes": notes, **gone})
 
 
+_LICENCES = {
+    "minilm": "Apache-2.0 (sentence-transformers/all-MiniLM-L6-v2)",
+    "smollm2": "Apache-2.0 (HuggingFaceTB/SmolLM2-135M-Instruct)",
+    "minipool": "that of prefill-router",
+}
+"""The licences of encoders that a package brings."""
 _TITLES = {
     "chosen_accuracy": "accuracy at the lam chosen on train rows",
     "chosen_gain": "its gain over the best single target",
@@ -115,9 +124,35 @@ def card(
         "## Targets and prices\n\n" + _prices(pool),
         "## Features, predictor and policy\n\n" + _table(("part", "value"), parts_read),
         "## Encoders\n\n" + _encoders(encoders),
+        "## Licences\n\n" + _licences(record, encoders),
         "## Notes\n\n" + ("".join(f"- {note}\n" for note in record.notes) or "None.\n"),
     ]
     return "\n".join(parts)
+
+
+def record_html(
+    title: str,
+    record: RouterRecord,
+    pool: Pool,
+    accuracy: Float64[NDArray[np.float64], " target"] | None,
+) -> str:
+    """What a notebook shows of a router: its verdict and its targets.
+
+    Args:
+        title: The router in a line.
+        record: The record of the router.
+        pool: Its targets and prices.
+        accuracy: Each target's accuracy on the train rows, if known.
+    """
+    verdict = record.verdict
+    told = "not evaluated" if verdict is None else f"{verdict['word']}: {verdict['because']}"
+    known = [None] * len(pool) if accuracy is None else accuracy.tolist()
+    rows = [
+        (target.name, share, target.input_price, target.output_price)
+        for target, share in zip(pool, known, strict=True)
+    ]
+    head = ("target", "accuracy on train rows", "$ per million tokens in", "out")
+    return html_table(f"{title}, {told}", head, rows)
 
 
 def _summary(record: RouterRecord, pool: Pool, version: int) -> str:
@@ -166,6 +201,17 @@ def _encoders(encoders: Sequence[dict[str, Any]]) -> str:
         + "\n"
         for facts in encoders
     )
+
+
+def _licences(record: RouterRecord, encoders: Sequence[dict[str, Any]]) -> str:
+    """Whose terms hold besides those of the router's owner, as far as that is known."""
+    lines = [
+        f"The encoder {name}: {_LICENCES.get(name, 'not recorded; see where it was published')}."
+        for name in dict.fromkeys(str(facts["encoder"]) for facts in encoders)
+    ]
+    named = ", ".join(name for name in record.trained_on.benchmarks if name) or "unnamed data"
+    lines.append(f"The answers ({named}): not recorded; ask who gave them before you publish it.")
+    return "".join(f"- {line}\n" for line in lines)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -7,7 +7,7 @@ is the share of train rows that are closer, each of them measured with the stati
 docs/decisions/0010-novelty.md has measurements of what that finds and what it doesn't.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, final
 
@@ -274,3 +274,13 @@ def _shrinkage(
 
 def _nothing() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return np.zeros(0), np.zeros((0, 0))
+
+
+def compared(
+    reference: TrainReference | None, features: Columns
+) -> tuple[Sequence[float | None], Sequence[tuple[int, ...]]]:
+    """The novelty and bins of each query, by the reference of the train rows."""
+    if reference is None:
+        return [None] * len(features), [()] * len(features)
+    novelty: list[float | None] = reference.novelty(features).tolist()
+    return novelty, list(map(tuple, reference.bins(features).tolist()))

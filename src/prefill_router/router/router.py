@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from jaxtyping import Float64
@@ -31,8 +31,8 @@ from prefill_router.router.decision import (
     refuse_cascade,
 )
 from prefill_router.router.pool_changes import PoolChanges, Present
-from prefill_router.router.record import RouterRecord
-from prefill_router.router.reference import TrainReference
+from prefill_router.router.record import RouterRecord, record_html
+from prefill_router.router.reference import TrainReference, compared
 from prefill_router.router.states import (
     EncoderSources,
     count_tokens,
@@ -40,6 +40,9 @@ from prefill_router.router.states import (
     encoded_states,
 )
 from prefill_router.targets import Pool
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _REPRICED = "prices were changed; the metrics are at those of"
 
@@ -100,6 +103,10 @@ class Router:
         read = " + ".join(family.kind for family in self.features.families)
         by = f"{self.predictor.kind} on {read}, fitted {self.record.created}"
         return f"<Router: {len(self.pool)} targets, {by}>"
+
+    def _repr_html_(self) -> str:
+        accuracy = None if self.reference is None else self.reference.accuracy
+        return record_html(repr(self), self.record, self.pool, accuracy)
 
     @property
     def pool(self) -> Pool:
@@ -175,7 +182,7 @@ class Router:
         correctness = self._calibrated(features)
         tokens = count_tokens(self.features, reading)
         limit = states[0].provenance.max_tokens if states else math.inf
-        novelty, bins = _compared(self.reference, features)
+        novelty, bins = compared(self.reference, features)
         expected = self._expected(features, tokens)
         return [
             Forecast(
@@ -189,6 +196,23 @@ class Router:
             )
             for i, count in enumerate(tokens)
         ]
+
+    def predict_proba(
+        self, requests: Sequence[Request], *, progress: Progress | None = None
+    ) -> "pl.DataFrame":
+        """Every target's probability of a correct answer: a row per request, a column per target.
+
+        Args:
+            requests: Texts, or chat messages.
+            progress: Shows the progress of encoding.
+
+        Raises:
+            PromptError: A request can't be encoded; it is named `request N`, counted from 1.
+        """
+        import polars as pl
+
+        found = [one.correctness for one in self.forecast_many(requests, progress=progress)]
+        return pl.DataFrame(np.reshape(found, (-1, len(self.pool))), schema=list(self.pool.names))
 
     def estimated_cost(
         self, forecasts: Sequence[Forecast]
@@ -368,7 +392,8 @@ class Router:
         """Load a router from a local folder or a Hugging Face repository, checking everything.
 
         Args:
-            name: The folder, or the repository, as in `you/your-router`.
+            name: The folder; the repository, as in `you/your-router`; or `minipool`, the router of
+                the tiny pool, which comes with this package.
             revision: Branch, tag or commit of the repository.
             token: For a private repository; by default the one that you are logged in with.
             sources: The locations of its encoders.
@@ -381,13 +406,3 @@ class Router:
 
         router = load(name, revision=revision, token=token)
         return router.with_sources(sources or EncoderSources())
-
-
-def _compared(
-    reference: TrainReference | None, features: Columns
-) -> tuple[Sequence[float | None], Sequence[tuple[int, ...]]]:
-    """The novelty and bins of each query, by the reference of the train rows."""
-    if reference is None:
-        return [None] * len(features), [()] * len(features)
-    novelty: list[float | None] = reference.novelty(features).tolist()
-    return novelty, list(map(tuple, reference.bins(features).tolist()))

@@ -1,0 +1,104 @@
+"""What notebooks show: tables, figures and probabilities, and the router of the package."""
+
+import csv
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from prefill_router import Router, Target, plot, read_dataset
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation import evaluate
+from prefill_router.testing import make_routing_dataset
+
+PROMPTS = ["12 + 30 =", "Turn the letters around: house", "Who are you?"]
+
+
+@pytest.fixture(scope="module")
+def packaged() -> Router:
+    return Router.from_pretrained("minipool")
+
+
+def test_two_lines_route_outside_of_the_checkout(tmp_path: Path) -> None:
+    lines = (
+        "from prefill_router import Router\n"
+        "print(Router.from_pretrained('minipool').route('12 + 30 =', lam=0.8).target)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", lines], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "abacus\n"
+
+
+def test_the_packaged_router_is_worth_it_and_says_whose_terms_hold(packaged: Router) -> None:
+    assert packaged.record.verdict is not None
+    assert packaged.record.verdict["word"] == "worth it"
+    assert packaged.pool.public() == packaged.pool  # it names no endpoint
+
+
+def test_a_card_names_the_licences(packaged: Router, tmp_path: Path) -> None:
+    packaged.save(tmp_path / "router")
+    said = (tmp_path / "router/README.md").read_text()
+    assert "The encoder minipool: that of prefill-router." in said
+    assert "The answers (minipool): not recorded" in said
+
+
+def test_probabilities_are_a_table_with_named_targets(packaged: Router) -> None:
+    table = packaged.predict_proba(PROMPTS)
+    assert isinstance(table, pl.DataFrame)
+    assert table.columns == list(packaged.pool.names)
+    for row, prompt in zip(table.iter_rows(named=True), PROMPTS, strict=True):
+        assert row == pytest.approx(dict(packaged.route(prompt).correctness), abs=1e-6)
+    assert packaged.predict_proba([]).shape == (0, 5)
+
+
+def test_tables_have_every_target_and_escape_names(packaged: Router) -> None:
+    decision = packaged.route(PROMPTS[0], lam=0.8)
+    for shown in (packaged, decision, make_routing_dataset(queries=20)):
+        text = shown._repr_html_()
+        names = packaged.pool.names if shown in (packaged, decision) else shown.pool.names
+        assert all(f"<td>{name}</td>" in text for name in names)
+    assert "&lt;Router: 5 targets" in packaged._repr_html_()
+    assert "worth it: " in packaged._repr_html_()
+    assert decision._repr_html_().index(">abacus<") < decision._repr_html_().index(">scribe<")
+
+
+def test_plots_are_pictures_with_their_data(packaged: Router, tmp_path: Path) -> None:
+    dataset = make_routing_dataset(queries=60)
+    for number, shown in enumerate((packaged, packaged.route(PROMPTS[0]), dataset)):
+        made = plot(shown)
+        assert made._repr_png_().startswith(b"\x89PNG")
+        files = made.save(tmp_path / f"plot{number}")
+        assert [file.suffix for file in files] == [".png", ".svg", ".csv"]
+        with files[2].open() as file:
+            told = {row["target"] for row in csv.DictReader(file)}
+        names = dataset.pool.names if shown is dataset else packaged.pool.names
+        assert told == set(names)
+
+
+def test_an_evaluation_is_shown_by_its_numbers_and_its_curve(packaged: Router) -> None:
+    answers = read_dataset(Path("docs/notebooks/answers"))
+    test = answers.select(packaged.split["test"])
+    found = evaluate(packaged.predict(test), test, resamples=20)
+    assert f"<td>{found.headline['auc_mean'].value:.4g}</td>" in found._repr_html_()
+    made = plot(found)
+    assert made._repr_png_().startswith(b"\x89PNG")
+    assert {"router", "band", "oracle"} <= {row["series"] for row in made.rows}
+
+
+def test_where_no_cost_is_known_targets_have_rows() -> None:
+    dataset = make_routing_dataset(queries=60)
+    dollars = np.full(dataset.correct.shape, np.nan)
+    pool = replace(dataset.pool, targets=tuple(Target(name=name) for name in dataset.pool.names))
+    made = plot(replace(dataset, recorded_cost=dollars, pool=pool))
+    assert [label.get_text() for label in made.figure.axes[0].get_yticklabels()] == list(pool.names)
+    assert all(np.isnan(row["cost"]) for row in made.rows)
+
+
+def test_what_cannot_be_drawn_is_told() -> None:
+    with pytest.raises(ConfigError, match="a Decision, a Router, a RoutingDataset or an"):
+        plot("a text")
