@@ -1,0 +1,49 @@
+"""The notebooks run, cell after cell, and what is committed of them is whole."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+def cells(notebook: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in found if cell["cell_type"] == "code"]
+
+
+def test_there_are_three() -> None:
+    assert [notebook.stem for notebook in NOTEBOOKS] == ["inside", "own_logs", "paper"]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_it_runs(notebook: Path, tmp_path: Path) -> None:
+    shutil.copytree(FOLDER / "answers", tmp_path / "answers")
+    code = "\n".join("".join(cell["source"]) for cell in cells(notebook))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_its_committed_outputs_are_those_of_a_whole_run(notebook: Path) -> None:
+    found = cells(notebook)
+    assert [cell["execution_count"] for cell in found] == list(range(1, len(found) + 1))
+    outputs = [output for cell in found for output in cell["outputs"]]
+    assert {output["output_type"] for output in outputs} <= {"execute_result", "stream"}
+    assert any("image/png" in output.get("data", ()) for output in outputs) or (
+        notebook.stem == "own_logs"
+    )
