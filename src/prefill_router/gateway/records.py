@@ -38,6 +38,7 @@ class RoutingRequest:
         max_cost: The most that it may cost, estimated, in US dollars.
         allow: The targets that the client allows; None for all.
         exclude: The targets that the client excludes.
+        fallbacks: The only targets to call if the first fails, in order; empty for all others.
         key: The name of the client's key; None where the gateway has no keys.
         key_targets: The targets that the key may use; None for all.
         to_call: Whether the target will be called, and so needs an endpoint; False for a dry run.
@@ -59,6 +60,7 @@ class RoutingRequest:
     max_cost: float | None = None
     allow: frozenset[str] | None = None
     exclude: frozenset[str] = frozenset()
+    fallbacks: tuple[str, ...] = ()
     key: str | None = None
     key_targets: frozenset[str] | None = None
     to_call: bool = True

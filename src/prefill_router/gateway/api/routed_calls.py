@@ -184,7 +184,7 @@ def _call(
         stream=envelope.stream,
         usage_added=ask_usage,
         headers=live.headers_on(scope["headers"], trace),
-        stay=choice.tool_loop or choice.reason in ("named", "stored"),
+        stay=choice.tool_loop or choice.reason == "stored",
         input_tokens=choice.input_tokens,
         began=arrived,
         query=query_of(scope),
@@ -256,10 +256,13 @@ def read_incoming(
     envelope = read_envelope(endpoint, body)
     allowed = None if key is None or key.targets is None else frozenset(key.targets)
     names = [n for n in pool.names if allowed is None or n in allowed]  # errors list these alone
-    preferences = read_preferences(headers, names)
-    asked = parse_model(envelope.model, targets=names, names=settings.routing.names)
+    preferences, model, dial = read_preferences(headers, names), envelope.model, None
+    if (options := envelope.options) is not None:
+        preferences = options.added_to(preferences, pool, names)
+        model, dial = options.named_by(model, pool, names), options.lam
+    asked = parse_model(model, targets=names, names=settings.routing.names)
     scored = preferences.scored or settings.routing.scored
-    lams = (preferences.lam, asked.lam, lam) if asked.target is None else ()
+    lams = (preferences.lam, asked.lam, dial, lam) if asked.target is None else ()
     question = RoutingRequest(
         endpoint=endpoint,
         at=at,
@@ -271,6 +274,7 @@ def read_incoming(
         max_cost=preferences.max_cost,
         allow=preferences.allow,
         exclude=preferences.exclude,
+        fallbacks=preferences.fallbacks,
         key=None if key is None else key.name,
         key_targets=allowed,
         to_call=to_call,
@@ -284,6 +288,7 @@ def read_incoming(
     is_open = len(names) == len(pool.names) and preferences.allow is None
     may_learn = preferences.learn and (key is None or key.learning)
     if settings.learning.share and may_learn and is_open and not preferences.exclude:
+        body = envelope.splicer.body
         sampled = body if _is_sampled(settings, envelope, question, len(body)) else None
     envelope.forget()
     return IncomingRequest(

@@ -206,6 +206,7 @@ _PREFIX = HEADER.encode()
 _TARGET, _ID, _REASON = _PREFIX + b"target", _PREFIX + b"decision-id", _PREFIX + b"reason"
 _LAM, _MS, _FALLBACK = _PREFIX + b"lam", _PREFIX + b"decision-ms", _PREFIX + b"fallback"
 _PROBABILITY, _COST = _PREFIX + b"probability", _PREFIX + b"estimated-cost"
+_ASKED = _PREFIX + b"asked"
 _LONGEST_NAME = 200
 _RETRIES = _PREFIX + b"retries"
 _NO_RETRY = ("answered", "refused", "breaker_open")  # not failed calls
@@ -243,6 +244,7 @@ class RequestRecord:
         self._question, self._scored = incoming.question, incoming.scored
         envelope = incoming.envelope  # not kept, so that its texts are freed during the answer
         self._requested, self._stream = envelope.model[:_LONGEST_NAME], envelope.stream
+        self._options = envelope.options
         self._prompt: str | list[dict[str, str]] | None = None
         if live.settings.receipts.prompts and incoming.prompt is not None:
             given = incoming.prompt
@@ -280,6 +282,8 @@ class RequestRecord:
         ]
         if choice.lam is not None:
             headers.append((_LAM, b"%g" % choice.lam))
+        if self._options is not None:
+            headers.append((_ASKED, self._options.header))
         if choice.fallback is not None:
             headers.append((_FALLBACK, choice.fallback.encode()))
         if target is not None:
@@ -332,6 +336,9 @@ class RequestRecord:
         details = self._live.details if alone else self._live.session_details
         if (shared := self._live.recorder.shared) is not None:
             details = {**details, **shared.details(question.key)}
+        details = details if decided else {}
+        if self._options is not None:
+            details = {**details, "asked": self._options.asked}
         return Receipt(
             choice=self._choice,
             outcome=outcome,
@@ -348,7 +355,7 @@ class RequestRecord:
             decision_seconds=self._decision_seconds,
             forecast_seconds=self._forecast_seconds,
             prompt=self._prompt,
-            details=details if decided else {},
+            details=details,
         )
 
     def _cost(self, outcome: RequestOutcome) -> tuple[float | None, bool]:
