@@ -192,6 +192,7 @@ def _call(
         conversation=choice.session or choice.id,
         settled=settled,
         answer=None if record.sample is None else record.sample.answer,
+        translated=live.chat_only if envelope.endpoint == "messages" else (),
     )
 
 
@@ -278,6 +279,7 @@ def read_incoming(
         key=None if key is None else key.name,
         key_targets=allowed,
         to_call=to_call,
+        untranslatable=_untranslatable(envelope, names, pool) if to_call else None,
     )
     prompt = None
     if asked.target is None or settings.receipts.prompts:
@@ -294,6 +296,15 @@ def read_incoming(
     return IncomingRequest(
         envelope=envelope, question=question, prompt=prompt, scored=scored, sampled=sampled
     )
+
+
+def _untranslatable(envelope: Envelope, names: Sequence[str], pool: Pool) -> str | None:
+    """As in `RoutingRequest`; None where all targets serve messages."""
+    if envelope.endpoint != "messages" or all("messages" in pool.serves(n) for n in names):
+        return None
+    from prefill_router.gateway.protocol import untranslatable  # for such pools alone
+
+    return untranslatable(envelope.value)
 
 
 def _is_sampled(
