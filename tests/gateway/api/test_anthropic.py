@@ -48,7 +48,7 @@ CLAUDE_CODE = {
     "max_tokens": 32000,
     "temperature": 1,
     "stream": True,
-    "metadata": {"user_id": "user_0f_account__session_6b1d2c3e-0000-4000-8000-000000000000"},
+    "metadata": {"user_id": '{"device_id":"0f","session_id":"6b1d2c3e-0000-4000-8000-00000000"}'},
     "system": [
         {"type": "text", "text": "You are Claude Code.", "cache_control": {"type": "ephemeral"}},
         {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
@@ -74,6 +74,7 @@ CLAUDE_CODE = {
                 {"type": "text", "text": "What is in a.txt?"},
             ],
         },
+        {"role": "system", "content": "Tools: Read."},
         {
             "role": "assistant",
             "content": [
@@ -123,6 +124,7 @@ def test_a_request_of_claude_code(made: World, gateway: Served) -> None:
         "messages": [
             {"role": "system", "content": "You are Claude Code.\n\nBe brief."},
             user("<system-reminder>Today is Monday.</system-reminder>\n\nWhat is in a.txt?"),
+            {"role": "system", "content": "Tools: Read."},
             {
                 "role": "assistant",
                 "content": "I'll read it.",
@@ -373,6 +375,17 @@ def test_what_a_chat_cannot_say_goes_to_who_speaks_anthropics(
     with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\]: document"):
         claude.messages.create(model=MIDDLE, max_tokens=9, messages=[user(content)])
     assert made.asked() == [DEAR]
+
+
+def test_what_is_nested_too_deeply_is_refused(gateway: Served) -> None:
+    found = set()
+    for depth in (100, *range(900, 1000, 4)):  # the interpreter's limit is among these
+        schema = '{"a":' * depth + "1" + "}" * depth
+        body = json.dumps({"model": CHEAP, "max_tokens": 9, "messages": SAY, "tools": [{**TOOL}]})
+        deep = body.replace(json.dumps(TOOL["input_schema"]), schema)
+        reply = gateway.ask("/v1/messages", deep.encode())
+        found.add((reply.status, reply.json["type"]))
+    assert found == {(200, "message"), (400, "error")}
 
 
 def test_who_speaks_anthropics_gets_the_bytes(

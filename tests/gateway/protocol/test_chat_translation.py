@@ -106,6 +106,10 @@ def test_tools(choice: Any, said: dict[str, Any]) -> None:
         ([turn([text("a", **CACHED), text("b")])], [turn("a\n\nb")]),
         ([turn("")], [turn("")]),
         (
+            [turn("a"), turn([text("b", **CACHED), text("c")], "system")],
+            [turn("a"), turn("b\n\nc", "system")],
+        ),
+        (
             [turn([text("See"), {"type": "image", "source": PNG, **CACHED}])],
             [turn([text("See"), SEEN])],
         ),
@@ -171,7 +175,7 @@ THOUGHT = {"type": "thinking", "thinking": "secret words", "signature": "x"}
         (asked(turn([THOUGHT], "assistant"), turn("a")), "messages[0].content[0]: thinking"),
         (asked(turn([text("a", citations=[{}])])), "messages[0].content[0].citations"),
         (asked(turn([text("a")], "assistant")), "messages[0]: a prefilled answer"),
-        (asked(turn("a", "system")), "messages[0].role: system"),
+        (asked(turn("a", "tool")), "messages[0].role: tool"),
         (asked({**turn("a"), "name": "x"}), "messages[0].name"),
         (
             asked(turn([{"type": "image", "source": {"type": "file", "file_id": "f"}}])),

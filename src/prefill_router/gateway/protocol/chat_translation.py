@@ -39,6 +39,8 @@ def untranslatable(value: _Object) -> str:
         to_chat(value, limit="max_tokens")
     except UntranslatableError as error:
         return str(error)
+    except RecursionError:
+        return "so many levels of nesting"
     return ""
 
 
@@ -48,6 +50,10 @@ def chat_splicer(body: bytes, *, limit: str) -> Splicer:
     Args:
         body: The request, which can be translated.
         limit: As in `to_chat`.
+
+    Raises:
+        RecursionError: It is nested too deeply for this depth of the stack.
+        RefusalError: The same, of the chat.
     """
     return read_envelope(
         "chat", json.dumps(to_chat(json.loads(body), limit=limit)).encode()
@@ -134,6 +140,8 @@ def _turns(turns: list[Any]) -> Iterator[dict[str, Any]]:
             if i == len(turns) - 1:  # a chat would begin an answer of its own
                 _refuse(where, "a prefilled answer")
             yield _assistant(turn.get("content"), f"{where}.content")
+        elif turn["role"] == "system":
+            yield {"role": "system", "content": _joined(turn.get("content"), f"{where}.content")}
         else:
             _refuse(f"{where}.role", turn["role"])
 

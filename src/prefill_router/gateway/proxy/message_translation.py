@@ -49,16 +49,20 @@ async def open_translated(
         if failure.refusal is not None:
             failure.refusal = _refusal(failure.refusal)
         raise
+    except (RecursionError, RefusalError):  # only where it was barely read before
+        body = b'{"error":{"message":"the body is nested too deeply; use fewer levels"}}'
+        refusal = _refusal(TargetRefusal(status=400, headers=[], body=body))
+        raise AttemptFailedError("refused", status=400, refusal=refusal) from None
     if isinstance(opened.watch, StreamObserver):
         stream = MessageStream(
             opened.watch, answer=call.answer, input_tokens=call.input_tokens, target=target
         )
         return replace(opened, body=stream.translate(opened.body), watch=stream)
     usage, _ = opened.facts.usage(input_tokens=call.input_tokens)
-    body = message(parsed(opened.body) or {}, usage, target=target)
-    if body is None:
+    said = message(parsed(opened.body) or {}, usage, target=target)
+    if said is None:
         raise AttemptFailedError("malformed", status=opened.status)
-    return replace(opened, body=json.dumps(body).encode())
+    return replace(opened, body=json.dumps(said).encode())
 
 
 def _refusal(refusal: TargetRefusal) -> TargetRefusal:
