@@ -112,6 +112,9 @@ def test_the_header_narrows_what_is_allowed(gateway: Served) -> None:
         ({"allowed_models": "acme/*"}, "a list of 1 to 100 names"),
         ({"models": ["a" * 129]}, "a list of 1 to 100 names"),
         ({"models": [""]}, "a list of 1 to 100 names"),
+        ({"models": ["a\x7f"]}, "a list of 1 to 100 names"),
+        ({"models": [CHEAP, 5]}, "a list of 1 to 100 names"),
+        ({"allowed_models": ["*"] * 101}, "a list of 1 to 100 names"),
         ({"allowed_models": ["nobody/*"]}, f"the targets are {CHEAP}, {MIDDLE}, {DEAR}, {OTHER}"),
         ({"models": [CHEAP, "nobody"]}, f"the targets are {CHEAP}, {MIDDLE}, {DEAR}, {OTHER}"),
     ],
@@ -183,6 +186,9 @@ def test_fallbacks_keep_to_what_the_headers_allow(gateway: Served) -> None:
     assert gateway.receipts[-1].choice.order == (CHEAP, DEAR)
     gateway.ask(body=body, max_cost="0.0005")
     assert gateway.receipts[-1].choice.order == (CHEAP, OTHER, MIDDLE)
+    picture = {"type": "image_url", "image_url": {"url": "https://a.b/c.png"}}
+    gateway.ask(body=chat(CHEAP, [picture], models=[OTHER, DEAR]))  # which accept no images
+    assert gateway.receipts[-1].choice.order == (CHEAP,)
 
 
 def test_a_dry_run_understands_them(gateway: Served) -> None:

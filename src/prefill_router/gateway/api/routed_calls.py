@@ -276,6 +276,7 @@ def read_incoming(
         allow=preferences.allow,
         exclude=preferences.exclude,
         fallbacks=preferences.fallbacks,
+        needs=envelope.needs if preferences.fallbacks else frozenset(),
         key=None if key is None else key.name,
         key_targets=allowed,
         to_call=to_call,

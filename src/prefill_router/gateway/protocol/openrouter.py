@@ -183,8 +183,9 @@ def _tradeoff(dial: Any) -> float | None:
 def _names(field: str, value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
-    fits = isinstance(value, list) and 1 <= len(value) <= _MOST_NAMES
-    if not fits or not all(isinstance(n, str) and 0 < len(n) <= _LONGEST_NAME for n in value):
+    names = value if isinstance(value, list) else []
+    fit = [n for n in names if isinstance(n, str) and 0 < len(n) <= _LONGEST_NAME]
+    if not 1 <= len(fit) == len(names) <= _MOST_NAMES or not "".join(fit).isprintable():
         raise RefusalError(
             f"{field} must be a list of 1 to {_MOST_NAMES} names of targets or models", param=field
         )
