@@ -269,6 +269,7 @@ FILES: dict[str, Callable[[Path], None]] = {
 WHILE: dict[str, Callable[[Path], AbstractContextManager[None]]] = {
     "README.md": readme,
     "add-target.md": a_new_target,
+    "anthropic.md": targets_that_answer,
     "deployment.md": targets_that_answer,
     "gateway.md": targets_that_answer,
     "object-stores.md": lambda _: s3_server(),

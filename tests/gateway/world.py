@@ -261,7 +261,7 @@ def _lower(headers: Any) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
-def chat(model: str = "auto", text: str = "hi", **more: Any) -> dict[str, Any]:
+def chat(model: str = "auto", text: Any = "hi", **more: Any) -> dict[str, Any]:
     """The body of a chat."""
     return {"model": model, "messages": [user(text)], **more}
 

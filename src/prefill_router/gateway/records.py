@@ -1,6 +1,6 @@
 """The records of one request: the request, the decision, the call, the outcome, the receipt."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
@@ -38,9 +38,12 @@ class RoutingRequest:
         max_cost: The most that it may cost, estimated, in US dollars.
         allow: The targets that the client allows; None for all.
         exclude: The targets that the client excludes.
+        fallbacks: The only targets to call if the first fails, in order; empty for all others.
         key: The name of the client's key; None where the gateway has no keys.
         key_targets: The targets that the key may use; None for all.
         to_call: Whether the target will be called, and so needs an endpoint; False for a dry run.
+        untranslatable: What a chat can't say of a message, by name; empty where it can be
+            translated, None where it isn't to be.
     """
 
     endpoint: Endpoint
@@ -59,9 +62,11 @@ class RoutingRequest:
     max_cost: float | None = None
     allow: frozenset[str] | None = None
     exclude: frozenset[str] = frozenset()
+    fallbacks: tuple[str, ...] = ()
     key: str | None = None
     key_targets: frozenset[str] | None = None
     to_call: bool = True
+    untranslatable: str | None = None
 
 
 @final
@@ -252,6 +257,7 @@ class ForwardRequest:
             one of a target's endpoints.
         settled: Called once no more targets will be called, so that bodies are no longer needed.
         answer: Takes the answer's text, where the request is sampled; None otherwise.
+        translated: The targets and deployments that are asked by a chat in place of a message.
     """
 
     endpoint: Endpoint
@@ -274,6 +280,7 @@ class ForwardRequest:
     conversation: str = ""
     settled: Callable[[], object] = lambda: None
     answer: AnswerText | None = None
+    translated: Collection[str] = ()
 
 
 APART: Mapping[str, str] = {

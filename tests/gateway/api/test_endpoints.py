@@ -209,7 +209,8 @@ def test_the_page_shows_such_a_target(gateway: Served, client: openai.OpenAI) ->
 
 def test_models(client: openai.OpenAI) -> None:
     names = [model.id for model in client.models.list()]
-    assert names == ["auto", "prefill-router", "MoM", CHEAP, MIDDLE, DEAR, EMBEDDER, WRITER]
+    routing = ["auto", "prefill-router", "MoM", "openrouter/auto", "openrouter/auto-beta"]
+    assert names == [*routing, CHEAP, MIDDLE, DEAR, EMBEDDER, WRITER]
     found = client.models.retrieve(WRITER)
     assert found.object == "model"
     assert (found.model_extra or {})["serves"] == ["chat", "responses"]

@@ -157,7 +157,8 @@ CLAUDE_TOOL: Any = {
 
 @pytest.fixture
 def claude(gateway: Served, sent: Sent) -> Iterator[anthropic.Anthropic]:
-    with anthropic_client(gateway.url, sent, default_headers={HEADER + "lam": "0"}) as client:
+    own = {HEADER + "lam": "0", HEADER + "exclude": CHEAP}  # which speaks chats alone
+    with anthropic_client(gateway.url, sent, default_headers=own) as client:
         yield client
 
 
@@ -237,8 +238,8 @@ def test_errors_have_anthropics_shape(
     with pytest.raises(anthropic.NotFoundError) as caught:
         claude.messages.create(model="nobody", max_tokens=9, messages=SAY)
     assert caught.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
-    with pytest.raises(anthropic.BadRequestError, match="doesn't serve messages"):
-        claude.messages.create(model=CHEAP, max_tokens=9, messages=SAY)
+    with pytest.raises(anthropic.BadRequestError, match="messages, and a chat can't say container"):
+        claude.messages.create(model=CHEAP, max_tokens=9, messages=SAY, container="c")
     for name in (MIDDLE, DEAR):
         made[name].then(whole({"type": "error", "error": {"type": "overloaded_error"}}, status=529))
     with pytest.raises(anthropic.APIStatusError, match="no target answered"):

@@ -124,7 +124,7 @@ def test_a_maximum_cost_holds_for_nine_answers_of_ten() -> None:
     assert got.estimated_cost["middle"] == pytest.approx((100 + 4 * 50) / 1e6)
     assert got.excluded["middle"] == "about 0.0013 dollars, above 0.001"
     assert here.decide(expected, max_cost=0.0018).order == ("large", "middle", "small")
-    assert here.decider.needs_forecast(ask(max_cost=0.0002))
+    assert here.decider.begin(ask(max_cost=0.0002)).needs_forecast
 
 
 def test_what_is_expected_of_an_answer_is_bounded_by_the_request() -> None:
@@ -163,12 +163,12 @@ def test_embeddings_are_never_routed() -> None:
 def test_one_that_is_left_needs_no_forecast() -> None:
     here = world()
     only = {"allow": frozenset({"middle"})}
-    assert not here.decider.needs_forecast(ask(**only))
+    assert not here.decider.begin(ask(**only)).needs_forecast
     got = here.decide(None, **only)
     assert (got.order, got.reason, got.fallback) == (("middle",), "policy", None)
-    assert here.decider.needs_forecast(ask())
+    assert here.decider.begin(ask()).needs_forecast
     here.open_breakers |= {"large", "middle"}  # they may be tried again in a moment
-    assert here.decider.needs_forecast(ask())
+    assert here.decider.begin(ask()).needs_forecast
 
 
 def test_a_forecast_that_should_have_been_asked_for_is_a_fallback() -> None:
@@ -243,7 +243,7 @@ def test_whoever_cant_answer_is_never_chosen(
             "0" * 32, target=remembered, tokens=50, at=question.at, tool_calls=("call",)
         )
     decider: Decider = here.decider
-    told = told if decider.needs_forecast(question) else None
+    told = told if decider.begin(question).needs_forecast else None
     if not any(able(question, one, router.pool, caller=remembered) for one in pool):
         assert refusal(lambda: decider.decide(question, told)).code == "no_eligible_target"
         return

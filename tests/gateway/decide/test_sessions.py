@@ -244,7 +244,7 @@ def test_a_tool_loop_never_changes_its_target() -> None:
         asked = {"in_tool_loop": True, **known}
         got = here.decide(P, **asked)
         assert (got.order, got.reason, got.tool_loop) == (("small",), "tool_loop", True)
-        assert not here.decider.needs_forecast(ask(**asked))
+        assert not here.decider.begin(ask(**asked)).needs_forecast
 
 
 def test_a_tool_loop_whose_target_cant_go_on_is_routed_afresh() -> None:

@@ -161,6 +161,6 @@ def _whole(body: bytes, headers: list[Header]) -> tuple[bytes, Endpoint]:
         raise RefusalError("the body has no messages, prompt or input; send one", param="messages")
     if found == "chat" and any(name == _ANTHROPIC for name, _ in headers):
         found = "messages"
-    if "model" in value:
+    if "model" in value or "models" in value:
         return body, found
     return body.lstrip().replace(b"{", b'{"model":"auto",', 1), found

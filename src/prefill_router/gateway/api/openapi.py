@@ -113,6 +113,8 @@ _OWN = {
     "decision-ms": "time that the decision took, in milliseconds",
     "retries": "failed calls before the one that was answered",
     "fallback": "why there was no forecast",
+    "translated": "chat, where a target that serves no messages was asked by a chat",
+    "asked": "what OpenRouter's routing fields in the body asked for, as JSON",
 }
 HEADERS: dict[str, Any] = {
     f"{HEADER}{name}": {"description": meaning, "schema": _TEXT} for name, meaning in _OWN.items()

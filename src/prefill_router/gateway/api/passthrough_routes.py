@@ -7,7 +7,7 @@ from them, so no receipt is kept; they are counted, logged and traced.
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from typing import final
@@ -231,6 +231,8 @@ async def _count(asked: PassthroughRequest, *, endpoint: Endpoint, below: str) -
         lam=gateway.lam_set,
         at=asked.at,
     )
+    question = replace(incoming.question, untranslatable=None)  # a chat can't be counted
+    incoming = replace(incoming, question=question)
     choice, _ = await decide(gateway, live, incoming, counted=False)
     splicer = incoming.envelope.splicer
     return asked.call(

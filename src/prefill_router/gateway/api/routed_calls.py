@@ -184,7 +184,7 @@ def _call(
         stream=envelope.stream,
         usage_added=ask_usage,
         headers=live.headers_on(scope["headers"], trace),
-        stay=choice.tool_loop or choice.reason in ("named", "stored"),
+        stay=choice.tool_loop or choice.reason == "stored",
         input_tokens=choice.input_tokens,
         began=arrived,
         query=query_of(scope),
@@ -192,6 +192,7 @@ def _call(
         conversation=choice.session or choice.id,
         settled=settled,
         answer=None if record.sample is None else record.sample.answer,
+        translated=live.chat_only if envelope.endpoint == "messages" else (),
     )
 
 
@@ -256,10 +257,13 @@ def read_incoming(
     envelope = read_envelope(endpoint, body)
     allowed = None if key is None or key.targets is None else frozenset(key.targets)
     names = [n for n in pool.names if allowed is None or n in allowed]  # errors list these alone
-    preferences = read_preferences(headers, names)
-    asked = parse_model(envelope.model, targets=names, names=settings.routing.names)
+    preferences, model, dial = read_preferences(headers, names), envelope.model, None
+    if (options := envelope.options) is not None:
+        preferences = options.added_to(preferences, pool, names)
+        model, dial = options.named_by(model, pool, names), options.lam
+    asked = parse_model(model, targets=names, names=settings.routing.names)
     scored = preferences.scored or settings.routing.scored
-    lams = (preferences.lam, asked.lam, lam) if asked.target is None else ()
+    lams = (preferences.lam, asked.lam, dial, lam) if asked.target is None else ()
     question = RoutingRequest(
         endpoint=endpoint,
         at=at,
@@ -271,9 +275,12 @@ def read_incoming(
         max_cost=preferences.max_cost,
         allow=preferences.allow,
         exclude=preferences.exclude,
+        fallbacks=preferences.fallbacks,
+        needs=envelope.needs if preferences.fallbacks else frozenset(),
         key=None if key is None else key.name,
         key_targets=allowed,
         to_call=to_call,
+        untranslatable=_untranslatable(envelope, names, pool) if to_call else None,
     )
     prompt = None
     if asked.target is None or settings.receipts.prompts:
@@ -284,11 +291,21 @@ def read_incoming(
     is_open = len(names) == len(pool.names) and preferences.allow is None
     may_learn = preferences.learn and (key is None or key.learning)
     if settings.learning.share and may_learn and is_open and not preferences.exclude:
+        body = envelope.splicer.body
         sampled = body if _is_sampled(settings, envelope, question, len(body)) else None
     envelope.forget()
     return IncomingRequest(
         envelope=envelope, question=question, prompt=prompt, scored=scored, sampled=sampled
     )
+
+
+def _untranslatable(envelope: Envelope, names: Sequence[str], pool: Pool) -> str | None:
+    """As in `RoutingRequest`; None where all targets serve messages."""
+    if envelope.endpoint != "messages" or all("messages" in pool.serves(n) for n in names):
+        return None
+    from prefill_router.gateway.protocol import untranslatable  # for such pools alone
+
+    return untranslatable(envelope.value)
 
 
 def _is_sampled(

@@ -189,8 +189,10 @@ def _closed(member: _Candidate, question: RoutingRequest) -> Exclusion | None:
         return Exclusion("key", "not allowed by the key")
     if question.to_call and not member.has_endpoint:
         return Exclusion("call", "has no endpoint")
-    if question.endpoint not in member.serves:
-        return Exclusion("endpoint", f"doesn't serve {question.endpoint}")
+    lost = question.untranslatable if "chat" in member.serves else None
+    if question.endpoint not in member.serves and lost != "":
+        more = f", and a chat can't say {lost}" if lost else ""
+        return Exclusion("endpoint", f"doesn't serve {question.endpoint}{more}")
     return None
 
 

@@ -183,6 +183,25 @@ class Decider:
         Raises:
             RefusalError: No target may answer, or a budget is spent; it says what would help.
         """
+        made = self._decided(begun, forecast)
+        is_open = begun.question.fallbacks and made.reason not in ("stored", "tool_loop")
+        return self._with_fallbacks(made, begun.question) if is_open else made
+
+    def _with_fallbacks(self, made: RoutingDecision, question: RoutingRequest) -> RoutingDecision:
+        """The decision with no target but the client's fallbacks after the chosen one."""
+        cannot = self._candidates.cannot(question, made.input_tokens)
+        left = self._candidates.left(self._candidates.unwanted(question, None, cannot))
+        able = {self._names[k] for k in left} - made.excluded.keys()
+        able |= set() if self._others is None else set(self._others.serving(question))
+        most, costs = question.max_cost, made.estimated_cost
+        able -= {n for n in able if most is not None and costs.get(n, 0.0) > most}
+        order = dict.fromkeys((made.target, *(n for n in question.fallbacks if n in able)))
+        others = {n: "not one of the fallbacks" for n in made.order if n not in order}
+        return replace(made, order=tuple(order), excluded={**made.excluded, **others})
+
+    def _decided(
+        self, begun: OpenDecision, forecast: Forecast | FallbackReason | None
+    ) -> RoutingDecision:
         question = begun.question
         self._holders.check_owner(question)
         decision = decision_id(question.at)
@@ -242,10 +261,6 @@ class Decider:
             return []
         found = [k for k in among if self._limited(self._names[k], known.tokens)]
         return [] if len(found) == len(among) else found
-
-    def needs_forecast(self, question: RoutingRequest) -> bool:
-        """Whether a forecast would matter for a request."""
-        return self.begin(question).needs_forecast
 
     def decide(
         self, question: RoutingRequest, forecast: Forecast | FallbackReason | None

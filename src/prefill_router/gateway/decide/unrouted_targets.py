@@ -38,7 +38,8 @@ class UnroutedTargets:
     def serving(self, question: RoutingRequest) -> list[str]:
         """The targets that could answer if they were named."""
         cannot = self._candidates.cannot(question, 0)
-        return [name for name in self.names if name not in cannot]
+        unwanted = self._candidates.unwanted(question, None, cannot)
+        return [name for name in self.names if name not in unwanted]
 
     def settled(self, question: RoutingRequest) -> tuple[str, Reason] | None:
         """The one of them that must answer, or its endpoint, and why; None where none must."""

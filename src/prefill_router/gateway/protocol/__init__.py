@@ -3,6 +3,8 @@
 envelope          reads and checks a body once; selects the text that the encoder reads
 json_splice       locates values in a JSON object, to replace the model and keep all other bytes
 turns             a request's turns as text, its conversation, and the abilities that it needs
+openrouter        reads OpenRouter's routing fields and takes them out of a body
+chat_translation  translates messages to chats, for targets that serve nothing else
 headers           reads routing preferences from headers and model names; filters headers
 """
 

@@ -1,3 +1,4 @@
+from .chat_translation import chat_splicer as chat_splicer, untranslatable as untranslatable
 from .envelope import (
     Envelope as Envelope,
     read_envelope as read_envelope,

@@ -22,6 +22,11 @@ from prefill_router.gateway.protocol.json_splice import (
     size_in_bytes,
     without_collecting,
 )
+from prefill_router.gateway.protocol.openrouter import (
+    OPENROUTER_FIELDS,
+    OpenRouterOptions,
+    take_options,
+)
 from prefill_router.gateway.protocol.turns import (
     read_loop,
     read_needs,
@@ -51,6 +56,7 @@ class Envelope:
         can_ask_usage: Whether `body_for` can request token counts that the client didn't.
         max_tokens: The most output tokens; None where no limit is given.
         splicer: Makes the bodies for targets; it keeps the original bytes and no fields.
+        options: What OpenRouter's routing fields ask for; None where there are none.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class Envelope:
         self.usage_asked = options is not None and options.get("include_usage") is True
         self.can_ask_usage = _can_ask(endpoint, value)
         self.splicer, self._schema_bytes = splicer, schema_bytes
+        self.options: OpenRouterOptions | None = None
 
     def forget(self) -> None:
         """Release the fields and texts, which may take twenty times the memory of the bytes.
@@ -146,7 +153,7 @@ class Envelope:
 
 
 def read_envelope(endpoint: Endpoint, body: bytes) -> Envelope:
-    """Read a request's body.
+    """Read a request's body; OpenRouter's routing fields are taken out of it.
 
     Raises:
         RefusalError: It isn't one JSON object in UTF-8, is nested too deeply, repeats a field, has
@@ -163,6 +170,12 @@ def read_envelope(endpoint: Endpoint, body: bytes) -> Envelope:
         with without_collecting(body):
             fields = read_fields(text)
         value = fields.value
+        if not OPENROUTER_FIELDS.isdisjoint(value) and endpoint != "embeddings":
+            options, others = take_options(text, fields)
+            if options is not None:
+                envelope = read_envelope(endpoint, others)
+                envelope.options = options
+                return envelope
         if has_lone_surrogate(body, value):
             raise RefusalError(
                 "a text in the body has a lone surrogate, half a character; send whole characters"

@@ -17,7 +17,7 @@ from prefill_router.gateway.records import Header
 from prefill_router.gateway.types import HEADER, SCORED, SESSION_HEADER, Scored
 
 _PREFIX = HEADER.encode()
-ROUTING_NAMES = ("auto", "prefill-router", "MoM")
+ROUTING_NAMES = ("auto", "prefill-router", "MoM", "openrouter/auto", "openrouter/auto-beta")
 """Model names that route at the configured lam; `MoM` is vLLM semantic-router's."""
 _route_llm = re.compile(r"router-(?P<router>.+)-(?P<threshold>[^-]*)").fullmatch
 _LONGEST = 128  # characters of a name that is quoted or compared with the known ones
@@ -116,7 +116,7 @@ _FIELDS = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class RoutingPreferences:
-    """The routing preferences in a request's headers.
+    """The routing preferences of a request.
 
     Attributes:
         lam: The trade-off; None where none is given.
@@ -126,6 +126,7 @@ class RoutingPreferences:
         session: The client's name of the conversation.
         scored: The part of the request that the encoder reads.
         learn: Whether the request may be kept for the next router to learn from.
+        fallbacks: The only targets to call if the first fails, in order; empty for all others.
     """
 
     lam: float | None = None
@@ -135,6 +136,7 @@ class RoutingPreferences:
     session: str | None = None
     scored: Scored | None = None
     learn: bool = True
+    fallbacks: tuple[str, ...] = ()
 
 
 NO_PREFERENCES = RoutingPreferences()

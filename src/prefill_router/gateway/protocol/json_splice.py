@@ -151,12 +151,15 @@ class Splicer:
         fields: Its parsed fields; one of them is `model`.
         can_ask: Whether a request for the token counts of a stream may be added.
 
+    Attributes:
+        body: The body.
+
     Raises:
         UnreadableJsonError: Its `stream_options` repeat a field.
     """
 
     def __init__(self, body: bytes, text: str, fields: JsonFields, *, can_ask: bool) -> None:
-        self._body = body
+        self.body = body
         self._names = frozenset(fields.value)
         self._start, self._end = _in_bytes(body, text, fields.spans["model"])
         self._usage: tuple[int, int, bytes] | None = None
@@ -177,7 +180,7 @@ class Splicer:
             ask_usage: Whether to request the token counts of a stream, if `can_ask`.
             further: Fields that are added where the client sent none, with JSON values.
         """
-        body, start, end = self._body, self._start, self._end
+        body, start, end = self.body, self._start, self._end
         name = json.dumps(model).encode()
         for added, value in (further or {}).items():
             if added not in self._names:

@@ -6,6 +6,7 @@ provider_endpoints   each target's endpoint: address, headers, connections, limi
 response_metadata    reads ids and token counts from an answer as it passes
 passthrough          answers that are forwarded unread
 failover             calls target after target until one begins to answer
+message_translation  translates chats to messages, for requests that were translated
 failures             classifies a target's failure, and makes the client's error
 circuit_breakers     stops calls to targets that fail repeatedly
 forwarder            forwards the answer to its end

@@ -24,15 +24,12 @@ from prefill_router.gateway.proxy.failures import (
     classify_refusal,
 )
 from prefill_router.gateway.proxy.passthrough import (
+    AnswerStream,
     PassthroughStream,
     classify_passthrough_refusal,
 )
 from prefill_router.gateway.proxy.provider_endpoints import ProviderEndpoint
-from prefill_router.gateway.proxy.response_metadata import (
-    ResponseMetadata,
-    StreamObserver,
-    parsed,
-)
+from prefill_router.gateway.proxy.response_metadata import ResponseMetadata, StreamObserver, parsed
 from prefill_router.gateway.records import AttemptEnd, ForwardRequest, Header, TargetAttempt
 from prefill_router.gateway.settings import FailureSettings
 
@@ -93,7 +90,7 @@ class OpenResponse:
     facts: ResponseMetadata
     body: bytes
     arrival: ResponseStream | None = None
-    watch: StreamObserver | PassthroughStream | None = None
+    watch: AnswerStream | None = None
 
 
 async def open_answer(
@@ -105,6 +102,10 @@ async def open_answer(
         AttemptFailedError: There is no answer.
         ClientGoneError: The client has disconnected.
     """
+    if target in call.translated:
+        from prefill_router.gateway.proxy.message_translation import open_translated
+
+        return await open_translated(call, target, line, client)
     arrival: ResponseStream | None = None
     opened: OpenResponse | None = None
     try:
@@ -122,12 +123,8 @@ async def open_answer(
 
 async def _read(call: ForwardRequest, arrival: ResponseStream, key: str | None) -> OpenResponse:
     status = arrival.status
-    kind = encoding = b""
-    for name, value in arrival.headers:
-        if name == b"content-type":
-            kind = value.lower()
-        elif name == b"content-encoding":
-            encoding = value.lower()
+    known = dict(arrival.headers)
+    kind, encoding = (known.get(n, b"").lower() for n in (b"content-type", b"content-encoding"))
     if not _FIRST_GOOD <= status < _FIRST_ODD:
         body = await _read_error(arrival)
         refusal = TargetRefusal(status=status, headers=arrival.headers, body=body)

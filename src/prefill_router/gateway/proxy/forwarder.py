@@ -33,9 +33,8 @@ from prefill_router.gateway.proxy.failures import (
     no_answer_error,
     stream_error_end,
 )
-from prefill_router.gateway.proxy.passthrough import PassthroughStream
+from prefill_router.gateway.proxy.passthrough import AnswerStream
 from prefill_router.gateway.proxy.provider_endpoints import ProviderEndpoint
-from prefill_router.gateway.proxy.response_metadata import StreamObserver
 from prefill_router.gateway.records import AttemptEnd, ForwardRequest, Header, RequestOutcome
 from prefill_router.gateway.settings import FailureSettings
 from prefill_router.gateway.types import OutcomeKind
@@ -210,7 +209,7 @@ class ProxyCall:
         self,
         answer: OpenResponse,
         arrival: ResponseStream,
-        watch: StreamObserver | PassthroughStream,
+        watch: AnswerStream,
     ) -> None:
         deployment = self._track.deployment or ""
         line, piece, name = self._ways.lines[deployment], answer.body, answer.facts.response_id
@@ -253,7 +252,7 @@ class ProxyCall:
             await self._conclude(answer, end)
         await self._client.body(rest, more=False)
 
-    async def _break_off(self, watch: StreamObserver | PassthroughStream) -> None:
+    async def _break_off(self, watch: AnswerStream) -> None:
         """End an incomplete stream with an error event, without blaming the target."""
         if not self._is_finished:
             await self._leave("cut")

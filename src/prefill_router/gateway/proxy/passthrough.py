@@ -1,7 +1,7 @@
 """Passthrough calls: their answers are forwarded, and only their end is observed."""
 
 from collections.abc import Collection
-from typing import final
+from typing import Protocol, final, runtime_checkable
 
 from prefill_router.client import ErrorBody
 from prefill_router.gateway.errors import BrokenResponseError
@@ -56,6 +56,25 @@ def classify_passthrough_refusal(
         wait=refused_wait(ErrorBody(), refusal.headers) if end in RETRIED else None,
         refusal=refusal if end == "refused" else None,
     )
+
+
+@runtime_checkable
+class AnswerStream(Protocol):
+    """What a stream passes on its way to the client."""
+
+    @property
+    def facts(self) -> ResponseMetadata:
+        """What has been read of it."""
+
+    @property
+    def sequence_number(self) -> int:
+        """The number that the next event of a Responses stream would have."""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Take received bytes, and return the bytes to forward."""
+
+    def close(self) -> bytes:
+        """Return the remaining bytes to forward at the end of the stream."""
 
 
 _NAME = b'"sequence_number"'

@@ -117,6 +117,8 @@ class Explanation:
             lowered = asked is not None and asked != choice.lam
             less = f", lowered from {asked:g} by a budget" if lowered else ""
             lines.append(f"lam = {choice.lam:g}{by}{less}")
+        for name, value in self.receipt.details.get("asked", {}).items():
+            lines.append(f"asked for {name}: {_listed(value)}")
         if choice.policy_target not in (None, choice.target):
             lines.append(f"the policy alone would have chosen {choice.policy_target}")
         lines += [*_waiting(choice), *_sharing(self.receipt)]
@@ -145,6 +147,10 @@ class Explanation:
             "instead": None if self.instead is None else asdict(self.instead),
             "feedback": [asdict(feedback) for feedback in self.feedback],
         }
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _utc(at: float) -> str:

@@ -41,7 +41,7 @@ from prefill_router.gateway.runtime.versions import in_share
 from prefill_router.gateway.samples import AnswerText
 from prefill_router.gateway.telemetry import Trace, Traces, log_request
 from prefill_router.gateway.types import HEADER, Scored
-from prefill_router.targets import Endpoint
+from prefill_router.targets import TRAITS, Endpoint
 
 
 @final
@@ -62,6 +62,8 @@ class Snapshot:
         passing: Selects the headers that are forwarded to targets.
         details: The details of every receipt: the cost scale, the policy and the version.
         session_details: The details of receipts with a session: also the session settings.
+        chat_only: The targets and deployments that don't serve messages, with the name of a chat's
+            field for the most output tokens.
     """
 
     def __init__(
@@ -94,6 +96,12 @@ class Snapshot:
             }
             for target in deployed
         }
+        self.chat_only = {
+            name: TRAITS[pool.provider_of(name).dialect].max_tokens
+            for pool in (deployed, loaded.pool)
+            for name in pool.names
+            if "messages" not in loaded.pool.serves(loaded.pool.target_of.get(name, name))
+        }
         self._users = 0
         self._unused = asyncio.Event()
         self._unused.set()
@@ -123,6 +131,11 @@ class Snapshot:
         Fields that set a target apart from its model, such as its reasoning effort, are added to
         chats that don't set them.
         """
+        if endpoint == "messages" and target in self.chat_only:
+            from prefill_router.gateway.protocol import chat_splicer  # for translated calls alone
+
+            splicer, endpoint = chat_splicer(splicer.body, limit=self.chat_only[target]), "chat"
+            ask_usage = self.settings.streams.usage == "ask"
         further = self._further[target] if endpoint == "chat" else None
         return splicer.body_for(self.models[target], ask_usage=ask_usage, further=further)
 
@@ -206,6 +219,7 @@ _PREFIX = HEADER.encode()
 _TARGET, _ID, _REASON = _PREFIX + b"target", _PREFIX + b"decision-id", _PREFIX + b"reason"
 _LAM, _MS, _FALLBACK = _PREFIX + b"lam", _PREFIX + b"decision-ms", _PREFIX + b"fallback"
 _PROBABILITY, _COST = _PREFIX + b"probability", _PREFIX + b"estimated-cost"
+_ASKED, _TRANSLATED = _PREFIX + b"asked", _PREFIX + b"translated"
 _LONGEST_NAME = 200
 _RETRIES = _PREFIX + b"retries"
 _NO_RETRY = ("answered", "refused", "breaker_open")  # not failed calls
@@ -243,6 +257,7 @@ class RequestRecord:
         self._question, self._scored = incoming.question, incoming.scored
         envelope = incoming.envelope  # not kept, so that its texts are freed during the answer
         self._requested, self._stream = envelope.model[:_LONGEST_NAME], envelope.stream
+        self._options = envelope.options
         self._prompt: str | list[dict[str, str]] | None = None
         if live.settings.receipts.prompts and incoming.prompt is not None:
             given = incoming.prompt
@@ -280,10 +295,14 @@ class RequestRecord:
         ]
         if choice.lam is not None:
             headers.append((_LAM, b"%g" % choice.lam))
+        if self._options is not None:
+            headers.append((_ASKED, self._options.header))
         if choice.fallback is not None:
             headers.append((_FALLBACK, choice.fallback.encode()))
         if target is not None:
             headers.append(target_header(target))
+            if self._question.endpoint == "messages" and target in self._live.chat_only:
+                headers.append((_TRANSLATED, b"chat"))
             if target in choice.correctness:
                 headers.append((_PROBABILITY, b"%.4f" % choice.correctness[target]))
             if target in choice.estimated_cost:
@@ -332,6 +351,9 @@ class RequestRecord:
         details = self._live.details if alone else self._live.session_details
         if (shared := self._live.recorder.shared) is not None:
             details = {**details, **shared.details(question.key)}
+        details = details if decided else {}
+        if self._options is not None:
+            details = {**details, "asked": self._options.asked}
         return Receipt(
             choice=self._choice,
             outcome=outcome,
@@ -348,7 +370,7 @@ class RequestRecord:
             decision_seconds=self._decision_seconds,
             forecast_seconds=self._forecast_seconds,
             prompt=self._prompt,
-            details=details if decided else {},
+            details=details,
         )
 
     def _cost(self, outcome: RequestOutcome) -> tuple[float | None, bool]:
