@@ -173,9 +173,7 @@ class Router:
         Raises:
             PromptError: A request can't be encoded; it is named `request N`, counted from 1.
         """
-        queries = [
-            Query(f"request {i}", as_prompt(request)) for i, request in enumerate(requests, 1)
-        ]
+        queries = [Query(f"request {i}", as_prompt(r)) for i, r in enumerate(requests, 1)]
         states = encoded_states(queries, self.features, load=self.encoder, progress=progress)
         reading = PromptStates.of([query.prompt for query in queries], states)
         features = self.features.read(reading)
@@ -202,12 +200,7 @@ class Router:
     ) -> "pl.DataFrame":
         """Every target's probability of a correct answer: a row per request, a column per target.
 
-        Args:
-            requests: Texts, or chat messages.
-            progress: Shows the progress of encoding.
-
-        Raises:
-            PromptError: A request can't be encoded; it is named `request N`, counted from 1.
+        The arguments and errors are those of `forecast_many`.
         """
         import polars as pl
 
@@ -392,8 +385,7 @@ class Router:
         """Load a router from a local folder or a Hugging Face repository, checking everything.
 
         Args:
-            name: The folder; the repository, as in `you/your-router`; or `minipool`, the router of
-                the tiny pool, which comes with this package.
+            name: The folder; the repository, `you/your-router`; or `minipool`, which is packaged.
             revision: Branch, tag or commit of the repository.
             token: For a private repository; by default the one that you are logged in with.
             sources: The locations of its encoders.
