@@ -2,7 +2,6 @@
 
 import gc
 import json
-import sys
 from typing import Any
 
 import pytest
@@ -131,7 +130,7 @@ def test_malformed_bodies(endpoint: Endpoint, body: bytes, told: str, param: str
 
 @pytest.mark.parametrize("inner", [b"[", b'{"a":'])
 def test_a_body_that_is_nested_too_deeply(inner: bytes) -> None:
-    body = b'{"model": "a", "messages": ' + inner * sys.getrecursionlimit() * 2
+    body = b'{"model": "a", "messages": ' + inner * 200_000
     with pytest.raises(RefusalError, match="nested too deeply"):
         read_envelope("chat", body)
 
