@@ -32,6 +32,7 @@ KEYS = [
     {"name": "ann", "sha256": sha256(b"pr-ann").hexdigest(), "admin": True},
     {"name": "bob", "sha256": sha256(b"pr-bob").hexdigest()},
     {"name": "cleo", "sha256": sha256(b"pr-cleo").hexdigest(), "dollars_per_day": 0.05},
+    {"name": "dan", "sha256": sha256(b"pr-dan").hexdigest(), "targets": [CHEAP]},
 ]
 TOKENS = {"input_tokens": 1000, "cached_tokens": 10, "output_tokens": 200}
 NEVER = "pr_" + "0" * 32
@@ -152,6 +153,13 @@ def test_what_cannot_be_is_refused(gateway: Served, made: World, wrong: Any) -> 
     reply = gateway.ask("/v1/outcome", body, **bearer("bob"))
     assert reply.status == 400
     assert stored(made, decision).outcome.kind == "routed"
+
+
+def test_a_key_reports_of_its_own_targets_alone(gateway: Served) -> None:
+    decision = routed(gateway, "dan")
+    others, nobodys = (report(gateway, decision, "dan", target=t) for t in (DEAR, "nobody"))
+    assert (others.status, others.body) == (400, nobodys.body)
+    assert report(gateway, decision, "dan").status == 200
 
 
 def test_what_is_reported_is_spent(gateway: Served, made: World) -> None:

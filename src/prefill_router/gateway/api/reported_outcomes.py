@@ -121,7 +121,8 @@ class OutcomeReports:
         """
         gateway, key = self._gateway, request.scope.get(KEY)
         live = gateway.live
-        if body.target not in live.loaded.pool.names:
+        allowed = None if key is None else key.targets
+        if body.target not in set(live.loaded.pool.names).intersection(allowed or [body.target]):
             raise RefusalError(
                 "no such target; see /v1/models", code="invalid_value", param="target"
             )
