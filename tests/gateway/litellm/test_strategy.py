@@ -219,14 +219,14 @@ def test_a_router_in_this_process_chooses_as_it_would_alone(lite: StandIn, made:
     chosen.close()
 
 
-class _Server:
+class ReplyServer:
     """Replies to every request with one answer, on a port of its own."""
 
     def __init__(self, reply: bytes) -> None:
         self._reply = reply
         self.url = ""
 
-    async def __aenter__(self) -> "_Server":
+    async def __aenter__(self) -> "ReplyServer":
         self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
@@ -262,7 +262,7 @@ def reply(status: int, body: bytes) -> bytes:
 )
 def test_a_reply_without_a_decision_is_no_decision(lite: StandIn, said: bytes) -> None:
     async def ask() -> str:
-        async with _Server(said) as server:
+        async with ReplyServer(said) as server:
             chosen = strategy(lite, server.url)
             found = await lite.acompletion("auto")
             await chosen.aclose()
@@ -273,7 +273,7 @@ def test_a_reply_without_a_decision_is_no_decision(lite: StandIn, said: bytes) -
 
 def test_a_spent_budget_is_no_reason_to_spend_on(lite: StandIn) -> None:
     async def ask() -> None:
-        async with _Server(reply(429, b"{}")) as server:
+        async with ReplyServer(reply(429, b"{}")) as server:
             chosen = strategy(lite, server.url)
             try:
                 with pytest.raises(SpentError) as caught:

@@ -1,5 +1,7 @@
 """Where receipts are kept: which URLs are refused, and the file of SQLite."""
 
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -48,3 +50,23 @@ def test_a_file_that_was_moved_away_is_begun_again(tmp_path: Path) -> None:
         store.insert([to_row(made_receipt(2))], [])
     assert [r.choice.id for r in read_receipts(f"{tmp_path}/a.sqlite")] == [name_of(2)]
     assert [r.choice.id for r in read_receipts(f"{tmp_path}/old.sqlite")] == [name_of(1)]
+
+
+def test_a_second_connection_of_the_process_keeps_the_first_ones_locks(tmp_path: Path) -> None:
+    """Another process that closes the file last would otherwise remove the journal in use."""
+    url = f"{tmp_path}/a.sqlite"
+    reads = (
+        "import sys; from prefill_router.gateway.receipts import read_receipts; "
+        "print(sum(1 for _ in read_receipts(sys.argv[1])))"
+    )
+
+    def elsewhere() -> int:
+        line = [sys.executable, "-c", reads, url]
+        return int(subprocess.run(line, capture_output=True, check=True, text=True).stdout)
+
+    with closing(open_store(url)) as store:
+        store.insert([to_row(made_receipt(1))], [])
+        open_store(url).close()
+        assert elsewhere() == 1
+        store.insert([to_row(made_receipt(2))], [])
+        assert elsewhere() == 2

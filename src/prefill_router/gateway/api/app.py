@@ -1,6 +1,6 @@
 """The application: every route, its OpenAPI description, and the guard in front of it.
 
-The gateway's own endpoints are the dry run, feedback, models, reload, health and metrics.
+The gateway's own endpoints are the dry run, outcomes, feedback, models, reload, health and metrics.
 """
 
 import asyncio
@@ -35,6 +35,7 @@ from prefill_router.gateway.api.openapi import (
     preference_headers,
 )
 from prefill_router.gateway.api.passthrough_routes import passthrough_routes
+from prefill_router.gateway.api.reported_outcomes import OutcomeBody, OutcomeReports
 from prefill_router.gateway.api.routed_calls import RoutedEndpoint
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.guard import KEY, ClientKey, Guard, address_of, error_handlers
@@ -207,6 +208,13 @@ def _add_client_routes(routes: APIRouter, gateway: Gateway) -> None:
     @routes.post("/v1/decisions", tags=["routing"], responses=_REPLIES, summary=summary)
     async def decisions(request: Request, body: DecisionsBody) -> JSONResponse:
         return await answer_decisions(gateway, request, body)
+
+    reports = OutcomeReports(gateway)
+    summary = "What came of a decision that others carried out"
+
+    @routes.post("/v1/outcome", tags=["routing"], responses=_REPLIES, summary=summary)
+    async def outcome(request: Request, body: OutcomeBody) -> JSONResponse:
+        return await reports.take(request, body)
 
     @routes.post("/v1/feedback", tags=["routing"], responses=_REPLIES, summary="Score an answer")
     async def feedback(request: Request, body: FeedbackBody) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""For users of LiteLLM: an importer of its configuration, and a routing strategy for its Router.
+"""For users of LiteLLM: an importer of its configuration, a routing strategy and a plugin for it.
 
 LiteLLM itself is never imported; only its file format and its interface are used.
 """

@@ -1,11 +1,12 @@
-"""Gets the order of targets for a LiteLLM request from a running gateway."""
+"""Asks a running gateway about LiteLLM's requests, and tells it what came of them."""
 
 import asyncio
 import json
+import math
 import os
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -14,12 +15,14 @@ import httpx2
 from prefill_router.client import check_encrypted, is_loopback
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.types import HEADER, SESSION_HEADER
+from prefill_router.policy import check_lam
 from prefill_router.targets import Endpoint
 
 _PASSED = (
     *("tools", "functions", "response_format", "text", "instructions", "previous_response_id"),
     *("max_tokens", "max_completion_tokens", "max_output_tokens", "prompt_cache_key", "user"),
 )
+_ROUTE, _OUTCOME = "/v1/route", "/v1/outcome"
 _LONGEST_SESSION = 256
 _NO_CHATS = [
     [{"role": "user", "content": text}]
@@ -110,6 +113,18 @@ def _plain(value: object) -> Any:
     return dump(exclude_none=True)
 
 
+def check_options(lam: float | None, timeout: float) -> None:
+    """Check the trade-off, if one is given, and the time limit.
+
+    Raises:
+        ConfigError: One of them is invalid.
+    """
+    if not (math.isfinite(timeout) and timeout > 0):
+        raise ConfigError(f"timeout is {timeout}; it must be a number of seconds above 0")
+    if lam is not None:
+        check_lam(lam)
+
+
 _TOO_MANY = 429
 
 
@@ -132,8 +147,27 @@ class SpentError(PrefillRouterError):
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class GatewayDecision:
+    """A gateway's decision.
+
+    Attributes:
+        id: Its id.
+        order: The names of the targets that may answer, the chosen one first.
+        lam: The trade-off that was used; None where none was.
+        targets: For every target of the router its `correctness`, the predicted probability of a
+            correct answer, and its `estimated_cost` in US dollars, each None where unknown.
+    """
+
+    id: str
+    order: tuple[str, ...]
+    lam: float | None
+    targets: Mapping[str, Mapping[str, float | None]]
+
+
+@final
 class GatewayClient:
-    """Calls a gateway's `/v1/route`.
+    """Calls a gateway's `/v1/route` and `/v1/outcome`.
 
     Args:
         url: The gateway's URL.
@@ -149,7 +183,7 @@ class GatewayClient:
     def __init__(
         self, url: str, *, lam: float | None, api_key_env: str | None, seconds: float
     ) -> None:
-        self._url = _checked(url) + "/v1/route"
+        self._url = _checked(url)
         self._headers = {"content-type": "application/json"}
         if lam is not None:
             self._headers[HEADER + "lam"] = f"{lam:g}"
@@ -175,7 +209,7 @@ class GatewayClient:
         """
         self._client = self._client or httpx2.Client(**self._options)
         try:
-            return _order(self._client.post(self._url, **self._sent(asked)))
+            return _decision(self._client.post(self._url + _ROUTE, **self._sent(asked))).order
         except httpx2.HTTPError as error:
             raise NoDecisionError(_unreached(error)) from None
 
@@ -186,12 +220,45 @@ class GatewayClient:
             NoDecisionError: As for `order`.
             SpentError: As for `order`.
         """
+        return (await self.decide(asked)).order
+
+    async def decide(
+        self, asked: LiteLLMRequest, *, allow: Collection[str] = ()
+    ) -> GatewayDecision:
+        """The whole decision.
+
+        Args:
+            asked: The request.
+            allow: The only targets that may be chosen; all where it is empty.
+
+        Raises:
+            NoDecisionError: As for `order`.
+            SpentError: As for `order`.
+        """
+        sent = self._sent(asked)
+        if allow:
+            sent["headers"] |= {HEADER + "allow": ",".join(sorted(allow)).encode()}
+        return _decision(await self._post(_ROUTE, **sent))
+
+    async def report(self, outcome: Mapping[str, Any]) -> None:
+        """Tell what came of a decision, as `/v1/outcome` takes it.
+
+        Raises:
+            NoDecisionError: The gateway can't be reached, or doesn't take it. An outcome that it
+                knows already is no error.
+        """
+        body = json.dumps({name: value for name, value in outcome.items() if value is not None})
+        reply = await self._post(_OUTCOME, content=body.encode(), headers=self._headers)
+        if reply.status_code not in (httpx2.codes.OK, httpx2.codes.CONFLICT):
+            raise NoDecisionError(_refused(reply))
+
+    async def _post(self, path: str, **sent: Any) -> httpx2.Response:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:  # connections belong to the loop in which they were opened
             client = self._clients[loop] = httpx2.AsyncClient(**self._options)
         try:
-            return _order(await client.post(self._url, **self._sent(asked)))
+            return await client.post(self._url + path, **sent)
         except httpx2.HTTPError as error:
             raise NoDecisionError(_unreached(error)) from None
 
@@ -217,18 +284,30 @@ def _unreached(error: httpx2.HTTPError) -> str:
     return f"the gateway can't be reached ({type(error).__name__})"
 
 
-def _order(reply: httpx2.Response) -> tuple[str, ...]:
+def _refused(reply: httpx2.Response) -> str:
+    error = _json(reply).get("error")
+    code = error.get("code") if isinstance(error, dict) else None
+    named = f" ({code})" if isinstance(code, str) else ""
+    return f"the gateway replied {reply.status_code}{named}"
+
+
+def _decision(reply: httpx2.Response) -> GatewayDecision:
     if reply.status_code == _TOO_MANY:
         raise SpentError("the gateway refuses: a budget is spent, or its key has reached a limit")
     if reply.status_code != httpx2.codes.OK:
-        error = _json(reply).get("error")
-        code = error.get("code") if isinstance(error, dict) else None
-        named = f" ({code})" if isinstance(code, str) else ""
-        raise NoDecisionError(f"the gateway replied {reply.status_code}{named}")
-    order = _json(reply).get("order")
+        raise NoDecisionError(_refused(reply))
+    found = _json(reply)
+    order = found.get("order")
     if not isinstance(order, list) or not order or not all(isinstance(n, str) for n in order):
         raise NoDecisionError("the gateway's reply has no order of targets")
-    return tuple(order)
+    rows = found.get("targets")
+    known = rows.items() if isinstance(rows, dict) else ()
+    return GatewayDecision(
+        id=str(found.get("id", "")),
+        order=tuple(order),
+        lam=found.get("lam"),
+        targets={name: row for name, row in known if isinstance(row, dict)},
+    )
 
 
 def _json(reply: httpx2.Response) -> dict[str, Any]:

@@ -7,7 +7,6 @@ the order in which LiteLLM's model groups are tried for a deployment.
 """
 
 import logging
-import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from inspect import isawaitable
@@ -19,10 +18,10 @@ from prefill_router.gateway.litellm.gateway_client import (
     LiteLLMRequest,
     NoDecisionError,
     SpentError,
+    check_options,
     failed_before,
     read_request,
 )
-from prefill_router.policy import check_lam
 from prefill_router.remote import PathOrUrl, location
 
 __all__ = ["PrefillRouterStrategy", "SpentError"]
@@ -76,10 +75,7 @@ class PrefillRouterStrategy:
             raise ConfigError("give either gateway, an address, or router, a folder")
         if router is not None and api_key_env is not None:
             raise ConfigError("api_key_env is for a gateway; a router in this process needs no key")
-        if not (math.isfinite(timeout) and timeout > 0):
-            raise ConfigError(f"timeout is {timeout}; it must be a number of seconds above 0")
-        if lam is not None:
-            check_lam(lam)
+        check_options(lam, timeout)
         self._router, self._group = litellm_router, model_group
         # looked up now, before LiteLLM replaces them by this object's
         self._pick = _own(litellm_router, _PICK)

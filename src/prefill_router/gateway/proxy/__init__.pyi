@@ -1,3 +1,4 @@
 from .circuit_breakers import Breakers as Breakers, BreakerState as BreakerState
 from .deployments import RateHeadroom as RateHeadroom
+from .failures import stream_error_end as stream_error_end
 from .forwarder import Forwarder as Forwarder, TargetState as TargetState

@@ -63,6 +63,7 @@ from .replay_table import (
     Recorded as Recorded,
     ReplayPoint as ReplayPoint,
 )
+from .reported_outcome import report_outcome as report_outcome
 from .retention import purge as purge
 from .rows import (
     Feedback as Feedback,

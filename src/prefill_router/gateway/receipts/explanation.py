@@ -102,6 +102,7 @@ class Explanation:
         by = outcome.deployment or outcome.target
         who = f" by {by}" if by and outcome.kind == "answered" else ""
         end = f"{_OUTCOMES[outcome.kind]}{who}, status {outcome.status}"
+        end += ", as was reported" if "reported" in receipt.details else ""
         why = f"{choice.target} was chosen: {_REASONS[choice.reason]}"
         if choice.fallback is not None:
             why += f"; {_FALLBACKS[choice.fallback]}"

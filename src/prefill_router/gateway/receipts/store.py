@@ -303,6 +303,8 @@ class SqliteStore(Store):
 
     def _make(self) -> None:
         """Make the file if there is none, readable by its owner alone, as its journal will be."""
+        if self._path.is_file():  # closing it would end the locks of this process's connections
+            return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))

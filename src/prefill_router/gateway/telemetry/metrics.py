@@ -1,6 +1,7 @@
 """Metrics for Prometheus: counters that are updated once per request."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import final
 
@@ -138,18 +139,21 @@ class Metrics:
         self._requests(receipt.endpoint, target, outcome.kind, choice.reason).inc()
         if choice.fallback is not None:
             self._fallbacks(choice.fallback).inc()
-        self._observe_costs(receipt, target, chosen)
+        estimated = choice.estimated_cost.get(choice.order[0]) if choice.order else None
+        if estimated is not None:
+            self._estimated(chosen).inc(estimated)
         self._uncounted.append(receipt)
-        if len(self._uncounted) == _MOST_UNCOUNTED:
+        if len(self._uncounted) >= _MOST_UNCOUNTED:
             self._count_savings()
-        self._observe_attempts(receipt)
+        self._observe_outcome(receipt, target)
         self._seconds("decision", chosen).observe(receipt.decision_seconds)
         if receipt.forecast_seconds is not None:
             self._seconds("forecast", chosen).observe(receipt.forecast_seconds)
-        if outcome.first_byte_seconds is not None:
-            self._seconds("first_byte", target).observe(outcome.first_byte_seconds)
-        if outcome.kind != "routed":
-            self._seconds("total", target).observe(outcome.total_seconds)
+
+    def observe_report(self, receipt: Receipt) -> None:
+        """Count the outcome of a request that was counted when it was decided."""
+        self._observe_outcome(receipt, self._name(receipt.outcome.target))
+        self._uncounted.append(replace(receipt, forecast_seconds=None))  # which was deducted then
 
     def render(
         self, accept: str = "", families: list[PlainFamily] | None = None
@@ -169,8 +173,8 @@ class Metrics:
         self._count_savings()
         return plain_families(self._registry.collect())
 
-    def _observe_costs(self, receipt: Receipt, target: str, chosen: str) -> None:
-        usage = receipt.outcome.usage
+    def _observe_outcome(self, receipt: Receipt, target: str) -> None:
+        outcome, usage = receipt.outcome, receipt.outcome.usage
         if usage is not None:
             counts = (
                 usage.input_tokens,
@@ -183,12 +187,13 @@ class Metrics:
                     self._tokens(target, kind).inc(tokens)
         if receipt.cost is not None:
             self._dollars(target).inc(receipt.cost)
-        elif receipt.outcome.attempts:
+        elif outcome.attempts:
             self._unpriced(target).inc()
-        choice = receipt.choice
-        estimated = choice.estimated_cost.get(choice.order[0]) if choice.order else None
-        if estimated is not None:
-            self._estimated(chosen).inc(estimated)
+        self._observe_attempts(receipt)
+        if outcome.first_byte_seconds is not None:
+            self._seconds("first_byte", target).observe(outcome.first_byte_seconds)
+        if outcome.kind != "routed":
+            self._seconds("total", target).observe(outcome.total_seconds)
 
     def _count_savings(self) -> None:
         """Count what was saved by the requests since the last time; no request waits for it."""

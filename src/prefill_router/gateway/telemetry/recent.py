@@ -67,6 +67,17 @@ class RecentRequests:
         held.fallbacks += receipt.choice.fallback is not None
         held.cost += receipt.cost or 0.0
 
+    def replace(self, receipt: Receipt) -> None:
+        """Take the outcome of a request that was only decided."""
+        held = enumerate(self._ended)
+        found = next((p for p, (_, r) in held if r.choice.id == receipt.choice.id), None)
+        if found is not None:
+            self._ended[found] = (self._ended[found][0], receipt)
+        number = int(receipt.at // _MINUTE)
+        for minute in (m for m in self._minutes if m.number == number):
+            minute.failed += receipt.outcome.kind in _BAD
+            minute.cost += receipt.cost or 0.0
+
     def fill(self, receipts: Iterable[Receipt]) -> None:
         """Add stored receipts, oldest first."""
         for receipt in receipts:

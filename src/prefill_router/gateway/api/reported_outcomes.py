@@ -1,0 +1,181 @@
+"""Takes the outcomes of decisions that others carried out, `/v1/outcome`, into their receipts."""
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Annotated, final
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse
+
+from prefill_router.client import ErrorBody, Usage, cost_of
+from prefill_router.errors import StoreError
+from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.guard import KEY
+from prefill_router.gateway.proxy import stream_error_end
+from prefill_router.gateway.receipts import report_outcome
+from prefill_router.gateway.records import Receipt, RequestOutcome, TargetAttempt
+from prefill_router.gateway.runtime import Gateway, Snapshot
+from prefill_router.gateway.telemetry import log_request
+from prefill_router.gateway.types import OutcomeKind
+from prefill_router.targets import Target
+
+_Seconds = Annotated[float, Field(ge=0, le=1e6)]
+_Count = Annotated[int, Field(ge=0, le=10**12)]
+_FAILED = 400
+
+
+@final
+class OutcomeBody(BaseModel):
+    """What came of a decision.
+
+    Attributes:
+        id: The decision's id.
+        target: The target that was called.
+        seconds: The duration of the call.
+        first_token_seconds: From the call to the first token of a stream; None for none.
+        status: The HTTP status of the target's response.
+        input_tokens: Tokens of the prompt, cached ones included.
+        cached_tokens: The input tokens that came from a cache.
+        output_tokens: Tokens of the answer, reasoning included.
+        reasoning_tokens: The output tokens that were reasoning.
+        cost: US dollars; None for the price of the tokens at the pool's prices.
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    id: Annotated[str, Field(pattern="^[!-~]{1,200}$")]
+    target: Annotated[str, Field(min_length=1, max_length=200)]
+    seconds: _Seconds
+    first_token_seconds: _Seconds | None = None
+    status: Annotated[int, Field(ge=100, le=599)] = 200
+    input_tokens: _Count | None = None
+    cached_tokens: _Count | None = None
+    output_tokens: _Count | None = None
+    reasoning_tokens: _Count | None = None
+    cost: Annotated[float, Field(ge=0, le=1e6)] | None = None
+
+    def usage(self) -> Usage | None:
+        """The token counts and the cost as a provider reports them; None where there are none."""
+        names = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+        counts = {name: getattr(self, name) for name in names}
+        reported = {} if self.cost is None else {"cost": self.cost}
+        known = reported or any(count is not None for count in counts.values())
+        return Usage(**counts, reported=reported) if known else None
+
+
+def reported_receipt(before: Receipt, body: OutcomeBody, target: Target) -> Receipt:
+    """The receipt of a request that was only decided, with its outcome.
+
+    Args:
+        before: The receipt of the decision.
+        body: What came of it.
+        target: The target that was called; it prices tokens whose cost isn't reported.
+    """
+    end = (
+        "answered" if body.status < _FAILED else stream_error_end(ErrorBody(code=str(body.status)))
+    )
+    kind: OutcomeKind = end if end in ("answered", "refused") else "failed"
+    usage = body.usage() if kind == "answered" else None
+    decided, first = before.outcome.total_seconds, body.first_token_seconds
+    cost = body.cost
+    if cost is None and usage is not None:
+        cost = cost_of(usage, target)
+    outcome = RequestOutcome(
+        kind=kind,
+        target=None if kind == "failed" else target.name,
+        status=body.status,
+        attempts=(
+            TargetAttempt(target=target.name, end=end, status=body.status, seconds=body.seconds),
+        ),
+        usage=usage,
+        first_byte_seconds=None if first is None else decided + first,
+        total_seconds=decided + body.seconds,
+    )
+    return replace(
+        before,
+        outcome=outcome,
+        cost=cost if kind == "answered" else None,
+        stream=before.stream or first is not None,
+        details={**before.details, "reported": True},
+    )
+
+
+@final
+class OutcomeReports:
+    """Takes reports, one at a time, so that they never keep receipts waiting for long.
+
+    Args:
+        gateway: The gateway.
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway, self._one = gateway, asyncio.Lock()
+
+    async def take(self, request: Request, body: OutcomeBody) -> JSONResponse:
+        """Write an outcome, and count its cost in budgets.
+
+        Raises:
+            RefusalError: The target or the decision is unknown, it belongs to another key, it has
+                an outcome already, or receipts can't be written now.
+        """
+        gateway, key = self._gateway, request.scope.get(KEY)
+        live = gateway.live
+        allowed = None if key is None else key.targets
+        if body.target not in set(live.loaded.pool.names).intersection(allowed or [body.target]):
+            raise RefusalError(
+                "no such target; see /v1/models", code="invalid_value", param="target"
+            )
+        target = live.targets[body.target]
+        try:
+            async with self._one:
+                found = await asyncio.to_thread(
+                    report_outcome,
+                    gateway.receipts_url,
+                    body.id,
+                    lambda before: reported_receipt(before, body, target),
+                    key=None if key is None or key.admin else key.name,
+                )
+        except StoreError:
+            raise RefusalError(
+                "receipts can't be written now; try again later",
+                status=503,
+                kind="server_error",
+                code="unavailable",
+                headers={"retry-after": "5"},
+            ) from None
+        if not isinstance(found, Receipt):
+            raise _refusal(known=found == "known")
+        await self._count(live, found)
+        return JSONResponse({"id": body.id, "kept": True, "cost": found.cost})
+
+    async def _count(self, live: Snapshot, receipt: Receipt) -> None:
+        """Count what the gateway counts of its own calls: spending, conversations, speeds."""
+        gateway = self._gateway
+        live.decider.started(receipt.choice, key=receipt.key)  # the spending is the key's
+        live.decider.answered(
+            receipt.choice, receipt.outcome, cost=receipt.cost, at=time.time(), stored=False
+        )
+        if live.settings.routing.latency is not None:
+            gateway.speeds.observe(receipt)
+        gateway.metrics.observe_report(receipt)
+        gateway.recent.replace(receipt)
+        log_request(receipt)
+        if gateway.shared is not None:
+            await gateway.shared.written()
+
+
+def _refusal(*, known: bool) -> RefusalError:
+    if known:
+        return RefusalError(
+            "the decision has an outcome already, which stays",
+            status=409,
+            code="outcome_known",
+            param="id",
+        )
+    return RefusalError(
+        "your key has no such decision; its id is in the response headers",
+        status=404,
+        code="unknown_decision",
+        param="id",
+    )
