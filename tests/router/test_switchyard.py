@@ -202,6 +202,7 @@ def test_exported_and_imported_it_decides_the_same(
     again = SwitchyardCheckpoint.read(tmp_path / "router.pt").router(MADE_BY)
     again.save(tmp_path / "router")
     again = Router.load(tmp_path / "router")
+    assert "What it was fitted on is unknown" in (tmp_path / "router" / "README.md").read_text()
     texts = [str(query.prompt) for query in prompts.queries[:100]]
     chosen = decisions(router, texts, lam=0.5)
     assert len(set(chosen)) > 1
