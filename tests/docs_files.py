@@ -262,6 +262,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "savings.md": receipts,
     "studies.md": routers_to_study,
     "search.md": a_space,
+    "switchyard.md": a_language_model,
     "tasks.md": tasks,
     "versions.md": a_version,
     "vllm.md": a_language_model,

@@ -152,12 +152,20 @@ def trusts_code(node: ast.AST) -> bool:
     )
 
 
+def loads_objects(node: ast.AST) -> bool:
+    """A file that may run code is read; PyTorch's are read as tensors alone."""
+    if called(node, "np.load", "numpy.load"):
+        return True
+    is_load = isinstance(node, ast.Call) and called(node, "torch.load")
+    return is_load and "weights_only=True" not in map(ast.unparse, node.keywords)
+
+
 NEVER: dict[str, tuple[Finding, str]] = {
     "pickle": (
         lambda n: imported(n, "pickle", "cPickle", "dill", "joblib", "cloudpickle", "shelve"),
         "import pickle",
     ),
-    "torch.load": (lambda n: called(n, "torch.load", "np.load", "numpy.load"), "torch.load(x)"),
+    "torch.load": (loads_objects, "torch.load(x, weights_only=False)"),
     "eval": (lambda n: called(n, "eval", "exec", "compile", "builtins.eval"), "eval('1')"),
     "shell": (lambda n: called(n, "os.system", "os.popen"), "os.system('ls')"),
     "unsafe YAML": (lambda n: called(n, "yaml.unsafe_load", "yaml.full_load"), "yaml.full_load(x)"),

@@ -147,6 +147,7 @@ def test_every_number_is_bounded_and_told_alike(name: str) -> None:
 
 PLACES = {
     "add-target": ["gone", "new", "--data", "gone", "--out", "new", "--answers", "gone"],
+    "export": ["gone", "--out", "new"],
     "fit": ["gone", "--out", "new", "--store", "gone"],
     "import": ["long", "gone", "--out", "new"],
     "learn": [f"--{x}=gone" for x in ("receipts", "pool", "judge", "versions")] + ["--per-day=1"],
@@ -163,8 +164,9 @@ LOOKED_UP = {
     "compare": "--reference",
     "encode": "--encoder --revision --device",
     "explain": "--receipts --baseline",
-    "import": "--prompt-column --query-column --target-column --target-columns --correct-column "
-    "--benchmark-column --domain-column --input-tokens-column --output-tokens-column --cost-column",
+    "import": "--encoder --prompt-column --query-column --target-column --target-columns "
+    "--correct-column --benchmark-column --domain-column --input-tokens-column "
+    "--output-tokens-column --cost-column",
     "keep": "--best",
     "key new": "--target",
     "learn": "--receipts --versions --encoder --pattern",

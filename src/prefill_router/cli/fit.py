@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
 
@@ -37,6 +37,13 @@ def fit(
         typer.Option(
             help="quick takes a recipe as it is; normal tries a few on train rows, some two "
             "minutes; best more. By default normal, without --recipe and options of the features."
+        ),
+    ] = None,
+    for_: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            help="switchyard: a router that `export --switchyard` can write; instead of a recipe.",
         ),
     ] = None,
     policy: Annotated[
@@ -87,23 +94,27 @@ def fit(
     """
     from prefill_router.cli.headline import show_headline
     from prefill_router.data import load_split, read_dataset
-    from prefill_router.fitting import FitConfig, check_same_fit, fit_router
+    from prefill_router.fitting import FitConfig, check_same_fit, fit_router, switchyard_recipe
     from prefill_router.router import check_replaceable
     from prefill_router.studies.search import fit_chosen
 
     with reading_words():
         prefill = _prefill(mode, select, pin, scope, dim, pooling, all_layers, assign)
         named = None if policy is None else _policy(policy)
-        tried = _effort(effort, prefill, recipe)
+        if for_ is not None:
+            one_of("--for", for_, SERVED_BY)
+            _refuse_others(prefill, [recipe, effort, policy])
+        tried = None if for_ else _effort(effort, prefill, recipe)
+    given = None if for_ else _recipe(prefill, recipe, store)
     check_replaceable(to)
+    stores = opt.open_stores(store)
     config = FitConfig(
-        recipe=_with_policy(_recipe(prefill, recipe, store), named),
+        recipe=_with_policy(given or switchyard_recipe(stores), named),
         assumed_output_tokens=assume_output_tokens,
         seed=seed,
         effort=tried,
     )
     drawn = None if split_file is None else load_split(split_file)
-    stores = opt.open_stores(store)
     dataset = read_dataset(data)
     if not overwrite:
         check_same_fit(to, dataset, stores, config=config, drawn=drawn)
@@ -134,6 +145,17 @@ def fit(
 
 
 PAPER = "paper"
+SERVED_BY: Final[tuple[Literal["switchyard"]]] = ("switchyard",)
+
+
+def _refuse_others(prefill: "PrefillConfig", others: Sequence[object]) -> None:
+    from prefill_router.features import PrefillConfig
+
+    if prefill != PrefillConfig() or any(one is not None for one in others):
+        raise UsageError(
+            "--for determines the recipe; leave out --recipe, --effort, --policy and the options "
+            "of the features"
+        )
 
 
 def _effort(effort: str | None, prefill: "PrefillConfig", recipe: Path | None) -> "Effort | None":

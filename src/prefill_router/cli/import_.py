@@ -8,6 +8,7 @@ import typer
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.usage import UsageError, one_of, reading_words
+from prefill_router.errors import ConfigError
 from prefill_router.importers import FORMATS
 from prefill_router.remote import PathOrUrl
 
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 REPEATS: Final[tuple[Literal["mean"]]] = ("mean",)
-_LISTING = "  \n".join(f"{name}: {one.summary}" for name, one in FORMATS.items())
+SWITCHYARD = "switchyard"
+_LISTING = "  \n".join(
+    (
+        *(f"{name}: {one.summary}" for name, one in FORMATS.items()),
+        f"{SWITCHYARD}: a prefill checkpoint of NVIDIA's Switchyard, as a router",
+    )
+)
 
 
 @app.command(
@@ -36,6 +43,10 @@ def import_command(
     format_: Annotated[str, typer.Argument(metavar="FORMAT", help="One of the formats above.")],
     sources: Annotated[list[Path], typer.Argument(metavar="SOURCE", help="Files or folders.")],
     to: opt.DatasetOut,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="Of switchyard: the hub id or folder of the encoder it was made with."),
+    ] = None,
     prices: Annotated[
         Path | None, typer.Option(help="A pool.yaml, a prices.csv, or RouterArena's prices.")
     ] = None,
@@ -101,8 +112,12 @@ def import_command(
     from prefill_router.data import Origin, check_replaceable, summarise, write_dataset
     from prefill_router.importers import Columns, Scale, import_dataset
 
+    if format_ == SWITCHYARD:
+        _import_switchyard(sources, to, encoder, prices, overwrite=overwrite, as_json=as_json)
+        return
     if format_ not in FORMATS:
-        raise UsageError(f"there is no format {format_!r}; the formats are {', '.join(FORMATS)}")
+        known = ", ".join((*FORMATS, SWITCHYARD))
+        raise UsageError(f"there is no format {format_!r}; the formats are {known}")
     with reading_words():
         scores = Scale.parse(scale, threshold)
     averaged = None if repeats is None else one_of("--repeats", repeats, REPEATS)
@@ -138,6 +153,41 @@ def import_command(
         return
     _show(report)
     _show_dataset(summary, to)
+
+
+def _import_switchyard(
+    sources: list[Path],
+    to: PathOrUrl,
+    encoder: str | None,
+    prices: Path | None,
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Write the router that a checkpoint holds; the encoder is the one that the user names."""
+    if len(sources) != 1 or encoder is None or prices is not None:
+        raise UsageError(
+            f"a router is imported from one file, with --encoder and without --prices: "
+            f"prefill-router import {SWITCHYARD} FILE --encoder NAME --out ROUTER"
+        )
+    from prefill_router.encoders import load_encoder
+    from prefill_router.router import Router, SwitchyardCheckpoint, check_replaceable, is_router
+
+    check_replaceable(to)
+    checkpoint = SwitchyardCheckpoint.read(sources[0])
+    read_by = load_encoder(
+        encoder, template="chat", dtype="float32", device="cpu", layers=checkpoint.layers
+    )
+    router = checkpoint.router(read_by.provenance)
+    if not overwrite and is_router(to) and Router.load(to).record.options != router.record.options:
+        raise ConfigError(f"{to} isn't of this file; name another folder, or pass --overwrite")
+    router.save(to)
+    if as_json:
+        print_json({"out": str(to), "targets": list(router.pool.names), "encoder": encoder})
+        return
+    out.say(f"router: {to}, over {', '.join(router.pool.names)}")
+    for note in router.record.notes:
+        out.say(f"note: {note}")
 
 
 def _show(report: "ImportReport") -> None:

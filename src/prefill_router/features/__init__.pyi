@@ -10,9 +10,10 @@ from .base import (
 from .complexity import COLUMNS as COLUMNS, measure as measure
 from .extractor import Block as Block, FeatureExtractor as FeatureExtractor
 from .feature_set import FeatureSet as FeatureSet
-from .joint import JointConfig as JointConfig
+from .joint import Joint as Joint, JointConfig as JointConfig
 from .modes import Mode as Mode
 from .neighbours import MOST_SEARCHED as MOST_SEARCHED, NeighboursConfig as NeighboursConfig
 from .prefill import PrefillConfig as PrefillConfig
 from .registry import FAMILIES as FAMILIES
+from .single_site import SingleSite as SingleSite
 from .text_network import TextNetworkConfig as TextNetworkConfig

@@ -31,6 +31,7 @@ from prefill_router.layers import candidate_sites
 from prefill_router.progress import Progress
 from prefill_router.reduction import Reducer, standard_scale
 from prefill_router.serialization import Saved
+from prefill_router.short_repr import short_repr
 
 Combination = Literal["concatenated", "averaged"]
 Place = tuple[Activations, Site]
@@ -48,6 +49,7 @@ SavedPlaces = Saved(
 )
 
 
+@short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class Joint(Family):

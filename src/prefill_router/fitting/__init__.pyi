@@ -17,4 +17,5 @@ from .recipe import (
     read_recipe as read_recipe,
     read_recipes as read_recipes,
     recipe_from_dict as recipe_from_dict,
+    switchyard_recipe as switchyard_recipe,
 )

@@ -12,20 +12,23 @@ Recipes are YAML: one, or several by name.
 `FitConfig` has a recipe and the other options of a fit.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final, get_args
 
 from prefill_router import calibration, policy
+from prefill_router.activations import Activations
 from prefill_router.calibration import CalibratorKind
 from prefill_router.data import MOST_TOKENS
 from prefill_router.errors import ConfigError, CorruptError, FormatError, PrefillRouterError
-from prefill_router.features import FAMILIES, FamilyConfig, Need, PrefillConfig
+from prefill_router.features import FAMILIES, FamilyConfig, JointConfig, Need, PrefillConfig
+from prefill_router.layers import candidate_sites
 from prefill_router.options import build
 from prefill_router.policy import FrugalCascade, Lambda, Policy
 from prefill_router.predictors import PREDICTORS, PredictorConfig, TrunkConfig, predictor_config
+from prefill_router.router import unheld_encoder
 from prefill_router.serialization import AGAIN
 from prefill_router.yaml_files import read_yaml
 
@@ -249,6 +252,40 @@ def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> R
     if value.get("soft_labels") is not None:
         parts["soft_labels"] = _soft_labels(_mapping(value["soft_labels"], "soft_labels"), near)
     return Recipe(**parts)
+
+
+def switchyard_recipe(states: Sequence[Activations]) -> Recipe:
+    """The recipe of a router that a checkpoint of Switchyard holds (`router.switchyard_bytes`).
+
+    It reads the last token at every stored layer of the upper half but the last layer, and takes
+    the most probable target.
+
+    Args:
+        states: The states of one encoder, a causal language model behind its chat template.
+
+    Raises:
+        ConfigError: There are several encoders, it is another kind, or no such layer is stored.
+    """
+    names = [one.provenance.encoder for one in states]
+    if len(names) != 1:
+        raise ConfigError(f"Switchyard reads one encoder; the stores are of {names}: give one")
+    [store], made_by = states, states[0].provenance
+    unread = unheld_encoder(made_by)
+    if unread is not None:
+        raise ConfigError(
+            f"{unread}, which Switchyard needs; encode with the hub id or the folder of such a "
+            "model, without --template plain"
+        )
+    found = candidate_sites(store, poolings=("last",))
+    sites = tuple(site.name for site in found if site.layer < made_by.num_layers)
+    if not sites:
+        raise ConfigError(
+            f"{store.name} holds {found[0].name} alone of the upper half, which Switchyard reads "
+            "after the final norm; encode layers below it"
+        )
+    encoder = made_by.encoder
+    block = JointConfig(encoders=(encoder,), sites={encoder: sites}, combine="averaged")
+    return Recipe(features=(block,), shrinkage=False, policy=policy.Argmax())
 
 
 def policy_of(value: Mapping[str, Any]) -> policy.Policy | policy.FrugalCascade:

@@ -37,6 +37,11 @@ from .storage import (
     fingerprint as fingerprint,
     is_router as is_router,
 )
+from .switchyard import (
+    SwitchyardCheckpoint as SwitchyardCheckpoint,
+    unheld_encoder as unheld_encoder,
+)
+from .switchyard_export import switchyard_bytes as switchyard_bytes
 from .versions import (
     VersionLineage as VersionLineage,
     VersionRegistry as VersionRegistry,

@@ -156,15 +156,17 @@ def record_html(
 
 
 def _summary(record: RouterRecord, pool: Pool, version: int) -> str:
+    made = f"{record.created} with prefill-router {record.package}; format {version}"
+    if not record.trained_on.queries:
+        return f"Imported on {made}. What it was fitted on is unknown."
     sizes = ", ".join(f"{count:,} {part}" for part, count in record.trained_on.queries.items())
     sources = ", ".join(
         f"{name or 'unnamed'} ({count:,})" for name, count in record.trained_on.benchmarks.items()
     )
     return (
-        f"Fitted on {record.created} with prefill-router {record.package}; format {version}. "
-        f"Queries: {sizes}; from {sources}; {record.trained_on.missing_labels:,} labels were "
-        f"missing. The dataset's fingerprint is `{record.trained_on.fingerprint}`. Prices as of "
-        f"{pool.prices_date or 'an unknown day'}."
+        f"Fitted on {made}. Queries: {sizes}; from {sources}; "
+        f"{record.trained_on.missing_labels:,} labels were missing. The dataset's fingerprint is "
+        f"`{record.trained_on.fingerprint}`. Prices as of {pool.prices_date or 'an unknown day'}."
     )
 
 

@@ -1,0 +1,353 @@
+"""A router as a prefill checkpoint of NVIDIA's Switchyard, format 1, and theirs as a router.
+
+The format's names, shapes and arithmetic are facts of NVIDIA-NeMo/Switchyard,
+`crates/prefill-router/python/transformers_forward.py` at commit 6e6fd52, which reads the file with
+`torch.load(weights_only=True)`:
+
+    format_version     1
+    models             the targets' names, in the order of the heads
+    encoder            name, n_layers, hidden_dim, view "task_prompt_only"
+    architecture       activation "ReLU", ensemble_reduction "mean(sigmoid(logits))"
+    feature_pipeline   pooling, selected_layers; layer_mean and layer_std by the layer's number as
+                       text, [hidden]; scaler_mean and scaler_scale [hidden]; pca_mean [hidden] and
+                       pca_components [dim, hidden]
+    model_state_dicts  a mapping for each network: weight and bias of adapters.i [adapter, dim],
+                       trunk.0 [trunk, adapter] and heads.i [1, trunk] for target i
+
+The last token of each selected layer is standardised, their mean is scaled and reduced, and target
+i has head i on the trunk on adapter i, with a ReLU after adapter and trunk.
+
+Here one trunk has one first layer, so on export all adapters are that layer. Adapters that differ
+are imported side by side: the second and third layers then have a block for each target.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from pickle import UnpicklingError
+from struct import error as struct_error
+from typing import Annotated, Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+
+from prefill_router.activations import Provenance, Site
+from prefill_router.cost import CostEstimator
+from prefill_router.data import Split
+from prefill_router.encoders import MINILM, gives_own_vectors
+from prefill_router.errors import ConfigError, FormatError
+from prefill_router.features import EncoderStates, FeatureSet, Joint, SingleSite
+from prefill_router.files import file_digest
+from prefill_router.policy import Argmax
+from prefill_router.predictors import SharedTrunkNet
+from prefill_router.router.record import RouterRecord, TrainedOn
+from prefill_router.router.router import Router
+from prefill_router.short_repr import short_repr
+from prefill_router.targets import Pool, Target
+
+LAYERS = 3
+_MOST_NUMBERS = 2**27
+_UNREADABLE = (
+    *(AssertionError, AttributeError, EOFError, IndexError, KeyError, MemoryError, OverflowError),
+    *(OSError, RuntimeError, struct_error, TypeError, UnpicklingError, ValueError),
+)
+"""What `torch.load` raises for a file that isn't one of tensors, or is damaged."""
+Array = NDArray[np.float32]
+
+
+def unheld_encoder(made_by: Provenance) -> str | None:
+    """Why Switchyard can't read a router's encoder, in words; None where it can."""
+    name = made_by.encoder
+    if gives_own_vectors(name) or name == MINILM or made_by.template != "chat":
+        return f"{name} isn't read as a causal language model behind its chat template"
+    if made_by.quantisation is not None:
+        return f"{name} is quantised ({made_by.quantisation})"
+    return None
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True, arbitrary_types_allowed=True)
+
+
+class _Encoder(_Part):
+    name: str
+    n_layers: PositiveInt
+    hidden_dim: PositiveInt
+    view: Literal["task_prompt_only"]
+
+
+class _Architecture(_Part):
+    activation: Literal["ReLU"]
+    ensemble_reduction: Literal["mean(sigmoid(logits))"]
+
+
+class _Pipeline(_Part):
+    pooling: Literal["mean of independently standardized selected layers"]
+    selected_layers: Annotated[list[NonNegativeInt], Field(min_length=1)]
+    layer_mean: dict[str, Any]
+    layer_std: dict[str, Any]
+    scaler_mean: Any
+    scaler_scale: Any
+    pca_mean: Any
+    pca_components: Any
+
+
+class _Checkpoint(_Part):
+    format_version: Literal[1]
+    models: Annotated[list[str], Field(min_length=1)]
+    encoder: _Encoder
+    architecture: _Architecture
+    feature_pipeline: _Pipeline
+    model_state_dicts: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class SwitchyardCheckpoint:
+    """A checkpoint that was read, and can become a router once its encoder is known.
+
+    Nothing in it is called or loaded: of the encoder it has a name alone, for messages.
+
+    Attributes:
+        encoder: The name of the encoder that it was made with.
+        num_layers: The encoder's blocks.
+        layers: The layers that are read.
+        mean: What is subtracted from each layer, [layer, hidden].
+        scale: What it is then divided by, [layer, hidden].
+        components: What each feature takes of the mean over the layers, [dim, hidden].
+        predictor: The networks on these features, and the targets' names.
+        digest: The SHA-256 of the file.
+    """
+
+    encoder: str
+    num_layers: int
+    layers: tuple[int, ...]
+    mean: Array
+    scale: Array
+    components: Array
+    predictor: SharedTrunkNet
+    digest: str
+
+    @classmethod
+    def read(cls, path: Path) -> "SwitchyardCheckpoint":
+        """Read a file, tensors and plain values alone.
+
+        Raises:
+            ConfigError: There is no such file.
+            FormatError: It isn't a checkpoint of format 1, is damaged, or selects a layer whose
+                states are others here.
+        """
+        found = _Tensors(path)
+        read = found.checkpoint
+        made_with, pipeline = read.encoder, read.feature_pipeline
+        layers = tuple(pipeline.selected_layers)
+        if len(set(layers)) < len(layers) or max(layers) >= made_with.n_layers:
+            raise FormatError(
+                f"it selects the layers {list(layers)} of {made_with.n_layers}; they must differ "
+                f"and be below {made_with.n_layers}, since the last is after the final norm there "
+                "and before it here",
+                file=path,
+            )
+        mean, scale, components = _folded(found, pipeline, made_with.hidden_dim)
+        weights, biases = _trunks(found, read, len(components))
+        net = SharedTrunkNet(tuple(read.models), weights, biases)
+        return cls(
+            *(made_with.name, made_with.n_layers, layers, mean, scale, components),
+            predictor=net,
+            digest=file_digest(path),
+        )
+
+    def router(self, made_by: Provenance) -> Router:
+        """The router: without prices, it takes the most probable target.
+
+        Args:
+            made_by: How its encoder's states are made here.
+
+        Raises:
+            ConfigError: It is another encoder, or isn't read behind its chat template.
+        """
+        hidden = self.mean.shape[1]
+        if (made_by.num_layers, made_by.hidden_size) != (self.num_layers, hidden):
+            raise ConfigError(
+                f"the encoder {made_by.encoder} has {made_by.num_layers} layers of the width "
+                f"{made_by.hidden_size}; the checkpoint needs {self.num_layers} of {hidden}: name "
+                f"the encoder that it was made with, which it calls {self.encoder!r}"
+            )
+        unread = unheld_encoder(made_by)
+        if unread is not None:
+            raise ConfigError(f"{unread}, as Switchyard reads it; name the encoder's original")
+        source, count = EncoderStates(made_by, "float32"), len(self.layers)
+        places = tuple(SingleSite(source, Site(layer, "last")) for layer in self.layers)
+        components = np.tile(self.components / np.float32(count), (1, count))
+        pool = Pool(tuple(Target(name=name) for name in self.predictor.targets))
+        unknown, ones = np.full(len(pool), np.nan), np.ones(len(pool))
+        return Router(
+            features=FeatureSet(
+                (Joint(places, self.mean.ravel(), self.scale.ravel(), components),)
+            ),
+            predictor=self.predictor,
+            costs=CostEstimator(pool, unknown, ones, unknown, unknown, unknown),
+            policy=Argmax(),
+            split=Split({"train": ()}, seed=0, merged={}),
+            record=self._record(),
+        )
+
+    def _record(self) -> RouterRecord:
+        from prefill_router import __version__
+
+        nothing = TrainedOn(fingerprint="unknown", queries={}, benchmarks={}, missing_labels=0)
+        note = (
+            f"imported from a prefill checkpoint of Switchyard, whose encoder is named "
+            f"{self.encoder!r}; what it was fitted on is unknown, it has no prices, and it wasn't "
+            "evaluated"
+        )
+        return RouterRecord(
+            created=datetime.now(UTC).date().isoformat(),
+            package=__version__,
+            trained_on=nothing,
+            options={"switchyard": self.digest},
+            notes=(note,),
+        )
+
+
+def _folded(found: "_Tensors", pipeline: _Pipeline, hidden: int) -> tuple[Array, Array, Array]:
+    """The pipeline as one mean and scale for each layer, and components of the layers' mean.
+
+    With d = scaler_mean + pca_mean * scaler_scale, the features are the components, divided by
+    scaler_scale, of the mean over the layers of (state - mean - d * std) / std.
+    """
+
+    def take(name: str, *, positive: bool = False) -> NDArray[np.float64]:
+        return found.array(getattr(pipeline, name), (hidden,), name, positive=positive)
+
+    def layered(name: str, *, positive: bool = False) -> NDArray[np.float64]:
+        held, layers = getattr(pipeline, name), pipeline.selected_layers
+        rows = [(held.get(str(k)), f"{name}[{k}]") for k in layers]
+        return np.stack([found.array(v, (hidden,), of, positive=positive) for v, of in rows])
+
+    std, by = layered("layer_std", positive=True), take("scaler_scale", positive=True)
+    mean = layered("layer_mean") + std * (take("scaler_mean") + take("pca_mean") * by)
+    components = found.array(pipeline.pca_components, (None, hidden), "pca_components") / by
+    return mean.astype(np.float32), std.astype(np.float32), components.astype(np.float32)
+
+
+def _trunks(
+    found: "_Tensors", read: _Checkpoint, dim: int
+) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """The weights and biases of each layer, stacked over the networks."""
+    first = read.model_state_dicts[0]
+    adapter = len(found.array(first.get("adapters.0.bias"), (None,), "adapters.0.bias"))
+    trunk = len(found.array(first.get("trunk.0.bias"), (None,), "trunk.0.bias"))
+    targets = range(len(read.models))
+    networks = []
+    for number, state in enumerate(read.model_state_dicts):
+
+        def pair(name: str, shape: tuple[int, int], of: Any = state, n: int = number) -> Any:
+            weight = found.array(of.get(f"{name}.weight"), shape, f"{name}.weight of network {n}")
+            bias = found.array(of.get(f"{name}.bias"), shape[:1], f"{name}.bias of network {n}")
+            return weight.T, bias
+
+        adapters = [pair(f"adapters.{i}", (adapter, dim)) for i in targets]
+        heads = [pair(f"heads.{i}", (1, trunk)) for i in targets]
+        networks.append((adapters, pair("trunk.0", (trunk, adapter)), heads))
+    shared = all(
+        np.array_equal(w, adapters[0][0]) and np.array_equal(b, adapters[0][1])
+        for adapters, _, _ in networks
+        for w, b in adapters
+    )
+    copies = 1 if shared else len(read.models)
+    if len(networks) * copies**2 * adapter * trunk > _MOST_NUMBERS:
+        raise FormatError(
+            f"its {len(networks)} networks with the adapters of {copies} targets side by side have "
+            f"more than {_MOST_NUMBERS:,} weights; import one of fewer targets or networks",
+            file=found.path,
+        )
+    layers = [_beside(*network, copies=copies) for network in networks]
+    stacked = [np.stack(parts).astype(np.float32) for parts in zip(*layers, strict=True)]
+    return tuple(stacked[:LAYERS]), tuple(stacked[LAYERS:])
+
+
+def _beside(
+    adapters: Sequence[Any], trunk: tuple[Any, Any], heads: Sequence[Any], *, copies: int
+) -> list[NDArray[np.float64]]:
+    """The three weights and the three biases of a network with so many adapters side by side."""
+    from scipy.linalg import block_diag
+
+    last = [weight for weight, _ in heads]
+    return [
+        np.concatenate([weight for weight, _ in adapters[:copies]], axis=1),
+        block_diag(*[trunk[0]] * copies),
+        np.concatenate(last, axis=1) if copies == 1 else block_diag(*last),
+        np.concatenate([bias for _, bias in adapters[:copies]]),
+        np.tile(trunk[1], copies),
+        np.concatenate([bias for _, bias in heads]),
+    ]
+
+
+class _Tensors:
+    """A file's plain values, checked, and its tensors, which are checked as they are taken."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._size = path.stat().st_size
+            self.checkpoint = _Checkpoint.model_validate(_loaded(path))
+        except OSError as error:
+            raise ConfigError(
+                f"{path} can't be read: {error.strerror or error}; name a checkpoint of Switchyard"
+            ) from None
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"])) or "the whole"
+            raise FormatError(
+                f"not a prefill checkpoint of Switchyard, format 1: {place}: {first['msg']}",
+                file=path,
+            ) from None
+
+    def array(
+        self, value: Any, shape: tuple[int | None, ...], name: str, *, positive: bool = False
+    ) -> NDArray[np.float64]:
+        """A tensor of this shape, where None is any length from 1, as finite numbers."""
+        import torch
+
+        wanted = f"it must be a tensor of finite {'positive ' * positive}numbers, {_words(shape)}"
+        plain = isinstance(value, torch.Tensor) and value.is_floating_point()
+        if not plain or value.layout is not torch.strided or value.device.type != "cpu":
+            got = "missing" if value is None else f"a {type(value).__name__} of another kind"
+            raise FormatError(f"{name} is {got}; {wanted}", file=self.path)
+        fits = len(value.shape) == len(shape) and all(
+            size == want or (want is None and size > 0)
+            for size, want in zip(value.shape, shape, strict=True)
+        )
+        if not fits or value.nbytes > self._size:
+            got = f"of the shape {list(value.shape)}"
+            raise FormatError(f"{name} is {got}; {wanted}", file=self.path)
+        found: NDArray[np.float64] = value.detach().double().numpy()
+        if not np.isfinite(found).all() or (positive and (found <= 0).any()):
+            raise FormatError(f"{name} holds other numbers; {wanted}", file=self.path)
+        return found
+
+
+def _words(shape: tuple[int | None, ...]) -> str:
+    return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"
+
+
+def _loaded(path: Path) -> Mapping[str, Any]:
+    import torch
+
+    with path.open("rb"):  # what can't be opened is told otherwise than what can't be read
+        pass
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of the age of pickles, which are refused
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except _UNREADABLE:
+        raise FormatError(
+            "it isn't a file of tensors and plain values that PyTorch saved, or it is damaged; "
+            "nothing else is read from it: copy it again, or have it saved as tensors",
+            file=path,
+        ) from None
+    return found if isinstance(found, dict) else {}
