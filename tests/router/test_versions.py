@@ -119,6 +119,17 @@ while True:
 """
 
 
+def test_what_a_writer_left_that_was_killed_before_its_first_step_is_no_other_thing(
+    router: Router, tmp_path: Path
+) -> None:
+    router.save(tmp_path / "versions" / "0001")
+    (tmp_path / ".state.lock").touch()
+    (tmp_path / ".state.0123abcd.tmp").mkdir()
+    assert VersionRegistry.at(tmp_path).state().versions == ()
+    assert VersionRegistry.at(tmp_path).add(router, {"data": "again"}) == "0001"
+    assert {entry.name for entry in tmp_path.iterdir()} == {"versions", "state"}
+
+
 def test_two_writers_of_which_one_is_killed_lose_no_step_and_leave_none_half_done(
     registry: VersionRegistry,
 ) -> None:

@@ -17,7 +17,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -94,12 +94,21 @@ def held_files(place: PathOrUrl | str, names: Sequence[str]) -> set[str]:
     return set(names) & _Contents.of(found).files.keys()
 
 
-def is_free(place: PathOrUrl | str) -> bool:
-    """Whether nothing is there, but for an empty folder or leftovers of killed writers."""
+def is_free(place: PathOrUrl | str, *, own: Collection[str] = ()) -> bool:
+    """Whether nothing is there, but for an empty folder or leftovers of killed writers.
+
+    Args:
+        place: A folder or URL.
+        own: Names in it that don't count, since the writer makes them before it has finished.
+    """
     found = location(place)
-    if isinstance(found, Path):
-        return not found.exists() or (found.is_dir() and not any(found.iterdir()))
-    return not found.entries().keys() - {GENERATIONS}
+    if not isinstance(found, Path):
+        return not found.entries().keys() - {GENERATIONS, *own}
+    if not found.exists():
+        return True
+    return found.is_dir() and all(
+        entry.name in own or files.is_leftover(entry) for entry in found.iterdir()
+    )
 
 
 def check_place(place: PathOrUrl | str) -> None:

@@ -172,7 +172,7 @@ class VersionRegistry:
                 raise ConfigError(
                     f"{place} holds no versions of a router; name the folder that `learn` writes"
                 )
-            if not is_free(found.place):
+            if not is_free(found.place, own=(_VERSIONS, _STATE)):
                 raise ConfigError(
                     f"{place} holds no versions of a router but other things; name another folder"
                 )
