@@ -102,17 +102,24 @@ class VersionStep(BaseModel):
     @property
     def words(self) -> str:
         """What happened, by whom and why, as a sentence without its figures."""
-        share = f", with {100 * self.share:g} % of conversations" if self.share else ""
         version = "the default target" if self.version is None else f"version {self.version}"
+        done = _DONE[self.event].format(version=version, share=f"{100 * self.share:g} %")
         why = f": {self.evidence['why']}" if self.evidence.get("why") else ""
-        return f"{version} was {_VERBS.get(self.event, self.event)}{share} by the {self.by}{why}"
+        return f"the {self.by} {done}{why}"
 
     def figures(self) -> list[tuple[str, str]]:
         """The names and values of the evidence, for people."""
         return list(_figures("", {n: v for n, v in self.evidence.items() if n != "why"}))
 
 
-_VERBS = {"shadow": "made the candidate", "share": "widened", "rolled back": "gone back to"}
+_DONE: Mapping[Event, str] = {
+    "added": "added {version}",
+    "shadow": "made {version} the candidate",
+    "share": "gave {version} {share} of the conversations",
+    "promoted": "promoted {version}",
+    "withdrawn": "withdrew {version}",
+    "rolled back": "went back to {version}",
+}
 
 
 def _figures(name: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -139,7 +139,7 @@ def test_receipt_readiness_page_log_and_metrics_name_the_versions_and_their_evid
         pass
     said = explain(gateway.receipts[-1]).sentences()
     assert "decided by version 0002 (candidate, 50 % of conversations)" in said
-    widened = "version 0002 was widened, with 50 % of conversations by the learner"
+    widened = "the learner gave version 0002 50 % of the conversations"
     step = f"{registry.state().steps[-1].at}: {widened}: it isn't surely cheaper yet"
     assert step in said
     both = "version 0001; version 0002 (candidate, 50 % of conversations)"

@@ -55,7 +55,7 @@ def test_steps_of_versions_open_to_their_evidence_and_stay_open(
     steps = live.locator("#versions-body li")
     steps.first.wait_for()
     assert steps.count() == 3
-    said = "version 0002 was widened, with 10 % of conversations by the learner"
+    said = "the learner gave version 0002 10 % of the conversations"
     assert said in steps.first.inner_text()
     assert not live.get_by_text("e values, cheaper").is_visible()
     steps.first.locator("summary").click()

@@ -120,7 +120,7 @@ def test_the_version_that_decided_is_explained_with_the_evidence_of_its_step(
     file = write(tmp_path / "versioned.sqlite", made)
     told = succeeded("explain", "last", "--receipts", file, "--versions", versions)
     assert "decided by version 0001\npromoted\n" in told
-    step = "version 0001 was promoted by the learner: it is surely better\n"
+    step = "the learner promoted version 0001: it is surely better\n"
     assert f"{step}    requests: 4,250\n    e values, better: 130\n" in told
     first = made[0].choice.id
     found = json.loads(

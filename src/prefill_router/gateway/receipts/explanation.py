@@ -38,7 +38,7 @@ _FALLBACKS: Mapping[FallbackReason, str] = {
     "unreadable": "the encoder can't read this prompt",
     "novel": "the request is unlike the router's training data",
     "no_text": "there was no text to read",
-    "no_router": "there was no router yet, so the default target answered",
+    "no_router": "there was no router yet, so the default target came first",
 }
 _OUTCOMES: Mapping[OutcomeKind, str] = {
     "answered": "answered",
