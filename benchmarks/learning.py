@@ -1,8 +1,10 @@
-"""What clients wait for while a share of their requests is kept to learn from.
+"""What clients wait for while their requests are kept to learn from, and asked of other targets.
 
-Three gateways differ in `learning.share` alone: 0, 0.1 and 1. They run in processes of their own on
-one core, and are asked in turns, 100 times a second by 16 clients, for whole answers and streams.
-The ratios are of milliseconds of an answer, over those of the gateway that keeps nothing.
+Gateways differ in `learning.share` alone: 0, 0.1, 1, and 0.1 again with a learner beside it, which
+asks and judges what this gateway keeps every second, and is stopped while others are asked. They
+run in processes of their own on one core, and are asked in turns, 100 times a second by 16 clients,
+for whole answers and streams. The ratios are of milliseconds of an answer, over those of the
+gateway that keeps nothing.
 
     python -m benchmarks.learning [--seconds 4] [--rounds 12]
 """
@@ -10,8 +12,11 @@ The ratios are of milliseconds of an answer, over those of the gateway that keep
 import argparse
 import asyncio
 import os
+import signal
 import sqlite3
 import statistics
+import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -21,47 +26,71 @@ from benchmarks._system import machine
 from benchmarks.gateway import RESULTS, TEXT, begin, figures, serve
 from prefill_router import files
 
-SHARES = (0.0, 0.1, 1.0)
+LEARNING = "0.1, asked of others"
+SHARES = {"0.0": 0.0, "0.1": 0.1, "1.0": 1.0, LEARNING: 0.1}
 CLIENTS, PACED = 16, 100.0
 MOST_P99 = 1.1
 
 
 def asked(
-    ports: dict[float, int], *, stream: bool, rounds: int, seconds: float
-) -> list[list[Seen]]:
+    ports: dict[str, int],
+    learner: "subprocess.Popen[str]",
+    *,
+    stream: bool,
+    rounds: int,
+    seconds: float,
+) -> list[dict[str, Seen]]:
     """Rounds in which every gateway is asked once, in an order that turns; the first warms up."""
-    sent, found = request("auto", TEXT, stream=stream), []
+    sent, found, names = request("auto", TEXT, stream=stream), [], list(ports)
     for turn in range(rounds + 1):
-        seen: dict[float, Seen] = {}
-        for share in SHARES[turn % 3 :] + SHARES[: turn % 3]:
+        seen, first = {}, turn % len(names)
+        for name in names[first:] + names[:first]:
+            learner.send_signal(signal.SIGCONT if name == LEARNING else signal.SIGSTOP)
             every = CLIENTS / PACED
-            asking = ask_many(ports[share], sent, clients=CLIENTS, seconds=seconds, every=every)
-            seen[share] = asyncio.run(asking)
-        found.append([seen[share] for share in SHARES])
+            asking = ask_many(ports[name], sent, clients=CLIENTS, seconds=seconds, every=every)
+            seen[name] = asyncio.run(asking)
+        found.append(seen)
     return found[1:]
 
 
-def compared(found: list[list[Seen]]) -> dict[str, object]:
-    """Figures of each share, and ratios to the first: of all rounds together, and their median."""
-    told = {share: figures([one[i] for one in found]) for i, share in enumerate(SHARES)}
-    rounds = [[figures([seen]) for seen in one] for one in found]
+def compared(found: list[dict[str, Seen]]) -> dict[str, object]:
+    """Figures of each gateway, and ratios to the first: of all rounds, and their median."""
+    told = {name: figures([one[name] for one in found]) for name in SHARES}
+    rounds = [{name: figures([seen]) for name, seen in one.items()} for one in found]
+    base, *others = SHARES
     ratios = {
-        str(share): {name: told[share][name] / told[0.0][name] for name in ("median_ms", "p99_ms")}
+        name: {what: told[name][what] / told[base][what] for what in ("median_ms", "p99_ms")}
         | {
-            f"{name}, median round": statistics.median(r[i][name] / r[0][name] for r in rounds)
-            for name in ("median_ms", "p99_ms")
+            f"{what}, median round": statistics.median(
+                r[name][what] / r[base][what] for r in rounds
+            )
+            for what in ("median_ms", "p99_ms")
         }
-        for i, share in enumerate(SHARES)
-        if share
+        for name in others
     }
-    return {"figures": {str(share): value for share, value in told.items()}, "ratios": ratios}
+    return {"figures": told, "ratios": ratios}
 
 
-def kept(file: Path) -> int:
-    """The requests that a gateway kept."""
+def count(file: Path, table: str) -> int:
+    """The rows of a table of a gateway's receipts."""
     with closing(sqlite3.connect(file)) as database:
-        (count,) = database.execute("SELECT count(*) FROM receipt_samples").fetchone()
-    return int(count)
+        (found,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()
+    return int(found)
+
+
+def begin_learner(
+    stack: ExitStack, receipts: Path, pool: Path, folder: Path
+) -> "subprocess.Popen[str]":
+    """Start a learner on all cores; it has done its first round."""
+    line = (sys.executable, "-m", "benchmarks._learner", f"sqlite:///{receipts}", pool, folder)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    learner = stack.enter_context(
+        subprocess.Popen(list(map(str, line)), stdout=subprocess.PIPE, text=True, env=environment)
+    )
+    stack.callback(learner.kill)
+    if not (learner.stdout and learner.stdout.readline()):
+        raise RuntimeError("the learner ended")
+    return learner
 
 
 def main() -> None:
@@ -74,18 +103,27 @@ def main() -> None:
         folder = Path(temporary)
         _, router, pool = begin(stack, folder)
         ports = {}
-        for share in SHARES:
+        for number, (name, share) in enumerate(SHARES.items()):
             settings = {"learning": {"share": share, "keep_texts": True}}
-            ports[share], _ = serve(stack, router, pool, name=str(share), settings=settings)
+            ports[name], _ = serve(stack, router, pool, name=str(number), settings=settings)
+        receipts = {name: folder / f"{number}.sqlite" for number, name in enumerate(SHARES)}
+        learner = begin_learner(stack, receipts[LEARNING], pool, folder / "versions")
         os.sched_setaffinity(0, {1 % (os.cpu_count() or 1)})
         loads = {
             name: compared(
-                asked(ports, stream=stream, rounds=chosen.rounds, seconds=chosen.seconds)
+                asked(ports, learner, stream=stream, rounds=chosen.rounds, seconds=chosen.seconds)
             )
             for name, stream in (("whole", False), ("stream", True))
         }
-        samples = {str(share): kept(folder / f"{share}.sqlite") for share in SHARES if share}
-    result = {"machine": machine(), "needed_p99": MOST_P99, "loads": loads, "kept": samples}
+        samples = {n: count(receipts[n], "receipt_samples") for n, s in SHARES.items() if s}
+        sides = count(receipts[LEARNING], "receipt_side_answers")
+        result = {
+            "machine": machine(),
+            "needed_p99": MOST_P99,
+            "loads": loads,
+            "kept": samples,
+            "side answers": sides,
+        }
     files.write_json(RESULTS / "learning.json", result)
     print(files.as_json(result))
 

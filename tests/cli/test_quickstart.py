@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from prefill_router.gateway.settings import read_settings
 from prefill_router.router import Router
 from prefill_router.targets import read_pool
 from tests.commands import Done, malformed, run
@@ -77,8 +78,10 @@ def test_a_log_without_labels_says_what_is_missing_and_how_to_get_it(tmp_path: P
     assert "about $0.1688 for the answers" in done.out
     shown = done.out[done.out.index("next:") :]
     assert [line.split()[1] for line in shown.splitlines()[1:-1]] == [
-        *("prices", "collect", "grade", "quickstart", "serve")
+        *("prices", "collect", "grade", "quickstart", "serve", "learn")
     ]
+    kept = read_settings(out / "gateway.yaml").learning
+    assert (kept.share, kept.keep_texts) == (0.05, True)
     assert "LiteLLM spend logs" in (out / "index.html").read_text()
     listed = run("tasks", out / "tasks.jsonl", "--out", tmp_path / "tasks.jsonl")
     assert listed.code == 0, listed.err

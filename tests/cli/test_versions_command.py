@@ -32,5 +32,13 @@ def test_versions_are_listed_promoted_and_rolled_back(versions: Path) -> None:
     assert "requests go to the default target" in succeeded("versions", versions)
 
 
+def test_a_step_is_listed_with_its_evidence(versions: Path) -> None:
+    evidence = {"why": "it is surely better", "e_values": {"better": 131.07, "cheaper": 2.0}}
+    VersionRegistry.at(versions).promote("0001", evidence=evidence)
+    told = succeeded("versions", versions, "--steps", "1")
+    assert "0001: promoted, by learner\n    why: it is surely better\n" in told
+    assert "    e values, better: 131.1\n    e values, cheaper: 2\n" in told
+
+
 def test_places_without_versions_are_refused(tmp_path: Path) -> None:
     refused("no versions of a router", "versions", tmp_path)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 GOOD_TOKEN = "hf_goodgoodgoodgood"
 BRANCH = "main"
@@ -115,8 +115,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "RevisionNotFound", "Invalid rev id")
         elif what and what[0] == "resolve":
             self._file(name, "/".join(what[2:]))
+        elif what and what[0] == "tree":
+            self._tree(name, "/".join(what[2:]))
         else:
-            kind = what[0] if what else "revision"
+            kind = what[0].replace("-", "_") if what else "revision"
             self._send_json(getattr(self, f"_{kind}")(name, body))
 
     def _is_known(self, name: str, what: list[str]) -> bool:
@@ -127,12 +129,25 @@ class _Handler(BaseHTTPRequestHandler):
         siblings = [{"rfilename": path} for path in self.hub.repositories[name]]
         return {"id": name, "sha": self.hub.commit(name), "siblings": siblings, "tags": []}
 
-    def _tree(self, name: str, body: bytes) -> Any:
-        del body
-        return [
-            {"type": "file", "path": path, "size": len(content), "oid": _git_id(content)}
-            for path, content in self.hub.repositories[name].items()
-        ]
+    def _paths_info(self, name: str, body: bytes) -> Any:
+        asked, files = parse_qs(body.decode())["paths"], self.hub.repositories[name]
+        return [_described(path, files[path]) for path in asked if path in files]
+
+    def _tree(self, name: str, folder: str) -> None:
+        """The files and folders in a folder, or all files below."""
+        start, files = f"{folder}/" if folder else "", self.hub.repositories[name]
+        below = {path: files[path] for path in files if path.startswith(start)}
+        if folder and not below:
+            self._refuse(404, "EntryNotFound", "Entry not found")
+            return
+        inner = {path: path.removeprefix(start).partition("/") for path in below}
+        deep = "true" in parse_qs(urlsplit(self.path).query.lower()).get("recursive", ())
+        files = {path: below[path] for path, (_, mark, _) in inner.items() if deep or not mark}
+        folders = {first for first, mark, _ in inner.values() if mark} if not deep else set()
+        self._send_json(
+            [_described(path, content) for path, content in files.items()]
+            + [{"type": "directory", "path": start + one, "oid": "0" * 40} for one in folders]
+        )
 
     def _preupload(self, name: str, body: bytes) -> Any:
         del name
@@ -165,6 +180,8 @@ class _Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
                 files[value["path"]] = self.hub.blobs[value["oid"]]
+            elif line["key"] == "deletedFile":
+                del files[value["path"]]
         commit = self.hub.commit(name)
         return {"commitUrl": f"{self.hub.url}/{name}/commit/{commit}", "commitOid": commit}
 
@@ -196,6 +213,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+
+def _described(path: str, content: bytes) -> dict[str, Any]:
+    return {"type": "file", "path": path, "size": len(content), "oid": _git_id(content)}
 
 
 def _git_id(content: bytes) -> str:

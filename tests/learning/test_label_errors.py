@@ -33,6 +33,9 @@ def test_a_judge_is_measured_by_users_who_err_themselves() -> None:
     feedback = {(one.id, "t"): [Feedback(id=one.id, score=one.score, at=one.at)] for one in users}
     found = label_sources(made("judge:j", TRUTH, 0.1), feedback)
     assert found["judge:j"].error == pytest.approx(0.1, abs=0.03)
+    assert found["judge:j"].by_users == 1500
+    assert found["judge:j"].user_agreement == pytest.approx(0.9 * 0.85 + 0.1 * 0.15, abs=0.03)
+    assert found["user"].to_dict()["user_agreement"] is None
 
 
 def test_a_judge_is_measured_by_itself_where_nobody_else_scores() -> None:

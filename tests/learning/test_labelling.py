@@ -29,10 +29,11 @@ from prefill_router.learning import (
     PurseLimits,
     Verifiers,
 )
-from prefill_router.learning.judging import Form
+from prefill_router.learning.judging import Form, family
 from prefill_router.learning.label_errors import UNKNOWN
 from prefill_router.learning.question_choice import chance
 from prefill_router.progress import SilentProgress
+from prefill_router.targets import Target
 from tests.fakes.answering_server import answering
 from tests.learning.traffic import START, answer, pools, write_traffic
 
@@ -204,4 +205,30 @@ def test_pairs_are_judged_in_both_orders_and_label_the_clients_answer(tmp_path: 
 )
 def test_a_judge_of_another_family_is_preferred(judges: tuple[str, ...], expected: str) -> None:
     pool, judging = pools("http://127.0.0.1:9/v1", judges=judges)
-    assert AnswerJudges(judging).judge_of(pool["strong-1"]).name == expected
+    found = AnswerJudges(judging)
+    assert found.judge_of(pool["strong-1"]).name == expected
+    assert found.relatives(pool) == (["strong-1"] if expected == "strong-1" else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpt-4o-mini", "gpt"),
+        ("openai/o3", "gpt"),
+        ("Meta-Llama-3_1-70B-Instruct", "llama"),
+        ("us.anthropic.claude-sonnet-4-5", "claude"),
+        ("deepseek-r1-distill-llama-70b", "deepseek"),
+        ("google/gemma-3-27b-it", "gemini"),
+        ("atlas-2", "atlas"),
+        ("123", "123"),
+    ],
+)
+def test_a_family_is_told_by_its_name(name: str, expected: str) -> None:
+    assert family(Target(name="large", model=name)) == expected
+
+
+def test_answers_that_a_relative_judges_are_told(tmp_path: Path) -> None:
+    url = write_traffic(tmp_path, 4)
+    with answering(answer) as (base_url, _):
+        (note,) = labelled(url, base_url, judges=("strong-1",)).notes
+    assert note.startswith("answers of strong-1 are judged by a model of their family")

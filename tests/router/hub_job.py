@@ -5,6 +5,7 @@ Each line of standard input is a job, [environment, arguments], each line printe
 
     push FOLDER REPOSITORY [TOKEN]
     load REPOSITORY [REVISION]
+    promote FOLDER REPOSITORY
 """
 
 import json
@@ -12,7 +13,7 @@ import os
 import sys
 
 from prefill_router.errors import PrefillRouterError
-from prefill_router.router import EncoderSources, Router
+from prefill_router.router import EncoderSources, Router, VersionRegistry, read_light
 from prefill_router.testing import FakeEncoder
 
 REQUESTS = ["Question 1 of difficulty 0.10: why?", "Question 2 of difficulty 0.95: why?", "Ünï 🦜"]
@@ -20,6 +21,12 @@ REQUESTS = ["Question 1 of difficulty 0.10: why?", "Question 2 of difficulty 0.9
 
 def work(job: str, name: str, *rest: str) -> object:
     sources = EncoderSources(loaded=(FakeEncoder(),))
+    if job == "promote":
+        registry = VersionRegistry.at(f"hf://{rest[0]}")
+        registry.promote(registry.add(Router.load(name), {}))
+        again = VersionRegistry.at(f"hf://{rest[0]}", create=False)
+        current = again.state().current or ""
+        return [current, read_light(again.router(current)).fingerprint]
     if job == "push":
         token = rest[1] if len(rest) > 1 else None
         return Router.load(name).push_to_hub(rest[0], private=True, token=token)

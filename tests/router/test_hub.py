@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from prefill_router import files
-from prefill_router.router import Router
+from prefill_router.router import Router, read_light
 from prefill_router.router.storage import CHECKED, FILES
 from tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
 from tests.router import hub_job
@@ -207,3 +207,14 @@ def test_hub_that_cannot_be_reached(job: Job, saved: Path) -> None:
             told = job(*arguments, token=SECRET, url=url)
             assert told["error"] == "ConfigError"
             assert "HF_ENDPOINT" in told["message"]
+
+
+def test_versions_in_a_repository_are_as_in_a_folder(saved: Path, job: Job, hub: FakeHub) -> None:
+    hub.repositories["you/versions"] = {}
+    fingerprint = read_light(saved).fingerprint
+    assert job("promote", str(saved), "you/versions") == {"answer": ["0001", fingerprint]}
+    assert job("promote", str(saved), "you/versions") == {"answer": ["0002", fingerprint]}
+    assert not [name for name in hub.repositories["you/versions"] if name.endswith("probe")]
+    refused = job("promote", str(saved), "you/versions", token="hf_wrong")
+    assert refused["error"] == "ConfigError"
+    assert "credentials" in refused["message"]

@@ -182,9 +182,12 @@ def _show(found: "LearningRound", *, as_json: bool) -> None:
         out.say(f"version {found.followed} serves now, because of changes")
     if found.step is not None:
         _show_step(found.step)
-    if found.version is not None:
-        out.say(f"version {found.version}: {found.word}; {found.verdict}")
-    out.say("it is the candidate now" if found.is_candidate else f"no candidate: {found.note}")
+    if found.version is None:
+        out.say(f"no new version: {found.note}")
+        return
+    out.say(f"version {found.version}: {found.word}; {found.verdict}")
+    lacking = f"it isn't the candidate: {found.note}"
+    out.say("it is the candidate now" if found.is_candidate else lacking)
 
 
 def _show_step(step: "CandidateStep") -> None:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from prefill_router.reporting import Part, Table
 
 _RUBRIC = "The answer is correct and complete, and does what was asked."
+_LEARNING = """\
+learning:
+  share: 0.05  # of the requests; 0 keeps none
+  keep_texts: true  # with their texts, as learning needs them
+"""
 _ASKED = 300
 """Questions that are asked for the first labels."""
 _FEWEST = 20
@@ -108,9 +113,27 @@ class QuickstartResult:
         self._next("collect", "--pool", self.pool, "--tasks", tasks, *ask)
         self._next("grade", run, "--judge", "judge.yaml", "--out", graded)
         self._next("quickstart", graded, "--out", f"{self.folder}-fitted")
-        self._next("serve", "--pool", self.pool, "--default", self._dearest())
-        self.lines.append("the last command below serves meanwhile, and takes users' feedback")
+        self._propose_learning()
         self.numbers |= {"fitted": False, "lacking": lacking, "labelling_cost": cost or None}
+
+    def _propose_learning(self) -> None:
+        """Write the gateway's settings for learning from traffic, and how that begins."""
+        settings, versions = self.folder / "gateway.yaml", self.folder / "versions"
+        if not settings.is_file():
+            files.write_text(settings, _LEARNING)
+        self.lines.append(
+            "or let the gateway earn labels, by the last two commands below: all goes to "
+            f"{self._dearest()} until a version is proven; {settings} has a twentieth of the "
+            "requests kept with their texts, which are asked of the other targets and judged for a "
+            "dollar a day at most"
+        )
+        place = ("--versions", versions, "--pool", self.pool)
+        receipts = ("--receipts", f"sqlite:///{self.folder.absolute()}/receipts.sqlite")
+        named = ("--default", self._dearest(), "--config", settings)
+        self._next("serve", *place, *receipts, *named)
+        self._next(
+            "learn", *place, *receipts, "--judge", "judge.yaml", "--per-day", "1", "--follow"
+        )
 
     def fit(self, job: CommandRun, encoder: str, share: float, *, shown: bool) -> None:
         """Encode, fit, and propose a lam.

@@ -32,6 +32,7 @@ from prefill_router.remote import PathOrUrl
 if TYPE_CHECKING:
     from prefill_router.gateway import Receipt
     from prefill_router.gateway.receipts import Explanation, Mean
+    from prefill_router.router import VersionStep
 
 
 HELP = "Only requests since this time: 24h, 7d, or a date or time as 2026-11-22T08:30 (UTC)."
@@ -70,6 +71,10 @@ def explain(
         str | None,
         typer.Option(help="The target to compare the cost with; by default the best single one."),
     ] = None,
+    versions: Annotated[
+        str | None,
+        typer.Option(help="The folder or URL of the versions, for the evidence of their step."),
+    ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Say why the gateway sent a request where it went, from its receipt.
@@ -87,10 +92,29 @@ def explain(
     if baseline is not None or receipt.choice.correctness:
         instead = request_saving(receipts, receipt, SavingsSettings(baseline=baseline))
     found = work_out(receipt, scores.get(receipt.choice.id, []), instead=instead)
+    step = None if versions is None else _step(versions, receipt)
     if as_json:
-        print_json(found.to_dict())
-    else:
-        _show(found)
+        told = {} if versions is None else {"step": step and step.model_dump(mode="json")}
+        print_json({**found.to_dict(), **told})
+        return
+    _show(found)
+    if step is not None:
+        out.print()
+        out.say(f"{step.at}: {step.words}")
+        for name, value in step.figures():
+            out.say(f"    {name}: {value}")
+
+
+def _step(versions: str, receipt: "Receipt") -> "VersionStep | None":
+    """The step by which the version that decided came to decide; None where it isn't known."""
+    from prefill_router.gateway.receipts import version_name_of
+    from prefill_router.router import VersionRegistry
+
+    name = version_name_of(receipt)
+    if name is None:
+        err.say("note: the receipt names no version")
+        return None
+    return VersionRegistry.at(versions, create=False).state().step_of(name, until=receipt.at)
 
 
 def _find(url: str, decision: str) -> "Receipt":

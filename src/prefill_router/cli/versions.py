@@ -41,7 +41,8 @@ def versions(
     for step in state.steps[max(0, len(state.steps) - steps) :]:
         share = f" with {100 * step.share:g} % of conversations" if step.share else ""
         out.say(f"{step.at}  {step.version or 'default target'}: {step.event}{share}, by {step.by}")
-        for name, value in step.evidence.items():
+        why = step.evidence.get("why")
+        for name, value in ([("why", why)] if why else []) + step.figures():
             out.say(f"    {name}: {value}")
 
 

@@ -107,6 +107,8 @@ class CandidateTrial:
         samples = current_samples(labelled_samples(self.receipts, since=since), self.since)
         scored = current_scores(scored_receipts(self.receipts, since=since), self.since)
         known = [pair for pair in scored if pair[0].choice.id in samples]
+        if not known:
+            return "no request was kept since those that it was fitted on"
         try:
             made = export(known, pool=self.pool, samples=samples, errors=self.errors)
         except DataError as error:

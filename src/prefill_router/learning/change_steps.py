@@ -74,7 +74,8 @@ def follow_changes(
         },
     )
     told = {one.id: {"since": one.since, **one.evidence} for one in answered}
-    registry.promote(name, evidence={"changes": told})
+    why = "; ".join(map(change_words, answered))
+    registry.promote(name, evidence={"why": why, "changes": told})
     return name
 
 

@@ -35,11 +35,16 @@ Form = Literal["rubric", "pairs"]
 AGAIN: Final = ":again"
 """Ends the purpose of a judgment that is repeated."""
 _FAMILIES: Mapping[str, str] = {
-    **dict.fromkeys(("o", "chatgpt", "codex", "davinci"), "gpt"),
-    **dict.fromkeys(("mixtral", "ministral", "codestral", "magistral", "devstral"), "mistral"),
-    **dict.fromkeys(("gemma", "palm"), "gemini"),
-    "qwq": "qwen",
+    **{name: name for name in ("claude", "command", "deepseek", "grok", "nova", "phi")},
+    **dict.fromkeys(("gpt", "o", "chatgpt", "codex", "davinci"), "gpt"),
+    **dict.fromkeys(("llama", "codellama"), "llama"),
+    **dict.fromkeys(
+        ("mistral", "mixtral", "ministral", "codestral", "magistral", "devstral"), "mistral"
+    ),
+    **dict.fromkeys(("gemini", "gemma", "palm", "bison"), "gemini"),
+    **dict.fromkeys(("qwen", "qwq"), "qwen"),
 }
+"""The families of models by a word of their names."""
 _FRAME, _VERDICT = 300, 120
 """About how many tokens the judge's instructions and its verdict have."""
 
@@ -63,11 +68,10 @@ class JudgedAnswer:
 
 
 def family(target: Target) -> str:
-    """The family of a model by its name, such as `gpt` or `llama`."""
+    """The family of a model by the first known word of its name, such as `gpt`; else its first."""
     name = (target.model or target.name).lower().rpartition("/")[2]
-    found = re.search("[a-z]+", name)
-    word = found.group() if found else name
-    return _FAMILIES.get(word, word)
+    words = re.findall("[a-z]+", name)
+    return next((_FAMILIES[word] for word in words if word in _FAMILIES), [*words, name][0])
 
 
 @final
@@ -107,6 +111,10 @@ class AnswerJudges:
         """The first judge of another family; the first of all where there is none."""
         others = (judge for judge in self.pool if family(judge) != family(target))
         return next(others, self.pool.targets[0])
+
+    def relatives(self, pool: Pool) -> list[str]:
+        """The targets of a pool that only judges of their own family judge."""
+        return [one.name for one in pool if family(self.judge_of(one)) == family(one)]
 
     def price(self, request: RepeatedRequest, target: Target, answer: str) -> float:
         """The expected US dollars of judging an answer."""

@@ -35,7 +35,9 @@ class LabelSource:
         agreement: The share of these where it gave the same score; NaN without any.
         first: The share of pairs in both orders in which it preferred the answer that it was shown
             first, a tie as half; NaN without any. A judge without a bias of order has 0.5.
-        compared: The number of answers that a better known source scored too.
+        by_users: The number of answers that users scored too.
+        user_agreement: The share of these where both say the same; NaN without any, or for users.
+        compared: The number of answers that a better known source scored too, verifiers or users.
         contradicted: The share of these with the opposite score; NaN without any.
         error: The estimated probability that one of its labels is wrong.
     """
@@ -45,6 +47,8 @@ class LabelSource:
     repeated: int = 0
     agreement: float = math.nan
     first: float = math.nan
+    by_users: int = 0
+    user_agreement: float = math.nan
     compared: int = 0
     contradicted: float = math.nan
     error: float
@@ -111,20 +115,23 @@ def _source(
     if name.startswith("verifier:"):
         return LabelSource(name=name, labels=len(scores), error=0.0)
     again = [_right(s[0]) == _right(s[1]) for s in scores.values() if len(s) > 1]
-    agreement = sum(again) / len(again) if again else math.nan
+    agreement = _mean(again)
     pairs = [
-        (_right(mine[-1]) != _right(by_source[other.name][cell][-1]), other.error)
+        (_right(mine[-1]) != _right(by_source[other.name][cell][-1]), other)
         for cell, mine in scores.items()
         for other in known.values()
         if _trust(other.name)[0] < _trust(name)[0] and cell in by_source[other.name]
     ]
-    off = sum(opposite for opposite, _ in pairs) / len(pairs) if pairs else math.nan
-    theirs = sum(error for _, error in pairs) / len(pairs) if pairs else 0.0
+    off = _mean(opposite for opposite, _ in pairs)
+    users = [not opposite for opposite, other in pairs if other.name == "user"]
+    theirs = sum(other.error for _, other in pairs) / len(pairs) if pairs else 0.0
     return LabelSource(
         name=name,
         labels=len(scores),
         repeated=len(again),
         agreement=agreement,
+        by_users=len(users),
+        user_agreement=_mean(users),
         compared=len(pairs),
         contradicted=off,
         error=estimated_error(
@@ -166,6 +173,11 @@ def estimated_error(
         return min(start, MOST)
     told = min(max((contradicted - theirs) / (1 - 2 * theirs), 0.0), MOST)
     return min((BEHIND * start + compared * told) / (BEHIND + compared), MOST)
+
+
+def _mean(held: Iterable[bool]) -> float:
+    found = list(held)
+    return sum(found) / len(found) if found else math.nan
 
 
 def _right(score: float) -> bool:

@@ -130,8 +130,6 @@ class Labelling:
             found, ends = self._grade(requests, routed, left, progress)
             labels, verified = labels + ends, verified + found
             self._plan.correct(self._since(before))
-        unpriced = [target.name for target in self._pool if not target.has_price]
-        note = f"{', '.join(unpriced)} can't be asked within a purse; give prices in the pool file"
         return LabellingRound(
             requests=drawn,
             answers=answers,
@@ -139,8 +137,17 @@ class Labelling:
             verified=verified,
             spent=self._since(before),
             sources=self.sources(),
-            notes=(note,) if unpriced else (),
+            notes=tuple(self._notes()),
         )
+
+    def _notes(self) -> Iterator[str]:
+        if unpriced := ", ".join(target.name for target in self._pool if not target.has_price):
+            yield f"{unpriced} can't be asked within a purse; give prices in the pool file"
+        if relatives := ", ".join(self._judges.relatives(self._pool)):
+            yield (
+                f"answers of {relatives} are judged by a model of their family, which may favour "
+                "them; list one of another family in the judges' pool file"
+            )
 
     def sources(self) -> dict[str, LabelSource]:
         """How good each source of labels is, of all labels so far."""
@@ -350,6 +357,8 @@ def source_words(done: LabellingRound) -> Iterator[str]:
             told += f", agrees with itself on {source.agreement:.0%} of {source.repeated:,}"
         if source.first == source.first:
             told += f", prefers the answer shown first in {source.first:.0%}"
+        if source.by_users:
+            told += f", agrees with users on {source.user_agreement:.0%} of {source.by_users:,}"
         if source.compared:
             told += f", contradicts better ones on {source.contradicted:.0%} of {source.compared:,}"
         yield told

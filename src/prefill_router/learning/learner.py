@@ -261,7 +261,7 @@ def _fitted(
         dataset = found.dataset.select(targets=measured)
         return _added(settings, registry, done, checks, found, dataset, shown)
     except (DataError, FitError) as error:
-        return LearningRound(labelling=done, labels=labels, note=f"no version: {error}")
+        return LearningRound(labelling=done, labels=labels, note=str(error))
 
 
 def _measured(dataset: RoutingDataset, least: int) -> list[str]:

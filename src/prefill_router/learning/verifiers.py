@@ -5,11 +5,12 @@ one that keeps to them may still be, so the judge is asked. The user's own funct
 returns a number, and leaves the rest to the judge.
 """
 
+import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError
@@ -17,6 +18,10 @@ from prefill_router.gateway.receipts import RepeatedRequest
 from prefill_router.harness import Task
 from prefill_router.harness.grading import FunctionGrader, Grade
 
+UNCHECKED: Final = ("pattern", "patternProperties", "unevaluatedProperties", "uniqueItems")
+"""Keywords of a schema that may take any time to check; whether they hold is left to the judge."""
+MOST_CHECKS: Final = 100_000
+"""The most keywords that are checked of one answer."""
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "object": dict,
     "array": list,
@@ -79,8 +84,10 @@ class Verifiers:
 def follows(schema: Mapping[str, Any], answer: str) -> bool:
     """Whether an answer is JSON that follows a schema; an empty one asks for any object.
 
-    Without the package `jsonschema`, only the type and the required fields of the outermost value
-    are checked. A schema that is no schema refuses nothing.
+    The schema comes from a client, so it is given little to do harm with: nothing that it refers to
+    is fetched, `UNCHECKED` is passed over, and a schema that is none, refers to nothing, or takes
+    more than `MOST_CHECKS`, refuses nothing. Without the package `jsonschema`, only the type and
+    the required fields of the outermost value are checked.
     """
     try:
         value = json.loads(answer)
@@ -90,15 +97,46 @@ def follows(schema: Mapping[str, Any], answer: str) -> bool:
         return isinstance(value, dict)
     try:
         import jsonschema
+        from referencing import Registry
+        from referencing.exceptions import Unresolvable
     except ImportError:
         return _follows_outermost(schema, value)
     try:
-        jsonschema.validate(value, schema)
-    except jsonschema.ValidationError:
-        return False
-    except (jsonschema.SchemaError, ValueError, TypeError, LookupError, RecursionError):
+        known = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+        known.check_schema(schema)
+        checked = jsonschema.validators.extend(known, _counted(known.VALIDATORS))
+        return not any(checked(schema, registry=Registry()).iter_errors(value))
+    except jsonschema.SchemaError:
         return True
-    return True
+    except (Unresolvable, ValueError, TypeError, LookupError, RecursionError):
+        return True
+
+
+_Check = Callable[..., Iterable[Any]]
+
+
+def _counted(checks: Mapping[str, _Check]) -> dict[str, _Check]:
+    """The checks of a schema's keywords, of which so many are made and no more."""
+    left = itertools.count(MOST_CHECKS, -1)
+
+    def counted(check: _Check) -> _Check:
+        def one(validator: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
+            if next(left) <= 0:
+                raise ValueError("the schema takes too many checks")
+            yield from check(validator, given, value, schema) or ()
+
+        return one
+
+    def passed(validator: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
+        del validator, given, value, schema
+        yield from ()
+
+    def beyond(validator: Any, given: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if "patternProperties" not in schema:  # which properties these are, its patterns say
+            yield from checks["additionalProperties"](validator, given, value, schema) or ()
+
+    own = {**dict.fromkeys(UNCHECKED, passed), "additionalProperties": beyond}
+    return {name: counted(own.get(name, check)) for name, check in checks.items()}
 
 
 def _follows_outermost(schema: Mapping[str, Any], value: object) -> bool:

@@ -29,6 +29,8 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _S3 = ("s3", "s3a")
 _CREATING = (*_S3, "gs", "gcs", "memory")
 """Schemes whose file system can write an object on the condition that there is none."""
+_ONE_BY_ONE = ("hf",)
+"""Schemes whose file system removes no list of objects."""
 _ERRORS = (
     ("aiohttp.client_exceptions", "ClientError"),
     ("azure.core.exceptions", "AzureError"),
@@ -195,8 +197,12 @@ class RemotePath:
     def remove(self, names: Sequence[str]) -> None:
         """Remove objects below."""
         with self._opened("remove from") as (system, path):
-            if names:
-                system.rm([f"{path}/{name}" for name in names])
+            paths = [f"{path}/{name}" for name in names]
+            if self.scheme in _ONE_BY_ONE:
+                for one in paths:
+                    system.rm_file(one)
+            elif paths:
+                system.rm(paths)
 
     @contextmanager
     def showing(self, label: str, size: float) -> Iterator[Moved]:
@@ -291,7 +297,7 @@ def _failures() -> tuple[type[Exception], ...]:
     """The errors of file systems, those of the libraries that are loaded among them."""
     loaded = ((sys.modules.get(module), name) for module, name in _ERRORS)
     theirs = (getattr(module, name) for module, name in loaded if module)
-    return (OSError, ValueError, NotImplementedError, *theirs)
+    return (OSError, ValueError, RuntimeError, *theirs)
 
 
 def _reason(error: Exception) -> str:

@@ -7,7 +7,8 @@ state/state.json    the versions with their lineage, the one that serves, the ca
 The state is replaced as a whole, so a reader or a killed writer sees it before a step or after it.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -98,6 +99,39 @@ class VersionStep(BaseModel):
     by: Actor
     evidence: dict[str, Any] = {}
 
+    @property
+    def words(self) -> str:
+        """What happened, by whom and why, as a sentence without its figures."""
+        version = "the default target" if self.version is None else f"version {self.version}"
+        done = _DONE[self.event].format(version=version, share=f"{100 * self.share:g} %")
+        why = f": {self.evidence['why']}" if self.evidence.get("why") else ""
+        return f"the {self.by} {done}{why}"
+
+    def figures(self) -> list[tuple[str, str]]:
+        """The names and values of the evidence, for people."""
+        return list(_figures("", {n: v for n, v in self.evidence.items() if n != "why"}))
+
+
+_DONE: Mapping[Event, str] = {
+    "added": "added {version}",
+    "shadow": "made {version} the candidate",
+    "share": "gave {version} {share} of the conversations",
+    "promoted": "promoted {version}",
+    "withdrawn": "withdrew {version}",
+    "rolled back": "went back to {version}",
+}
+
+
+def _figures(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _figures(f"{name}, {key}" if name else str(key), one)
+    elif isinstance(value, float):
+        yield name.replace("_", " "), f"{value:.4g}"
+    else:
+        shown = f"{value:,}" if isinstance(value, int) else str(value)
+        yield name.replace("_", " "), shown
+
 
 @final
 class VersionState(BaseModel):
@@ -129,6 +163,18 @@ class VersionState(BaseModel):
                 return version
         known = ", ".join(version.name for version in self.versions) or "none"
         raise ConfigError(f"there is no version {name!r}; there are: {known}")
+
+    def step_of(self, name: str, *, until: float = math.inf) -> VersionStep | None:
+        """The latest step by which a version decides; None where it never did.
+
+        Args:
+            name: The version.
+            until: The time that the step isn't after, in seconds since 1970.
+        """
+        deciding = ("share", "promoted", "rolled back")
+        steps = (one for one in reversed(self.steps) if one.version == name)
+        taken = (one for one in steps if datetime.fromisoformat(one.at).timestamp() <= until)
+        return next((one for one in taken if one.event in deciding), None)
 
     @property
     def before(self) -> str | None:

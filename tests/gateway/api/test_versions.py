@@ -1,5 +1,6 @@
 """A gateway that serves the versions of a router, and follows their steps."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -125,22 +126,34 @@ def test_each_version_decides_at_the_lam_that_was_chosen_for_it(
     gateway.wait_for(gateway.gateway.reload())
 
 
-def test_receipt_readiness_page_and_metrics_name_the_versions(
-    registry: VersionRegistry, gateway: Served
+def test_receipt_readiness_page_log_and_metrics_name_the_versions_and_their_evidence(
+    registry: VersionRegistry, gateway: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry.shadow("0002")
-    registry.widen(0.5)
+    caplog.set_level(logging.INFO, "prefill_router.gateway.runtime.versions")
+    registry.widen(
+        0.5, evidence={"why": "it isn't surely cheaper yet", "e_values": {"cheaper": 3.25}}
+    )
     until(gateway, ServedVersions("0001", "0002", 0.5))
     while ask_about(gateway, len(gateway.receipts)) != "0002":
         pass
     said = explain(gateway.receipts[-1]).sentences()
     assert "decided by version 0002 (candidate, 50 % of conversations)" in said
+    widened = "the learner gave version 0002 50 % of the conversations"
+    step = f"{registry.state().steps[-1].at}: {widened}: it isn't surely cheaper yet"
+    assert step in said
     both = "version 0001; version 0002 (candidate, 50 % of conversations)"
     ready = gateway.ask("/ready").json
     assert (ready["state"], ready["router"]["serving"]) == ("ready", both)
     assert gateway.ask("/page/api/overview").json["serving"] == both
     detail = gateway.ask(f"/page/api/decisions/{gateway.receipts[-1].choice.id}").json
     assert detail["version"] == "version 0002 (candidate, 50 % of conversations)"
+    assert detail["version_step"] == step
+    shown = gateway.ask("/page/api/versions").json
+    assert (shown["serving"], shown["versions"]) == (both, 3)
+    assert shown["steps"][0]["words"] == f"{widened}: it isn't surely cheaper yet"
+    assert shown["steps"][0]["evidence"] == [{"name": "e values, cheaper", "value": "3.25"}]
+    gateway.until(lambda: f"{widened}: it isn't surely cheaper yet (evidence: " in caplog.text)
     assert 'version_share{version="0002"} 0.5' in gateway.ask("/metrics").body.decode()
 
 

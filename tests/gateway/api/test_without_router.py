@@ -51,7 +51,7 @@ def test_everything_goes_to_the_default_and_leaves_a_receipt(made: World, gatewa
     assert found[0].cost
     assert set(found[0].choice.estimated_cost) == {CHEAP, MIDDLE, DEAR}
     assert (
-        "there was no router yet, so the default target answered"
+        "there was no router yet, so the default target came first"
         in explain(found[0]).sentences()[2]
     )
 

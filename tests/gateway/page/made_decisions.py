@@ -102,6 +102,7 @@ def detail_of(
         },
         "router": "9f3c1ab27d5e4c60b8aa",
         "version": None,
+        "version_step": None,
         "policy": "lambda",
         "policy_target": order[0] if shown else None,
         "lam_asked": row["lam"],

@@ -22,12 +22,31 @@ from prefill_router.gateway.page.shapes import (
     Timeline,
     WhatIf,
 )
+from prefill_router.gateway.page.version_shapes import VersionsView, versions_view
 from prefill_router.policy import Lambda
+from prefill_router.router import VersionState, VersionStep
 from prefill_router.router.decision import decide
 from tests.gateway.page.made_decisions import detail_of
 from tests.gateway.page.made_targets import DOWN, INPUT, NAMES, OUTPUT, SKILL, health
 
 SCALE = CostScale(low=2e-5, high=0.03)
+STEPS = (
+    VersionStep(at="2026-03-01T09:00:00+00:00", event="promoted", version="0001", by="operator"),
+    VersionStep(at="2026-03-02T10:30:00+00:00", event="shadow", version="0002", by="learner"),
+    VersionStep(
+        at="2026-03-02T21:10:00+00:00",
+        event="share",
+        version="0002",
+        share=0.1,
+        by="learner",
+        evidence={
+            "why": "it isn't surely no worse yet",
+            "requests": 1240,
+            "quality": 0.0123,
+            "e_values": {"no worse": 31.5, "cheaper": 2400.0},
+        },
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +68,7 @@ class FakeSource:
         self.calls: list[str] = []
         self.tables: tuple[int, Any, Any] = (-1, None, None)
         self.kept: list[Kept] = []
+        self.state = VersionState(steps=STEPS)
         self.started = time.time() - 19 * 3600 - 1380
         now = time.time()
         for i in range(requests):
@@ -274,6 +294,12 @@ class FakeSource:
                 ],
             },
         }
+
+    async def versions(self) -> VersionsView:
+        self._check("versions")
+        return versions_view(
+            self.state, "version 0001; version 0002 (candidate, 10 % of conversations)"
+        )
 
     async def curve(self) -> CurveView:
         self._check("curve")

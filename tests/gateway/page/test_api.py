@@ -19,6 +19,7 @@ from prefill_router.gateway.page import (
     page_routes,
     savings_shapes,
     shapes,
+    version_shapes,
     views,
 )
 from prefill_router.gateway.page.routes import HEADERS, read_page_files
@@ -126,6 +127,7 @@ def test_the_check_of_shapes_finds_what_is_wrong() -> None:
         ("decisions?outcome=cut&id=00", decision_shapes.Decisions),
         ("spend", shapes.Spend),
         ("savings", savings_shapes.SavingsPanel),
+        ("versions", version_shapes.VersionsView),
         ("curve", shapes.CurveView),
         ("whatif?lam=0.9", shapes.WhatIf),
         ("targets", shapes.Targets),

@@ -49,6 +49,31 @@ def test_decisions_appear_newest_first_and_go_on(live: Any, source: FakeSource) 
     until(live, "/^\\d+ new decisions?$/.test(document.getElementById('news').textContent)")
 
 
+def test_steps_of_versions_open_to_their_evidence_and_stay_open(
+    live: Any, source: FakeSource
+) -> None:
+    steps = live.locator("#versions-body li")
+    steps.first.wait_for()
+    assert steps.count() == 3
+    said = "the learner gave version 0002 10 % of the conversations"
+    assert said in steps.first.inner_text()
+    assert not live.get_by_text("e values, cheaper").is_visible()
+    steps.first.locator("summary").click()
+    look_again(live)
+    figures = dict(
+        zip(texts(live, "#versions-body dt"), texts(live, "#versions-body dd"), strict=True)
+    )
+    assert figures == {
+        "requests": "1,240",
+        "quality": "0.0123",
+        "e values, no worse": "31.5",
+        "e values, cheaper": "2400",
+    }
+    assert steps.nth(2).locator("details").count() == 0  # an operator gives no evidence
+    source.calls.clear()
+    until(live, "document.querySelector('#versions-body details').open")
+
+
 def test_no_row_moves_under_a_pointer_or_a_keyboard(live: Any, source: FakeSource) -> None:
     settle(live, source)
     rows = live.locator("#rows tbody tr")

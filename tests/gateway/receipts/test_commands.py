@@ -1,6 +1,7 @@
 """explain, replay and export from the command line, on a gateway's receipts."""
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +13,16 @@ from prefill_router import Router, read_dataset
 from prefill_router.client import Usage
 from prefill_router.data import RoutingDataset, prompt_key
 from prefill_router.gateway import Receipt
-from prefill_router.gateway.receipts import Feedback, Recorded, by_router, export, prompt_of
+from prefill_router.gateway.receipts import (
+    Feedback,
+    Recorded,
+    by_router,
+    export,
+    prompt_of,
+    version_details,
+)
 from prefill_router.gateway.records import TargetAttempt
+from prefill_router.router import VersionRegistry
 from prefill_router.targets import Pool, Target, write_pool
 from prefill_router.testing import make_routing_dataset
 from tests.commands import malformed, refused, succeeded
@@ -95,6 +104,29 @@ def test_who_was_left_alone_was_not_asked(tmp_path: Path) -> None:
     told = succeeded("explain", "last", "--receipts", file)
     assert "large wasn't asked: its breaker was open" in told
     assert "asked large" not in told
+
+
+def test_the_version_that_decided_is_explained_with_the_evidence_of_its_step(
+    tmp_path: Path, router: Path
+) -> None:
+    versions = tmp_path / "versions"
+    registry = VersionRegistry.at(versions)
+    registry.add(Router.load(router), {})
+    evidence = {"why": "it is surely better", "requests": 4250, "e_values": {"better": 130.0}}
+    registry.promote("0001", evidence=evidence)
+    (before, at) = (1_700_000_000.0, time.time() + 60)
+    details = version_details("0001", None, "promoted")
+    made = [made_receipt(n, at=when, details=details) for n, when in enumerate((before, at))]
+    file = write(tmp_path / "versioned.sqlite", made)
+    told = succeeded("explain", "last", "--receipts", file, "--versions", versions)
+    assert "decided by version 0001\npromoted\n" in told
+    step = "the learner promoted version 0001: it is surely better\n"
+    assert f"{step}    requests: 4,250\n    e values, better: 130\n" in told
+    first = made[0].choice.id
+    found = json.loads(
+        succeeded("explain", first, "--receipts", file, "--versions", versions, "--json")
+    )
+    assert found["step"] is None  # it was decided before that step
 
 
 def test_one_is_explained_as_json(file: Path) -> None:

@@ -148,6 +148,7 @@ class DecisionDetail(TypedDict):
         timings: The times of the request.
         router: The fingerprint of the router that decided; empty where none did.
         version: Its version, for people; None where it has none.
+        version_step: When and why that version came to decide; None where unknown.
         policy: The kind of its policy; empty where no router decided.
         policy_target: The target that the policy alone would have chosen; None without a forecast.
         lam_asked: The requested trade-off, before budgets.
@@ -169,6 +170,7 @@ class DecisionDetail(TypedDict):
     timings: Timings
     router: str
     version: str | None
+    version_step: str | None
     policy: str
     policy_target: str | None
     lam_asked: float | None

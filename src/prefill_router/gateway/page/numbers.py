@@ -23,6 +23,7 @@ from prefill_router.gateway.page.shapes import (
     Timeline,
     WhatIf,
 )
+from prefill_router.gateway.page.version_shapes import NONE, VersionsView, versions_view
 from prefill_router.gateway.receipts import Recorded, read_receipts, recent, summary
 from prefill_router.gateway.runtime import health_checks
 from prefill_router.gateway.telemetry import RecentRequests
@@ -160,6 +161,14 @@ class PageNumbers:
         except DataError as error:
             return SavingsPanel(problem=str(error), savings=None)
         return SavingsPanel(problem=None, savings=savings_view(found))
+
+    async def versions(self) -> VersionsView:
+        """The versions of the router, and their latest steps."""
+        registry = self._gateway.registry
+        if registry is None:
+            return NONE
+        state = await asyncio.to_thread(registry.state)
+        return versions_view(state, str(self._gateway.live.loaded.served))
 
     async def _summed(self, now: float) -> Spend:
         url = self._receipts_url()

@@ -28,6 +28,7 @@ from prefill_router.gateway.page.shapes import (
     Timeline,
     WhatIf,
 )
+from prefill_router.gateway.page.version_shapes import VersionsView
 from prefill_router.gateway.types import OUTCOMES
 
 
@@ -73,6 +74,10 @@ class PageSource(Protocol):
         """What routing saved in the last seven days."""
         ...
 
+    async def versions(self) -> VersionsView:
+        """The versions of the router, and their latest steps."""
+        ...
+
     async def curve(self) -> CurveView:
         """The accuracy-cost curve of the recorded traffic; at most about 200 points."""
         ...
@@ -116,6 +121,7 @@ def page_routes(source: PageSource) -> list[Route]:
         _route("decisions/{id}", lambda request: _decision(source, request)),
         _route("spend", lambda _: source.spend()),
         _route("savings", lambda _: source.savings()),
+        _route("versions", lambda _: source.versions()),
         _route("curve", lambda _: source.curve()),
         _route("whatif", lambda request: source.whatif(_lam(request.query_params.get("lam")))),
         _route("targets", lambda _: source.targets()),

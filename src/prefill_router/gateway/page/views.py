@@ -39,6 +39,7 @@ from prefill_router.gateway.receipts import (
     RequestSaving,
     explain,
     version_of,
+    version_step_of,
 )
 from prefill_router.gateway.records import Receipt
 from prefill_router.targets import Pool
@@ -117,6 +118,7 @@ def detail(receipt: Receipt, instead: RequestSaving | None = None) -> DecisionDe
             ),
             "in_session": choice.session is not None,
             "version": version_of(receipt),
+            "version_step": version_step_of(receipt),
             "instead": None if instead is None else pick(InsteadView, {}, instead),
         },
         *(receipt, choice),

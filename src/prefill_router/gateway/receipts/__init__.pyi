@@ -10,7 +10,9 @@ from .explanation import (
     explain as explain,
     scale_details as scale_details,
     version_details as version_details,
+    version_name_of as version_name_of,
     version_of as version_of,
+    version_step_of as version_step_of,
 )
 from .labels import (
     REVERSED as REVERSED,

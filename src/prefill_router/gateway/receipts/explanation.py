@@ -38,7 +38,7 @@ _FALLBACKS: Mapping[FallbackReason, str] = {
     "unreadable": "the encoder can't read this prompt",
     "novel": "the request is unlike the router's training data",
     "no_text": "there was no text to read",
-    "no_router": "there was no router yet, so the default target answered",
+    "no_router": "there was no router yet, so the default target came first",
 }
 _OUTCOMES: Mapping[OutcomeKind, str] = {
     "answered": "answered",
@@ -112,6 +112,7 @@ class Explanation:
         choice, lines = self.receipt.choice, list[str]()
         if (version := version_of(self.receipt)) is not None:
             lines.append(f"decided by {version}")
+            lines += [step] if (step := version_step_of(self.receipt)) is not None else []
         if choice.lam is not None:
             by = "" if self.receipt.policy == "lambda" else f" by the policy {self.receipt.policy}"
             asked = choice.lam_asked
@@ -261,18 +262,34 @@ def scale_details(scale: CostScale, policy: Policy) -> dict[str, Any]:
     return {_SCALE: [scale.low, scale.high], _POLICY: policy.to_dict()}
 
 
-def version_details(version: str | None, share: float | None) -> dict[str, Any]:
-    """The `details` of a receipt: the version that decided, and a candidate's share."""
-    return {} if version is None else {_VERSION: [version, share]}
+def version_details(version: str | None, share: float | None, step: str = "") -> dict[str, Any]:
+    """The `details` of a receipt: the version that decided, a candidate's share, and its step."""
+    return {} if version is None else {_VERSION: [version, share, *([step] if step else [])]}
 
 
 def version_of(receipt: Receipt) -> str | None:
     """The version that decided, for people; None where the receipt has none."""
     match receipt.details.get(_VERSION):
-        case [str() as version, None]:
+        case [str() as version, None, *_]:
             return f"version {version}"
-        case [str() as version, int() | float() as share]:
+        case [str() as version, int() | float() as share, *_]:
             return f"version {version} (candidate, {100 * share:g} % of conversations)"
+    return None
+
+
+def version_name_of(receipt: Receipt) -> str | None:
+    """The name of the version that decided; None where the receipt has none."""
+    match receipt.details.get(_VERSION):
+        case [str() as version, *_]:
+            return version
+    return None
+
+
+def version_step_of(receipt: Receipt) -> str | None:
+    """When and why that version came to decide, for people; None where the receipt lacks it."""
+    match receipt.details.get(_VERSION):
+        case [str(), _, str() as step]:
+            return step
     return None
 
 

@@ -79,14 +79,16 @@ class RepeatedRequest:
     def _format(self) -> Mapping[str, Any] | None:
         """The format of answers that it asks for, in the form of chat completions."""
         body = self.sample.body
-        if self.sample.endpoint != "responses":
+        if self.sample.endpoint == "chat":
             given = body.get("response_format")
             return given if isinstance(given, Mapping) else None
-        text = body.get("text")
-        given = text.get("format") if isinstance(text, Mapping) else None
+        held = body.get("text" if self.sample.endpoint == "responses" else "output_config")
+        given = held.get("format") if isinstance(held, Mapping) else None
+        if given is None and self.sample.endpoint == "messages":
+            given = body.get("output_format")
         if not isinstance(given, Mapping) or given.get("type") == "text":
             return None
         if given.get("type") != "json_schema":
             return given
-        named = {name: value for name, value in given.items() if name != "type"}
+        named = {"name": "answer"} | {n: value for n, value in given.items() if n != "type"}
         return {"type": "json_schema", "json_schema": named}

@@ -113,6 +113,7 @@ class LoadedGateway:
         router: The router's folder; None where there is no router.
         version: The router's version; None where it has none.
         share: The share of the conversations that it decides on, if it is a candidate.
+        step: When and why it came to decide; empty without a version.
         candidate: The same with the candidate's router; None for none.
         candidate_problems: Why the candidate can't be loaded.
     """
@@ -125,6 +126,7 @@ class LoadedGateway:
     router: PathOrUrl | None = None
     version: str | None = None
     share: float | None = None
+    step: str = ""
     candidate: "LoadedGateway | None" = None
     candidate_problems: tuple[str, ...] = ()
 
@@ -180,6 +182,7 @@ def load(places: GatewayPaths, *, environment: Mapping[str, str] | None = None) 
         warnings=warnings,
         router=router,
         version=served.current,
+        step=_step(places, served.current),
     )
     if served.candidate is None:
         return loaded
@@ -221,6 +224,7 @@ def _with_candidate(
         router=router,
         version=served.candidate,
         share=served.share,
+        step=_step(places, served.candidate),
     )
     return replace(loaded, candidate=candidate)
 
@@ -372,6 +376,15 @@ def _charged(places: GatewayPaths, version: str | None) -> Collection[str]:
     """The targets whose prices are those of the version, before those of the pool file."""
     registry = places.registry
     return () if registry is None or version is None else registry.state()[version].charged
+
+
+def _step(places: GatewayPaths, version: str | None) -> str:
+    """The step by which a version decides, and when it was taken; empty without a version."""
+    registry = places.registry
+    if registry is None or version is None:
+        return ""
+    found = registry.state().step_of(version)
+    return "" if found is None else f"{found.at}: {found.words}"
 
 
 def _closed(target: Target) -> Target:

@@ -46,6 +46,7 @@ from prefill_router.gateway.telemetry import (
     RecentRequests,
     Traces,
 )
+from prefill_router.router import VersionRegistry
 from prefill_router.targets import Pool
 
 _log = logging.getLogger(__name__)
@@ -162,6 +163,11 @@ class Gateway:
     def settings(self) -> GatewaySettings:
         """The current settings."""
         return self.live.settings
+
+    @property
+    def registry(self) -> VersionRegistry | None:
+        """The versions of its router; None where it has none."""
+        return self._places.registry
 
     @property
     def has_versions(self) -> bool:

@@ -48,7 +48,7 @@ def receipt_details(loaded: LoadedGateway) -> tuple[dict[str, Any], dict[str, An
     light = loaded.light
     details = {
         **scale_details(light.costs.scale, light.policy),
-        **version_details(loaded.version, loaded.share),
+        **version_details(loaded.version, loaded.share, loaded.step),
     }
     return details, {**details, **affinity_rule_details(_keeping(loaded))}
 

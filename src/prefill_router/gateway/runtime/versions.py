@@ -135,15 +135,9 @@ class VersionWatch:
         """Log the steps since the last look."""
         if self._known_steps >= 0:
             for step in state.steps[self._known_steps :]:
-                _log.info("%s; %s serves", _described(step), self._served())
+                _log.info("%s (%s); %s serves", step.words, _evidence(step), self._served())
         self._known_steps = len(state.steps)
 
 
-def _described(step: VersionStep) -> str:
-    share = f", with {100 * step.share:g} % of conversations" if step.share else ""
-    evidence = f": {json.dumps(step.evidence)}" if step.evidence else ""
-    version = "the default target" if step.version is None else f"version {step.version}"
-    return f"{version} was {_VERBS.get(step.event, step.event)}{share} by the {step.by}{evidence}"
-
-
-_VERBS = {"shadow": "made the candidate", "share": "widened", "rolled back": "gone back to"}
+def _evidence(step: VersionStep) -> str:
+    return f"evidence: {json.dumps(step.evidence)}" if step.evidence else "no evidence"

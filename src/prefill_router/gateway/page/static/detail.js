@@ -158,6 +158,7 @@ function record(detail) {
     ["Conversation", detail.in_session ? "part of one" : "none"],
     ["Key", detail.key],
     ["Version", detail.version],
+    ["Its step", detail.version_step],
     ["Router", detail.router ? el("span", { class: "mono" }, `${detail.router.slice(0, 12)} (${detail.policy})`) : null],
   ];
 }
