@@ -28,7 +28,9 @@ myst_url_schemes = ("http", "https")
 default_role = "code"
 autodoc_member_order = "bysource"
 # With `--tag outline` it has its packages alone, in a third of the time.
-autodoc_default_options = {} if "outline" in tags else {"members": True}
+autodoc_default_options = {"exclude-members": "model_config"}
+if "outline" not in tags:
+    autodoc_default_options["members"] = True
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True

@@ -22,8 +22,13 @@ from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
+CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 ITEM = re.compile(r"^(?:\d+\.|-) \[([^]]+)\]\(([^)\s#:]+\.(?:md|ipynb|rst))\)", re.MULTILINE)
 ALONE = re.compile(r"\[[^]]+\]\(([^)\s#:]+\.md)\)\n")
+ANNOTATED = re.compile(r"(?:~?typing\.)?Annotated\[")
+MADE = re.compile(r"= [A-Z]\w*\(")
+TWICE = re.compile(r"~[\w.]+\.(?=~)")
+PRIVATE = re.compile(r", _\w+: [^=]*= \.\.\.")
 UNWRITTEN = re.compile(r"<(?:[^<>]|<\w+>)+>")
 SECTION = re.compile(r"\w[\w ]*:$")
 
@@ -42,7 +47,8 @@ def relinked(text: str, source: Path, page: Path, elsewhere: dict[Path, Path]) -
         place = os.path.relpath(elsewhere.get(target, target), page.parent)
         return f"{found[1]}{place}{found[3]}"
 
-    return LINK.sub(relink, text)
+    parts = CODE.split(text)
+    return "".join(part if n % 2 else LINK.sub(relink, part) for n, part in enumerate(parts))
 
 
 def sections(text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
@@ -136,11 +142,48 @@ def keep_blocks(
     lines[:] = kept
 
 
+def closed(text: str, opened: int) -> int:
+    """The place after the bracket that closes the one before a place."""
+    depth, place = 1, opened
+    while depth:
+        depth += {"[": 1, "(": 1, "]": -1, ")": -1}.get(text[place], 0)
+        place += 1
+    return place
+
+
+def without_checks(signature: str) -> str:
+    """A signature in which `Annotated[T, ...]` is T."""
+    while found := ANNOTATED.search(signature):
+        end = closed(signature, found.end())
+        first = found.end()
+        while signature[first] != ",":
+            first = closed(signature, first + 1) if signature[first] in "[(" else first + 1
+        kept = signature[found.end() : first]
+        signature = f"{signature[: found.start()]}{kept}{signature[end:]}"
+    return signature
+
+
+def without_contents(signature: str) -> str:
+    """A signature in which a default `Name(...)` has no contents."""
+    place = 0
+    while found := MADE.search(signature, place):
+        place = found.end()
+        signature = signature[:place] + signature[closed(signature, place) - 1 :]
+    return signature
+
+
 def shorten(
     _app: Sphinx, _what: str, _name: str, _of: Any, _how: Any, signature: str | None, returns: str
 ) -> tuple[str | None, str]:
-    """Write a default that has no text of its own, such as a factory's, as an ellipsis."""
-    return signature and UNWRITTEN.sub("...", signature), returns
+    """Leave out of a signature what no caller needs.
+
+    That is private parameters, the checks beside a type, the contents of defaults, and defaults
+    without a text of their own, such as a factory's, of which an ellipsis remains.
+    """
+    if signature is None:
+        return None, returns
+    written = UNWRITTEN.sub("...", without_contents(without_checks(signature)))
+    return PRIVATE.sub("", TWICE.sub("", written)), returns
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

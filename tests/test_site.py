@@ -1,6 +1,7 @@
 """The site is whole: navigation, links and pictures; and it is read without a network."""
 
 import csv
+import inspect
 import re
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from html import escape
 from html.parser import HTMLParser
 from importlib import import_module, util
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import pytest
+from docutils.core import publish_doctree
+from docutils.nodes import system_message
+from sphinx.ext.napoleon import Config, GoogleDocstring
 
 import prefill_router
 from benchmarks import pictures
@@ -24,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 WAYS_IN = ("try-it", "my-data", "production", "the-paper", "reference")
 PAGES = [*ROOT.glob("*.md"), ROOT / "deploy" / "README.md", *DOCS.rglob("*.md")]
+NAPOLEON = Config(napoleon_custom_sections=[("Attributes", "params_style")])
+CALLED = (FunctionType, classmethod, staticmethod, property)
 IMAGE = re.compile(r"!\[([^]]*)\]\(([^)]+)\)")
 
 
@@ -80,7 +86,8 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     elsewhere = {shown: file for file, shown in site_pages.shown_elsewhere(DOCS).items()}
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+    text = site_pages.CODE.sub("", page.read_text(encoding="utf-8"))
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
         place, _, anchor = link.partition("#")
         if "://" in link:
             continue
@@ -200,3 +207,65 @@ def test_it_is_read_and_searched_from_the_folder(site: Path, tmp_path: Path) -> 
     assert errors == []
     assert asked
     assert {address.split(":")[0] for address in asked} <= {"file", "data"}
+
+
+@pytest.mark.parametrize(
+    ("signature", "shown"),
+    [
+        ("(a: ~typing.Annotated[list[int], Gt(gt=0)] = 1, b: int)", "(a: list[int] = 1, b: int)"),
+        ("(a: Annotated[int, F(f=[1, 2])] | None)", "(a: int | None)"),
+        (
+            "(a: Limits = Limits(least=(1, 2)), b: str = 'x')",
+            "(a: Limits = Limits(), b: str = 'x')",
+        ),
+        ("(a: int = <factory>, b: F = <function A.<lambda>>)", "(a: int = ..., b: F = ...)"),
+        ("(a: int, _b: dict[A, B] = <factory>)", "(a: int)"),
+        ("(a: ~collections.abc.~collections.abc.Mapping)", "(a: ~collections.abc.Mapping)"),
+    ],
+)
+def test_signatures_show_what_a_caller_needs(signature: str, shown: str) -> None:
+    assert site_pages.shorten(None, "", "", None, None, signature, "")[0] == shown
+
+
+def described() -> Iterator[tuple[str, object]]:
+    """What the reference describes: the packages' public names, and what their classes define."""
+    for page in (DOCS / "api").glob("*.rst"):
+        for place in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8")):
+            module = import_module(place)
+            public = getattr(module, "__all__", [n for n in vars(module) if not n.startswith("_")])
+            for name in public:
+                value = getattr(module, name)
+                if inspect.isclass(value) or inspect.isfunction(value):
+                    yield f"{place}.{name}", value
+                members = vars(value) if inspect.isclass(value) else {}
+                for member, defined in members.items():
+                    if member[0] != "_" and isinstance(defined, CALLED):
+                        yield f"{place}.{name}.{member}", defined
+
+
+def problems(docstring: str) -> list[str]:
+    """What Sphinx would warn of in a docstring."""
+    lines = inspect.cleandoc(docstring).splitlines()
+    site_pages.keep_blocks(None, "", "", None, None, lines)
+    text = f".. default-role:: code\n\n{GoogleDocstring(lines, NAPOLEON)}"
+    quiet = {"report_level": 5, "_disable_config": True}
+    read = publish_doctree(text, settings_overrides=quiet)
+    return [one.astext() for one in read.findall(system_message) if one["level"] >= 2]
+
+
+def test_a_docstring_that_would_stop_the_build_is_found() -> None:
+    assert problems("Opens *one thing, and never closes it.") != []
+    assert problems("A formula:\n\n    s[k] = a * b\n\nAnd `more` of it.\n\nArgs:\n    a: *") == []
+
+
+@pytest.mark.slow
+def test_docstrings_can_be_read_by_sphinx() -> None:
+    texts = {
+        name: value.__doc__
+        for name, value in described()
+        if (getattr(value, "__module__", None) or "prefill_router").startswith("prefill_router")
+        and value.__doc__
+        and ("\n" in value.__doc__ or set(value.__doc__) & set("*|_"))
+    }
+    assert len(texts) > 300
+    assert {name: found for name, text in texts.items() if (found := problems(text))} == {}
