@@ -8,7 +8,7 @@ ROUTE := $(BIN)/prefill-router
 
 SUITE := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo demo-loop test suite quick check bench headline
+.PHONY: install demo demo-loop docs test suite quick check bench headline
 
 install: $(VENV)/.installed
 
@@ -38,6 +38,10 @@ demo: install
 # The same pool, from no label and no router to a version that has taken over.
 demo-loop: install
 	$(ROUTE) demo --loop --out $(DEMO)/loop
+
+# The documentation as a folder to read, site/index.html. A warning is an error.
+docs: install
+	$(BIN)/sphinx-build --quiet --fail-on-warning --doctree-dir build/doctrees docs site
 
 check: install
 	$(BIN)/ruff format --check

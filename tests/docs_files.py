@@ -257,6 +257,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "layers.md": two_stores,
     "learning.md": receipts,
     "litellm.md": litellm_file,
+    "my-data.md": quickstart,
     "quickstart.md": quickstart,
     "receipts.md": receipts,
     "savings.md": receipts,
@@ -274,6 +275,7 @@ WHILE: dict[str, Callable[[Path], AbstractContextManager[None]]] = {
     "deployment.md": targets_that_answer,
     "gateway.md": targets_that_answer,
     "object-stores.md": lambda _: s3_server(),
+    "production.md": targets_that_answer,
     "vllm.md": vllm,
 }
 NAMES: dict[str, Callable[[Path], dict[str, object]]] = {
