@@ -2,6 +2,8 @@
 
 import builtins
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import pytest
 
 from prefill_router.gateway.receipts import RepeatedRequest, SampledRequest
 from prefill_router.learning import Verifiers
+from prefill_router.learning.request_tests import RequestTest, request_tests
 from prefill_router.learning.verifiers import MOST_CHECKS, Verification, follows
+from prefill_router.sandbox import Limits
 from prefill_router.targets import Target
 
 PERSON = {
@@ -142,3 +146,53 @@ def test_the_pattern_refutes_and_the_function_decides(tmp_path: Path) -> None:
     assert verifiers.verify(request(), "42") == Verification("function", 1.0)
     assert verifiers.verify(request(), "41.") == Verification("function", 0.0)
     assert verifiers.verify(request(), "7") is None  # the function raised an error
+
+
+ADDING = """Write `add(a, b)`.
+
+assert add(1, 2) == 3
+assert add("a", "b") == "ab", "texts too"
+assert that it works
+
+>>> add(2, 2)
+4
+>>> add(0.1, 0.2)  # about
+0.3...
+"""
+
+
+def test_tests_are_found_in_a_request() -> None:
+    assert request_tests(ADDING) == [
+        RequestTest("assert add(1, 2) == 3"),
+        RequestTest('assert add("a", "b") == "ab", "texts too"'),
+        RequestTest("add(2, 2)\n", "4\n"),
+    ]
+    assert request_tests("Assert your rights.\nassert True\n>>> \nnothing (") == []
+    assert request_tests(">>> 1 +\n2") == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@pytest.mark.parametrize(
+    ("program", "fails"),
+    [
+        ("def add(a, b):\n    return a + b", False),
+        ("def add(a, b):\n    return int(a) + int(b)", True),
+        ("def add(a, b):\n    return a + b if a == 1 or a == 'a' else 5", True),
+        ("def plus(a, b):\n    return 0", False),  # the tests are about something else
+        ("import nothing_like_it\ndef add(a, b):\n    return 0", False),
+        ("let add = (a, b) => a + b", False),
+        ("print('[[], []]')\ndef add(a, b):\n    raise SystemExit", True),
+        ("import sys\ndef add(a, b):\n    sys.stdout.write('x')\n    return a + b", True),
+        ("def add(a, b):\n    while True: pass", False),  # which the judge may say
+    ],
+)
+def test_a_program_that_fails_the_tests_of_its_request_is_wrong(program: str, fails: bool) -> None:
+    asked = request(messages=[{"role": "user", "content": ADDING}])
+    limits = Limits(cpu_seconds=1, wall_seconds=2)
+    verifiers = Verifiers(tests=True)
+    assert verifiers._sandbox is not None
+    verifiers._sandbox = replace(verifiers._sandbox, limits=limits)
+    found = verifiers.verify(asked, f"Here:\n```python\n{program}\n```\nDone.")
+    assert found == (Verification("tests", 0.0) if fails else None)
+    assert verifiers.verify(asked, "It adds.") is None

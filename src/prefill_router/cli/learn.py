@@ -67,6 +67,14 @@ def learn(
         str | None,
         typer.Option(help="Your verifier, FILE.py:NAME: a number, or an error for the judge."),
     ] = None,
+    run_tests: Annotated[
+        bool,
+        typer.Option(
+            "--run-tests",
+            help="Run the Python tests in requests (assert, >>>) on the programs in answers, in "
+            "the sandbox.",
+        ),
+    ] = False,
     least_labels: Annotated[
         int, typer.Option(help="The fewest labels of a target that is fitted on.")
     ] = 50,
@@ -121,6 +129,7 @@ def learn(
             form=judge_by,
             pattern=pattern,
             function=grader_function,
+            run_tests=run_tests,
             labelling=LabellingSettings(again=judge_twice),
             least=least_labels,
             anchors_every=anchors_every,

@@ -74,6 +74,7 @@ class LearnerSettings:
         form: Whether answers are judged one by one, or in pairs.
         pattern: A regular expression that is found in every right answer; None for none.
         function: The user's verifier, as `grade --grader-function` takes it; None for none.
+        run_tests: Whether the tests in requests are run on the programs in answers.
         labelling: How labels are made.
         least: The fewest labels of an answer of each of two targets to fit on.
         anchors_every: After how many of its requests a target is asked its anchors; 0 for never.
@@ -95,6 +96,7 @@ class LearnerSettings:
     form: Form = "rubric"
     pattern: str | None = None
     function: str | None = None
+    run_tests: bool = False
     labelling: LabellingSettings = field(default_factory=LabellingSettings)
     least: int = 50
     anchors_every: int = 100
@@ -191,7 +193,9 @@ def learn(
             store,
             checks.pool,
             AnswerJudges(settings.judges, rubric=settings.rubric, form=settings.form, clock=clock),
-            verifiers=Verifiers(pattern=settings.pattern, function=settings.function),
+            verifiers=Verifiers(
+                pattern=settings.pattern, function=settings.function, tests=settings.run_tests
+            ),
             purse=Purse(store, settings.limits, clock=clock),
             settings=settings.labelling,
             clock=clock,

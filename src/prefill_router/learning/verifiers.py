@@ -1,8 +1,8 @@
 """Verifiers: labels that need no judge, since what the request asked for can be checked.
 
-An answer that breaks the JSON schema of its request, or doesn't match the user's pattern, is wrong;
-one that keeps to them may still be, so the judge is asked. The user's own function decides where it
-returns a number, and leaves the rest to the judge.
+An answer that breaks the JSON schema of its request, doesn't match the user's pattern, or fails the
+tests in the request is wrong; one that doesn't may still be, so the judge is asked. The user's own
+function decides where it returns a number, and leaves the rest to the judge.
 """
 
 import itertools
@@ -17,6 +17,8 @@ from prefill_router.errors import ConfigError
 from prefill_router.gateway.receipts import RepeatedRequest
 from prefill_router.harness import Task
 from prefill_router.harness.grading import FunctionGrader, Grade
+from prefill_router.learning.request_tests import passes, request_tests
+from prefill_router.sandbox import Sandbox
 
 UNCHECKED: Final = ("pattern", "patternProperties", "unevaluatedProperties", "uniqueItems")
 """Keywords of a schema that may take any time to check; whether they hold is left to the judge."""
@@ -38,7 +40,7 @@ class Verification:
     """What a verifier found.
 
     Attributes:
-        name: The verifier: `schema`, `pattern` or `function`.
+        name: The verifier: `schema`, `pattern`, `tests` or `function`.
         score: From 0 (wrong) to 1 (right).
     """
 
@@ -54,17 +56,22 @@ class Verifiers:
         pattern: A regular expression that is found in every right answer; None for none.
         function: The user's function, as `grade --grader-function` takes it; None for none. It runs
             in this process, with all its permissions.
+        tests: Whether the tests in requests are run on the programs in answers.
 
     Raises:
         ConfigError: The pattern isn't one, or there is no such function.
+        SandboxError: Tests are to be run, and there is no sandbox.
     """
 
-    def __init__(self, *, pattern: str | None = None, function: str | None = None) -> None:
+    def __init__(
+        self, *, pattern: str | None = None, function: str | None = None, tests: bool = False
+    ) -> None:
         try:
             self._pattern = None if pattern is None else re.compile(pattern)
         except re.error as error:
             raise ConfigError(f"the pattern {pattern!r} can't be read: {error}") from None
         self._function = None if function is None else FunctionGrader(function=function)
+        self._sandbox = Sandbox.open() if tests else None
 
     def verify(self, request: RepeatedRequest, answer: str) -> Verification | None:
         """What the first verifier that knows says of an answer; None where none does."""
@@ -73,6 +80,10 @@ class Verifiers:
             return Verification("schema", 0.0)
         if self._pattern is not None and self._pattern.search(answer) is None:
             return Verification("pattern", 0.0)
+        if self._sandbox is not None:
+            asked = next((m.content for m in reversed(request.prompt) if m.role == "user"), "")
+            if passes(request_tests(asked), answer, self._sandbox) is False:
+                return Verification("tests", 0.0)
         if self._function is not None:
             task = Task(query=Query(request.sample.id, request.prompt), grader="python")
             found: Grade = self._function.grade(task, answer)

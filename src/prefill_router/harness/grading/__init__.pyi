@@ -1,5 +1,6 @@
 from .base import Grade as Grade, Grader as Grader
 from .caches import JudgeBill as JudgeBill
+from .code import last_code_block as last_code_block
 from .grade_table import GRADES as GRADES
 from .graders import Graders as Graders
 from .job import grade_run as grade_run
