@@ -107,14 +107,18 @@ def arrow(
     axes: Axes, start: tuple[float, float], end: tuple[float, float], *, dashed: bool = False
 ) -> None:
     """An arrow between two points."""
-    how = {"arrowstyle": "-|>", "color": INK, "lw": 1.1, "shrinkA": 0, "shrinkB": 0}
+    how: dict[str, Any] = {"arrowstyle": "-|>", "color": INK, "lw": 1.1, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", end, start, arrowprops={**how, "linestyle": "--" if dashed else "-"})
 
 
 def box(axes: Axes, centre: tuple[float, float], title: str, text: str, colour: str) -> None:
     """A box with a word and what it means."""
     x, y = centre
-    frame = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": colour, "edgecolor": QUIET}
+    frame: dict[str, Any] = {
+        "boxstyle": "round,pad=0,rounding_size=0.08",
+        "facecolor": colour,
+        "edgecolor": QUIET,
+    }
     axes.text(x, y + 0.26, title, ha="center", va="center", fontsize=12.5, weight="bold", color=INK)
     axes.text(x, y - 0.18, text, ha="center", va="center", fontsize=10.5, color=INK)
     axes.add_patch(FancyBboxPatch((x - WIDE / 2, y - HIGH / 2), WIDE, HIGH, zorder=0, **frame))
@@ -157,10 +161,14 @@ def draw_request() -> Figure:
 def draw_step(axes: Axes, step: Step, y: float) -> None:
     """One step: an arrow between two lanes, or a box on the gateway's, and what else may happen."""
     start, end = (LANES[lane] for lane in step.lanes)
-    at = {"va": "center", "color": INK, "fontsize": 9}
-    white = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+    at: dict[str, Any] = {"va": "center", "color": INK, "fontsize": 9}
+    white: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
     if start == end:
-        frame = {"boxstyle": "round,pad=0.3", "facecolor": EACH_REQUEST, "edgecolor": QUIET}
+        frame: dict[str, Any] = {
+            "boxstyle": "round,pad=0.3",
+            "facecolor": EACH_REQUEST,
+            "edgecolor": QUIET,
+        }
         axes.text(start, y, step.text, ha="center", bbox=frame, **at)
         beside, low = start + 1.3, y
     else:
@@ -169,7 +177,7 @@ def draw_step(axes: Axes, step: Step, y: float) -> None:
         axes.text((start + end) / 2, y + 0.05, step.text, ha="center", bbox=white, **at)
         beside = max(start, end) + 0.15
     if step.otherwise:
-        told = {**at, "color": ORANGE, "style": "italic"}
+        told: dict[str, Any] = {**at, "color": ORANGE, "style": "italic"}
         axes.text(beside, low, step.otherwise, bbox=white, **told)
 
 
@@ -221,7 +229,12 @@ def draw_line(axes: Axes, place: int, row: Mapping[str, Any]) -> None:
     low, high = row["score_at_0"], row["score_at_1"]
     axes.plot([0, 1], [low, high], color=colour, ls=dashes, lw=1.3)
     words = f"{row['target']}, P = {row['probability']:.2f}"
-    beside = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 10}
+    beside: dict[str, Any] = {
+        "xytext": (6, 0),
+        "textcoords": "offset points",
+        "va": "center",
+        "fontsize": 10,
+    }
     axes.annotate(words, (1, high), color=colour, annotation_clip=False, **beside)
     start, end = row["chosen_above"], row["chosen_up_to"]
     if start is None:
@@ -233,7 +246,7 @@ def draw_line(axes: Axes, place: int, row: Mapping[str, Any]) -> None:
         axes.annotate(
             f"{end:.2f}", (end, -0.45), (3, 6), textcoords="offset points", fontsize=9, color=INK
         )
-    middle = {"ha": "center", "fontsize": 10, "color": colour, "weight": "bold"}
+    middle: dict[str, Any] = {"ha": "center", "fontsize": 10, "color": colour, "weight": "bold"}
     axes.text((start + end) / 2, 0.79, row["target"], **middle)
 
 

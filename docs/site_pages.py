@@ -115,15 +115,15 @@ def read_page(app: Sphinx, name: str, source: list[str]) -> None:
     page = Path(app.env.doc2path(name))
     if page.suffix == ".rst":
         return
-    text, origin = source[0], page
+    text, elsewhere = source[0], shown_elsewhere(Path(app.srcdir))
     if page.suffix == ".ipynb":
         text = notebook_markdown(text)
     elif found := ALONE.fullmatch(text):
         origin = (page.parent / found[1]).resolve()
         app.env.note_dependency(str(origin))
-        text = origin.read_text(encoding="utf-8")
-    elsewhere = shown_elsewhere(Path(app.srcdir))
-    text = relinked(text, origin, page, elsewhere)
+        source[0] = relinked(origin.read_text(encoding="utf-8"), origin, page, elsewhere)
+        return
+    text = relinked(text, page, page, elsewhere)
     source[0] = with_navigation(text, page, elsewhere)
 
 

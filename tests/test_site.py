@@ -201,6 +201,7 @@ def test_it_is_read_and_searched_from_the_folder(site: Path, tmp_path: Path) -> 
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto((site / "index.html").as_uri())
         page.get_by_role("link", name="In production").first.click()
+        assert page.locator("header li.current").first.inner_text() == "In production"
         page.goto((site / "search.html").as_uri() + "?q=guaranteed")
         page.get_by_role("link", name="A guaranteed operating point").first.click()
         page.wait_for_url("**/guides/guarantee.html*")
