@@ -45,7 +45,10 @@ def test_the_packaged_router_is_worth_it_and_says_whose_terms_hold(packaged: Rou
 def test_a_card_names_the_licences(packaged: Router, tmp_path: Path) -> None:
     packaged.save(tmp_path / "router")
     said = (tmp_path / "router/README.md").read_text()
-    assert "The encoder minipool: that of prefill-router." in said
+    assert "The encoder minipool: Apache-2.0, as prefill-router." in said
+    assert "The answers (minipool): Apache-2.0, as prefill-router." in said
+    untold = packaged.record.model_copy(update={"licences": {}})
+    said = card(untold, packaged.pool, [], [], version=5)
     assert "The answers (minipool): not recorded" in said
     told = {"minipool": "MIT", "other": "CC0"}  # the benchmark has the encoder's name
     packaged.with_record(packaged.record.with_licences(told)).save(tmp_path / "told")

@@ -81,7 +81,7 @@ class RouterRecord(BaseModel):
 _LICENCES = {
     "minilm": "Apache-2.0 (sentence-transformers/all-MiniLM-L6-v2)",
     "smollm2": "Apache-2.0 (HuggingFaceTB/SmolLM2-135M-Instruct)",
-    "minipool": "that of prefill-router",
+    "minipool": "Apache-2.0, as prefill-router",
 }
 """The licences of encoders that a package brings, with their repositories on the hub."""
 _is_repository = re.compile(r"[\w.-]+/[\w.-]+").fullmatch
