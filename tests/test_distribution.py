@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 EXTRAS = ("gateway", "reports")
 """What `demo` needs beside the core."""
-MOST = 25
+MOST, MOST_IN_ALL = 25, 50
 
 
 def run(*line: object, cwd: Path | None = None) -> str:
@@ -122,6 +122,9 @@ def test_the_sdist_makes_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path
 def test_the_core_has_few_dependencies(wheel: Path) -> None:
     core = [one for one in requirements(wheel) if "extra ==" not in one]
     assert 0 < len(core) < MOST
+    assert len(core) < len(declared(core, ())) < MOST_IN_ALL
+    guide = (ROOT / "docs" / "guides" / "install.md").read_text()
+    assert f"The core names {len(core)} packages" in guide
 
 
 def test_what_is_installed_does_the_job_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:

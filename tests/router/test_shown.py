@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 
 from prefill_router import Router, Target, plot, read_dataset
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import evaluate
+from prefill_router.router.record import card
 from prefill_router.testing import make_routing_dataset
 
 PROMPTS = ["12 + 30 =", "Turn the letters around: house", "Who are you?"]
@@ -43,16 +45,46 @@ def test_the_packaged_router_is_worth_it_and_says_whose_terms_hold(packaged: Rou
 def test_a_card_names_the_licences(packaged: Router, tmp_path: Path) -> None:
     packaged.save(tmp_path / "router")
     said = (tmp_path / "router/README.md").read_text()
-    assert "The encoder minipool: that of prefill-router." in said
+    assert "The encoder minipool: Apache-2.0, as prefill-router." in said
+    assert "The answers (minipool): Apache-2.0, as prefill-router." in said
+    untold = packaged.record.model_copy(update={"licences": {}})
+    said = card(untold, packaged.pool, [], [], version=5)
     assert "The answers (minipool): not recorded" in said
+    told = {"minipool": "MIT", "other": "CC0"}  # the benchmark has the encoder's name
+    packaged.with_record(packaged.record.with_licences(told)).save(tmp_path / "told")
+    said = (tmp_path / "told/README.md").read_text()
+    assert "The encoder minipool: MIT.\n" in said
+    assert "The answers (minipool): MIT.\n" in said
+    assert "- other: CC0.\n" in said
+    assert Router.load(tmp_path / "told").record.licences == told
+
+
+@pytest.mark.parametrize(
+    ("encoder", "revision", "made_from"),
+    [
+        ("minilm", "sha256:00", ["sentence-transformers/all-MiniLM-L6-v2"]),
+        ("Qwen/Qwen3-0.6B", "0a" * 20, ["Qwen/Qwen3-0.6B"]),
+        ("models/mine", "sha256:00", None),
+        ("minipool", "sha256:00", None),
+    ],
+)
+def test_a_card_names_the_encoders_for_the_hub(
+    packaged: Router, encoder: str, revision: str, made_from: list[str] | None
+) -> None:
+    facts = {"encoder": encoder, "revision": revision}
+    text = card(packaged.record, packaged.pool, [], [facts], version=5)
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert front["library_name"] == "prefill-router"
+    assert front.get("base_model") == made_from
 
 
 def test_probabilities_are_a_table_with_named_targets(packaged: Router) -> None:
     table = packaged.predict_proba(PROMPTS)
     assert isinstance(table, pl.DataFrame)
     assert table.columns == list(packaged.pool.names)
-    for row, prompt in zip(table.iter_rows(named=True), PROMPTS, strict=True):
-        assert row == pytest.approx(dict(packaged.route(prompt).correctness), abs=1e-6)
+    together = packaged.route_many(PROMPTS)  # by itself a prompt's states are rounded otherwise
+    for row, decision in zip(table.iter_rows(named=True), together, strict=True):
+        assert row == pytest.approx(dict(decision.correctness), abs=1e-6)
     assert packaged.predict_proba([]).shape == (0, 5)
 
 

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
 import pytest
@@ -359,7 +360,7 @@ DAMAGED: dict[str, tuple[Damage, str]] = {
     "list": (put([0.0] * 16, "feature_pipeline", "scaler_mean"), "scaler_mean is a list"),
     "huge": (
         put(torch.ones(1, 1).expand(10**9, 16), "feature_pipeline", "pca_components"),
-        "pca_components is of the shape",
+        "feature_pipeline: 32,000,000,064 numbers; at most",
     ),
     "width": (put(torch.ones(5, 15), "feature_pipeline", "pca_components"), "[any, 16]"),
     **{
@@ -367,6 +368,8 @@ DAMAGED: dict[str, tuple[Damage, str]] = {
         for name in ("adapters.2.weight", "trunk.0.weight", "trunk.0.bias", "heads.0.bias")
     },
     "head": (put(torch.ones(2, 4), "model_state_dicts", 0, "heads.1.weight"), "[1, 4]"),
+    "no sizes": (put(5, "feature_pipeline", "pca_components"), "no tensor of numbers"),
+    "many networks": (put([{}] * 1001, "model_state_dicts"), "model_state_dicts"),
 }
 
 
@@ -380,6 +383,25 @@ def test_a_checkpoint_with_something_else_in_it_is_refused(case: str, tmp_path: 
         SwitchyardCheckpoint.read(path)
     assert str(error.value).startswith(f"{path}: ")
     assert told in str(error.value)
+
+
+def test_what_would_fill_the_memory_is_refused_unread(tmp_path: Path) -> None:
+    """A network that is named a thousand times, in 0.7 MB, and a file that grows as it is read."""
+    value = theirs(targets=1)
+    weights = {"adapters.0": (400, 5), "trunk.0": (400, 400), "heads.0": (1, 400)}
+    state = {f"{name}.weight": torch.ones(shape) for name, shape in weights.items()}
+    state |= {f"{name}.bias": torch.ones(shape[0]) for name, shape in weights.items()}
+    value["model_state_dicts"] = [state] * 1000
+    path = written(value, tmp_path)
+    assert path.stat().st_size < 800_000
+    with pytest.raises(FormatError, match="at most 134,217,728 are read"):
+        SwitchyardCheckpoint.read(path)
+    packed = tmp_path / "packed.pt"
+    with ZipFile(switchyard_file(tmp_path)) as whole, ZipFile(packed, "w", ZIP_DEFLATED) as small:
+        for name in whole.namelist():
+            small.writestr(name, whole.read(name))
+    with pytest.raises(FormatError, match="isn't a file of tensors"):
+        SwitchyardCheckpoint.read(packed)
 
 
 class Runs:

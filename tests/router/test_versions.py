@@ -34,6 +34,8 @@ def test_a_version_has_its_router_and_its_lineage(
     assert (state["0004"].parent, state["0004"].data) == ("0001", "more")
     for version in state.versions:
         assert read_light(registry.router(version.name)).fingerprint == version.fingerprint
+    card = (registry.router("0004") / "README.md").read_text()
+    assert "version 0004 of a router that learns from traffic, fitted while version 0001" in card
 
 
 def test_a_candidate_comes_by_degrees_and_every_step_is_kept_with_its_evidence(

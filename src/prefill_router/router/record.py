@@ -4,7 +4,9 @@ Nothing in the record affects decisions but the lam that versions serve at. The 
 person should know before trusting a router, as Markdown.
 """
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,7 @@ class RouterRecord(BaseModel):
         metrics: Metrics on the test part, by the keys of `metrics.json`.
         training: The training curves, as `predictors` returns them.
         notes: Notes for the user, such as which targets have too few labels.
+        licences: The licences of encoders and benchmarks, by name, as far as somebody told them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -62,6 +65,11 @@ class RouterRecord(BaseModel):
     metrics: dict[str, Interval] = {}
     training: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
+    licences: dict[str, str] = {}
+
+    def with_licences(self, licences: Mapping[str, str]) -> "RouterRecord":
+        """The record with the licences of encoders and benchmarks, by name."""
+        return self.model_copy(update={"licences": {**self.licences, **licences}})
 
     def changed(self, note: str) -> "RouterRecord":
         """The record after its targets changed: without what was measured of the old pool."""
@@ -73,9 +81,11 @@ class RouterRecord(BaseModel):
 _LICENCES = {
     "minilm": "Apache-2.0 (sentence-transformers/all-MiniLM-L6-v2)",
     "smollm2": "Apache-2.0 (HuggingFaceTB/SmolLM2-135M-Instruct)",
-    "minipool": "that of prefill-router",
+    "minipool": "Apache-2.0, as prefill-router",
 }
-"""The licences of encoders that a package brings."""
+"""The licences of encoders that a package brings, with their repositories on the hub."""
+_is_repository = re.compile(r"[\w.-]+/[\w.-]+").fullmatch
+_is_commit = re.compile(r"[0-9a-f]{40}").fullmatch
 _TITLES = {
     "chosen_accuracy": "accuracy at the lam chosen on train rows",
     "chosen_gain": "its gain over the best single target",
@@ -115,7 +125,7 @@ def card(
         version: The version of the folder's format.
     """
     parts = [
-        "---\nlibrary_name: prefill-router\ntags:\n- llm-routing\n- prefill-router\n---\n",
+        _front_matter(encoders),
         f"# A router over {len(pool)} targets\n\n{_summary(record, pool, version)}\n",
         "## Is it worth having?\n\n" + _verdict(record),
         "## How to use it\n\n```python\nfrom prefill_router import Router\n\n"
@@ -205,15 +215,38 @@ def _encoders(encoders: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def _front_matter(encoders: Sequence[dict[str, Any]]) -> str:
+    """What hubs read of a card; they show the encoders as those that it was made from."""
+    lines = ["library_name: prefill-router", "tags:", "- llm-routing", "- prefill-router"]
+    made_from = dict.fromkeys(name for facts in encoders for name in _repositories(facts))
+    if made_from:
+        lines += ["base_model:", *(f"- {json.dumps(name)}" for name in made_from)]
+    return "\n".join(["---", *lines, "---\n"])
+
+
+def _repositories(facts: Mapping[str, Any]) -> Iterator[str]:
+    """The repository of an encoder on the hub, if it is known to have one."""
+    name = str(facts["encoder"])
+    _, _, published = _LICENCES.get(name, "").rstrip(")").partition(" (")
+    if published:
+        yield published
+    elif _is_repository(name) and _is_commit(str(facts["revision"])):
+        yield name
+
+
 def _licences(record: RouterRecord, encoders: Sequence[dict[str, Any]]) -> str:
     """Whose terms hold besides those of the router's owner, as far as that is known."""
-    lines = [
-        f"The encoder {name}: {_LICENCES.get(name, 'not recorded; see where it was published')}."
-        for name in dict.fromkeys(str(facts["encoder"]) for facts in encoders)
-    ]
-    named = ", ".join(name for name in record.trained_on.benchmarks if name) or "unnamed data"
-    lines.append(f"The answers ({named}): not recorded; ask who gave them before you publish it.")
-    return "".join(f"- {line}\n" for line in lines)
+    told, lines = record.licences, list[str]()
+    read = dict.fromkeys(str(facts["encoder"]) for facts in encoders)
+    for name in read:
+        known = _LICENCES.get(name, "not recorded; see where it was published")
+        lines.append(f"The encoder {name}: {told.get(name, known)}")
+    for name in record.trained_on.benchmarks or ("",):
+        known = "not recorded; ask who gave them before you publish it"
+        lines.append(f"The answers ({name or 'unnamed data'}): {told.get(name, known)}")
+    others = told.keys() - read.keys() - record.trained_on.benchmarks.keys()
+    lines += [f"{name}: {told[name]}" for name in sorted(others)]
+    return "".join(f"- {line}.\n" for line in lines)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

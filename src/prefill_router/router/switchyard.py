@@ -29,6 +29,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from struct import error as struct_error
 from typing import Annotated, Any, Literal, final
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +102,7 @@ class _Checkpoint(_Part):
     encoder: _Encoder
     architecture: _Architecture
     feature_pipeline: _Pipeline
-    model_state_dicts: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    model_state_dicts: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=1000)]
 
 
 @short_repr
@@ -229,6 +230,8 @@ def _folded(found: "_Tensors", pipeline: _Pipeline, hidden: int) -> tuple[Array,
         rows = [(held.get(str(k)), f"{name}[{k}]") for k in layers]
         return np.stack([found.array(v, (hidden,), of, positive=positive) for v, of in rows])
 
+    dim = found.length(pipeline.pca_components, "pca_components")
+    found.check_size(len(pipeline.selected_layers) * hidden * (dim + 2), "feature_pipeline")
     std, by = layered("layer_std", positive=True), take("scaler_scale", positive=True)
     mean = layered("layer_mean") + std * (take("scaler_mean") + take("pca_mean") * by)
     components = found.array(pipeline.pca_components, (None, hidden), "pca_components") / by
@@ -240,9 +243,11 @@ def _trunks(
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """The weights and biases of each layer, stacked over the networks."""
     first = read.model_state_dicts[0]
-    adapter = len(found.array(first.get("adapters.0.bias"), (None,), "adapters.0.bias"))
-    trunk = len(found.array(first.get("trunk.0.bias"), (None,), "trunk.0.bias"))
-    targets = range(len(read.models))
+    adapter, trunk = (found.length(first.get(f"{n}.bias"), n) for n in ("adapters.0", "trunk.0"))
+    targets, numbers = range(len(read.models)), len(read.models) * (adapter * (dim + 1) + trunk + 1)
+    found.check_size(
+        len(read.model_state_dicts) * (numbers + trunk * (adapter + 1)), "model_state_dicts"
+    )
     networks = []
     for number, state in enumerate(read.model_state_dicts):
 
@@ -260,12 +265,10 @@ def _trunks(
         for w, b in adapters
     )
     copies = 1 if shared else len(read.models)
-    if len(networks) * copies**2 * adapter * trunk > _MOST_NUMBERS:
-        raise FormatError(
-            f"its {len(networks)} networks with the adapters of {copies} targets side by side have "
-            f"more than {_MOST_NUMBERS:,} weights; import one of fewer targets or networks",
-            file=found.path,
-        )
+    found.check_size(
+        len(networks) * copies**2 * adapter * trunk,
+        f"the adapters of {copies} targets side by side",
+    )
     layers = [_beside(*network, copies=copies) for network in networks]
     stacked = [np.stack(parts).astype(np.float32) for parts in zip(*layers, strict=True)]
     return tuple(stacked[:LAYERS]), tuple(stacked[LAYERS:])
@@ -331,6 +334,22 @@ class _Tensors:
             raise FormatError(f"{name} holds other numbers; {wanted}", file=self.path)
         return found
 
+    def length(self, value: Any, name: str) -> int:
+        """The first size of a tensor; the others are checked as it is taken."""
+        size = value.shape[0] if getattr(value, "shape", ()) else 0
+        if not isinstance(size, int) or size < 1:
+            raise FormatError(f"{name} is missing, or no tensor of numbers", file=self.path)
+        return size
+
+    def check_size(self, numbers: int, what: str) -> None:
+        """Refuse what would fill the memory: one tensor may be written once and named often."""
+        if numbers > _MOST_NUMBERS:
+            raise FormatError(
+                f"{what}: {numbers:,} numbers; at most {_MOST_NUMBERS:,} are read: import one of "
+                "fewer targets, networks or layers",
+                file=self.path,
+            )
+
 
 def _words(shape: tuple[int | None, ...]) -> str:
     return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"
@@ -342,6 +361,7 @@ def _loaded(path: Path) -> Mapping[str, Any]:
     with path.open("rb"):  # what can't be opened is told otherwise than what can't be read
         pass
     try:
+        _check_parts(path)
         with warnings.catch_warnings(action="ignore"):  # of the age of pickles, which are refused
             found = torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE:
@@ -351,3 +371,15 @@ def _loaded(path: Path) -> Mapping[str, Any]:
             file=path,
         ) from None
     return found if isinstance(found, dict) else {}
+
+
+def _check_parts(path: Path) -> None:
+    """Refuse an archive that would grow as it is read; PyTorch's own are never compressed."""
+    try:
+        with ZipFile(path) as archive:
+            parts = archive.infolist()
+    except BadZipFile:  # PyTorch wrote files of another kind before, and reads them
+        return
+    is_stored = all(part.compress_type == ZIP_STORED for part in parts)
+    if not is_stored or sum(part.file_size for part in parts) > path.stat().st_size:
+        raise UnpicklingError

@@ -262,7 +262,13 @@ class VersionRegistry:
 
         def added(state: VersionState) -> _Change:
             name = f"{len(state.versions) + 1:04}"
-            router.save(self.router(name))
+            record = router.record
+            after = (
+                "" if state.current is None else f", fitted while version {state.current} served"
+            )
+            notes = (*record.notes, f"version {name} of a router that learns from traffic{after}")
+            noted = router.with_record(record.model_copy(update={"notes": notes}))
+            noted.save(self.router(name))
             version = VersionLineage(
                 name=name,
                 created=_now(),

@@ -206,7 +206,7 @@ def test_a_tool_is_called_and_its_result_goes_back(
         ("stop", "end_turn"),
         ("length", "max_tokens"),
         ("content_filter", "refusal"),
-        ("tool_calls", "tool_use"),
+        ("tool_calls", "end_turn"),  # it has no call
         ("tomorrow", "end_turn"),
     ],
 )
@@ -216,6 +216,21 @@ def test_stop_reasons(made: World, claude: anthropic.Anthropic, finish: str, sto
     assert claude.messages.create(model="auto", max_tokens=9, messages=SAY).stop_reason == stop
     with claude.messages.stream(model="auto", max_tokens=9, messages=SAY) as stream:
         assert stream.get_final_message().stop_reason == stop
+
+
+def test_a_call_that_the_limit_cut_off_ends_with_max_tokens(
+    made: World, claude: anthropic.Anthropic
+) -> None:
+    whole_and_cut = [begun("a", '{"place": "Bern"}'), begun("b", '{"place', 1)]
+    answer = completion("Let me see.", finish="length", tool_calls=whole_and_cut)
+    made[CHEAP].then(whole(answer), chunked(calls(*whole_and_cut, finish="length")))
+    first = claude.messages.create(model="auto", max_tokens=9, messages=SAY, tools=[TOOL])
+    assert [block.type for block in first.content] == ["text", "tool_use"]
+    assert first.content[1].model_dump()["input"] == {"place": "Bern"}
+    with claude.messages.stream(model="auto", max_tokens=9, messages=SAY, tools=[TOOL]) as stream:
+        second = stream.get_final_message()
+    assert first.stop_reason == second.stop_reason == "max_tokens"
+    assert made.asked() == [CHEAP, CHEAP]
 
 
 def test_a_refusal_is_text(made: World, claude: anthropic.Anthropic) -> None:

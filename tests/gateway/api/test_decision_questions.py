@@ -14,6 +14,8 @@ import pytest
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.api.decision_questions import TEMPERATURE
 from prefill_router.router import Router
+from tests.gateway.api.bodies import called
+from tests.gateway.scripted_target import whole
 from tests.gateway.world import (
     CHEAP,
     DEAR,
@@ -46,7 +48,8 @@ ROUTING = {
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("decisions")
-    with world(folder, PRICES, settings={"routing": ROUTING}, keys=KEYS) as made:
+    rows = {name: {**PRICES[name], "accepts": ["tools"]} for name in PRICES}
+    with world(folder, rows, settings={"routing": ROUTING}, keys=KEYS) as made:
         yield made
 
 
@@ -177,6 +180,58 @@ def test_a_state_of_messages_or_json_is_read(gateway: Served) -> None:
     assert answer(ask(gateway, state=document, q=asked)) == answer(
         ask(gateway, state=text, q=asked)
     )
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"role": "user", "content": [{"text": QUESTION}]},
+        {"messages": [{"role": "user", "content": QUESTION}], "tool": None},
+        [{"role": "assistant", "tool_calls": []}, {"role": "user", "content": QUESTION}],
+    ],
+    ids=["Genkit's latest message", "messages beside other things", "a turn without content"],
+)
+def test_messages_are_read_in_the_forms_that_clients_send(gateway: Served, state: Any) -> None:
+    asked = choice(CHEAP, MIDDLE, DEAR)
+    assert answer(ask(gateway, state=state, q=asked)) == answer(ask(gateway, q=asked))
+
+
+@pytest.mark.parametrize("state", [{"role": "admin"}, {"messages": [{"role": 1}]}, [{"role": 1}]])
+def test_what_only_looks_like_messages_is_read_as_json(gateway: Served, state: Any) -> None:
+    asked = choice(CHEAP, MIDDLE, DEAR)
+    as_text = ask(gateway, state=json.dumps(state), q=asked)
+    assert answer(ask(gateway, state=state, q=asked)) == answer(as_text)
+
+
+def test_a_request_in_the_form_of_switchyards_client(gateway: Served) -> None:
+    """Its instructions and descriptions may be null or JSON; it knows the answers by name."""
+    body = {
+        "model": "jev-latest",
+        "state": {"task": QUESTION, "turns": []},
+        "questions": {
+            f"order{k}": {
+                "type": "choice",
+                "instructions": None,
+                "criteria": {a: None, b: {"x": 1}},
+            }
+            for k, (a, b) in enumerate(permutations((CHEAP, DEAR)))
+        },
+    }
+    reply = gateway.ask(PATH, body, authorization="Bearer pr-ann")
+    assert set(json.loads(reply.body)["answers"]) == set(body["questions"])  # type: ignore[call-overload]
+    assert answer(reply, "order0") == answer(reply, "order1")
+
+
+def test_a_tool_loop_of_another_target_does_not_answer(made: World, gateway: Served) -> None:
+    """A decision among some targets stands apart from the conversation that it is about."""
+    made[DEAR].then(whole(called("call_9")))
+    turns = [{"role": "user", "content": QUESTION}]
+    first = gateway.ask(body={"model": DEAR, "messages": turns}, authorization="Bearer pr-ann")
+    assert first.own("target") == DEAR
+    said = json.loads(first.body)["choices"][0]["message"]
+    result = {"role": "tool", "tool_call_id": "call_9", "content": "12"}
+    found = ask(gateway, state=[*turns, said, result], q=choice(CHEAP, MIDDLE))
+    assert answer(found)["choice"] in (CHEAP, MIDDLE)
 
 
 def test_lam_is_that_of_the_model_or_the_header(gateway: Served) -> None:

@@ -44,7 +44,7 @@ def plugin(**given: Any) -> dict[str, Any]:
     return {"id": "auto-router", **given}
 
 
-@pytest.mark.parametrize(("dial", "lam"), [(0, "1"), (10, "0"), (2.5, "0.75")])
+@pytest.mark.parametrize(("dial", "lam"), [(0, "1"), (10, "0"), (2.5, "0.75"), (7, "0.3")])
 @pytest.mark.parametrize("in_plugin", [True, False])
 def test_the_dial_is_lam(
     made: World, gateway: Served, dial: float, lam: str, in_plugin: bool

@@ -187,14 +187,17 @@ def test_an_attempt_that_failed_is_followed_by_another_target(running: Running, 
     play(go)
 
 
-def test_a_late_event_is_of_its_own_attempt(running: Running, made: Made) -> None:
+@pytest.mark.parametrize("status", [None, 0, 700])  # no answer's status: the gateway's 500
+def test_a_late_event_is_of_its_own_attempt(
+    running: Running, made: Made, status: int | None
+) -> None:
     async def go() -> None:
         lite = Lite(plugin(running.url, lam=0.0))
         (first,) = await lite.attempt()
         earlier = lite.own["id"]
         lite.metadata["previous_models"] = ({},)
         (second,) = await lite.attempt()
-        await lite.failed(first, None)  # only now is it logged
+        await lite.failed(first, status)  # only now is it logged
         await lite.event(second, "success", USAGE)
         one, other = outcomes(made, earlier, lite.own["id"])
         assert (one.outcome.kind, one.outcome.status) == ("failed", 500)

@@ -122,7 +122,11 @@ def test_tools(choice: Any, said: dict[str, Any]) -> None:
             [turn("a"), turn("b\n\nc", "assistant"), turn("d")],
         ),
         (
-            [turn("a"), turn([text("Let me see."), CALL], "assistant"), turn([result("sunny")])],
+            [
+                turn("a"),
+                turn([text("Let me see."), {**CALL, "caller": {"type": "direct"}}], "assistant"),
+                turn([result("sunny")]),
+            ],
             [
                 turn("a"),
                 {**turn("Let me see.", "assistant"), "tool_calls": [CALLED]},
@@ -188,11 +192,16 @@ THOUGHT = {"type": "thinking", "thinking": "secret words", "signature": "x"}
         (asked(tools=[{**TOOL, "defer_loading": True}]), "tools[0].defer_loading"),
         (asked(tools=[{"name": "a"}]), "tools[0].input_schema"),
         (asked(tools=[TOOL], tool_choice={"type": "x"}), "tool_choice.type: x"),
+        (asked(tools=[TOOL], tool_choice={"type": ["auto"]}), "tool_choice.type"),
         (asked(tools="all"), "tools"),
         (asked(turn([5])), "messages[0].content[0]"),
         (
             asked(turn([{**CALL, "input": "{}"}], "assistant"), turn("a")),
             "messages[0].content[0].input",
+        ),
+        (
+            asked(turn([{**CALL, "caller": {"type": "code"}}], "assistant"), turn("a")),
+            "messages[0].content[0].caller",
         ),
         (asked(system=5), "system"),
     ],

@@ -50,7 +50,8 @@ class SystemOneBody(BaseModel):
     """A request of the System One protocol.
 
     Attributes:
-        state: What to decide on: a text, a list of chat messages, or any other JSON.
+        state: What to decide on: a text, chat messages (one, a list, or a list in `messages`), or
+            any other JSON.
         questions: The questions, by name.
         model: A name that routes, such as `prefill-router:0.7`; any other means `auto`.
     """
@@ -122,11 +123,7 @@ async def answer_system_one(
         RefusalError: A question isn't a choice among targets, or as for `decide_alone`.
     """
     asked = [(name, one.type, list(one.criteria)) for name, one in body.questions.items()]
-    state = body.state
-    if not (isinstance(state, list) and all(isinstance(m, dict) and "role" in m for m in state)):
-        text = state if isinstance(state, str) else json.dumps(state, ensure_ascii=False)
-        state = [{"role": "user", "content": text}]
-    given = _body(gateway, body.model, "messages", state)
+    given = _body(gateway, body.model, "messages", _turns(body.state))
     answers, tokens, headers = await _answers(gateway, request, "chat", given, asked)
     found = {
         name: {"type": "choice", **one._asdict(), "confidence": one.confidence}
@@ -168,6 +165,24 @@ async def answer_decisions(gateway: Gateway, request: Request, body: DecisionsBo
     }
     reply = {"model": _MODEL, "answers": found, "usage": usage}
     return JSONResponse(reply, headers=dict(headers))
+
+
+def _turns(state: str | list[Any] | dict[str, Any]) -> list[Any]:
+    """The state as chat messages; clients send the latest one alone, or all beside other things."""
+    given = [state] if isinstance(state, dict) and {"role", "content"} <= state.keys() else state
+    turns = given.get("messages") if isinstance(given, dict) else given
+    if isinstance(turns, list) and turns and all(map(_is_turn, turns)):
+        return turns
+    text = state if isinstance(state, str) else json.dumps(state, ensure_ascii=False)
+    return [{"role": "user", "content": text}]
+
+
+def _is_turn(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("role"), str)
+        and isinstance(value.get("content"), str | list | None)
+    )
 
 
 def _body(gateway: Gateway, model: str, field: str, value: object) -> bytes:

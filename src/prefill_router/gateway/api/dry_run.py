@@ -95,8 +95,8 @@ async def decide_alone(
         if among is not None:
             given = incoming.question.allow
             allow = among if given is None else among & given
-            question = replace(incoming.question, allow=allow, session=None)
-            incoming = replace(incoming, question=question)
+            apart = replace(incoming.question, in_tool_loop=False, tool_call_ids=(), session=None)
+            incoming = replace(incoming, question=replace(apart, allow=allow))
         live = live.deciding(incoming.question)
         choice, waited = await decide(gateway, live, incoming)
         seconds = time.perf_counter() - began

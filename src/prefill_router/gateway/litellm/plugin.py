@@ -27,6 +27,7 @@ _OWN = "prefill_router"
 _SIGNALS = "routing_plugin_signals"
 """The key of the signals in a request's metadata."""
 _FAILED = 500
+_LEAST_STATUS, _MOST_STATUS = 100, 599
 
 
 @final
@@ -213,7 +214,8 @@ def _outcome(
 
 def _status(kwargs: Mapping[str, Any]) -> int:
     status = getattr(kwargs.get("exception"), "status_code", None)
-    return status if isinstance(status, int) else _FAILED
+    is_status = isinstance(status, int) and _LEAST_STATUS <= status <= _MOST_STATUS
+    return status if is_status else _FAILED
 
 
 def _seconds(begin: datetime, end: datetime) -> float:

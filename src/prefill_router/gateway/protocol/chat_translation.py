@@ -21,6 +21,8 @@ _KNOWN = frozenset(
     )
 )
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
+_DIRECT = {"type": "direct"}
+"""The caller of a tool that wasn't called by a program at Anthropic."""
 _Object = Mapping[str, Any]
 
 
@@ -152,7 +154,8 @@ def _assistant(content: object, where: str) -> dict[str, Any]:
     for i, block in enumerate(_list(blocks, where)):
         place = f"{where}[{i}]"
         if _object(block, place).get("type") == "tool_use":
-            _check(block, place, frozenset(("type", "id", "name", "input")))
+            by = () if block.get("caller", _DIRECT) != _DIRECT else ("caller",)
+            _check(block, place, frozenset(("type", "id", "name", "input", *by)))
             called = {
                 "name": _text(block.get("name"), f"{place}.name"),
                 "arguments": json.dumps(_object(block.get("input"), f"{place}.input")),
@@ -236,9 +239,10 @@ def _choice(choice: object) -> dict[str, Any]:
     if given.get("type") == "tool":
         named = {"name": _text(given.get("name"), "tool_choice.name")}
         return {"tool_choice": {"type": "function", "function": named}, **alone}
-    if given.get("type") not in _CHOICES:
-        _refuse("tool_choice.type", given.get("type"))
-    return {"tool_choice": _CHOICES[given["type"]], **alone}
+    kind = _text(given.get("type"), "tool_choice.type")
+    if kind not in _CHOICES:
+        _refuse("tool_choice.type", kind)
+    return {"tool_choice": _CHOICES[kind], **alone}
 
 
 def _format(value: _Object) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class OpenRouterOptions:
     @property
     def lam(self) -> float | None:
         """The trade-off that the dial stands for, 1 - dial / 10; None where it isn't given."""
-        return None if self.tradeoff is None else 1 - self.tradeoff / _MOST_DIAL
+        return None if self.tradeoff is None else (_MOST_DIAL - self.tradeoff) / _MOST_DIAL
 
     @property
     def asked(self) -> dict[str, Any]:

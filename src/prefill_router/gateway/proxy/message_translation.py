@@ -2,7 +2,7 @@
 
 Only for requests that were translated to chats (`protocol.chat_translation`). Reasoning is left
 out: it would need Anthropic's signature. Arguments of a tool call that aren't a JSON object are a
-failure of the target, never a made-up input.
+failure of the target, never a made-up input, unless the limit of tokens cut them off.
 """
 
 import json
@@ -21,13 +21,8 @@ from prefill_router.gateway.proxy.response_metadata import ResponseMetadata, Str
 from prefill_router.gateway.records import ForwardRequest
 from prefill_router.gateway.samples import AnswerText
 
-_STOPS = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-    "function_call": "tool_use",
-    "content_filter": "refusal",
-}
+_STOPS = {"length": "max_tokens", "content_filter": "refusal"}
+"""The reasons that count whatever the answer has; otherwise a tool call or an end stopped it."""
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _BAD_ARGUMENTS = "the target wrote arguments of a tool call that aren't a JSON object"
 
@@ -89,14 +84,15 @@ def message(chat: Mapping[str, Any], usage: Usage | None, *, target: str) -> dic
     content: list[dict[str, Any]] = []
     if text := _text(said):
         content.append({"type": "text", "text": text})
+    reason = _string(choice.get("finish_reason"))
     for call in _calls(said):
         block, arguments = _called(call)
         value = parsed(arguments.encode("utf-8", "replace") or b"{}")
-        if not block["name"] or value is None:
+        if block["name"] and value is not None:
+            content.append({**block, "input": value})
+        elif reason != "length":
             return None
-        content.append({**block, "input": value})
-    called = len(content) > bool(text)
-    stop = "tool_use" if called else _stop(choice.get("finish_reason"), said)
+    stop = _stop(reason, refused=bool(said.get("refusal")), called=len(content) > bool(text))
     return {**_head(chat, usage, target), "content": content, "stop_reason": stop}
 
 
@@ -136,8 +132,8 @@ def _text(said: Mapping[str, Any]) -> str:
     return _string(content) + "".join(texts) + _string(said.get("refusal"))
 
 
-def _stop(reason: object, said: Mapping[str, Any]) -> str:
-    return "refusal" if said.get("refusal") else _STOPS.get(_string(reason), "end_turn")
+def _stop(reason: str, *, refused: bool, called: bool) -> str:
+    return "refusal" if refused else _STOPS.get(reason, "tool_use" if called else "end_turn")
 
 
 def _calls(said: Mapping[str, Any]) -> list[Any]:
@@ -188,8 +184,8 @@ class MessageStream:
         self._call: object = None  # what tells the open call from others
         self._arguments: list[str] = []
         self._calls: set[object] = set()
-        self._stop = "end_turn"
-        self._has_begun = self._is_over = False
+        self._reason = ""
+        self._has_begun = self._has_refused = self._is_over = False
 
     def feed(self, piece: bytes) -> bytes:
         """Take received bytes, and return the bytes to forward.
@@ -234,15 +230,15 @@ class MessageStream:
         delta = choice.get("delta")
         if isinstance(delta, Mapping):
             yield from self._said(delta)
-        if isinstance(choice.get("finish_reason"), str) and self._stop == "end_turn":
-            self._stop = _stop(choice["finish_reason"], {})
+        self._reason = self._reason or _string(choice.get("finish_reason"))
 
     def _said(self, delta: Mapping[str, Any]) -> Iterator[bytes]:
         if text := _text(delta):
-            self._stop = "refusal" if delta.get("refusal") else self._stop
+            self._has_refused = self._has_refused or bool(delta.get("refusal"))
             if self._open != "text":
                 yield from self._start({"type": "text", "text": ""})
-            yield self._delta({"type": "text_delta", "text": text})
+            if not self._is_over:
+                yield self._delta({"type": "text_delta", "text": text})
         for call in _calls(delta):
             if not self._is_over:
                 yield from self._called(call)
@@ -250,15 +246,15 @@ class MessageStream:
     def _called(self, call: object) -> Iterator[bytes]:
         block, arguments = _called(call)
         given = call if isinstance(call, Mapping) else {}
-        mark = given.get("index")
-        key = (mark, given.get("id") or None)
-        is_other = key not in self._calls and (key[1] is not None or mark != self._call)
+        mark = given["index"] if isinstance(given.get("index"), int) else None
+        key = (mark, _string(given.get("id")))
+        is_other = key not in self._calls and (bool(key[1]) or mark != self._call)
         if self._open != "tool_use" or (block["name"] and is_other):
             if not block["name"]:
                 yield self._failed("the target wrote a tool call without a name")
                 return
             yield from self._start(block)
-            self._call, self._stop = mark, "tool_use"
+            self._call = mark
             self._calls.add(key)
         elif mark is not None and mark != self._call:
             yield self._failed("the target wrote several tool calls at once")
@@ -277,7 +273,8 @@ class MessageStream:
         if self._open is None:
             return
         written, self._arguments = "".join(self._arguments).encode("utf-8", "replace"), []
-        if self._open == "tool_use" and written and parsed(written) is None:
+        is_cut = self._reason == "length"  # what has arrived is passed on, as Anthropic does
+        if self._open == "tool_use" and written and parsed(written) is None and not is_cut:
             yield self._failed(_BAD_ARGUMENTS)
             return
         self._open = None
@@ -289,7 +286,8 @@ class MessageStream:
         if self._is_over or not self._has_begun:
             return
         usage, _ = self.facts.usage(input_tokens=self._input_tokens)
-        delta = {"stop_reason": self._stop, "stop_sequence": None}
+        stop = _stop(self._reason, refused=self._has_refused, called=bool(self._calls))
+        delta = {"stop_reason": stop, "stop_sequence": None}
         yield self._written("message_delta", delta=delta, usage=_counts(usage))
         yield self._written("message_stop")
         self._is_over = True
