@@ -114,6 +114,8 @@ COMMANDS: dict[str, CommandEntry] = {
             layers="Compare the ways to select a layer, for every pool under every encoder.",
             learning="Fit each router on fewer labels and say whether more of them would "
             "help, and which.",
+            robustness="Count the decisions that change if prompts have typos, other words or "
+            "reordered options.",
             end_to_end="Count the encoder's cost and the decision's latency, and see what is left "
             "of the savings.",
         ),
