@@ -244,6 +244,20 @@ def routers_to_study(folder: Path) -> None:
         (folder / f"{name}.yaml").write_text(block.split("```")[0])
 
 
+def other_wordings(folder: Path) -> None:
+    """Questions of RouterArena's form, the same in other words, and other words for the dataset."""
+    made = make_routing_dataset(queries=12, seed=9).queries
+    asked = {f"Made-up_{i}": query.prompt for i, query in enumerate(made)}
+    queries = read_dataset(folder / "answers").queries
+    for name, prompts in {
+        "router_data": asked,
+        "router_robustness": {index: f"Well: {asked[index]}" for index in list(asked)[:5]},
+        "others": {query.id: f"Well: {query.prompt}" for query in queries},
+    }.items():
+        entries = [{"global index": i, "prompt_formatted": text} for i, text in prompts.items()]
+        (folder / f"{name}.json").write_text(json.dumps(entries))
+
+
 def a_version(folder: Path) -> None:
     """A version of the router, to which the guide adds another."""
     VersionRegistry.at(folder / "versions").add(Router.load(folder / "router"), {})
@@ -260,6 +274,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "my-data.md": quickstart,
     "quickstart.md": quickstart,
     "receipts.md": receipts,
+    "robustness.md": other_wordings,
     "savings.md": receipts,
     "studies.md": routers_to_study,
     "search.md": a_space,
@@ -283,4 +298,5 @@ NAMES: dict[str, Callable[[Path], dict[str, object]]] = {
     "evaluation.md": predictions,
     "guarantee.md": a_router,
     "litellm.md": litellm_router,
+    "robustness.md": a_router,
 }

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.slow
 CLI = Path(prefill_router.__file__).parent / "cli"
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"
 SUBJECTS = {
-    "ROUTER": "route show reprice serve evaluate doctor keep calibration study:end-to-end",
+    "ROUTER": "route show reprice serve evaluate doctor keep calibration study:end-to-end "
+    "study:robustness",
     "ROUTER OTHER": "paired",
     "ROUTER NAME": "add-target remove-target",
     "CONFIG": "compare study:seeds study:ratio study:shift study:learning litellm",
@@ -108,9 +109,10 @@ def test_what_reads_a_split_and_what_judges_a_part_says_so() -> None:
     files = {name for name in NAMES if "--split" in options(name)}
     parts = {name for name in NAMES if "--part" in options(name)}
     fitted = {"fit", "layers", "sweep", "search", "compare"}
-    studies = {n for n in NAMES if n.startswith("study")} - {"study layers", "study end-to-end"}
+    judging = {"study end-to-end", "study robustness"}
+    studies = {n for n in NAMES if n.startswith("study")} - {"study layers", *judging}
     assert files == fitted | studies
-    assert parts == {"evaluate", "doctor", "keep", "study end-to-end"}
+    assert parts == {"evaluate", "doctor", "keep", *judging}
 
 
 def numeric(name: str) -> list[str]:

@@ -106,7 +106,7 @@ def test_keep_refuses(job: Job, newer: Path) -> None:
 
 
 def test_doctor_says_its_verdict_and_ends_with_its_code(job: Job, tmp_path: Path) -> None:
-    options = ("--resamples", 40, "--lam", 0.9, "--no-probe")
+    options = ("--resamples", 40, "--lam", 0.9, "--no-probe", "--robustness", 0)
     done = run("doctor", *given(job), *options, "--out", tmp_path / "out", "--json")
     told = json.loads(done.out)
     codes = {"worth it": 0, "not worth it": 4, "can't tell": 5}
@@ -118,18 +118,24 @@ def test_doctor_says_its_verdict_and_ends_with_its_code(job: Job, tmp_path: Path
     }
     assert "distance" in told["checks"]
     assert "wasn't probed" in told["notes"][0]
+    assert "flip wasn't measured: it was left out" in told["notes"][1]
     words = run("doctor", *given(job), *options)
     assert words.code == done.code
     assert f"verdict: {told['verdict']}" in words.out
 
 
-def test_doctor_probes_nonsense_with_the_encoder_or_says_why_not(job: Job) -> None:
+def test_doctor_probes_and_perturbs_with_the_encoder_or_says_why_not(job: Job) -> None:
     options = ("--resamples", 20, "--json")
-    probed = run("doctor", *given(job), *options, "--encoder-folder", job.tiny)
-    assert "nonsense" in json.loads(probed.out)["checks"]
+    probed = run("doctor", *given(job), *options, "--encoder-folder", job.tiny, "--robustness", 9)
+    checks = json.loads(probed.out)["checks"]
+    assert "nonsense" in checks
+    flips = checks["robustness"]["numbers"]
+    assert (flips["queries"], set(flips["kinds"])) == (9, {"typos"})
+    assert "of 9 flip" in checks["robustness"]["said"]
     unprobed = json.loads(run("doctor", *given(job), *options).out)
-    assert "nonsense" not in unprobed["checks"]
-    assert any("wasn't probed" in note for note in unprobed["notes"])
+    assert not {"nonsense", "robustness"} & set(unprobed["checks"])
+    for told in ("wasn't probed", "flip wasn't measured"):
+        assert any(told in note for note in unprobed["notes"])
 
 
 def test_doctor_refuses(job: Job, copy: Job, newer: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from prefill_router.data import read_dataset
 from tests.commands import Job, malformed, refused, run, succeeded
 
 pytestmark = pytest.mark.slow
@@ -118,8 +119,32 @@ def test_what_makes_no_sense_is_refused(job: Job, config: Path, tmp_path: Path) 
     assert not (tmp_path / "s").exists()
 
 
+def test_robustness(job: Job, tmp_path: Path) -> None:
+    made = read_dataset(job.answers)
+    others = [{"global index": q.id, "prompt": f"Say: {q.prompt}"} for q in made.queries[:50]]
+    (tmp_path / "others.json").write_text(json.dumps(others))
+    asked = ("study", "robustness", job.router, "--data", job.answers, "--store", job.states)
+    encoder = ("--encoder-folder", job.tiny, "--resamples", 20)
+    given = (*asked, *encoder, "--paraphrases", tmp_path / "others.json", "--out", tmp_path / "r")
+    told = json.loads(succeeded(*given, "--sample", 10, "--json"))
+    assert set(told["kinds"]) == {"typos", "paraphrases"}
+    assert told["kinds"]["typos"]["queries"] == told["queries"] == 10
+    assert set(told["unchanged"]) == {"wording", "options"}
+    rows = (tmp_path / "r" / "figures" / "robustness.csv").read_text().splitlines()
+    assert len(rows) == 1 + 2 * len(told["kinds"])
+    text = succeeded(*given, "--typos", 0.5, "--lam", 0.9)
+    assert "At lam = 0.9" in text
+    assert f"report: {tmp_path / 'r' / 'index.html'}" in text
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.txt").write_text("mine")
+    refused("exists and is no study", *asked, "--out", tmp_path / "thesis")
+    malformed("--typos is 0", *asked, "--out", tmp_path / "s", "--typos", 0)
+    (tmp_path / "others.json").write_text('[{"global index": "z", "prompt": "x"}]')
+    refused("none of the 1 paraphrases", *given)
+
+
 def test_help_of_every_study_has_an_example() -> None:
-    for name in (*STUDIES, "dimensions", "layers"):
+    for name in (*STUDIES, "dimensions", "layers", "robustness"):
         text = " ".join(run("study", name, "--help").out.split())
         assert f"Example: prefill-router study {name}" in text
         assert "--json" in text

@@ -29,7 +29,7 @@ class CommandEntry:
 _SHARED = {
     **dict.fromkeys(("describe", "split", "merge"), "datasets"),
     **dict.fromkeys(("show", "reprice"), "routers"),
-    **dict.fromkeys(("explain", "canary", "export"), "receipts"),
+    **dict.fromkeys(("explain", "canary"), "receipts"),
     **dict.fromkeys(("serve", "litellm"), "gateway"),
     **dict.fromkeys(("promote", "rollback"), "versions"),
     **dict.fromkeys(("add_target", "remove_target"), "changed_targets"),
@@ -114,6 +114,8 @@ COMMANDS: dict[str, CommandEntry] = {
             layers="Compare the ways to select a layer, for every pool under every encoder.",
             learning="Fit each router on fewer labels and say whether more of them would "
             "help, and which.",
+            robustness="Count the decisions that change if prompts have typos, other words or "
+            "reordered options.",
             end_to_end="Count the encoder's cost and the decision's latency, and see what is left "
             "of the savings.",
         ),
@@ -135,8 +137,8 @@ COMMANDS: dict[str, CommandEntry] = {
         savings="Tell what routing saved against one target alone, its own costs deducted.",
         canary="Compare routed traffic with the rest, where only a share is routed "
         "(`traffic.share`).",
-        export="Make a dataset for the next fit: requests with their prompts, and the "
-        "feedback on answers.",
+        export="Make a dataset of receipts and feedback, or write a router in another "
+        "project's format.",
         purge="Delete receipts, by key or age, with all that was kept to learn from them.",
     ),
     **_listed(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset
     from prefill_router.router import Router
     from prefill_router.studies.doctor import Checkup, PerQuery, Probe
+    from prefill_router.studies.robustness import RobustnessStudy
 
 CODES = {
     "worth it": ExitCode.DONE,
@@ -32,13 +33,7 @@ def doctor(
     folder: opt.RouterFolder,
     data: opt.Data,
     to: Annotated[Path | None, typer.Option("--out", help="A folder for the report.")] = None,
-    given_lam: Annotated[
-        float | None,
-        typer.Option(
-            "--lam",
-            help="From 0, cheapest, to 1, most probably correct; the router's own if not given.",
-        ),
-    ] = None,
+    given_lam: opt.OwnLam = None,
     part: opt.UnseenPart = "test",
     store: opt.Stores = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples and shuffles.")] = 1000,
@@ -46,6 +41,13 @@ def doctor(
     probe: Annotated[
         bool, typer.Option(help="Also predict on nonsense prompts; needs the encoder.")
     ] = True,
+    robustness: Annotated[
+        int,
+        typer.Option(
+            help="Queries that are perturbed to count the decisions that change; 0 for none; "
+            "needs the encoder."
+        ),
+    ] = 50,
     encoder_folder: opt.EncoderFolders = None,
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print doctor.json.")] = False,
@@ -60,7 +62,6 @@ def doctor(
     """
     from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
     from prefill_router.data import Origin, read_dataset
-    from prefill_router.evaluation import DEFAULT_LAM
     from prefill_router.studies.doctor import KIND, write_checkup
 
     one_of("--part", part, PARTS)
@@ -69,12 +70,18 @@ def doctor(
         KIND.check_replaceable(to)
         opt.check_origin(to, origin, overwrite=overwrite)
     router = opt.load_router(folder, encoder_folder)
-    chosen = router.record.chosen
-    lam = given_lam if given_lam is not None else DEFAULT_LAM if chosen is None else chosen.worth
+    lam = opt.own_lam(router, given_lam)
     unseen = UnseenQueries.of(router, read_dataset(data), part)
     stores = opt.open_stores(store)
     found = _examined(
-        router, unseen, stores, lam=lam, resamples=resamples, seed=seed, nonsense=probe
+        router,
+        unseen,
+        stores,
+        lam=lam,
+        resamples=resamples,
+        seed=seed,
+        nonsense=probe,
+        perturb=robustness,
     )
     if to is not None:
         facts = {
@@ -103,6 +110,7 @@ def _examined(
     resamples: int,
     seed: int,
     nonsense: bool,
+    perturb: int,
 ) -> "Checkup":
     from prefill_router.evaluation import Trial
     from prefill_router.studies.doctor import Subject, examine
@@ -124,10 +132,14 @@ def _examined(
     probed, reason = _probed(router, lam, seed) if nonsense else (None, "it was left out")
     if probed is None:
         notes.append(f"confidence on nonsense wasn't probed: {reason}")
+    flips, reason = _flips(router, unseen.judged, stores, lam, perturb, seed, bar)
+    if flips is None:
+        notes.append(f"the share of decisions that flip wasn't measured: {reason}")
     return examine(
         Subject(trial, unseen.judged.queries, unseen.train, lam),
         distances=distances,
         probe=probed,
+        flips=flips,
         resamples=resamples,
         shuffles=resamples,
         seed=seed,
@@ -173,6 +185,31 @@ def _probed(router: "Router", lam: float, seed: int) -> "tuple[Probe | None, str
 
     try:
         return probe(highest, seed=seed), ""
+    except PrefillRouterError as error:
+        return None, str(error)
+
+
+def _flips(
+    router: "Router",
+    judged: "RoutingDataset",
+    stores: Sequence["Activations"],
+    lam: float,
+    count: int,
+    seed: int,
+    bar: BarProgress,
+) -> "tuple[RobustnessStudy | None, str]":
+    from prefill_router.files import default_cache
+    from prefill_router.studies.robustness import CHANGES, perturbed, robustness_study, sampled
+
+    if not count:
+        return None, "it was left out"
+    some = sampled(judged, count, seed=seed)
+    versions = {kind: perturbed(some.queries, kind, seed=seed) for kind in CHANGES}
+    cache = default_cache()
+    try:
+        return robustness_study(
+            router, some, versions, lam=lam, stores=stores, cache=cache, seed=seed, progress=bar
+        ), ""
     except PrefillRouterError as error:
         return None, str(error)
 

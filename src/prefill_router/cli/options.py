@@ -17,7 +17,7 @@ from prefill_router.remote import PathOrUrl, RemotePath, location
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations, ActivationStore, Pooling
-    from prefill_router.data import Origin, RoutingDataset
+    from prefill_router.data import Origin, Query, RoutingDataset
     from prefill_router.policy import Predictions
     from prefill_router.progress import Progress
     from prefill_router.router import EncoderSources, Router
@@ -81,6 +81,21 @@ SplitFile = Annotated[
     Path | None,
     typer.Option(
         "--split", metavar="FILE", help="A split that was drawn before; by default one is drawn."
+    ),
+]
+OwnLam = Annotated[
+    float | None,
+    typer.Option(
+        "--lam",
+        help="From 0, cheapest, to 1, most probably correct; the router's own if not given.",
+    ),
+]
+Paraphrases = Annotated[
+    PathOrUrl | None,
+    typer.Option(
+        help="Other wordings of the questions under their ids: a dataset's folder, or JSON as "
+        "RouterArena's router_robustness.json.",
+        parser=path_or_url,
     ),
 ]
 Lam = Annotated[float, typer.Option("--lam", help="From 0, cheapest, to 1, most probably correct.")]
@@ -184,6 +199,26 @@ def load_router(folder: PathOrUrl, encoder_folders: Sequence[Path] | None) -> "R
     from prefill_router.router import Router
 
     return Router.load(folder, sources=sources(encoder_folders))
+
+
+def own_lam(router: "Router", given: float | None) -> float:
+    """The lam that was given, or else the one that the router's fit chose."""
+    from prefill_router.evaluation import DEFAULT_LAM
+
+    if given is not None:
+        return given
+    points = router.record.chosen
+    return DEFAULT_LAM if points is None else points.worth
+
+
+def read_questions(place: PathOrUrl) -> "Sequence[Query]":
+    """The queries of a dataset's folder, or of a JSON file as RouterArena has them."""
+    from prefill_router.data import read_dataset
+    from prefill_router.importers import read_questions
+
+    if isinstance(place, Path) and place.is_file():
+        return read_questions(place)
+    return read_dataset(place).queries
 
 
 def predict(

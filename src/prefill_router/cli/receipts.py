@@ -1,13 +1,12 @@
-"""`prefill-router explain`, `canary` and `export`: commands that read the gateway's receipts.
+"""`prefill-router explain` and `canary`: commands that read the gateway's receipts.
 
 `explain` says why the gateway sent a request where it went; `canary` compares routed traffic with
-the rest; `export` makes a dataset of receipts and feedback.
+the rest.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,13 +20,11 @@ from prefill_router.cli.application import (
     counted,
     decimal_places,
     dollars,
-    err,
     out,
     print_json,
 )
 from prefill_router.cli.usage import UsageError
 from prefill_router.errors import DataError
-from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.gateway import Receipt
@@ -256,118 +253,3 @@ def _told(mean: "Mean", value: str, digits: int) -> str:
     if math.isnan(mean.value):
         return "?"
     return value if math.isnan(mean.half) else f"{value} ± {mean.half:,.{digits}f}"
-
-
-@app.command()
-def export(
-    receipts: Annotated[
-        str,
-        typer.Argument(metavar="RECEIPTS", help=f"{URL} With --switchyard, a router's folder."),
-    ],
-    to: Annotated[
-        PathOrUrl | None,
-        typer.Option("--out", help="The dataset folder to write.", parser=opt.path_or_url),
-    ] = None,
-    switchyard: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write a router as a prefill checkpoint of NVIDIA's Switchyard."
-        ),
-    ] = None,
-    pool: Annotated[
-        Path | None, typer.Option(help="The pool file; without it, targets have no prices.")
-    ] = None,
-    since: Annotated[str | None, typer.Option(help=HELP)] = None,
-    unscored: Annotated[
-        bool, typer.Option("--unscored", help="Keep answers without feedback, too.")
-    ] = False,
-    overwrite: opt.Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
-) -> None:
-    """Make a dataset for the next fit: requests with their prompts, and the feedback on answers.
-
-    With --switchyard, write a router as a checkpoint instead: prefill-router export router
-    --switchyard router.pt
-
-    Example: prefill-router export receipts.sqlite --out traffic --pool pool.yaml --since 30d
-    """
-    import numpy as np
-
-    from prefill_router.data import Origin, check_replaceable, write_dataset
-    from prefill_router.gateway.receipts import (
-        export as make,
-        file_of,
-        labelled_samples,
-        scored_receipts,
-    )
-    from prefill_router.targets import read_pool
-
-    start = moment(since)
-    if switchyard is not None:
-        if to is not None or pool is not None or since is not None or unscored:
-            raise UsageError(
-                "--switchyard writes a router; leave out --out, --pool, --since and --unscored"
-            )
-        _write_switchyard(receipts, switchyard, overwrite=overwrite, as_json=as_json)
-        return
-    if to is None:
-        raise UsageError(
-            "export needs --out, the dataset folder to write of receipts, or --switchyard, the "
-            "file to write of a router"
-        )
-    origin = Origin.of("export", file_of(receipts) or receipts)
-    check_replaceable(to, origin=origin, overwrite=overwrite)
-    prices = None if pool is None else read_pool(pool)
-    samples = labelled_samples(receipts, since=start)
-    scored = scored_receipts(receipts, since=start)
-    found = make(scored, pool=prices, samples=samples, unscored=unscored)
-    write_dataset(found.dataset, to, origin=origin)
-    labels = int((~np.isnan(found.dataset.correct)).sum())
-    if as_json:
-        print_json(
-            {
-                "receipts": found.receipts,
-                "queries": len(found.dataset),
-                "targets": list(found.dataset.pool.names),
-                "labels": labels,
-                "sources": dict(found.sources),
-                "left_out": dict(found.left_out),
-                "notes": list(found.notes),
-            }
-        )
-        return
-    out.say(
-        f"{to}: {len(found.dataset):,} queries and {labels:,} labels, "
-        f"of {found.receipts:,} receipts"
-    )
-    for source, count in found.sources.items():
-        out.say(f"labels by {source}: {count:,}")
-    for why, count in found.left_out.items():
-        out.say(f"left out: {count:,} {why}")
-    for note in found.notes:
-        out.say(f"note: {note}")
-
-
-def _write_switchyard(router: str, to: Path, *, overwrite: bool, as_json: bool) -> None:
-    from prefill_router.router import Router, switchyard_bytes
-
-    found = Router.load(opt.path_or_url(router))
-    content = switchyard_bytes(found)
-    with opt.replacing(to, overwrite=overwrite) as temporary:
-        temporary.write_bytes(content)
-    [source] = found.features.sources
-    made_by = source.provenance
-    if as_json:
-        encoder = {"encoder": made_by.encoder, "revision": made_by.revision}
-        print_json({"file": str(to), "targets": list(found.pool.names), **encoder})
-        return
-    out.say(f"{to}: {len(found.pool)} targets; it takes the most probable one, as lam = 1 does")
-    err.say(
-        f"note: Switchyard loads the encoder {made_by.encoder!r} in whatever revision is there; "
-        f"this router was fitted on {made_by.revision}"
-    )
-    if (made_by.dtype, source.rounding) != ("float32", "float32"):
-        err.say(
-            f"note: its states were computed in {made_by.dtype} and kept in {source.rounding}; "
-            "Switchyard computes in float32 on a CPU, so probabilities differ slightly"
-        )

@@ -90,7 +90,7 @@ _ANY, _COUNT, _POSITIVE = NumberRange(), NumberRange(1), NumberRange(above=True)
 NUMBER_RANGES: dict[str, NumberRange] = {
     **dict.fromkeys(("--seed", "--resamples", "--assume-output-tokens", "--margin"), _ANY),
     **dict.fromkeys(("--backoff", "--patience", "--max-cost", "--judge-max-cost"), _ANY),
-    "--per-day": _ANY,
+    **dict.fromkeys(("--per-day", "--robustness"), _ANY),
     **dict.fromkeys(("--encoder-price", "--reference-price", "--per-hour"), _ANY),
     **dict.fromkeys(("--routing-ms", "--reference-ms"), _ANY),
     **dict.fromkeys(("--minutes", "--dollars-per-day", "--dollars-per-hour"), _POSITIVE),
@@ -108,6 +108,7 @@ NUMBER_RANGES: dict[str, NumberRange] = {
     "--questions": NumberRange(200),
     "--lam": NumberRange(0, 1),
     "--keep": NumberRange(0, 1, above=True),
+    "--typos": NumberRange(0, 1, above=True),
     "--step": NumberRange(0, 1, above=True),
     "--confidence": NumberRange(0, 1, above=True, below=True),
     "--port": NumberRange(0, 65535),

@@ -12,6 +12,7 @@ from .dataset_import import (
 )
 from .recognition import recognised_format as recognised_format
 from .registry import FORMATS as FORMATS, Format as Format
+from .routerarena import read_questions as read_questions
 from .source_guess import (
     SourceDoubt as SourceDoubt,
     SourceGuess as SourceGuess,

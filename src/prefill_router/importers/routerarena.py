@@ -3,6 +3,9 @@
 `prediction` names the target, `global index` the query; `accuracy` is the label and null where the
 answer wasn't scored. The benchmark is the index without its number: `AIME_112` is from `AIME`. The
 cost of a failed call is unknown if it is given as zero.
+
+Its questions are JSON lists too, `router_data.json` and `router_robustness.json`, of entries with
+`global index` and `prompt_formatted` or `prompt`.
 """
 
 import re
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from prefill_router.data import MOST_COST, Query
-from prefill_router.errors import DataError
+from prefill_router.errors import DataError, FormatError
 from prefill_router.importers import sources, values
 from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome
 from prefill_router.importers.columns import Columns
@@ -70,3 +73,27 @@ def _outcome(item: dict[str, Any], usage: dict[str, Any], *, failed: bool) -> Ta
         values.cell_amount(usage.get("output_tokens"), "output_tokens"),
         None if failed and not cost else cost,
     )
+
+
+def read_questions(path: Path) -> list[Query]:
+    """Read questions without answers.
+
+    Raises:
+        FormatError: The file isn't such a list.
+    """
+    found: dict[str, Query] = {}
+    for document in sources.documents(path):
+        for number, item in enumerate(sources.parse_list(document), 1):
+            try:
+                if not isinstance(item, dict):
+                    raise DataError(f"is a {type(item).__name__}; an entry must be an object")
+                prompt = item.get("prompt_formatted") or item.get("prompt")
+                query = _query({**item, "prompt": prompt})
+                if query.id in found:
+                    raise DataError(f"global index {query.id!r} was there before")
+            except DataError as error:
+                raise FormatError(f"entry {number}: {error}", file=path) from None
+            found[query.id] = query
+    if not found:
+        raise FormatError("holds no question", file=path)
+    return list(found.values())

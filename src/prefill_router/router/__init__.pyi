@@ -26,6 +26,13 @@ from .pool_changes import (
 from .record import Interval as Interval, RouterRecord as RouterRecord, TrainedOn as TrainedOn
 from .reference import TrainReference as TrainReference
 from .router import Router as Router
+from .router_arena import (
+    ARENA_SIZES as ARENA_SIZES,
+    ArenaSubmission as ArenaSubmission,
+    arena_errors as arena_errors,
+    arena_name as arena_name,
+    arena_robustness as arena_robustness,
+)
 from .states import (
     EncoderSources as EncoderSources,
     cached_states as cached_states,

@@ -10,7 +10,9 @@ from prefill_router.progress import Progress, SilentProgress
 from prefill_router.studies.doctor import confidence, fixed_choice
 from prefill_router.studies.doctor.confidence import PerQuery, Probabilities, Probe, Region
 from prefill_router.studies.doctor.fixed_choice import Lift, ShuffledControl, SwitchRate
+from prefill_router.studies.doctor.flips import flip_finding
 from prefill_router.studies.doctor.subject import Finding, Sign, Subject
+from prefill_router.studies.robustness import RobustnessStudy
 
 
 def mixture_findings(found: Verdict) -> list[Finding]:
@@ -54,6 +56,7 @@ class Checkup:
         probabilities: The quality of the probabilities.
         regions: Confidence by distance from the train part; empty where it wasn't measured.
         probe: Confidence on nonsense; None where it wasn't measured.
+        flips: Decisions on perturbed prompts; None where they weren't made.
         notes: Checks that couldn't be made, and why.
     """
 
@@ -66,6 +69,7 @@ class Checkup:
     probabilities: Probabilities
     regions: tuple[Region, ...]
     probe: Probe | None
+    flips: RobustnessStudy | None
     notes: tuple[str, ...]
 
     @property
@@ -98,6 +102,7 @@ def examine(
     *,
     distances: PerQuery | None = None,
     probe: Probe | None = None,
+    flips: RobustnessStudy | None = None,
     resamples: int = 1000,
     shuffles: int = 1000,
     seed: int = 0,
@@ -110,6 +115,7 @@ def examine(
         subject: The router at one lam, on queries that it was not trained on.
         distances: Each query's distance from the train part (`confidence.distances`), if known.
         probe: Its probabilities on nonsense (`confidence.probe`), if measured.
+        flips: Its decisions on perturbed prompts, if made.
         resamples: Bootstrap resamples for the intervals.
         shuffles: Number of shuffles of the shuffled control.
         seed: Random seed of resamples and shuffles.
@@ -119,11 +125,7 @@ def examine(
     Raises:
         ConfigError: There are too few resamples or shuffles for a verdict, or the seed is negative.
     """
-    for name, count in (("resamples", resamples), ("shuffles", shuffles)):
-        if count < 20:
-            raise ConfigError(f"{count} {name}; a verdict needs at least 20, 1000 is usual")
-    if seed < 0:
-        raise ConfigError(f"the seed is {seed}; it must be 0 or more")
+    _check_counts(resamples, shuffles, seed)
     with (progress or SilentProgress()).task("checks", total=6.0) as advance:
         dealt = fixed_choice.shuffle(subject, count=shuffles, seed=seed)
         advance(1)
@@ -149,6 +151,7 @@ def examine(
         confidence.probability_finding(judged),
         *([confidence.distance_finding(regions)] if regions else []),
         *([confidence.nonsense_finding(probe, subject)] if probe else []),
+        *([flip_finding(flips)] if flips else []),
     ]
     return Checkup(
         subject=subject,
@@ -160,8 +163,17 @@ def examine(
         probabilities=judged,
         regions=regions,
         probe=probe,
+        flips=flips,
         notes=(*notes, *_overlap_notes(subject)),
     )
+
+
+def _check_counts(resamples: int, shuffles: int, seed: int) -> None:
+    for name, count in (("resamples", resamples), ("shuffles", shuffles)):
+        if count < 20:
+            raise ConfigError(f"{count} {name}; a verdict needs at least 20, 1000 is usual")
+    if seed < 0:
+        raise ConfigError(f"the seed is {seed}; it must be 0 or more")
 
 
 def _overlap_notes(subject: Subject) -> tuple[str, ...]:
