@@ -25,6 +25,7 @@ myst_heading_anchors = 4
 myst_url_schemes = ("http", "https")
 
 # The reference is made of docstrings: names as they are imported, and types as they are written.
+highlight_language = "text"
 default_role = "code"
 autodoc_member_order = "bysource"
 # With `--tag outline` it has its packages alone, in a third of the time.
