@@ -131,7 +131,7 @@ def test_robustness(job: Job, tmp_path: Path) -> None:
     assert told["kinds"]["typos"]["queries"] == told["queries"] == 10
     assert set(told["unchanged"]) == {"wording", "options"}
     rows = (tmp_path / "r" / "figures" / "robustness.csv").read_text().splitlines()
-    assert len(rows) == 1 + 2 * len(told["kinds"])
+    assert len(rows) == 1 + 3 * len(told["kinds"])
     text = succeeded(*given, "--typos", 0.5, "--lam", 0.9)
     assert "At lam = 0.9" in text
     assert f"report: {tmp_path / 'r' / 'index.html'}" in text

@@ -169,7 +169,8 @@ def test_the_page_says_what_stays_and_draws_it(router: Router, judged: RoutingDa
     assert kept in shown.summary[1]
     assert shown.tables["robustness"][0]["kept"] == study.kinds[0].kept.value
     drawn = shown.figures["robustness"].rows
-    assert [row["number"] for row in drawn] == ["kept", "accuracy"]
+    assert [row["number"] for row in drawn] == ["kept", "by_chance", "accuracy"]
+    assert drawn[1]["value"] == study.kinds[0].by_chance
     assert "P moves" in render(shown, {"robustness": "<svg></svg>"})
 
 

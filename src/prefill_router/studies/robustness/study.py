@@ -5,6 +5,7 @@ ways, that go to the same target (`global_utils/robustness.py` of its repository
 sends everything to one target has 1 by that, so the share that would stay by chance is beside it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,9 +147,13 @@ class RobustnessStudy:
     def drawn(self) -> list[dict[str, Any]]:
         """What the figure shows: one row per kind and number."""
         return [
-            {"kind": one.kind, "number": name, **ends(one.numbers[name])}
+            {"kind": one.kind, "number": name, **ends(number)}
             for one in self.kinds
-            for name in ("kept", "accuracy")
+            for name, number in (
+                ("kept", one.kept),
+                ("by_chance", Estimate(one.by_chance, math.nan, math.nan)),
+                ("accuracy", one.accuracy),
+            )
         ]
 
 
