@@ -31,7 +31,7 @@ from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.gateway import Receipt
-    from prefill_router.gateway.receipts import Explanation, Mean
+    from prefill_router.gateway.receipts import DatasetExport, Explanation, Mean
 
 
 HELP = "Only requests since this time: 24h, 7d, or a date or time as 2026-11-22T08:30 (UTC)."
@@ -312,6 +312,10 @@ def export(
             }
         )
         return
+    _show_export(found, to, labels)
+
+
+def _show_export(found: "DatasetExport", to: PathOrUrl, labels: int) -> None:
     out.say(
         f"{to}: {len(found.dataset):,} queries and {labels:,} labels, "
         f"of {found.receipts:,} receipts"
