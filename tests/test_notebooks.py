@@ -1,6 +1,8 @@
 """The notebooks run, cell after cell, and what is committed of them is whole."""
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -8,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
+
+from prefill_router.cli import app
 
 pytestmark = pytest.mark.slow
 
@@ -15,9 +20,9 @@ FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
-def cells(notebook: Path) -> list[dict[str, Any]]:
+def cells(notebook: Path, kind: str = "code") -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return [cell for cell in found if cell["cell_type"] == "code"]
+    return [cell for cell in found if cell["cell_type"] == kind]
 
 
 def test_there_are_three() -> None:
@@ -47,3 +52,16 @@ def test_its_committed_outputs_are_those_of_a_whole_run(notebook: Path) -> None:
     assert any("image/png" in output.get("data", ()) for output in outputs) or (
         notebook.stem == "own_logs"
     )
+
+
+def test_the_commands_in_their_texts_can_be_read() -> None:
+    texts = ["".join(c["source"]) for notebook in NOTEBOOKS for c in cells(notebook, "markdown")]
+    lines = [line for text in texts for line in re.findall(r"`prefill-router ([^`]+)`", text)]
+    assert lines
+    for line in lines:
+        with get_command(app).make_context("prefill-router", shlex.split(line)) as context:
+            name, command, words = context.command.resolve_command(  # type: ignore[attr-defined]
+                context, [*context._protected_args, *context.args]
+            )
+            if words:
+                command.make_context(name, words, parent=context)

@@ -214,8 +214,9 @@ def _outcome(
 
 def _status(kwargs: Mapping[str, Any]) -> int:
     status = getattr(kwargs.get("exception"), "status_code", None)
-    is_status = isinstance(status, int) and _LEAST_STATUS <= status <= _MOST_STATUS
-    return status if is_status else _FAILED
+    if isinstance(status, int) and _LEAST_STATUS <= status <= _MOST_STATUS:
+        return status
+    return _FAILED
 
 
 def _seconds(begin: datetime, end: datetime) -> float:
