@@ -20,6 +20,7 @@ from prefill_router.cli.application import (
     counted,
     decimal_places,
     dollars,
+    err,
     out,
     print_json,
 )
