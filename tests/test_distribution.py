@@ -11,6 +11,7 @@ import tarfile
 import venv
 import zipfile
 from collections.abc import Iterable
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -77,10 +78,15 @@ def install(names: Iterable[str], environment: Path) -> None:
         for file in metadata.files(name) or ():
             source = Path(str(file.locate()))
             if here in source.parents and source.is_file() and "__pycache__" not in source.parts:
-                place = there / source.relative_to(here)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                if not place.exists():
-                    _link(source, place)
+                for one in filter(Path.is_file, (source, *_bytecode(source))):
+                    place = there / one.relative_to(here)
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    if not place.exists():
+                        _link(one, place)
+
+
+def _bytecode(source: Path) -> list[Path]:
+    return [Path(cache_from_source(source))] if source.suffix == ".py" else []
 
 
 def _link(source: Path, place: Path) -> None:
