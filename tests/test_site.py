@@ -192,9 +192,11 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_read_and_searched_from_the_folder(site: Path, tmp_path: Path) -> None:
+def test_it_is_read_and_searched_from_the_folder(
+    site: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     asked: list[str] = []
-    with chromium(tmp_path) as browser:
+    with chromium(tmp_path_factory.mktemp("home")) as browser:
         page = browser.new_page()
         page.on("request", lambda request: asked.append(request.url))
         errors: list[str] = []

@@ -263,11 +263,6 @@ def remove_abandoned(path: Path) -> None:
             _remove_if_left(path.parent / found[0])
 
 
-def is_leftover(path: Path) -> bool:
-    """Whether a path has the name of a lock, or of something that isn't written yet."""
-    return re.fullmatch(r"\..+\.([a-z0-9_]{8}\.(tmp|old)|lock)", path.name) is not None
-
-
 def _remove_if_left(left: Path) -> None:
     try:
         descriptor = os.open(left, _LOOK)

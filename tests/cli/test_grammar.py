@@ -165,7 +165,7 @@ LOOKED_UP = {
     "collect": "--tasks --only",
     "compare": "--reference",
     "encode": "--encoder --revision --device",
-    "explain": "--receipts --baseline",
+    "explain": "--receipts --baseline --versions",
     "import": "--encoder --prompt-column --query-column --target-column --target-columns "
     "--correct-column --benchmark-column --domain-column --input-tokens-column "
     "--output-tokens-column --cost-column",

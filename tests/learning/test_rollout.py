@@ -148,8 +148,24 @@ def test_data_that_cannot_be_used_is_refused(wrong: dict[str, Any]) -> None:
         replace(cut(traffic(0.0), 3), **wrong)
 
 
+class FakeRecord:
+    """Nothing is noted, and notes go nowhere."""
+
+    notes: tuple[str, ...] = ()
+
+    def model_copy(self, *, update: dict[str, Any]) -> "FakeRecord":
+        assert set(update) == {"notes"}
+        return self
+
+
 class FakeRouter:
     """Saves a folder, as a router does."""
+
+    record = FakeRecord()
+
+    def with_record(self, record: FakeRecord) -> "FakeRouter":
+        assert record is self.record
+        return self
 
     def save(self, place: Path) -> None:
         place.mkdir(parents=True)

@@ -24,6 +24,7 @@ from .names import (
     default_sites as default_sites,
     gives_own_vectors as gives_own_vectors,
 )
+from .prefix_cache import cache_argument as cache_argument
 from .prefix_encoder import with_prefix_reuse as with_prefix_reuse
 from .run import (
     EncodingPlan as EncodingPlan,

@@ -172,6 +172,7 @@ class FusedBlock(nn.Module):
         use_cache: bool | None = None,
         *,
         position_embeddings: tuple[Tensor, Tensor],
+        cache: Any = None,
     ) -> Tensor:
         """The states after the block, [query, token, hidden].
 
@@ -182,12 +183,14 @@ class FusedBlock(nn.Module):
             past_key_values: The cache of keys and values of earlier tokens, which is extended.
             use_cache: Not needed: the cache is used if there is one.
             position_embeddings: Cosines and sines of the rotation, [1, token, head width].
+            cache: The name of `past_key_values` since transformers 5.24.
         """
         del attention_mask, position_ids, use_cache
         normed = _normed(hidden_states, self._before)
         query, key, value = self._heads(normed, *position_embeddings)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self._number)
+        held = past_key_values if cache is None else cache
+        if held is not None:
+            key, value = held.update(key, value, self._number)
         seen = _causal_attention(query, key, value)
         seen = seen.transpose(1, 2).reshape(*hidden_states.shape[:2], -1)
         states = self._out.combined(seen, "add", hidden_states)

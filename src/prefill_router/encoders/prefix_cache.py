@@ -4,6 +4,7 @@ The cache is bounded by its size. A block is looked up by its tokens and the blo
 by a hash alone, so a prompt that differs anywhere before the block can't match it.
 """
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -138,9 +139,8 @@ def read_on(
     mask = torch.ones((1, total), dtype=torch.long, device=encoder.device)
     with torch.inference_mode():
         with layer_hooks(encoder.blocks, layers, seen.__setitem__):
-            encoder.network(
-                input_ids=rest, attention_mask=mask, past_key_values=cache, use_cache=True
-            )
+            held = {cache_argument(encoder.network): cache}
+            encoder.network(input_ids=rest, attention_mask=mask, use_cache=True, **held)
         if any(layer not in seen or seen[layer].shape[:2] != rest.shape for layer in layers):
             raise ConfigError(f"{type(encoder.network).__name__} doesn't output a state per token")
         sums = torch.stack([_sums(seen[layer][0], total - start) for layer in layers])
@@ -160,6 +160,15 @@ def read_on(
         ]
         blocks = _new_blocks(cache, sums, first, range(start, total), layers[-1])
         return torch.stack(rows), [*before, *blocks]
+
+
+def cache_argument(network: Any) -> str:
+    """The argument of a network's `forward` that has the cache of keys and values.
+
+    It is `cache` since transformers 5.24.
+    """
+    has_new_name = "cache" in inspect.signature(network.forward).parameters
+    return "cache" if has_new_name else "past_key_values"
 
 
 def _means(sums: Tensor, first: Tensor, total: int) -> dict[Pooling, Tensor]:

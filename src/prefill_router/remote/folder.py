@@ -34,6 +34,8 @@ GENERATIONS = "generations"
 ABANDONED = timedelta(days=1)
 _FORMAT = {"format": "prefill-router folder", "version": 1}
 _ID = re.compile(r"[0-9a-f]{32}")
+_LEFTOVER = re.compile(r"\..+\.([a-z0-9_]{8}\.(tmp|old)|lock)")
+"""The names of locks, and of what isn't written yet."""
 _ATTEMPTS = 3
 
 
@@ -107,7 +109,7 @@ def is_free(place: PathOrUrl | str, *, own: Collection[str] = ()) -> bool:
     if not found.exists():
         return True
     return found.is_dir() and all(
-        entry.name in own or files.is_leftover(entry) for entry in found.iterdir()
+        entry.name in own or _LEFTOVER.fullmatch(entry.name) for entry in found.iterdir()
     )
 
 

@@ -18,12 +18,14 @@ from typing import Any, final
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.router.router import Router
+from prefill_router.short_repr import short_repr
 
 ARENA_SIZES = {"questions": (8400, 809), "reworded": (420,)}
 """How many questions RouterArena has: all and a tenth of them, and reworded ones."""
 _SHOWN = 3
 
 
+@short_repr
 @final
 @dataclass(frozen=True)
 class ArenaSubmission:

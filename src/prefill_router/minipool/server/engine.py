@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import logging as transformers_logging
 
+from prefill_router.encoders import cache_argument
 from prefill_router.errors import ConfigError
 from prefill_router.minipool.server.generation import Job, Message, Prompt, Sampling
 from prefill_router.minipool.server.protocol import ApiError
@@ -136,8 +137,8 @@ class _Batch:
             input_ids=self._ids,
             attention_mask=mask,
             position_ids=self._positions,
-            past_key_values=self._cache,
             logits_to_keep=1,
+            **{cache_argument(self._network): self._cache},
         )
         logits: Tensor = output.logits[:, -1]
         return logits
