@@ -15,7 +15,7 @@ from prefill_router.fitting import fit_router
 from prefill_router.policy import Cascade
 from prefill_router.reporting.pages import render
 from prefill_router.router import Router
-from prefill_router.studies.doctor.flips import flip_finding
+from prefill_router.studies.doctor.checkup import flip_finding
 from prefill_router.studies.robustness import (
     RobustnessStudy,
     perturbed,
