@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from prefill_router.data import Query, write_dataset
-from prefill_router.encoders import OWN, load_encoder, load_encoder_for
+from prefill_router.encoders import OWN, DecisionOptions, load_encoder, load_encoder_for
 from prefill_router.errors import ConfigError, ProvenanceError, UpstreamError
 from prefill_router.testing import make_routing_dataset
 from tests.commands import refused, succeeded
@@ -165,5 +165,19 @@ def test_it_is_compared_with_a_router(
     compared = json.loads((out / "compare.json").read_text())
     assert set(compared["routers"]) == {"zero_shot", "knn"}
     assert not compared["failed"]
+    price, name = 0.5, "zero_shot"
+    succeeded(
+        *command[:-3], tmp_path / "priced", *command[-2:], "--encoder-price", f"{name}={price}"
+    )
+    priced = json.loads((tmp_path / "priced" / "compare.json").read_text())
+    assert priced["encoder_prices"] == {name: price}
+    before, after = (one["routers"][name]["evaluation"] for one in (compared, priced))
+    told = json.dumps(DecisionOptions.read(str(options)).questions())
+    added = after["argmax_cost"]["value"] - before["argmax_cost"]["value"]
+    # The endpoint is told the options, and a text of a few words.
+    assert len(told) / 6 < added / price * 1e6 < len(told)
+    assert after["auc_mean"] == before["auc_mean"]
+    others = [one["routers"]["knn"]["evaluation"]["argmax_cost"] for one in (compared, priced)]
+    assert others[0] == others[1]
     options.write_text("".join(reversed(options.read_text().splitlines(keepends=True))))
     refused("describe these, in this order", *command[:-3], tmp_path / "again")

@@ -11,10 +11,10 @@ import pytest
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import Evaluation, evaluate
+from prefill_router.evaluation import Evaluation, evaluate, paired
 from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET
 from prefill_router.evaluation.curve import STEPS
-from prefill_router.policy import OperatingPoints, Predictions
+from prefill_router.policy import Lambda, OperatingPoints, Predictions
 from prefill_router.reporting.evaluation_report import verdict
 from tests.evaluation.trials import OF_TWO, plain_headline, random_system, resampled, system
 
@@ -47,6 +47,27 @@ def test_other_queries_of_the_dataset_do_not_matter() -> None:
     assert evaluate(some, data, resamples=9).to_dict() == (
         evaluate(some, alone, resamples=9).to_dict()
     )
+
+
+def test_what_a_decision_costs_is_paid_by_the_router_alone() -> None:
+    predictions, data = random_system(queries=40)
+    fees = np.random.default_rng(0).uniform(0, 2, 40)
+    fee = dict(zip(predictions.query_ids, fees.tolist(), strict=True))
+    free = evaluate(predictions, data, resamples=0)
+    paying = evaluate(predictions, data, resamples=0, fee=dict(reversed(fee.items())))
+    got, before = paying.headline, free.headline
+    assert got["argmax_cost"].value == pytest.approx(before["argmax_cost"].value + fees.mean())
+    assert got["argmax_accuracy"] == before["argmax_accuracy"]
+    assert got["random_cost"] == before["random_cost"]
+    assert paying.mix == free.mix
+    assert got["cost_savings"].value < before["cost_savings"].value
+    systems = {"free": (predictions, Lambda()), "paying": (predictions, Lambda())}
+    both = paired(systems, data, fees={"paying": fee}, resamples=0)
+    assert both.headline["paying"]["argmax_cost"].value == got["argmax_cost"].value
+    assert both.difference["paying"]["argmax_cost"].value == pytest.approx(fees.mean())
+    del fee[predictions.query_ids[7]]
+    with pytest.raises(DataError, match=f"1 of 40 queries, such as {predictions.query_ids[7]!r}"):
+        evaluate(predictions, data, fee=fee)
 
 
 def test_every_number_has_an_explanation_and_an_interval() -> None:

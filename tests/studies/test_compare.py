@@ -236,6 +236,26 @@ def test_an_unknown_reference_and_list_are_refused(tmp_path: Path) -> None:
         recipes_of(str(tmp_path / "routers.yaml"))
 
 
+@pytest.mark.parametrize(
+    ("price", "code", "said"),
+    [
+        ("nobody=1", 1, "nobody, which is no router of the list"),
+        ("constant=-1", 1, "0 or more"),
+        ("constant=cheap", 2, "ROUTER=DOLLARS"),
+        ("constant", 2, "ROUTER=DOLLARS"),
+    ],
+)
+def test_a_price_of_no_router_and_no_price_are_refused(
+    price: str, code: int, said: str, tmp_path: Path
+) -> None:
+    write_dataset(ANSWERS, tmp_path / "answers")
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("routers: {constant: {features: complexity, predictor: constant}}")
+    place = ("--data", tmp_path / "answers", "--out", tmp_path / "out")
+    refused(said, "compare", plan, *place, "--encoder-price", price, code=code)
+    assert not (tmp_path / "out").exists()
+
+
 def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     refused("is no study 'comparison'", "compare", ALL, "--data", tmp_path, "--out", tmp_path)

@@ -11,6 +11,7 @@ import typer
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, columns, err, out, print_json
 from prefill_router.cli.engine_options import with_engine
+from prefill_router.cli.usage import UsageError, by_name
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
@@ -49,6 +50,14 @@ def compare(
     reference: Annotated[
         str | None, typer.Option(help="Compare with this router; the first by default.")
     ] = None,
+    encoder_price: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROUTER=DOLLARS",
+            help="What a router's encoder or decision model charges, US dollars per million "
+            "tokens; counted in that router's cost. Repeatable.",
+        ),
+    ] = None,
     split_file: opt.SplitFile = None,
     resamples: opt.Resamples = 1000,
     seed: opt.StudySeed = 0,
@@ -77,13 +86,21 @@ def compare(
         write,
     )
 
+    prices = _encoder_prices(encoder_price or [])
     check_place(to, STUDY)
     origin = Origin.of("compare", data)
     opt.check_origin(to, origin, overwrite=overwrite)
     recipes = recipes_of(config)
     dataset = read_dataset(data)
     drawn = draw_for(recipes, dataset, seed=seed) if split_file is None else load_split(split_file)
-    plan = ComparisonPlan(recipes, reference or next(iter(recipes)), drawn, resamples, seed)
+    plan = ComparisonPlan(
+        recipes,
+        reference or next(iter(recipes)),
+        drawn,
+        resamples,
+        seed,
+        prices=prices,
+    )
     bar = BarProgress(console=err)
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
     stores = opt.open_stores(store)
@@ -99,6 +116,17 @@ def compare(
     out.say(f"report: {to / 'index.html'}")
 
 
+def _encoder_prices(given: list[str]) -> dict[str, float]:
+    found = by_name("--encoder-price", given, "ROUTER=DOLLARS")
+    try:
+        return {name: float(price) for name, price in found.items()}
+    except ValueError:
+        raise UsageError(
+            f"--encoder-price is {given}; write each as ROUTER=DOLLARS, per million tokens, such "
+            "as zero_shot=0.05"
+        ) from None
+
+
 def _known(plan: "ComparisonPlan", data: PathOrUrl) -> dict[str, str]:
     sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in plan.drawn.parts.items())
     return {
@@ -107,7 +135,13 @@ def _known(plan: "ComparisonPlan", data: PathOrUrl) -> dict[str, str]:
         "split": f"seed {plan.drawn.seed}; fitted on train alone, calibrated on calibration",
         "intervals": f"95 %, {plan.resamples:,} bootstrap resamples of the test queries",
         "reference": plan.reference,
+        **({} if not plan.prices else {"encoders charge": _charged(plan)}),
     }
+
+
+def _charged(plan: "ComparisonPlan") -> str:
+    prices = ", ".join(f"{name} ${price:g}" for name, price in plan.prices.items())
+    return f"{prices} per million tokens, part of these routers' costs"
 
 
 def _show(result: "ComparisonResult") -> None:

@@ -9,7 +9,7 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.cli.usage import UsageError, one_of, reading_words
+from prefill_router.cli.usage import UsageError, by_name, one_of, reading_words
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
@@ -236,7 +236,7 @@ def _prefill(
         dim=dim,
         poolings=tuple(opt.parse_poolings(pooling)),
         all_layers=all_layers,
-        assignments=_by_target("--assign", assign or []),
+        assignments=by_name("--assign", assign or []),
     )
 
 
@@ -246,20 +246,7 @@ def _selected(select: str, pin: list[str] | None) -> str | dict[str, str]:
         return select
     if select != "fisher":  # the default
         raise UsageError(f"--pin and --select {select} are both given; give one of them")
-    return _by_target("--pin", pin)
-
-
-def _by_target(option: str, pairs: list[str]) -> dict[str, str]:
-    """The value of each target, from TARGET=VALUE; a target's name may contain an = too."""
-    values: dict[str, str] = {}
-    for pair in pairs:
-        target, _, value = pair.rpartition("=")
-        if not target or not value:
-            raise UsageError(f"{option} is {pair!r}; write it as TARGET=VALUE")
-        if target in values:
-            raise UsageError(f"{option} names {target!r} more than once; name each target once")
-        values[target] = value
-    return values
+    return by_name("--pin", pin)
 
 
 def _print_features(fitted: "RouterFit") -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.cli.usage import UsageError, check_suffix
+from prefill_router.cli.usage import UsageError, by_name, check_suffix
 from prefill_router.files import check_place
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def prices(
         raise UsageError(f"{place} isn't a YAML file; name one with --out, such as pool.yaml")
     check_suffix("--out", place, (".yaml", ".yml"))
     general, by_target = _providers(provider or [])
-    models = dict(_pair("--map", text) for text in map_ or [])
+    models = by_name("--map", map_ or [], "TARGET=NAME")
     check_place(place)
     before = read_pool(pool)
     with err.status(f"reading {source}"):
@@ -92,15 +92,8 @@ def _providers(given: Sequence[str]) -> tuple[str | None, dict[str, str]]:
         raise UsageError(
             f"--provider names {' and '.join(general)}; name one, and others as TARGET=NAME"
         )
-    by_target = dict(_pair("--provider", text) for text in given if "=" in text)
+    by_target = by_name("--provider", [text for text in given if "=" in text], "TARGET=NAME")
     return (general[0] if general else None), by_target
-
-
-def _pair(option: str, text: str) -> tuple[str, str]:
-    name, _, value = text.rpartition("=")
-    if not name or not value:
-        raise UsageError(f"{option} is {text!r}; write it as TARGET=NAME")
-    return name, value
 
 
 def _show(found: "RefreshedPool", place: Path) -> None:

@@ -234,3 +234,25 @@ def check_spelling(command: str, args: list[str]) -> None:
         raise UsageError(
             f"a store is given with --store: prefill-router layers {data} --store {store}"
         )
+
+
+def by_name(option: str, pairs: Sequence[str], form: str = "TARGET=VALUE") -> dict[str, str]:
+    """The value of each name, from NAME=VALUE; a name may contain an = too.
+
+    Args:
+        option: The option that has them.
+        pairs: What it was given.
+        form: How a pair is written, for the error.
+
+    Raises:
+        UsageError: A pair is written in another way, or a name is given twice.
+    """
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, _, value = pair.rpartition("=")
+        if not name or not value:
+            raise UsageError(f"{option} is {pair!r}; write it as {form}")
+        if name in values:
+            raise UsageError(f"{option} has {name!r} more than once; give each name once")
+        values[name] = value
+    return values

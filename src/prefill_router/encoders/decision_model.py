@@ -88,6 +88,11 @@ class DecisionOptions:
         told = json.dumps([_ASKED, _ORDERS, list(self.described.items())])
         return hashlib.sha256(told.encode()).hexdigest()
 
+    @property
+    def tokens(self) -> int:
+        """An estimate of the tokens that the model reads of the options, beside each prompt."""
+        return estimated_tokens(json.dumps(self.questions()))
+
     def questions(self) -> dict[str, Any]:
         """The same question, each time beginning with another option."""
         pairs = list(self.described.items())

@@ -197,6 +197,7 @@ def evaluate(
     max_cost: float | None = None,
     chosen: OperatingPoints | None = None,
     train: RoutingDataset | None = None,
+    fee: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Judge predictions by labels and observed costs, joined by query id and target.
@@ -211,16 +212,16 @@ def evaluate(
         policy: How targets are chosen from the predictions; the paper's if not given.
         check: Scores the answers, for a cascade; the probabilities replace it if not given.
         max_cost: Largest cost of AIQ, US dollars per query; that of the curve if not given.
-        chosen: The settings that were chosen on train rows; the numbers at them aren't defined if
-            not given.
+        chosen: The settings chosen on train rows; without them the numbers there aren't defined.
         train: The train part, on which the verdict's references are chosen; no verdict without it.
+        fee: What the decision itself costs by query id, US dollars: it is added to what is paid.
         progress: Reports the progress of the bootstrap.
 
     Raises:
         DataError: The dataset lacks some queries, or nothing was measured on them.
         ConfigError: The dataset lacks some targets, or an option is invalid.
     """
-    trial = Trial.join(predictions, dataset, policy=policy, check=check)
+    trial = Trial.join(predictions, dataset, policy=policy, check=check, fee=fee)
     scorer = Scorer(trial, step, axis, max_cost, chosen)
     scores = scorer.score(ones(len(trial)))
     curve = curve_of(scorer, scores)

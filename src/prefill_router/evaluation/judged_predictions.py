@@ -11,7 +11,7 @@ It knows less than an oracle with infinitely many runs, whose accuracy lies betw
 plain one; with more runs the gap narrows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import TypeVar, final
@@ -52,6 +52,7 @@ class Trial:
             no other system.
         runs: The number of runs that each label is the mean of; NaN or None where that isn't known.
         chance: The labels as they were observed, where they err or chance selected them; else None.
+        fee: What the decision itself costs for each query, US dollars; nothing if not given.
     """
 
     query_ids: tuple[str, ...]
@@ -66,6 +67,7 @@ class Trial:
     shared: Bool[NDArray[np.bool_], " query"] | None = None
     runs: PerCell | None = None
     chance: ChanceLabels | None = None
+    fee: PerQuery | None = None
 
     @classmethod
     def join(
@@ -75,6 +77,7 @@ class Trial:
         *,
         policy: Policy | None = None,
         check: QualityCheck | None = None,
+        fee: Mapping[str, float] | None = None,
     ) -> "Trial":
         """Look up the labels and observed costs of the predicted queries.
 
@@ -84,9 +87,11 @@ class Trial:
             policy: How targets are chosen; the paper's if not given.
             check: Scores the answers, for a cascade. An answer that it can't score ends the
                 cascade, so that the query is left out and not counted as wrong.
+            fee: What the decision itself costs by query id, US dollars.
 
         Raises:
-            DataError: The dataset lacks some of the queries, or nothing was measured on them.
+            DataError: The dataset or the fees lack some of the queries, or nothing was measured on
+                them.
             ConfigError: The dataset lacks some of the targets, or a cascade is to be judged by
                 labels that chance selected.
         """
@@ -121,6 +126,7 @@ class Trial:
             domains=data.domains,
             runs=data.runs,
             chance=chance,
+            fee=None if fee is None else _fees(fee, predictions.query_ids),
         )
 
     def __len__(self) -> int:
@@ -139,8 +145,12 @@ class Trial:
 
     @cached_property
     def paid(self) -> PerCell:
-        """Cost of choosing each target under the policy, US dollars: a cascade pays for several."""
-        return self.policy.charge(self.observed_cost, self.cost, targets=self.targets)
+        """Cost of choosing each target under the policy, US dollars, with the fee for the decision.
+
+        A cascade pays for several targets.
+        """
+        paid = self.policy.charge(self.observed_cost, self.cost, targets=self.targets)
+        return paid if self.fee is None else paid + self.fee[:, None]
 
     @cached_property
     def judged(self) -> Bool[NDArray[np.bool_], " target"]:
@@ -267,6 +277,16 @@ def once_per_trial(compute: Callable[[Trial], _Value]) -> Callable[[Trial], _Val
         return value
 
     return held
+
+
+def _fees(fee: Mapping[str, float], query_ids: tuple[str, ...]) -> PerQuery:
+    lacking = [query_id for query_id in query_ids if query_id not in fee]
+    if lacking:
+        raise DataError(
+            f"the decision's cost isn't known for {len(lacking)} of {len(query_ids)} queries, such "
+            f"as {lacking[0]!r}; give it for all or for none"
+        )
+    return np.array([fee[query_id] for query_id in query_ids], dtype=np.float64)
 
 
 def _scores(check: QualityCheck, predictions: Predictions, correct: PerCell) -> PerCell:

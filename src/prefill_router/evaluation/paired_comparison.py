@@ -87,6 +87,7 @@ def paired(
     axis: Axis = "inverse",
     max_cost: float | None = None,
     chosen: Mapping[str, OperatingPoints | None] | None = None,
+    fees: Mapping[str, Mapping[str, float]] | None = None,
     progress: Progress | None = None,
 ) -> Paired:
     """The headline metrics of every system, on the same resamples of the same queries.
@@ -104,6 +105,7 @@ def paired(
         axis: How cost is normalised.
         max_cost: Largest cost of AIQ, US dollars per query; that of any system if not given.
         chosen: The settings that were chosen on train rows, by system.
+        fees: What the decision itself costs by query id, US dollars, by system.
         progress: Reports the progress of the bootstrap.
 
     Raises:
@@ -114,7 +116,7 @@ def paired(
     reference = _named(systems, reference, checks or {})
     scorers = {
         name: Scorer(trial, step, axis, max_cost, (chosen or {}).get(name))
-        for name, trial in _trials(systems, dataset, checks or {}).items()
+        for name, trial in _trials(systems, dataset, checks or {}, fees or {}).items()
     }
     queries = len(next(iter(scorers.values())).trial)
     scores = _scores(scorers, ones(queries))
@@ -223,6 +225,7 @@ def _trials(
     systems: Mapping[str, tuple[Predictions, Policy]],
     dataset: RoutingDataset,
     checks: Mapping[str, QualityCheck],
+    fees: Mapping[str, Mapping[str, float]],
 ) -> dict[str, Trial]:
     first = next(iter(systems.values()))[0]
     trials = {}
@@ -230,7 +233,9 @@ def _trials(
         aligned = predictions.select(first.query_ids, targets=first.targets)
         # The other direction: no system has more queries or targets than the first.
         first.select(predictions.query_ids, targets=predictions.targets)
-        trials[name] = Trial.join(aligned, dataset, policy=policy, check=checks.get(name))
+        trials[name] = Trial.join(
+            aligned, dataset, policy=policy, check=checks.get(name), fee=fees.get(name)
+        )
     shared = np.all([trial.compared for trial in trials.values()], axis=0)
     return {
         name: trial if (trial.compared == shared).all() else replace(trial, shared=shared)

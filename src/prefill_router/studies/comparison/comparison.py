@@ -5,7 +5,7 @@ queries.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, TypedDict, final
@@ -14,13 +14,16 @@ import numpy as np
 
 from prefill_router.activations import Activations
 from prefill_router.data import FRACTIONS, WITH_CALIBRATION, RoutingDataset, Split, split
+from prefill_router.encoders import DecisionOptions, EncoderName
 from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import HEADLINE, Estimates, Evaluation, evaluate, paired
+from prefill_router.files import default_cache
 from prefill_router.fitting import FitConfig, Recipe, read_recipes
 from prefill_router.policy import Lambda, Predictions
 from prefill_router.predictors import Examples
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.studies.end_to_end import Charge, tokens_read
 from prefill_router.studies.recipe_fits import RecipeFailure, RecipeFit, fit_all
 
 CONSTANT = "(constant)"
@@ -42,6 +45,8 @@ class ComparisonPlan:
         seed: Random seed of fits and resamples.
         calibrated: The split of routers with a calibration, with the same test part; `drawn` if not
             given.
+        prices: What the encoders of a router charge, by its name, US dollars per million tokens;
+            part of what the router pays. The others pay their targets alone.
     """
 
     recipes: Mapping[str, Recipe]
@@ -50,6 +55,7 @@ class ComparisonPlan:
     resamples: int = 1000
     seed: int = 0
     calibrated: Split | None = None
+    prices: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.calibrated is not None and self.calibrated["test"] != self.drawn["test"]:
@@ -68,6 +74,14 @@ class ComparisonPlan:
                 f"the reference {self.reference!r} is no router of the list; the list has "
                 f"{list(self.recipes)}"
             )
+        unknown = sorted(set(self.prices) - set(self.recipes))
+        if unknown:
+            raise ConfigError(
+                f"an encoder's price is given for {', '.join(unknown)}, which is no router of the "
+                f"list; the list has {', '.join(self.recipes)}"
+            )
+        for price in self.prices.values():
+            Charge(per_million_tokens=price)  # refuses what is no price
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON that identify this comparison."""
@@ -78,7 +92,29 @@ class ComparisonPlan:
             "resamples": self.resamples,
             "seed": self.seed,
             **({} if self.calibrated is None else {"calibrated": self.calibrated.to_dict()}),
+            **({"encoder_prices": dict(self.prices)} if self.prices else {}),
         }
+
+
+def _fees(
+    price: float,
+    one: RecipeFit,
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+    progress: Progress,
+) -> dict[str, float]:
+    """The cost of encoding by query id, US dollars."""
+    read = tokens_read(
+        one.router, dataset, stores=states, cache=default_cache(), progress=progress
+    ) + _decision_tokens(one.recipe)
+    dollars = Charge(per_million_tokens=price).dollars(read, None)
+    return dict(zip(dataset.query_ids, dollars.tolist(), strict=True))
+
+
+def _decision_tokens(recipe: Recipe) -> int:
+    """What decision models read of the options for each query, which no store counts."""
+    names = {EncoderName.parse(need.encoder) for need in recipe.needs}
+    return sum(DecisionOptions.read(n.prompt).tokens for n in names if n.scheme == "decision")
 
 
 def recipes_of(config: str) -> dict[str, Recipe]:
@@ -207,8 +243,21 @@ def _judged(
     train = dataset.select(plan.drawn["train"])
     chosen = {one.name: one.router.record.chosen for one in fitted}
     constant = _constant(train, systems[plan.reference][0])
+    fees = {
+        one.name: _fees(plan.prices[one.name], one, test, states, progress)
+        for one in fitted
+        if one.name in plan.prices
+    }
     together, over = (
-        paired(among, test, reference=against, chosen=chosen, progress=progress, **_drawing(plan))
+        paired(
+            among,
+            test,
+            reference=against,
+            chosen=chosen,
+            fees=fees,
+            progress=progress,
+            **_drawing(plan),
+        )
         for among, against in (
             (systems, plan.reference),
             ({**systems, CONSTANT: (constant, Lambda())}, CONSTANT),
@@ -224,6 +273,7 @@ def _judged(
                 policy=policy,
                 chosen=chosen[one.name],
                 train=train,
+                fee=fees.get(one.name),
                 **_drawing(plan),
             )
             against = together.difference.get(one.name, {})

@@ -81,6 +81,7 @@ def to_dict(result: ComparisonResult) -> dict[str, Any]:
     return {
         "reference": result.plan.reference,
         "seed": result.plan.seed,
+        "encoder_prices": dict(result.plan.prices),
         "routers": {one.name: _one(one) for one in result.routers},
         "failed": {one.name: one.why for one in result.failed},
     }
