@@ -2,8 +2,9 @@
 
 Gateways differ in `learning.share` alone: 0, 0.1, 1, and 0.1 again with a learner beside it, which
 asks and judges what this gateway keeps every second, and is stopped while others are asked. They
-run in processes of their own on one core, and are asked in turns, 100 times a second by 16 clients,
-for whole answers and streams. The ratios are of milliseconds of an answer, over those of the
+run in processes of their own on one core, with the learner, and are asked in turns, 100 times a
+second by 16 clients, for whole answers and streams. Clients and target, which are elsewhere in
+production, have the other core. The ratios are of milliseconds of an answer, over those of the
 gateway that keeps nothing.
 
     python -m benchmarks.learning [--seconds 4] [--rounds 12]
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from benchmarks._asking import Seen, ask_many, request
 from benchmarks._system import machine
-from benchmarks.gateway import RESULTS, TEXT, begin, figures, serve
+from benchmarks.gateway import RESULTS, TEXT, begin, figures, process, serve
 from prefill_router import files
 
 LEARNING = "0.1, asked of others"
@@ -81,13 +82,10 @@ def count(file: Path, table: str) -> int:
 def begin_learner(
     stack: ExitStack, receipts: Path, pool: Path, folder: Path
 ) -> "subprocess.Popen[str]":
-    """Start a learner on all cores; it has done its first round."""
+    """Start a learner on the gateways' core; it has done its first round."""
     line = (sys.executable, "-m", "benchmarks._learner", f"sqlite:///{receipts}", pool, folder)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    learner = stack.enter_context(
-        subprocess.Popen(list(map(str, line)), stdout=subprocess.PIPE, text=True, env=environment)
-    )
-    stack.callback(learner.kill)
+    learner = stack.enter_context(process(*line, core=0))
+    stack.callback(learner.kill)  # it may be stopped, and would not end
     if not (learner.stdout and learner.stdout.readline()):
         raise RuntimeError("the learner ended")
     return learner
