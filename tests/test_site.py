@@ -138,9 +138,8 @@ def test_the_picture_of_lam_is_a_decision_of_the_shipped_router() -> None:
     for old, new in zip(kept, rows, strict=True):
         for name in set(new) - {"target"}:
             assert (old[name] == "") == (new[name] is None), name
-            # Processors round differently; a score near 0 is a difference of larger numbers.
-            near = pytest.approx(new[name], rel=1e-3, abs=0 if "cost" in name else 1e-3)
-            assert new[name] is None or float(old[name]) == near, name
+            # Processors round bfloat16 differently, by up to 2 % of a probability.
+            assert new[name] is None or float(old[name]) == pytest.approx(new[name], rel=0.03)
 
 
 @pytest.fixture(scope="module")
