@@ -93,14 +93,8 @@ def compare(
     recipes = recipes_of(config)
     dataset = read_dataset(data)
     drawn = draw_for(recipes, dataset, seed=seed) if split_file is None else load_split(split_file)
-    plan = ComparisonPlan(
-        recipes,
-        reference or next(iter(recipes)),
-        drawn,
-        resamples,
-        seed,
-        prices=prices,
-    )
+    compared = reference or next(iter(recipes))
+    plan = ComparisonPlan(recipes, compared, drawn, resamples, seed, prices=prices)
     bar = BarProgress(console=err)
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
     stores = opt.open_stores(store)

@@ -96,27 +96,6 @@ class ComparisonPlan:
         }
 
 
-def _fees(
-    price: float,
-    one: RecipeFit,
-    dataset: RoutingDataset,
-    states: Sequence[Activations],
-    progress: Progress,
-) -> dict[str, float]:
-    """The cost of encoding by query id, US dollars."""
-    read = tokens_read(
-        one.router, dataset, stores=states, cache=default_cache(), progress=progress
-    ) + _decision_tokens(one.recipe)
-    dollars = Charge(per_million_tokens=price).dollars(read, None)
-    return dict(zip(dataset.query_ids, dollars.tolist(), strict=True))
-
-
-def _decision_tokens(recipe: Recipe) -> int:
-    """What decision models read of the options for each query, which no store counts."""
-    names = {EncoderName.parse(need.encoder) for need in recipe.needs}
-    return sum(DecisionOptions.read(n.prompt).tokens for n in names if n.scheme == "decision")
-
-
 def recipes_of(config: str) -> dict[str, Recipe]:
     """The routers of a YAML file, or of the packaged list `all`.
 
@@ -283,6 +262,27 @@ def _judged(
             )
             advance(note=one.name)
     return tuple(judged)
+
+
+def _fees(
+    price: float,
+    one: RecipeFit,
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+    progress: Progress,
+) -> dict[str, float]:
+    """The cost of encoding by query id, US dollars."""
+    read = tokens_read(
+        one.router, dataset, stores=states, cache=default_cache(), progress=progress
+    ) + _decision_tokens(one.recipe)
+    dollars = Charge(per_million_tokens=price).dollars(read, None)
+    return dict(zip(dataset.query_ids, dollars.tolist(), strict=True))
+
+
+def _decision_tokens(recipe: Recipe) -> int:
+    """What decision models read of the options for each query, which no store counts."""
+    names = {EncoderName.parse(need.encoder) for need in recipe.needs}
+    return sum(DecisionOptions.read(n.prompt).tokens for n in names if n.scheme == "decision")
 
 
 class _Drawing(TypedDict):
