@@ -115,12 +115,14 @@ def test_concurrency_as_the_server_sees_it(tmp_path: Path) -> None:
 
 
 def test_a_real_rate_limit_is_met_by_a_limit_of_ours(tmp_path: Path) -> None:
-    faults = Faults(rules=[Rule(kind="rate", per_second=20.0, burst=120)])
+    # 120 at once and 20 a second are ours; 10 more are the half second by which the first call,
+    # which opens the connection, may arrive late beside the others
+    faults = Faults(rules=[Rule(kind="rate", per_second=20.0, burst=130)])
     with serve(models(["small"]), faults=faults) as server:
         pool = pool_of(server, ["small"], concurrency=16, requests_per_minute=1200.0)
-        ask(tmp_path / "run", pool, tasks(150))
+        ask(tmp_path / "run", pool, tasks(160))
         assert not server.stats().faults
-        assert len(server.log) == 150
+        assert len(server.log) == 160
 
 
 def test_a_real_rate_limit_without_one_of_ours_loses_nothing(tmp_path: Path) -> None:
