@@ -1,8 +1,11 @@
 """Where receipts are kept: which URLs are refused, and the file of SQLite."""
 
+import shutil
 import subprocess
 import sys
-from contextlib import closing
+import threading
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ from prefill_router.errors import ConfigError, StoreError
 from prefill_router.gateway.receipts import open_store, read_receipts
 from prefill_router.gateway.receipts.rows import to_row
 from tests.gateway.receipts.receipts_made import made_receipt, name_of
+
+LOCKS = "prefill_router.gateway.receipts.sqlite_locks"
 
 
 @pytest.mark.parametrize(
@@ -70,3 +75,42 @@ def test_a_second_connection_of_the_process_keeps_the_first_ones_locks(tmp_path:
         assert elsewhere() == 1
         store.insert([to_row(made_receipt(2))], [])
         assert elsewhere() == 2
+
+
+def test_the_log_is_moved_into_the_file_beside_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{LOCKS}._ROWS", 8)
+    path, alone = tmp_path / "a.sqlite", tmp_path / "alone.sqlite"
+    with closing(open_store(str(path))) as store:
+        for number in range(40):
+            store.insert([to_row(made_receipt(number))], [])
+        until = time.monotonic() + 60
+        while True:
+            shutil.copy(path, alone)  # without the log
+            with suppress(StoreError):
+                if sum(1 for _ in read_receipts(str(alone))) >= 32:
+                    break
+            assert time.monotonic() < until
+        assert "checkpoints" in {thread.name for thread in threading.enumerate()}
+    assert "checkpoints" not in {thread.name for thread in threading.enumerate()}
+    assert sum(1 for _ in read_receipts(str(path))) == 40
+
+
+def test_the_log_begins_anew_while_rows_are_written_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{LOCKS}._ROWS", 8)
+    monkeypatch.setattr(f"{LOCKS}._MOST_PAGES", 64)
+
+    def begun() -> int:  # times, https://sqlite.org/fileformat.html#the_write_ahead_log
+        return int.from_bytes((tmp_path / "a.sqlite-wal").read_bytes()[12:16])
+
+    with closing(open_store(f"{tmp_path}/a.sqlite")) as store:
+        store.insert([to_row(made_receipt(0))], [])
+        first, number = begun(), 0
+        while begun() < first + 3:
+            number += 1
+            assert number < 20_000
+            store.insert([to_row(made_receipt(number))], [])
+    assert sum(1 for _ in read_receipts(f"{tmp_path}/a.sqlite")) == number + 1

@@ -23,7 +23,7 @@ from prefill_router.gateway.receipts import (
     read_receipts,
     writer as writer_module,
 )
-from prefill_router.gateway.receipts.rows import COLUMNS, Row
+from prefill_router.gateway.receipts.rows import COLUMNS, Row, to_row
 from prefill_router.gateway.receipts.store import Statement
 from prefill_router.gateway.settings import ReceiptSettings
 from tests.gateway.receipts.receipts_made import made_receipt, name_of, write
@@ -289,15 +289,32 @@ def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
         with closing(sqlite3.connect(tmp_path / "receipts.sqlite", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             tasks = [asyncio.create_task(writer.keep(made_receipt(n))) for n in (1, 2)]
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.05)
+            assert not any(task.done() for task in tasks)
             other.execute("ROLLBACK")
             assert await asyncio.gather(*tasks) == [True, True]
+            assert writer.stats().failures == 0
         assert await writer.keep(Feedback(id=name_of(1), score=0.5, at=1))
         await writer.close()
 
     asyncio.run(work())
     assert [r.choice.id for r in read_receipts(url)] == names(0, 1, 2)
     assert latest_feedback(url)[name_of(1)][0].score == 0.5
+
+
+def test_a_file_that_stays_locked_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prefill_router.gateway.receipts.sqlite_locks.BUSY_SECONDS", 0.05)
+    store = open_store(f"sqlite:///{tmp_path}/receipts.sqlite")
+    with closing(sqlite3.connect(tmp_path / "receipts.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DownError, match="database is locked") as caught:
+            store.insert([to_row(made_receipt(0))], [])
+        assert caught.value.kind == "SQLITE_BUSY"
+        other.execute("ROLLBACK")
+        store.insert([to_row(made_receipt(0))], [])
+    store.close()
 
 
 def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:

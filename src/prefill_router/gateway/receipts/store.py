@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar, final
 
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.gateway.receipts.rows import COLUMNS, FEEDBACK_COLUMNS, Kind, ReceiptColumn, Row
+from prefill_router.gateway.receipts.sqlite_locks import BUSY_SECONDS, Checkpoints, run_when_free
 
 VERSION = 1
 """The version of the tables; other versions are refused."""
@@ -220,7 +221,8 @@ def _insert(table: str, rows: int) -> str:
     )
 
 
-_BUSY_SECONDS = 5.0
+_NO_WAIT = "PRAGMA busy_timeout = 0"
+"""`run_when_free` waits."""
 
 
 @final
@@ -241,7 +243,7 @@ class SqliteStore(Store):
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self._path, self._create = path.absolute(), create
         self.place = str(self._path)
-        self._connection = self._open()
+        self._connection, self._checkpoints = self._open(), Checkpoints(self._path)
         self._file = _identity(self._path)
 
     def change(self, statements: Sequence[Statement]) -> list[int]:
@@ -250,12 +252,14 @@ class SqliteStore(Store):
         If the file was moved away, a new one is made, since nobody would find the new rows.
         """
         if _identity(self._path) != self._file:
-            with suppress(sqlite3.Error):  # moves the rest of the log into the old file
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self._connection.close()
-            self._connection = self._open()
+            with suppress(StoreError, sqlite3.Error):
+                self.erase()  # moves the rest of the log into the old file
+            self.close()
+            self._connection, self._checkpoints = self._open(), Checkpoints(self._path)
             self._file = _identity(self._path)
-        return super().change(statements)
+        changed = super().change(statements)
+        self._checkpoints.committed(sum(changed))
+        return changed
 
     def json_key(self, name: str) -> str:
         """A key as a path, escaped as in the columns."""
@@ -263,19 +267,22 @@ class SqliteStore(Store):
 
     def erase(self) -> bool:
         """Empty the journal; see `Store.erase`. It can't be done while another process reads."""
+        self.select(f"PRAGMA busy_timeout = {round(1000 * BUSY_SECONDS)}")
         ((busy, _, _),) = self.select("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.select(_NO_WAIT)
         return not busy
 
     def close(self) -> None:
         """Close the file."""
+        self._checkpoints.close()
         self._connection.close()
 
     def _run(self, statements: Sequence[Statement], read: Callable[[Any], T]) -> list[T]:
         run = self._connection.execute
         try:
             if len(statements) == 1:
-                return [read(run(*statements[0]))]
-            run("BEGIN IMMEDIATE")
+                return [read(run_when_free(self._connection, *statements[0]))]
+            run_when_free(self._connection, "BEGIN IMMEDIATE")
             found = [read(run(*one)) for one in statements]
             run("COMMIT")
         except (sqlite3.Error, OverflowError) as error:
@@ -292,7 +299,7 @@ class SqliteStore(Store):
         with ExitStack() as undo:
             try:
                 connection = sqlite3.connect(
-                    self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                    self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
                 )
                 undo.callback(connection.close)
                 self._set_up(connection)
@@ -319,6 +326,7 @@ class SqliteStore(Store):
         if self._create:
             run("PRAGMA journal_mode = WAL")
             run("PRAGMA synchronous = NORMAL")
+            run("PRAGMA wal_autocheckpoint = 0")  # `Checkpoints` does it
             run("PRAGMA secure_delete = ON")  # overwrites deleted prompts
             run("BEGIN IMMEDIATE")
         else:
@@ -326,6 +334,7 @@ class SqliteStore(Store):
         self._prepare(run, create=self._create)
         if self._create:
             run("COMMIT")
+        run(_NO_WAIT)
 
     def _failure(self, error: sqlite3.Error | OverflowError) -> StoreError:
         never = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
