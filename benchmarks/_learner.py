@@ -1,4 +1,7 @@
-"""A learner that asks and judges, a second after each round, in a process at low priority.
+"""A learner that asks and judges, a second after each round, as `learn --follow` in its idle class.
+
+The targets that it asks are its own, and not those that clients wait for: in production these have
+machines of their own, here they share one core.
 
 python -m benchmarks._learner RECEIPTS POOL FOLDER
 """
@@ -7,13 +10,14 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from prefill_router.learning import LearnerSettings, PurseLimits, learn
 from prefill_router.minipool.server import ScriptedModel, serve
 from prefill_router.targets import Pool, Target, read_pool
 
-_NICE, _PAUSE, _DOLLARS = 10, 1.0, 1e6
+_PAUSE, _DOLLARS = 1.0, 1e6
 _NEVER = 10**9
 """So many labels are never there: nothing is fitted."""
 
@@ -26,12 +30,14 @@ def verdict(prompt: str) -> str:
 def main() -> None:
     """Do rounds until the process is ended; a line of output tells that the first has ended."""
     receipts, pool, folder = sys.argv[1:4]
-    os.nice(_NICE)
-    with serve([ScriptedModel("judge", verdict)]) as server:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    known = read_pool(Path(pool))
+    answering = [ScriptedModel(target.name, lambda _: "another answer") for target in known]
+    with serve([ScriptedModel("judge", verdict), *answering]) as server:
         judge = Target(name="judge", input_price=0.1, output_price=0.2, base_url=server.base_url)
         settings = LearnerSettings(
             receipts=receipts,
-            pool=read_pool(Path(pool)),
+            pool=Pool(tuple(replace(target, base_url=server.base_url) for target in known)),
             judges=Pool((judge,)),
             versions=folder,
             limits=PurseLimits(in_all=_DOLLARS),

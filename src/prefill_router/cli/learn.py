@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -135,7 +136,7 @@ def learn(
             anchors_every=anchors_every,
             sources=opt.sources(encoder_folder),
         )
-        _lower_priority()
+        _lower_priority(idle=follow)
         share = _EACH_ROUND if follow else 1.0
         while True:
             found = learn_round(settings, share=share, progress=BarProgress(console=err))
@@ -162,13 +163,20 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     (found if callable(found) else signal.default_int_handler)(signal.SIGINT, frame)
 
 
-def _lower_priority() -> None:
-    """Yield the processor to others, with all threads, some of which libraries have started."""
+def _lower_priority(*, idle: bool) -> None:
+    """Yield the processor to others, with all threads, some of which libraries have started.
+
+    Linux can run threads in moments in which nothing else would run (its idle class); a learner
+    that goes on beside a gateway does, and who waits for a single round is not left without.
+    """
     threads = Path("/proc/self/task").glob("*")  # on Linux, where a priority is that of one thread
     for thread in [int(path.name) for path in threads] or [0]:
         with suppress(ProcessLookupError):  # it has ended
-            now = os.getpriority(os.PRIO_PROCESS, thread)
-            os.setpriority(os.PRIO_PROCESS, thread, now + _NICE)
+            if idle and sys.platform == "linux":
+                os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+            else:
+                now = os.getpriority(os.PRIO_PROCESS, thread)
+                os.setpriority(os.PRIO_PROCESS, thread, now + _NICE)
 
 
 def _show(found: "LearningRound", *, as_json: bool) -> None:
