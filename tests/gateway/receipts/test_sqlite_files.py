@@ -1,6 +1,7 @@
 """Where receipts are kept: which URLs are refused, and the file of SQLite."""
 
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -11,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from prefill_router.errors import ConfigError, StoreError
-from prefill_router.gateway.receipts import open_store, read_receipts
+from prefill_router.gateway.receipts import open_store, read_receipts, sqlite_locks
 from prefill_router.gateway.receipts.rows import to_row
 from tests.gateway.receipts.receipts_made import made_receipt, name_of
-
-LOCKS = "prefill_router.gateway.receipts.sqlite_locks"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_a_second_connection_of_the_process_keeps_the_first_ones_locks(tmp_path:
 def test_the_log_is_moved_into_the_file_beside_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{LOCKS}._ROWS", 8)
+    monkeypatch.setattr(sqlite_locks, "_ROWS", 8)
     path, alone = tmp_path / "a.sqlite", tmp_path / "alone.sqlite"
     with closing(open_store(str(path))) as store:
         for number in range(40):
@@ -97,11 +96,24 @@ def test_the_log_is_moved_into_the_file_beside_commits(
     assert sum(1 for _ in read_receipts(str(path))) == 40
 
 
-def test_the_log_begins_anew_while_rows_are_written_all_the_time(
+def test_a_log_that_is_long_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, told = tmp_path / "a.sqlite", list[str]()
+    with closing(open_store(str(path))) as store, closing(sqlite3.connect(path)) as beside:
+        beside.set_trace_callback(told.append)
+        for most in (10_000, 4):
+            monkeypatch.setattr(sqlite_locks, "_MOST_PAGES", most)
+            store.insert([to_row(made_receipt(n)) for n in range(20)], [])
+            store.change([("DELETE FROM receipts", ())])
+            sqlite_locks._checkpoint(beside)
+    passive, restart = (f"PRAGMA wal_checkpoint({mode})" for mode in ("PASSIVE", "RESTART"))
+    assert told == [passive, passive, restart]
+
+
+def test_the_log_stays_short_while_rows_are_written_all_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{LOCKS}._ROWS", 8)
-    monkeypatch.setattr(f"{LOCKS}._MOST_PAGES", 64)
+    monkeypatch.setattr(sqlite_locks, "_ROWS", 8)
+    monkeypatch.setattr(sqlite_locks, "_MOST_PAGES", 64)
 
     def begun() -> int:  # times, https://sqlite.org/fileformat.html#the_write_ahead_log
         return int.from_bytes((tmp_path / "a.sqlite-wal").read_bytes()[12:16])
