@@ -149,7 +149,7 @@ def test_nothing_of_a_text_is_left_in_the_bytes(tmp_path: Path, texts_only: bool
 def test_a_journal_that_is_being_read_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prefill_router.gateway.receipts.store._BUSY_SECONDS", 0.0)
+    monkeypatch.setattr("prefill_router.gateway.receipts.store.BUSY_SECONDS", 0.0)
     url = f"sqlite:///{tmp_path}/r.sqlite"
     fill(url, range(2))
     with closing(sqlite3.connect(tmp_path / "r.sqlite", isolation_level=None)) as reader:
