@@ -96,6 +96,18 @@ def test_the_log_is_moved_into_the_file_beside_commits(
     assert sum(1 for _ in read_receipts(str(path))) == 40
 
 
+def test_checkpoints_that_failed_begin_again(tmp_path: Path) -> None:
+    with closing(sqlite_locks.Checkpoints(tmp_path / "a.sqlite")) as checkpoints:
+        checkpoints.committed(256)  # there is no file
+        while "checkpoints" in {thread.name for thread in threading.enumerate()}:
+            time.sleep(0.001)
+        assert not (tmp_path / "a.sqlite").exists()
+        with closing(open_store(f"{tmp_path}/a.sqlite")):
+            checkpoints.committed(256)
+            assert "checkpoints" in {thread.name for thread in threading.enumerate()}
+            checkpoints.close()
+
+
 def test_a_log_that_is_long_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, told = tmp_path / "a.sqlite", list[str]()
     with closing(open_store(str(path))) as store, closing(sqlite3.connect(path)) as beside:

@@ -48,7 +48,7 @@ def run_when_free(
 class Checkpoints:
     """The checkpoints of one connection's commits.
 
-    The thread begins when it is first needed.
+    The thread begins when it is first needed, and again if it couldn't go on.
 
     Args:
         path: The file, absolute.
@@ -66,7 +66,7 @@ class Checkpoints:
             return
         self._rows = 0
         self._due.set()
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._thread = Thread(target=self._run, name="checkpoints", daemon=True)
             self._thread.start()
 
@@ -79,7 +79,7 @@ class Checkpoints:
 
     def _run(self) -> None:
         with (
-            suppress(sqlite3.Error),  # the log grows then, until a commit says why
+            suppress(sqlite3.Error),  # the log grows until the thread begins again
             closing(
                 sqlite3.connect(self._url, timeout=_CHECKPOINT_SECONDS, uri=True)
             ) as connection,
