@@ -2,10 +2,10 @@
 
 Gateways differ in `learning.share` alone: 0, 0 again (what chance does), 0.1, 1, and 0.1 with a
 learner beside it, which asks and judges what this gateway keeps every second, and is stopped while
-others are asked. They run in processes of their own on one core, with the learner and the targets
-that it asks, and are asked in turns, 100 times a second by 16 clients, for whole answers and
-streams. Clients and their target, which are elsewhere in production, have the other core. The
-ratios are of milliseconds of an answer, over those of the gateway that keeps nothing.
+others are asked. They run in processes of their own on one core, with the learner, and are asked in
+turns, 100 times a second by 16 clients, for whole answers and streams. Clients, their target, and
+the targets that the learner asks, all of which are elsewhere in production, have the other core.
+The ratios are of milliseconds of an answer, over those of the gateway that keeps nothing.
 
     python -m benchmarks.learning [--seconds 4] [--rounds 12]
 """
@@ -82,8 +82,11 @@ def count(file: Path, table: str) -> int:
 def begin_learner(
     stack: ExitStack, receipts: Path, pool: Path, folder: Path
 ) -> "subprocess.Popen[str]":
-    """Start a learner on the gateways' core; it has done its first round."""
-    line = (sys.executable, "-m", "benchmarks._learner", f"sqlite:///{receipts}", pool, folder)
+    """Start a learner on the gateways' core, what it asks elsewhere; it has done a round."""
+    side = (sys.executable, "-m", "benchmarks._side_targets", pool)
+    targets = stack.enter_context(process(*side, core=1))
+    url = targets.stdout.readline().strip() if targets.stdout else ""
+    line = (sys.executable, "-m", "benchmarks._learner", f"sqlite:///{receipts}", pool, folder, url)
     learner = stack.enter_context(process(*line, core=0))
     stack.callback(learner.kill)  # it may be stopped, and would not end
     if not (learner.stdout and learner.stdout.readline()):

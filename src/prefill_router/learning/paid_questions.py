@@ -147,7 +147,7 @@ class _Asking:
             else:
                 end = await self._wait(call.outcome, retries)
         self._ends[end] += 1
-        self._advance(note=f"${self._purse.spent(today=True):.4f} spent today")
+        self._advance(note=f"${self._ledger.charged:.4f} spent")
 
     async def _wait(self, error: UpstreamError, retries: Retries) -> str:
         """Wait before the next call; returns why there is none, or nothing."""

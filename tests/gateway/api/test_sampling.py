@@ -57,9 +57,11 @@ def ask(
 
 
 def kept(gateway: Served, reply: Reply) -> SampledRequest | None:
-    """What was kept of a request; it is written before anything that ended later."""
-    later = Feedback(id="later", score=1, at=time.time())
-    assert gateway.wait_for(gateway.gateway.writer.keep(later))
+    """What was kept of a request; it is written after its receipt."""
+    writer, later = gateway.gateway.writer, Feedback(id="later", score=1, at=time.time())
+    assert gateway.wait_for(writer.keep(later))
+    while writer.stats().samples_waiting:
+        time.sleep(1e-3)
     found = read_learning(gateway.gateway.receipts_url, SampledRequest)
     return next((one for one in found if one.id == reply.own("decision-id")), None)
 

@@ -229,12 +229,35 @@ def test_a_receipt_does_not_wait_for_its_sample_which_is_not_kept_without_it(url
             if number:
                 purge(url, key="team")
             answer.may.set()
+            while writer.stats().samples_waiting:
+                await asyncio.sleep(1e-3)
         await writer.close()
         return writer.stats()
 
     stats = asyncio.run(work())
     assert left(url) == [[]] * 6
     assert (stats.samples, stats.samples_left_out) == (1, 1)
+
+
+def test_samples_wait_for_a_pause_between_receipts_but_not_more_than_a_few(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prefill_router.gateway.receipts.writer._SAMPLE_PAUSE", 60)
+    monkeypatch.setattr("prefill_router.gateway.receipts.writer._MOST_SAMPLES", 3)
+
+    async def work() -> None:
+        writer = ReceiptWriter(open_store(url), wait_seconds=60)
+        for number in range(5):
+            assert await writer.keep(made_receipt(number), draft(number))
+            if number == 1:
+                assert (writer.stats().samples, writer.stats().samples_waiting) == (0, 2)
+        while writer.stats().samples < 3:
+            await asyncio.sleep(1e-3)
+        assert left(url)[2] == names(0, 1, 2)
+        await writer.close()
+
+    asyncio.run(work())
+    assert left(url)[2] == names(*range(5))
 
 
 def test_a_sample_that_cannot_be_kept_costs_no_receipt(url: str) -> None:

@@ -24,6 +24,9 @@ from prefill_router.gateway.records import Receipt
 _log = logging.getLogger(__name__)
 _TOGETHER = 512
 """The most rows that are written in one transaction."""
+_SAMPLE_PAUSE, _MOST_SAMPLES = 2e-3, 64
+"""Samples are written once no receipt has come for so many seconds, or so many samples wait: what
+writes them would hold up an answer whose receipt was just written."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 """Seconds between attempts while the database is down; doubled each time."""
 
@@ -49,6 +52,7 @@ class WriterStats:
         samples: Sampled requests that were written.
         samples_left_out: Sampled requests that weren't: the answer failed, was broken off, was too
             long or more than text, or the database rejected them.
+        samples_waiting: Sampled requests that aren't written yet, but their receipts are.
     """
 
     kept: int
@@ -59,6 +63,7 @@ class WriterStats:
     last_error_kind: str
     samples: int
     samples_left_out: int
+    samples_waiting: int
 
 
 class _QueuedRow(NamedTuple):
@@ -103,12 +108,13 @@ class ReceiptWriter:
         self._retention = Retention(store, keep_days, learning_days)
         self._awaited: set[asyncio.Future[bool]] = set()
         self._queue: SimpleQueue[_QueuedRow | None] = SimpleQueue()
+        self._unsampled: list[_QueuedRow] = []  # their receipts are written, their samples aren't
         self._stop = Event()
         # Each of these counts is changed by only one thread.
         self._put = self._refused = self._left = 0
         self._kept = self._dropped = self._failures = 0
         self._prompts_put = self._prompts_gone = 0
-        self._samples = self._samples_out = 0
+        self._samples_due = self._samples = self._samples_out = 0
         self._closing = self._down = self._away = self._has_tables = False
         self._last_error_kind = ""
         self._thread = Thread(target=self._run, name="receipts", daemon=True)
@@ -119,7 +125,7 @@ class ReceiptWriter:
 
         Args:
             kept: The receipt or score.
-            sample: The receipt's request, if it was sampled; it is written next, without waiting.
+            sample: The receipt's request, if it was sampled; it is written soon, without waiting.
 
         Returns:
             Whether it is known to be in the database. After `wait_seconds`, or while the database
@@ -166,6 +172,7 @@ class ReceiptWriter:
             last_error_kind=self._last_error_kind,
             samples=self._samples,
             samples_left_out=self._samples_out,
+            samples_waiting=self._samples_due - self._samples - self._samples_out,
         )
 
     async def close(self, seconds: float = 10.0) -> int:
@@ -189,6 +196,8 @@ class ReceiptWriter:
             batch, ended = self._gathered()
             if batch:
                 self._write(batch)
+            if ended or not batch or len(self._unsampled) >= _MOST_SAMPLES:
+                self._keep_samples()
             if not ended:
                 try:
                     self._retention.work()
@@ -199,11 +208,14 @@ class ReceiptWriter:
     def _gathered(self) -> tuple[list[_QueuedRow], bool]:
         """Wait for queued rows and return them, and whether the queue is closed.
 
-        Returns no rows when it is time to look for old receipts.
+        Returns no rows when it is time for samples, or to look for old receipts.
         """
         batch: list[_QueuedRow] = []
+        pause = self._retention.wait()
+        if self._unsampled:
+            pause = _SAMPLE_PAUSE if pause is None else min(pause, _SAMPLE_PAUSE)
         try:
-            item = self._queue.get(timeout=self._retention.wait())
+            item = self._queue.get(timeout=pause)
             while item is not None:
                 batch.append(item)
                 if len(batch) == _TOGETHER:
@@ -235,9 +247,11 @@ class ReceiptWriter:
                 self._report(away=False, batch=batch)
                 self._kept += sum(written)
                 self._dropped += len(batch) - sum(written)
-                self._prompts_gone += sum(item.prompt for item in batch)
+                sampled = [item for item in batch if item.sample is not None]
+                self._samples_due += len(sampled)
+                self._unsampled += sampled
+                self._prompts_gone += sum(item.prompt for item in batch if item.sample is None)
                 _wake(batch, written)
-                self._keep_samples([i.sample for i in batch if i.sample is not None])
                 return
 
     def _report(self, *, away: bool, batch: Sequence[_QueuedRow]) -> None:
@@ -266,12 +280,14 @@ class ReceiptWriter:
             return [len(rows) > 1 and self._insert([one])[0] for one in rows]
         return [item.row is not None for item in rows]
 
-    def _keep_samples(self, drafts: Sequence[SampleDraft]) -> None:
-        """Write sampled requests whose receipts were written, as far as they can be."""
-        made = [_sampled(draft, self.redaction) for draft in drafts]
+    def _keep_samples(self) -> None:
+        """Write the sampled requests whose receipts were written, as far as they can be."""
+        rows, self._unsampled = self._unsampled, []
+        made = [_sampled(row.sample, self.redaction) for row in rows if row.sample is not None]
         found = self._insert_samples([one for one in made if one is not None])
         self._samples += found
-        self._samples_out += len(drafts) - found
+        self._samples_out += len(rows) - found
+        self._prompts_gone += sum(row.prompt for row in rows)
 
     def _insert_samples(self, statements: Sequence[Statement], *, again: bool = True) -> int:
         """Write samples, making their tables if need be; returns how many were written."""
