@@ -5,8 +5,8 @@ python -m benchmarks._side_targets POOL
 
 import json
 import os
+import signal
 import sys
-import time
 from pathlib import Path
 
 from prefill_router.minipool.server import ScriptedModel, serve
@@ -25,8 +25,7 @@ def main() -> None:
     answering = [ScriptedModel(target.name, lambda _: "another answer") for target in targets]
     with serve([ScriptedModel("judge", verdict), *answering]) as server:
         print(server.base_url, flush=True)
-        while True:
-            time.sleep(3600)
+        signal.pause()
 
 
 if __name__ == "__main__":
