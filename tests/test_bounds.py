@@ -12,7 +12,7 @@ import pytest
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.harness.grading.judge import read_verdict
 from prefill_router.harness.grading.text import extract_number
-from prefill_router.importers import Columns, Scale, builder, import_dataset, values, wide_tables
+from prefill_router.importers import Columns, Scale, builder, import_dataset, own_tables, values
 from prefill_router.importers.builder import MOST_TARGETS
 from prefill_router.importers.tables import MAX_COLUMNS, columns_of
 from prefill_router.importers.values import cell_amount
@@ -159,7 +159,7 @@ def test_columns_that_only_some_records_have_are_looked_at_there(tmp_path: Path)
     original = values.label
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(values, "label", label)
-        assert wide_tables._guessed(tmp_path / "a.jsonl", Columns()) == tuple(names)
+        assert own_tables._guessed(tmp_path / "a.jsonl", Columns()) == tuple(names)
     assert looked == len(names)
 
 

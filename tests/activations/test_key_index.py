@@ -3,7 +3,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from prefill_router.activations import KeyIndex, key_digests, key_index
+from prefill_router.activations import KeyIndex, key_digests, shard
 
 KEYS = [hashlib.sha256(str(i).encode()).hexdigest() for i in range(300)]
 OTHERS = ["", "a", "b" * 64, "a" * 64, KEYS[0].upper(), " " + KEYS[1][1:], "\ud800", "é" * 64]
@@ -11,7 +11,7 @@ OTHERS = ["", "a", "b" * 64, "a" * 64, KEYS[0].upper(), " " + KEYS[1][1:], "\ud8
 
 @pytest.mark.parametrize("at_once", [1 << 20, 7])
 def test_it_finds_what_a_dictionary_finds(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_index, "_AT_ONCE", at_once)
+    monkeypatch.setattr(shard, "_AT_ONCE", at_once)
     random = np.random.default_rng(0)
     held = [KEYS[i] for i in random.integers(0, 200, 250)] + OTHERS
     place = {key: i for i, key in enumerate(held)}

@@ -12,9 +12,9 @@ from prefill_router.predictors.base import (
     Features,
     Predictor,
     PredictorConfig,
+    PredictorEntry,
     PredictorFit,
 )
-from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
 from prefill_router.serialization import Saved
 

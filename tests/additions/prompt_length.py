@@ -8,8 +8,7 @@ import numpy as np
 
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
-from prefill_router.features.base import Columns, Family, FamilyConfig, PromptStates
-from prefill_router.features.registry import FamilyEntry
+from prefill_router.features.base import Columns, Family, FamilyConfig, FamilyEntry, PromptStates
 from prefill_router.progress import Progress
 
 

@@ -1,7 +1,6 @@
 """A grader by vowels: an answer is right where it has as many as the task's."""
 
-from prefill_router.harness.grading.base import Grade, Grader, GraderTraits, graded, unfit
-from prefill_router.harness.grading.settings import Settings
+from prefill_router.harness.grading.base import Grade, Grader, GraderTraits, Settings, graded, unfit
 from prefill_router.harness.records import Task
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from prefill_router.cli.application import print_json
-from prefill_router.cli.engine_options import with_engine
+from prefill_router.cli.options import with_engine
 from prefill_router.engines import RayEngine
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prefill_router.cli.engine_options import worker_range
+from prefill_router.cli.options import worker_range
 from prefill_router.engines import LocalEngine, RayEngine
 from prefill_router.errors import ConfigError, MissingExtraError, PromptError
 from prefill_router.progress import Progress

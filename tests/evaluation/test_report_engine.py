@@ -12,8 +12,7 @@ from rich.console import Console
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Evaluation, evaluate
 from prefill_router.reporting import write_report
-from prefill_router.reporting.evaluation_tables import REPORT_TABLES, report_table
-from prefill_router.reporting.pages import page
+from prefill_router.reporting.evaluation_report import REPORT_TABLES, report_table
 from prefill_router.reporting.report import (
     Cell,
     Code,
@@ -25,7 +24,13 @@ from prefill_router.reporting.report import (
     Section,
     Table,
 )
-from prefill_router.reporting.report_files import ReportKind, check_place, mark, write_report_files
+from prefill_router.reporting.report_files import (
+    ReportKind,
+    check_place,
+    mark,
+    page,
+    write_report_files,
+)
 from tests.evaluation.trials import random_system
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from prefill_router.activations import Activations, MemoryActivations
 from prefill_router.data import prompt_key
 from prefill_router.errors import CorruptError, ProvenanceError, StoreError
 from prefill_router.features import Family, PromptStates
-from prefill_router.features.registry import load_family
+from prefill_router.features.base import load_family
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import states_of
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 from prefill_router.data import Message, Query, RoutingDataset, read_dataset
 from prefill_router.errors import CorruptError, FitError
 from prefill_router.features import PromptStates
+from prefill_router.features.base import FAMILIES, load_family
 from prefill_router.features.complexity import COLUMNS, Complexity, ComplexityConfig, measure
-from prefill_router.features.registry import FAMILIES, load_family
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import permuted
 from tests.features.family_contract import check_family

@@ -31,7 +31,7 @@ from prefill_router.learning import (
 )
 from prefill_router.learning.judging import Form, family
 from prefill_router.learning.label_errors import UNKNOWN
-from prefill_router.learning.question_choice import chance
+from prefill_router.learning.side_plan import chance
 from prefill_router.progress import SilentProgress
 from prefill_router.targets import Target
 from tests.fakes.answering_server import answering

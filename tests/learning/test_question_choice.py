@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from prefill_router.learning import expected_gain, propensities
-from prefill_router.learning.question_choice import FLOOR, chance
+from prefill_router.learning.side_plan import FLOOR, chance
 
 
 def test_an_uncertain_choice_teaches_more_than_a_clear_one() -> None:

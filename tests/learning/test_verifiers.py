@@ -11,8 +11,13 @@ import pytest
 
 from prefill_router.gateway.receipts import RepeatedRequest, SampledRequest
 from prefill_router.learning import Verifiers
-from prefill_router.learning.request_tests import RequestTest, request_tests
-from prefill_router.learning.verifiers import MOST_CHECKS, Verification, follows
+from prefill_router.learning.verifiers import (
+    MOST_CHECKS,
+    RequestTest,
+    Verification,
+    follows,
+    request_tests,
+)
 from prefill_router.sandbox import Limits
 from prefill_router.targets import Target
 

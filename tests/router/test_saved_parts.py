@@ -13,10 +13,10 @@ import pytest
 from prefill_router.calibration import KINDS as CALIBRATORS, Shrinkage, load_calibrator
 from prefill_router.cost import OutputHead
 from prefill_router.errors import CorruptError
-from prefill_router.features.registry import FAMILIES, load_family
+from prefill_router.features.base import FAMILIES, load_family
 from prefill_router.policy import KINDS as POLICIES, from_dict
 from prefill_router.predictors import load_predictor
-from prefill_router.predictors.registry import PREDICTORS
+from prefill_router.predictors.base import PREDICTORS
 from prefill_router.router.reference import TrainReference
 
 SAVED: dict[str, dict[str, Any]] = json.loads(

@@ -16,14 +16,14 @@ from pydantic import Field, PositiveInt
 from prefill_router.activations import MemoryActivations
 from prefill_router.calibration import Calibrator, CalibratorFit, load_calibrator, registry as cals
 from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.features import Family, PromptStates, registry as families
+from prefill_router.features import Family, PromptStates, base as families
 from prefill_router.features.base import FamilyConfig
-from prefill_router.policy import Lambda, Policy, from_dict, registry as policies
+from prefill_router.policy import Lambda, Policy, base as policies, from_dict
 from prefill_router.predictors import (
     Predictor,
     PredictorConfig,
+    base as predictors,
     load_predictor,
-    registry as predictors,
 )
 from prefill_router.serialization import Kinds, Names, Part, Saved
 

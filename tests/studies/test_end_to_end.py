@@ -11,7 +11,7 @@ from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.policy import Cascade
-from prefill_router.reporting.pages import render
+from prefill_router.reporting.report_files import render
 from prefill_router.studies.end_to_end import (
     Charge,
     Contender,

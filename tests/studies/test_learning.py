@@ -14,7 +14,7 @@ from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import evaluate
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
-from prefill_router.reporting.pages import render
+from prefill_router.reporting.report_files import render
 from prefill_router.studies.learning import (
     FULL,
     LearningPlan,

@@ -13,7 +13,7 @@ from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate
 from prefill_router.fitting import fit_router
 from prefill_router.policy import Cascade
-from prefill_router.reporting.pages import render
+from prefill_router.reporting.report_files import render
 from prefill_router.router import Router
 from prefill_router.studies.doctor.checkup import flip_finding
 from prefill_router.studies.robustness import (

@@ -12,8 +12,7 @@ from prefill_router.data import split
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import evaluate
 from prefill_router.fitting import FitConfig, learn, recipe_from_dict
-from prefill_router.reporting.pages import render
-from prefill_router.reporting.report_files import write_report_files
+from prefill_router.reporting.report_files import render, write_report_files
 from prefill_router.studies.seeds import (
     ENOUGH,
     NUMBERS,

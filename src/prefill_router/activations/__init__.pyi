@@ -10,9 +10,15 @@ from .base import (
     Site as Site,
     rounded as rounded,
 )
-from .key_index import Digests as Digests, KeyIndex as KeyIndex, key_digests as key_digests
 from .remote_shard import SHARDS as SHARDS, shard_folder as shard_folder
-from .shard import Layout as Layout, shard_name as shard_name, write_shard as write_shard
+from .shard import (
+    Digests as Digests,
+    KeyIndex as KeyIndex,
+    Layout as Layout,
+    key_digests as key_digests,
+    shard_name as shard_name,
+    write_shard as write_shard,
+)
 from .store import (
     MANIFEST as MANIFEST,
     ActivationStore as ActivationStore,

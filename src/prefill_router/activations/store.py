@@ -19,12 +19,14 @@ from jaxtyping import Bool, Float32, Int
 from numpy.typing import NDArray
 
 from prefill_router.activations.base import ROUNDINGS, Activations, Provenance, Rounding, Site
-from prefill_router.activations.key_index import Digests, KeyIndex, key_digests
 from prefill_router.activations.remote_shard import SHARDS, fetch_tensors, read_remote_shards
 from prefill_router.activations.shard import (
+    Digests,
+    KeyIndex,
     Layout,
     Shard,
     checksummed_json,
+    key_digests,
     read_checksummed_json,
     read_shard,
 )

@@ -28,12 +28,12 @@ class CommandEntry:
 
 _SHARED = {
     **dict.fromkeys(("describe", "split", "merge"), "datasets"),
-    **dict.fromkeys(("show", "reprice"), "routers"),
-    **dict.fromkeys(("explain", "canary"), "receipts"),
+    **dict.fromkeys(("show", "reprice", "versions", "promote", "rollback"), "routers"),
+    **dict.fromkeys(("explain", "canary", "savings", "purge"), "receipts"),
     **dict.fromkeys(("serve", "litellm"), "gateway"),
-    **dict.fromkeys(("promote", "rollback"), "versions"),
     **dict.fromkeys(("add_target", "remove_target"), "changed_targets"),
     "tasks": "collect",
+    **dict.fromkeys(("study_learning", "study_robustness"), "study"),
     **dict.fromkeys(("study_seeds", "study_ratio", "study_shift"), "study_routers"),
     **{"paired": "compare", "sweep": "layers", "study_dimensions": "study_layers"},
 }

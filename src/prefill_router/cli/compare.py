@@ -10,7 +10,7 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, columns, err, out, print_json
-from prefill_router.cli.engine_options import with_engine
+from prefill_router.cli.options import with_engine
 from prefill_router.cli.usage import UsageError, by_name
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress

@@ -1,11 +1,12 @@
-"""`prefill-router explain` and `canary`: commands that read the gateway's receipts.
+"""`prefill-router explain`, `canary`, `savings` and `purge`: what the gateway's receipts tell.
 
 `explain` says why the gateway sent a request where it went; `canary` compares routed traffic with
-the rest.
+the rest; `savings` tells what routing saved, with what it cost and the quality beside it. `purge`
+deletes receipts and what was kept to learn from them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,9 +30,8 @@ from prefill_router.errors import DataError
 
 if TYPE_CHECKING:
     from prefill_router.gateway import Receipt
-    from prefill_router.gateway.receipts import Explanation, Mean
+    from prefill_router.gateway.receipts import Explanation, Mean, Savings, SavingsEstimate
     from prefill_router.router import VersionStep
-
 
 HELP = "Only requests since this time: 24h, 7d, or a date or time as 2026-11-22T08:30 (UTC)."
 
@@ -254,3 +254,127 @@ def _told(mean: "Mean", value: str, digits: int) -> str:
     if math.isnan(mean.value):
         return "?"
     return value if math.isnan(mean.half) else f"{value} ± {mean.half:,.{digits}f}"
+
+
+@app.command()
+def purge(
+    receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
+    key: Annotated[
+        str | None, typer.Option(help="Only requests with the client key of this name.")
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(help="Only requests before this time: 30d, 24h, or a date or time (UTC)."),
+    ] = None,
+    texts_only: Annotated[
+        bool, typer.Option("--texts-only", help="Remove only prompts and answers; keep numbers.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Delete receipts, by key or age, with all that was kept to learn from them.
+
+    These are feedback, sampled requests, side answers and labels. Gateways may go on meanwhile.
+    When one starts, it reads the last day's spending from receipts: without them, it isn't counted.
+
+    Example: prefill-router purge receipts.sqlite --key alice --dry-run
+    """
+    from prefill_router.gateway.receipts import purge as delete
+
+    if key is None and older_than is None:
+        raise UsageError("nothing says what to purge; give --key, --older-than, or both")
+    before = moment(older_than)
+    found = delete(receipts, key=key, before=before, texts_only=texts_only, dry_run=dry_run)
+    if as_json:
+        print_json({"dry_run": dry_run, "texts_only": texts_only, "rows": found})
+        return
+    what = "rows with texts" if texts_only else "rows"
+    table = columns("table", what if dry_run else f"{what}, purged")
+    for name, count in found.items():
+        table.add_row(name, f"{count:,}")
+    out.print(table)
+
+
+_CHOSEN = {
+    "named": "as named",
+    "train accuracy": "the best single target by train accuracy",
+    "expected accuracy": "the best single target by its mean predicted probability",
+}
+_UNKNOWN = "not known"
+
+
+@app.command()
+def savings(
+    receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
+    since: Annotated[str | None, typer.Option(help=HELP)] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="TARGET", help="By default the best single target."),
+    ] = None,
+    encoder_second_dollars: Annotated[
+        float, typer.Option(help="Dollars of a second of waiting for forecasts.")
+    ] = 0.0,
+    encoder_thousand_dollars: Annotated[
+        float, typer.Option(help="Dollars of 1,000 forecasts.")
+    ] = 0.0,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Tell what routing saved against one target alone, its own costs deducted.
+
+    The baseline's cost is estimated, by the ratio of the estimates of both targets. Intervals are
+    95 %, by a bootstrap over groups of conversations. Quality is told beside it.
+
+    Example: prefill-router savings receipts.sqlite --since 7d --baseline large
+    """
+    from prefill_router.gateway.receipts import savings_since
+    from prefill_router.gateway.settings import SavingsSettings
+
+    settings = SavingsSettings(
+        baseline=baseline,
+        encoder_second_dollars=encoder_second_dollars,
+        encoder_thousand_dollars=encoder_thousand_dollars,
+    )
+    found = savings_since(receipts, settings, since=moment(since) or 0.0)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show_savings(found)
+
+
+def _show_savings(found: "Savings") -> None:
+    compared = counted(found.requests, "routed request")
+    out.say(f"{compared}, against {found.baseline} alone, {_CHOSEN[found.chosen_by]}")
+    out.print()
+    table = columns("", "", "95 % interval", fold=True)
+    table.add_row("spent", dollars(found.spent), "")
+    table.add_row(f"at {found.baseline}, estimated", dollars(found.at_baseline), "")
+    table.add_row("saved", *_estimate_cells(found.saved, _dollars))
+    table.add_row("as a share", *_estimate_cells(found.share, "{:.1%}".format))
+    for one in found.deducted:
+        told = "not counted" if one.dollars is None else _dollars(0 - one.dollars)
+        table.add_row(f"  {one.kind}", told, "")
+    table.add_row("saved after that", *_estimate_cells(found.net, _dollars))
+    table.add_row("expected accuracy", _accuracy(found.expected), "")
+    table.add_row(f"  at {found.baseline}", _accuracy(found.expected_baseline), "")
+    table.add_row("  difference", *_estimate_cells(found.expected_gain, "{:+.3f}".format))
+    scored = f"scored answers ({found.scored:,})" if found.scored else "scored answers"
+    table.add_row(scored, *_estimate_cells(found.observed, "{:.3f}".format))
+    out.print(table)
+    for note in found.notes():
+        out.say(f"note: {note}")
+
+
+def _estimate_cells(found: "SavingsEstimate", show: Callable[[float], str]) -> tuple[str, str]:
+    if found.value is None:
+        return _UNKNOWN, ""
+    if found.low is None or found.high is None:
+        return show(found.value), _UNKNOWN
+    return show(found.value), f"{show(found.low)} to {show(found.high)}"
+
+
+def _dollars(value: float) -> str:
+    return f"-{dollars(-value)}" if value < 0 else dollars(value)
+
+
+def _accuracy(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:.3f}"

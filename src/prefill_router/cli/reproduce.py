@@ -10,7 +10,7 @@ from rich.table import Table
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.cli.engine_options import with_engine
+from prefill_router.cli.options import with_engine
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 

@@ -1,4 +1,8 @@
-"""`prefill-router study`: the options of all studies, and how they begin and end."""
+"""`prefill-router study`: the options of all studies, and how they begin and end.
+
+The studies of labels and of prompts are here: `learning` shows quality against labelled queries and
+measured targets, `robustness` decisions on perturbed prompts.
+"""
 
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -9,18 +13,24 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import err, out, print_json
+from prefill_router.cli.options import SplitFile, with_engine
+from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, location
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from prefill_router.activations import Activations
-    from prefill_router.data import RoutingDataset, Split
+    from prefill_router.data import Query, RoutingDataset, Split
+    from prefill_router.engines import Engine
     from prefill_router.fitting import Recipe
     from prefill_router.reporting import Report
     from prefill_router.router import Router
     from prefill_router.studies import RecipeFailure
-
+    from prefill_router.studies.learning import Size
+    from prefill_router.studies.robustness import Kind
 
 study = typer.Typer()
 
@@ -202,3 +212,152 @@ def _drawn(
     if file is not None:
         return load_split(file)
     return draw_for(recipes, dataset, seed=seed) if router is None else router.split
+
+
+FITS = "fits"
+"""The subfolder of a study that keeps the predictions of each fit."""
+
+
+@study.command()
+@with_engine
+def learning(
+    config: Config,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    shares: Annotated[
+        str | None, typer.Option(help="Shares of the labelled queries, such as 0.1,0.3,1.")
+    ] = None,
+    measured: Annotated[
+        str | None, typer.Option(help="Labelled targets per query, such as 1,2,4.")
+    ] = None,
+    draws: Annotated[int, typer.Option(help="How often each size is drawn and fitted.")] = 3,
+    split_file: SplitFile = None,
+    resamples: Resamples = 200,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+    engine: "Engine | None" = None,
+) -> None:
+    """Fit each router on fewer labels and say whether more of them would help, and which.
+
+    Fewer labels are fewer queries, or all queries with fewer labelled targets each. By default,
+    sizes are chosen so that both ways have the same numbers of labels.
+
+    Example: prefill-router study learning routers.yaml --data answers --out learning
+    """
+    from prefill_router.studies.learning import NAME, LearningPlan, report_of, study_learning
+
+    sizes = _sizes(shares, measured)
+    plan = LearningPlan(sizes=sizes, draws=draws, resamples=resamples, seed=seed)
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
+    opened = begin(
+        NAME,
+        given,
+        {"shares": shares, "measured": measured, "draws": draws, "resamples": resamples},
+    )
+    found = study_learning(
+        opened.dataset,
+        opened.recipes,
+        opened.states,
+        opened.drawn,
+        plan=plan,
+        folder=_fits(to),
+        engine=engine,
+        progress=opened.bar,
+    )
+    made = report_of(found, title=f"Learning curves on {data.name}", known=opened.known)
+    finish(made, to, as_json=as_json)
+
+
+def _fits(to: Path) -> Path:
+    folder = to / FITS
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _sizes(shares: str | None, measured: str | None) -> "tuple[Size, ...]":
+    from prefill_router.studies.learning import Size
+
+    given = [Size(number) for number in _numbers("--shares", shares)]
+    for number in _numbers("--measured", measured):
+        if number != int(number):
+            raise UsageError(f"--measured has {number:g}; it must be whole numbers")
+        given.append(Size(measured=int(number)))
+    return tuple(given)
+
+
+def _numbers(option: str, text: str | None) -> list[float]:
+    try:
+        return [float(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError:
+        raise UsageError(f"{option} is {text!r}; it must be numbers separated by commas") from None
+
+
+@study.command()
+def robustness(
+    folder: opt.RouterFolder,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    given_lam: opt.OwnLam = None,
+    paraphrases: opt.Paraphrases = None,
+    typos: Annotated[
+        float, typer.Option(help="The share of words of four or more letters that have a typo.")
+    ] = 0.05,
+    part: opt.UnseenPart = "test",
+    sample: Annotated[
+        int | None, typer.Option(help="How many queries, drawn at random; by default all.")
+    ] = None,
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count the decisions that change if prompts have typos, other words or reordered options.
+
+    Both are decided at lam by the encoder's states. The share that stays is RouterArena's
+    robustness; what the others cost is told by the labels of the original prompts.
+
+    Example: prefill-router study robustness router --data answers --out robustness
+    """
+    from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
+    from prefill_router.data import read_dataset
+    from prefill_router.files import default_cache
+    from prefill_router.reporting import check_place, mark
+    from prefill_router.studies.robustness import NAME, report_of, robustness_study, sampled
+
+    one_of("--part", part, PARTS)
+    check_place(to, NAME)
+    router = opt.load_router(folder, encoder_folder)
+    lam = opt.own_lam(router, given_lam)
+    judged = sampled(UnseenQueries.of(router, read_dataset(data), part).judged, sample, seed=seed)
+    others = None if paraphrases is None else opt.read_questions(paraphrases)
+    versions = _versions(judged.queries, others, typos, seed)
+    asked = {"router": str(folder), "part": part, "lam": lam, "typos": typos, "seed": seed}
+    mark(to, NAME, asked | {"queries": len(judged), "paraphrases": str(paraphrases or "")})
+    found = robustness_study(
+        router,
+        judged,
+        versions,
+        lam=lam,
+        stores=opt.open_stores(store),
+        cache=default_cache(),
+        resamples=resamples,
+        seed=seed,
+        progress=BarProgress(console=err),
+    )
+    judged_on = f"{len(judged):,} queries, {part} part"
+    known = facts(data, router.split, seed) | {"router": str(folder), "judged on": judged_on}
+    finish(report_of(found, title=f"Robustness on {data.name}", known=known), to, as_json=as_json)
+
+
+def _versions(
+    queries: "Sequence[Query]", others: "Sequence[Query] | None", typos: float, seed: int
+) -> "dict[Kind, Sequence[Query]]":
+    from prefill_router.studies.robustness import CHANGES, paraphrased, perturbed
+
+    made: dict[Kind, Sequence[Query]] = {
+        kind: perturbed(queries, kind, seed=seed, typos=typos) for kind in CHANGES
+    }
+    return made if others is None else {**made, "paraphrases": paraphrased(queries, others)}

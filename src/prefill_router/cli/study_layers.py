@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli.application import err
-from prefill_router.cli.engine_options import with_engine
-from prefill_router.cli.options import DataFolder, DataFolders, NeededStores, Poolings, SplitFile
+from prefill_router.cli.options import (
+    DataFolder,
+    DataFolders,
+    NeededStores,
+    Poolings,
+    SplitFile,
+    with_engine,
+)
 from prefill_router.cli.study import AsJson, Out, Seed, facts, finish, study
 from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError

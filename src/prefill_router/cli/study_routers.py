@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prefill_router.cli.engine_options import with_engine
-from prefill_router.cli.options import SplitFile
+from prefill_router.cli.options import SplitFile, with_engine
 from prefill_router.cli.study import (
     AsJson,
     Config,

@@ -1,3 +1,2 @@
-from .base import Engine as Engine, TaskPool as TaskPool
-from .local import LocalEngine as LocalEngine
+from .base import Engine as Engine, LocalEngine as LocalEngine, TaskPool as TaskPool
 from .ray_engine import RayEngine as RayEngine

@@ -27,9 +27,18 @@ from .calibrator_comparison import (
 )
 from .catalogue import (
     HEADLINE as HEADLINE,
+    NOTHING as NOTHING,
+    PER as PER,
     REGIME as REGIME,
     TARGET as TARGET,
+    UNKNOWN as UNKNOWN,
+    Better as Better,
     MetricEntry as MetricEntry,
+    Unit as Unit,
+    digits as digits,
+    dollars as dollars,
+    interval as interval,
+    worded as worded,
 )
 from .chance_labels import (
     ChanceLabels as ChanceLabels,
@@ -38,7 +47,6 @@ from .chance_labels import (
     weighted_means as weighted_means,
 )
 from .curve import LambdaSweep as LambdaSweep, Points as Points
-from .curve_tables import Curve as Curve, Step as Step
 from .evaluation import (
     DEFAULT_LAM as DEFAULT_LAM,
     Comparison as Comparison,
@@ -46,17 +54,6 @@ from .evaluation import (
     evaluate as evaluate,
 )
 from .fixed_mix import FixedChoice as FixedChoice, MixPoint as MixPoint
-from .formatting import (
-    NOTHING as NOTHING,
-    PER as PER,
-    UNKNOWN as UNKNOWN,
-    Better as Better,
-    Unit as Unit,
-    digits as digits,
-    dollars as dollars,
-    interval as interval,
-    worded as worded,
-)
 from .judged_predictions import Trial as Trial
 from .metrics import (
     PairRankings as PairRankings,
@@ -67,7 +64,11 @@ from .metrics import (
     rankings as rankings,
 )
 from .off_policy import PolicyValue as PolicyValue, PolicyValues as PolicyValues
-from .operating_points import choose_operating_points as choose_operating_points
+from .operating_points import (
+    Curve as Curve,
+    Step as Step,
+    choose_operating_points as choose_operating_points,
+)
 from .paired_comparison import Paired as Paired, compare as compare, paired as paired
 from .quality_checks import (
     QualityCheck as QualityCheck,

@@ -9,29 +9,76 @@ A metric is one function of `Scores`, registered where it is written, in a modul
 
 The function's name is the metric's name. Its docstring is the description shown to readers; after
 `Reading:` it says which variant is used where several definitions exist. Tables, pages,
-`metrics.json` and the documentation take these texts from here.
+`metrics.json` and the documentation take these texts from here. The unit says how its numbers and
+intervals are printed: as percentages, points, or dollars per thousand queries.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prefill_router.evaluation.accuracy_cost_plane import Axis
-from prefill_router.evaluation.formatting import Better, Unit
+from prefill_router.evaluation.bootstrap import Estimate
 
 if TYPE_CHECKING:
     from prefill_router.evaluation.scores import Scores
 
+Unit = Literal["share", "points", "usd", "number"]
+Better = Literal["higher", "lower", "neither"]
+
+
+NOTHING = "\u2013"
+UNKNOWN = "?"
+PER = 1000
+"""Costs are shown per this many queries; files hold the cost per query."""
+
+
+def digits(value: float, form: str) -> str:
+    """A number in a format like `.4f`; a dash where it isn't defined."""
+    return format(value, form) if math.isfinite(value) else NOTHING
+
+
+def worded(value: float, unit: Unit, *, signed: bool = False) -> str:
+    """A number with its unit; where it isn't defined, a dash, or a question mark for a cost."""
+    if not math.isfinite(value):
+        return UNKNOWN if unit == "usd" else NOTHING
+    sign = "+" if signed or unit == "points" else ""
+    match unit:
+        case "share":
+            return f"{100 * value:{sign}.1f} %"
+        case "points":
+            return f"{100 * value:{sign}.1f} pp"
+        case "usd":
+            return dollars(PER * value)
+        case "number":
+            return f"{value:{sign}.3f}"
+
+
+def dollars(value: float) -> str:
+    """US dollars, to three significant digits."""
+    if value == 0:
+        return "$0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{'-' if value < 0 else ''}${abs(value):,.{min(digits, 8)}f}"
+
+
+def interval(estimate: Estimate, unit: Unit) -> str:
+    """The 95 % interval of a number with its unit given once; empty where there is none."""
+    if not (math.isfinite(estimate.lower) and math.isfinite(estimate.upper)):
+        return ""
+    lower, upper = (worded(end, unit) for end in (estimate.lower, estimate.upper))
+    return f"{lower.removesuffix(' %').removesuffix(' pp')} to {upper.removeprefix('$')}"
+
+
 MODULES = (
     "probability_metrics",
     "routing_metrics",
-    "plane_metrics",
-    "selection_metrics",
     "external_metrics",
 )
 """The modules with metrics, in the order of the tables."""

@@ -27,11 +27,17 @@ from prefill_router.evaluation.bootstrap import (
 )
 from prefill_router.evaluation.catalogue import HEADLINE, definitions
 from prefill_router.evaluation.coverage import Coverage
-from prefill_router.evaluation.curve_tables import Curve, Step, curve_of, max_lam_interval, steps_of
 from prefill_router.evaluation.fixed_mix import MixPoint, mix_of
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.metrics import REGIMES
 from prefill_router.evaluation.off_policy import PolicyValues
+from prefill_router.evaluation.operating_points import (
+    Curve,
+    Step,
+    curve_of,
+    max_lam_interval,
+    steps_of,
+)
 from prefill_router.evaluation.quality_checks import QualityCheck
 from prefill_router.evaluation.reliability import with_chance
 from prefill_router.evaluation.scores import Scorer, Scores

@@ -1,4 +1,5 @@
 from .base import (
+    FAMILIES as FAMILIES,
     Columns as Columns,
     EncoderStates as EncoderStates,
     Family as Family,
@@ -14,6 +15,5 @@ from .joint import Joint as Joint, JointConfig as JointConfig
 from .modes import Mode as Mode
 from .neighbours import MOST_SEARCHED as MOST_SEARCHED, NeighboursConfig as NeighboursConfig
 from .prefill import PrefillConfig as PrefillConfig
-from .registry import FAMILIES as FAMILIES
 from .single_site import SingleSite as SingleSite
 from .text_network import TextNetworkConfig as TextNetworkConfig

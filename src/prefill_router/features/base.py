@@ -1,13 +1,15 @@
-"""The interface of feature families: frozen maps from prompts and their states to columns.
+"""The interface of feature families, and the families by kind.
 
-`ColumnScaler` standardises columns of statistics by the train rows, and clips them.
+A family is a frozen map from prompts and their states to columns. `ColumnScaler` standardises
+columns of statistics by the train rows, and clips them. A kind is imported when it is first looked
+up.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, final
+from typing import Annotated, Any, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float32, Float64
@@ -18,7 +20,7 @@ from prefill_router.activations import Activations, Provenance, Rounding, Site
 from prefill_router.data import Prompt, RoutingDataset, prompt_key
 from prefill_router.errors import ConfigError, ProvenanceError
 from prefill_router.progress import Progress
-from prefill_router.serialization import Part
+from prefill_router.serialization import Kinds, Part, Tensors
 from prefill_router.short_repr import short_repr
 from prefill_router.statistics import column_spread
 
@@ -229,3 +231,42 @@ class ColumnScaler(Part):
             )
         scores = (statistics - self.mean) / self.scale
         return np.clip(scores, -FARTHEST, FARTHEST).astype(np.float32)
+
+
+@final
+@dataclass(frozen=True)
+class FamilyEntry:
+    """One kind of feature family.
+
+    Attributes:
+        config: The class of its options, which fit it.
+        family: The class of the fitted family.
+    """
+
+    config: type[FamilyConfig]
+    family: type[Family]
+
+
+FAMILIES = Kinds[FamilyEntry](
+    "features",
+    "prefill_router.features",
+    {
+        "prefill": "prefill:ENTRY",
+        "joint": "joint:ENTRY",
+        "embedding": "embedding:ENTRY",
+        "neighbours": "neighbours:ENTRY",
+        "complexity": "complexity:ENTRY",
+        "signals": "signals:ENTRY",
+        "zero_shot": "zero_shot:ENTRY",
+        "text_network": "text_network:ENTRY",
+    },
+)
+
+
+def load_family(config: Mapping[str, Any], tensors: Tensors) -> Family:
+    """The family that `Family.to_dict` and `Family.tensors` describe.
+
+    Raises:
+        CorruptError: The kind is unknown, or the values contradict each other.
+    """
+    return FAMILIES.of_saved(config).family.from_dict(config, tensors)

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from prefill_router.activations import Activations
 from prefill_router.data import Prompt, RoutingDataset, prompt_text
 from prefill_router.errors import ConfigError, FitError
-from prefill_router.features.base import Columns, ColumnScaler, Family, FamilyConfig, PromptStates
+from prefill_router.features.base import (
+    Columns,
+    ColumnScaler,
+    Family,
+    FamilyConfig,
+    FamilyEntry,
+    PromptStates,
+)
 from prefill_router.features.complexity_measures import (
     Words,
     diversity,
@@ -22,7 +29,6 @@ from prefill_router.features.complexity_measures import (
     readability,
     structure,
 )
-from prefill_router.features.registry import FamilyEntry
 from prefill_router.progress import Progress
 
 COLUMNS = (

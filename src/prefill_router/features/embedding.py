@@ -12,8 +12,7 @@ from pydantic import Field
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
-from prefill_router.features.base import Columns, PromptStates
-from prefill_router.features.registry import FamilyEntry
+from prefill_router.features.base import Columns, FamilyEntry, PromptStates
 from prefill_router.features.single_site import (
     SingleSiteFamily,
     States,

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from prefill_router import mapped_matrix
 from prefill_router.activations import Provenance, Site
 from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
-from prefill_router.features.base import Columns, EncoderStates, Family, PromptStates
-from prefill_router.features.registry import load_family
+from prefill_router.features.base import Columns, EncoderStates, Family, PromptStates, load_family
 from prefill_router.serialization import StrictModel, Tensors, under, validated
 from prefill_router.short_repr import short_repr
 

@@ -21,10 +21,10 @@ from prefill_router.features.base import (
     EncoderStates,
     Family,
     FamilyConfig,
+    FamilyEntry,
     Need,
     PromptStates,
 )
-from prefill_router.features.registry import FamilyEntry
 from prefill_router.features.single_site import SingleSite, store_of
 from prefill_router.geometry import CHUNK_BYTES, Moments, SiteStates
 from prefill_router.layers import candidate_sites

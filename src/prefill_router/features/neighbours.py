@@ -19,6 +19,7 @@ from prefill_router.errors import ConfigError, FitError
 from prefill_router.features.base import (
     Columns,
     ColumnScaler,
+    FamilyEntry,
     PromptStates,
 )
 from prefill_router.features.neighbour_statistics import (
@@ -29,7 +30,6 @@ from prefill_router.features.neighbour_statistics import (
     check_options,
     statistics,
 )
-from prefill_router.features.registry import FamilyEntry
 from prefill_router.features.single_site import SingleSite, SingleSiteFamily, VectorsConfig
 from prefill_router.neighbours import NeighbourIndex, Vectors
 from prefill_router.progress import Progress

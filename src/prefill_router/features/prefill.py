@@ -7,10 +7,9 @@ from typing import final
 from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS, Activations, Pooling, Site
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
-from prefill_router.features.base import FamilyConfig, Need
+from prefill_router.features.base import FamilyConfig, FamilyEntry, Need
 from prefill_router.features.extractor import FeatureExtractor
 from prefill_router.features.modes import Mode
-from prefill_router.features.registry import FamilyEntry
 from prefill_router.layers import Method, Pinned, Scope
 from prefill_router.progress import Progress
 

@@ -21,10 +21,10 @@ from prefill_router.features.base import (
     Columns,
     EncoderStates,
     FamilyConfig,
+    FamilyEntry,
     Need,
     PromptStates,
 )
-from prefill_router.features.registry import FamilyEntry
 from prefill_router.features.single_site import (
     SingleSite,
     SingleSiteFamily,

@@ -17,9 +17,8 @@ from pydantic import AfterValidator, Field, PositiveInt
 from prefill_router.activations import Activations, Provenance
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError
-from prefill_router.features.base import Columns, Family, FamilyConfig, PromptStates
+from prefill_router.features.base import Columns, Family, FamilyConfig, FamilyEntry, PromptStates
 from prefill_router.features.extractor import SavedProvenance
-from prefill_router.features.registry import FamilyEntry
 from prefill_router.options import (
     BELOW_ONE,
     Count,

@@ -14,10 +14,10 @@ from prefill_router.features.base import (
     Columns,
     EncoderStates,
     FamilyConfig,
+    FamilyEntry,
     Need,
     PromptStates,
 )
-from prefill_router.features.registry import FamilyEntry
 from prefill_router.features.single_site import SingleSite, SingleSiteFamily, store_of
 from prefill_router.progress import Progress
 from prefill_router.serialization import Names

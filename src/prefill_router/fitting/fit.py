@@ -27,18 +27,16 @@ from prefill_router.evaluation import (
     evaluate,
 )
 from prefill_router.features import MOST_SEARCHED, FeatureExtractor, FeatureSet, PromptStates
-from prefill_router.fitting.erring_labels import (
-    calibrate,
-    corrected,
-    error_notes,
-    posterior_labels,
-)
 from prefill_router.fitting.inputs import describe, gather, mix_soft_labels
 from prefill_router.fitting.out_of_fold import (
     FOLDS,
     OutOfFold,
+    calibrate,
+    corrected,
+    error_notes,
     folds_of,
     learned_cascade,
+    posterior_labels,
 )
 from prefill_router.fitting.recipe import FitConfig, Recipe
 from prefill_router.policy import FrugalCascade, Lambda, OperatingPoints, Predictions

@@ -19,7 +19,7 @@ from prefill_router.files import writer_lock
 from prefill_router.harness import records, run_database
 from prefill_router.harness.records import Answer, Task
 from prefill_router.harness.run import LOCK, Run, checksum, refuse_second
-from prefill_router.harness.sqlite_file import storable
+from prefill_router.harness.run_database import storable
 
 Recorded = Callable[[StoreError | None], object]
 """Called in the journal's thread once something is on the disk, or with the error if it isn't."""

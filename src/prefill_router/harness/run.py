@@ -18,7 +18,7 @@ from prefill_router.errors import ConfigError, CorruptError, DataError, FormatEr
 from prefill_router.files import writer_lock
 from prefill_router.harness import records, run_database
 from prefill_router.harness.records import Answer, Task
-from prefill_router.harness.sqlite_file import SqliteFile
+from prefill_router.harness.run_database import SqliteFile
 from prefill_router.targets import Pool, pool_from_dict
 
 MANIFEST = "run.json"

@@ -10,13 +10,13 @@ from .dataset_import import (
     import_dataset as import_dataset,
     read_prices as read_prices,
 )
-from .recognition import recognised_format as recognised_format
 from .registry import FORMATS as FORMATS, Format as Format
 from .routerarena import read_questions as read_questions
 from .source_guess import (
     SourceDoubt as SourceDoubt,
     SourceGuess as SourceGuess,
     guess_source as guess_source,
+    recognised_format as recognised_format,
 )
 from .sources import documents as documents, parse_list as parse_list
 from .tables import Record as Record, columns_of as columns_of, records as records

@@ -15,7 +15,7 @@ class Format:
 
     Attributes:
         summary: A description in one line.
-        reader: The module and function that read its sources, such as `long_tables:read_long`.
+        reader: The module and function that read its sources, such as `own_tables:read_long`.
         columns: The options of `Columns` that apply to it.
         signatures: Sets of fields; a record that has all fields of one is of this format.
         averaged: Whether a target's answers to the same prompt are runs, as in a log.
@@ -48,7 +48,7 @@ FORMATS: Final[Mapping[str, Format]] = {
     ),
     "routerbench": Format(
         summary="RouterBench: the wide table as CSV, JSON Lines or Parquet",
-        reader="wide_tables:read_routerbench",
+        reader="own_tables:read_routerbench",
         signatures=_any("sample_id eval_name", "oracle_model_to_route_to"),
     ),
     "mmlu_pro": Format(
@@ -58,11 +58,11 @@ FORMATS: Final[Mapping[str, Format]] = {
     ),
     "routellm": Format(
         summary="RouteLLM: CSV with a prompt and a boolean column per target",
-        reader="wide_tables:read_routellm",
+        reader="own_tables:read_routellm",
     ),
     "nvidia": Format(
         summary="NVIDIA LLM Router blueprint v3: a long CSV of isCorrect",
-        reader="long_tables:read_nvidia",
+        reader="own_tables:read_nvidia",
         signatures=_any("question model isCorrect"),
     ),
     "routerarena": Format(
@@ -116,12 +116,12 @@ FORMATS: Final[Mapping[str, Format]] = {
     ),
     "long": Format(
         summary="your own table, a row per query and target: CSV, JSON Lines or Parquet",
-        reader="long_tables:read_long",
+        reader="own_tables:read_long",
         columns=_COMMON | {"target"},
     ),
     "wide": Format(
         summary="your own table, a column per target: CSV, JSON Lines or Parquet",
-        reader="wide_tables:read_wide",
+        reader="own_tables:read_wide",
         columns=_COMMON | {"targets"},
     ),
 }

@@ -15,8 +15,7 @@ from .learner import (
     LearningRound as LearningRound,
     learn as learn,
 )
-from .purse import Purse as Purse, PurseEntry as PurseEntry, PurseLimits as PurseLimits
-from .question_choice import expected_gain as expected_gain, propensities as propensities
+from .paid_questions import Purse as Purse, PurseEntry as PurseEntry, PurseLimits as PurseLimits
 from .rollout import (
     RolloutData as RolloutData,
     RolloutDecision as RolloutDecision,
@@ -25,7 +24,11 @@ from .rollout import (
     decide_rollout as decide_rollout,
 )
 from .sequential import ChangeDetector as ChangeDetector, log_capital as log_capital
-from .side_plan import LabellingSettings as LabellingSettings
+from .side_plan import (
+    LabellingSettings as LabellingSettings,
+    expected_gain as expected_gain,
+    propensities as propensities,
+)
 from .target_changes import (
     AnchorExpectation as AnchorExpectation,
     ChangeSettings as ChangeSettings,

@@ -26,8 +26,7 @@ from prefill_router.harness.grading import (
     read_verdict,
 )
 from prefill_router.learning.label_errors import UNKNOWN
-from prefill_router.learning.paid_questions import PaidQuestion
-from prefill_router.learning.purse import PurseEntry
+from prefill_router.learning.paid_questions import PaidQuestion, PurseEntry
 from prefill_router.targets import Pool, Target
 
 RUBRIC: Final = "The answer is correct and complete, and does what was asked."

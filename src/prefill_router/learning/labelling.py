@@ -28,10 +28,15 @@ from prefill_router.gateway.receipts import (
 from prefill_router.learning.anchors import AnchorQuestion
 from prefill_router.learning.judging import AGAIN, AnswerJudges, JudgedAnswer, won_shares
 from prefill_router.learning.label_errors import LabelSource, label_sources
-from prefill_router.learning.paid_questions import SIDE, PaidQuestion, ask, side_question
-from prefill_router.learning.purse import Purse, PurseEntry
-from prefill_router.learning.question_choice import chance
-from prefill_router.learning.side_plan import LabellingSettings, SidePlan
+from prefill_router.learning.paid_questions import (
+    SIDE,
+    PaidQuestion,
+    Purse,
+    PurseEntry,
+    ask,
+    side_question,
+)
+from prefill_router.learning.side_plan import LabellingSettings, SidePlan, chance
 from prefill_router.learning.verifiers import Verifiers
 from prefill_router.progress import Progress
 from prefill_router.targets import Pool, Target

@@ -41,7 +41,7 @@ from prefill_router.learning.change_steps import (
 )
 from prefill_router.learning.judging import RUBRIC, AnswerJudges, Form
 from prefill_router.learning.labelling import Labelling, LabellingRound, source_words
-from prefill_router.learning.purse import Purse, PurseLimits
+from prefill_router.learning.paid_questions import Purse, PurseLimits
 from prefill_router.learning.side_plan import LabellingSettings
 from prefill_router.learning.target_checks import TargetChecks
 from prefill_router.learning.verifiers import Verifiers

@@ -1,5 +1,10 @@
-from .base import Policy as Policy
-from .cascade import Cascade as Cascade, CascadeAttempt as CascadeAttempt, CascadeRun as CascadeRun
+from .base import KINDS as KINDS, Policy as Policy, from_dict as from_dict
+from .cascade import (
+    AnswerScorer as AnswerScorer,
+    Cascade as Cascade,
+    CascadeAttempt as CascadeAttempt,
+    CascadeRun as CascadeRun,
+)
 from .frugal import FrugalCascade as FrugalCascade, FrugalFit as FrugalFit
 from .path import (
     LambdaPath as LambdaPath,
@@ -18,5 +23,3 @@ from .policies import (
     WinScore as WinScore,
 )
 from .predictions import OperatingPoints as OperatingPoints, Predictions as Predictions
-from .registry import KINDS as KINDS, from_dict as from_dict
-from .scorer import AnswerScorer as AnswerScorer

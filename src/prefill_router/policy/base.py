@@ -1,6 +1,7 @@
-"""The interface of policies: how predicted correctness and cost become a choice."""
+"""The interface of policies, which turn predicted correctness and cost into a choice, by kind."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from prefill_router.policy.path import LambdaPath, PerCell, rank
-from prefill_router.serialization import Part
+from prefill_router.serialization import Kinds, Part
 
 
 @dataclass(frozen=True)
@@ -96,3 +97,28 @@ class Policy(Part, ABC):
     def summary(self) -> dict[str, Any]:
         """A description for reports; the same as `to_dict`, unless that is long."""
         return self.to_dict()
+
+
+_POLICIES = Kinds[type[Policy]](
+    "policy",
+    "prefill_router.policy",
+    {
+        "lambda": "policies:Lambda",
+        "argmax": "policies:Argmax",
+        "tolerance": "policies:Tolerance",
+        "threshold": "policies:Threshold",
+        "tiered": "policies:Tiered",
+        "cascade": "cascade:Cascade",
+    },
+)
+KINDS = _POLICIES.names
+
+
+def from_dict(value: Mapping[str, Any]) -> Policy:
+    """The policy that `Policy.to_dict` describes.
+
+    Raises:
+        CorruptError: The kind is unknown, or an option is unknown or of the wrong type.
+        ConfigError: The options contradict each other.
+    """
+    return _POLICIES.of_saved(value).parse(value)

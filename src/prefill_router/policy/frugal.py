@@ -9,9 +9,8 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.policy.cascade import Cascade
+from prefill_router.policy.cascade import AnswerScorer, Cascade
 from prefill_router.policy.path import PerCell
-from prefill_router.policy.scorer import AnswerScorer
 from prefill_router.policy.stages import Stages, search_stages
 from prefill_router.serialization import Part
 from prefill_router.short_repr import short_repr

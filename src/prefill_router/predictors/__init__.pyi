@@ -1,4 +1,5 @@
 from .base import (
+    PREDICTORS as PREDICTORS,
     Correctness as Correctness,
     Descriptions as Descriptions,
     Examples as Examples,
@@ -6,17 +7,14 @@ from .base import (
     Predictor as Predictor,
     PredictorConfig as PredictorConfig,
     PredictorFit as PredictorFit,
+    load_predictor as load_predictor,
+    predictor_config as predictor_config,
 )
-from .cross_fitting import out_of_fold as out_of_fold
 from .curve_figures import write_curves as write_curves
 from .given import GivenConfig as GivenConfig
 from .graph import GraphConfig as GraphConfig
 from .logistic import LogisticConfig as LogisticConfig
-from .registry import (
-    PREDICTORS as PREDICTORS,
-    load_predictor as load_predictor,
-    predictor_config as predictor_config,
-)
+from .stack import out_of_fold as out_of_fold
 from .training import TrainingCurves as TrainingCurves
 from .trunk import (
     SharedTrunkNet as SharedTrunkNet,

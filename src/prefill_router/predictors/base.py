@@ -1,7 +1,9 @@
 """The interface of predictors: from features to each target's probability of a correct answer.
 
 Also their training data (`Examples`, and the usable rows in a canonical order), their options
-(`PredictorConfig`), and the result of fitting (`PredictorFit`).
+(`PredictorConfig`), the result of fitting (`PredictorFit`), and the predictors by kind. A kind is
+imported when it is first looked up. Its module has a constant `ENTRY`, a `PredictorEntry`; a module
+with several kinds has a constant for each.
 """
 
 from abc import ABC, abstractmethod
@@ -17,9 +19,9 @@ from pydantic import Field
 
 from prefill_router import mapped_matrix, statistics
 from prefill_router.errors import ConfigError, FitError
-from prefill_router.options import check_options
+from prefill_router.options import build, check_options
 from prefill_router.progress import Progress
-from prefill_router.serialization import Names, Part
+from prefill_router.serialization import Kinds, Names, Part, Tensors
 from prefill_router.short_repr import short_repr
 
 Features = Float32[NDArray[np.float32], "query feature"]
@@ -318,3 +320,65 @@ def left_out_note(examples: Examples, used: int) -> tuple[str, ...]:
     """
     left = len(examples.features) - used
     return (f"{left} queries without a usable label were left out",) if left else ()
+
+
+@final
+@dataclass(frozen=True)
+class PredictorEntry:
+    """One kind of predictor.
+
+    Attributes:
+        config: The class of its options, which fit it.
+        predictor: The class of the fitted predictor.
+        label: The name in tables.
+        source: The publication that describes it.
+    """
+
+    config: type[PredictorConfig]
+    predictor: type[Predictor]
+    label: str
+    source: str
+
+
+PREDICTORS = Kinds[PredictorEntry](
+    "predictor",
+    "prefill_router.predictors",
+    {
+        "shared_trunk": "trunk:ENTRY",
+        "constant": "constant:ENTRY",
+        "knn_majority": "knn:MAJORITY",
+        "knn_score": "knn:SCORE",
+        "clusters": "clusters:ENTRY",
+        "logistic": "logistic:ENTRY",
+        "xgboost": "boosting:ENTRY",
+        "mlp": "networks.perceptrons:MLP",
+        "multitask": "networks.perceptrons:MULTITASK",
+        "unified_multitask": "networks.perceptrons:UNIFIED",
+        "matrix_factorisation": "networks.latent:FACTORISATION",
+        "pairwise_factorisation": "networks.latent:PAIRWISE",
+        "irt": "networks.latent:IRT",
+        "graph": "graph:ENTRY",
+        "stack": "stack:ENTRY",
+        "given": "given:ENTRY",
+    },
+)
+
+
+def predictor_config(value: Mapping[str, Any]) -> PredictorConfig:
+    """The options of a predictor, from a mapping with its kind and those that aren't defaults.
+
+    Raises:
+        ConfigError: The kind or an option is unknown, or of the wrong type.
+    """
+    options = {name: option for name, option in value.items() if name != "kind"}
+    kind = str(value.get("kind"))
+    return build(PREDICTORS.find(kind).config, options, what=f"the predictor {kind}")
+
+
+def load_predictor(config: Mapping[str, Any], tensors: Tensors) -> Predictor:
+    """The predictor that `Predictor.to_dict` and `Predictor.tensors` describe.
+
+    Raises:
+        CorruptError: The kind is unknown, or the values contradict each other.
+    """
+    return PREDICTORS.of_saved(config).predictor.from_dict(config, tensors)

@@ -25,12 +25,12 @@ from prefill_router.predictors.base import (
     Features,
     Predictor,
     PredictorConfig,
+    PredictorEntry,
     PredictorFit,
     check_features,
     left_out_note,
     usable_rows,
 )
-from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.predictors.training import Holdout, hold_out
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import Part, Saved

@@ -18,11 +18,11 @@ from prefill_router.predictors.base import (
     Features,
     Predictor,
     PredictorConfig,
+    PredictorEntry,
     PredictorFit,
     Share,
     check_features,
 )
-from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
 from prefill_router.serialization import Saved
 

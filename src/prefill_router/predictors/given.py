@@ -19,10 +19,10 @@ from prefill_router.predictors.base import (
     Features,
     Predictor,
     PredictorConfig,
+    PredictorEntry,
     PredictorFit,
     check_features,
 )
-from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
 
 

@@ -29,13 +29,13 @@ from prefill_router.predictors.base import (
     Features,
     Predictor,
     PredictorConfig,
+    PredictorEntry,
     PredictorFit,
     Share,
     check_features,
     left_out_note,
     usable_rows,
 )
-from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.progress import Progress
 from prefill_router.serialization import Part, Saved
 

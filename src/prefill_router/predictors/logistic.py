@@ -25,12 +25,12 @@ from prefill_router.predictors.base import (
     Features,
     Predictor,
     PredictorConfig,
+    PredictorEntry,
     PredictorFit,
     check_features,
     left_out_note,
     usable_rows,
 )
-from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.predictors.training import draw_folds
 from prefill_router.probes import Probes
 from prefill_router.progress import Progress, SilentProgress

@@ -6,9 +6,10 @@ With z the logit of a member's probability and m its mean over the targets of a 
 
 What all targets share, the difficulty of the query, and what parts them have weights of their own,
 since one member may know the first better and another the second. The weights are those of a
-logistic regression on out-of-fold predictions (Wolpert, Stacked generalization, 1992), without
-negative ones (Breiman, Stacked regressions, 1996) and without intercepts: members know the base
-rates, and intercepts of each target would only add noise to the choice between targets.
+logistic regression on out-of-fold predictions, for train rows by predictors that were fitted on the
+other folds (Wolpert, Stacked generalization, 1992), without negative ones (Breiman, Stacked
+regressions, 1996) and without intercepts: members know the base rates, and intercepts of each
+target would only add noise to the choice between targets.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import expit, logit
 
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, FitError
 from prefill_router.options import Several
 from prefill_router.predictors.base import (
     Correctness,
@@ -30,19 +31,56 @@ from prefill_router.predictors.base import (
     Labels,
     Predictor,
     PredictorConfig,
-    PredictorFit,
-    usable_rows,
-)
-from prefill_router.predictors.cross_fitting import out_of_fold
-from prefill_router.predictors.registry import (
     PredictorEntry,
+    PredictorFit,
     load_predictor,
     predictor_config,
+    usable_rows,
 )
 from prefill_router.predictors.training import draw_folds
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import NO_TENSORS, Names, StrictModel, Tensors, under, validated
 from prefill_router.statistics import shrunken_logistic
+
+
+def out_of_fold(
+    config: PredictorConfig,
+    examples: Examples,
+    *,
+    seed: int,
+    progress: Progress | None = None,
+) -> Correctness:
+    """Fit the predictor several times, each time without one fold, and predict that fold.
+
+    The features stay as they were fitted, and fewer networks are averaged
+    (`PredictorConfig.lighter`).
+
+    Args:
+        config: The predictor's options.
+        examples: Its training data, with the fold of each row.
+        seed: The seed of the fits.
+        progress: Shows the progress.
+
+    Returns:
+        One row per query; NaN for a fold where no predictor can be fitted on the others, and
+        everywhere if there is only one fold.
+
+    Raises:
+        MissingExtraError: A package isn't installed.
+    """
+    folds = np.zeros(len(examples.features)) if examples.folds is None else examples.folds
+    result, names = np.full(examples.correct.shape, np.nan), np.unique(folds)
+    with (progress or SilentProgress()).task("out of fold", total=float(len(names))) as advance:
+        for fold in names if len(names) > 1 else ():
+            held = folds == fold
+            try:
+                fitted = config.lighter().fit(examples[np.flatnonzero(~held)], seed=seed)
+                result[held] = fitted.predictor.correctness(examples.features[held])
+            except FitError:  # for example, all labels are the same
+                pass
+            advance()
+    return result
+
 
 Weights = Float64[NDArray[np.float64], " member"]
 Folds = Int64[NDArray[np.int64], " query"]

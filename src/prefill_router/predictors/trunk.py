@@ -34,11 +34,11 @@ from prefill_router.predictors.base import (
     PerTarget,
     Predictor,
     PredictorConfig,
+    PredictorEntry,
     PredictorFit,
     check_features,
     left_out_note,
 )
-from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.predictors.training import (
     Holdout,
     TrainingCurves,

@@ -3,7 +3,7 @@
     NAME.json      every number
     *.csv          its tables
     figures/       .png, .svg, .csv
-    index.html     one page with all of it; works offline
+    index.html     one page with all of it: works offline, in light and dark mode, and in print
 
 Each file is written whole or not at all. The folder of a study also holds:
 
@@ -14,17 +14,55 @@ A folder that holds something else is never overwritten.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any, final
 
 import polars as pl
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
 
 from prefill_router import files
 from prefill_router.data import Origin
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.reporting.report import Report, Rows
+from prefill_router.reporting.report import Part, Report, Rows, as_cell
+
+
+def style() -> str:
+    """The style sheet of all pages."""
+    return _resource("style.css")
+
+
+def render(report: Report, svg: Mapping[str, str]) -> str:
+    """The page's HTML.
+
+    Args:
+        report: The report.
+        svg: The figures as SVG elements (`figures.inline_svg`), by name.
+    """
+    known = [report.known] if report.known else []
+    return page(report.title, [*report.summary, *known, *report.parts], svg)
+
+
+def page(title: str, parts: Sequence[Part], svg: Mapping[str, str] | None = None) -> str:
+    """An HTML page with a title and parts; all text is escaped."""
+    drawn = {name: Markup(element) for name, element in (svg or {}).items()}
+    return _template().render(title=title, style=Markup(style()), parts=parts, svg=drawn)
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.filters["cell"] = as_cell
+    return environment.from_string(_resource("page.html"))
+
+
+def _resource(name: str) -> str:
+    return (resources.files("prefill_router.reporting") / name).read_text(encoding="utf-8")
+
 
 STUDY_FORMAT = "prefill-router study 1"
 MARK = "study.json"
@@ -128,7 +166,6 @@ def write_report_files(report: Report, folder: Path, *, page: bool = True) -> No
 def _write_page(report: Report, folder: Path) -> None:
     # Here and not above: matplotlib takes longer to import than most commands to run.
     from prefill_router.reporting.figures import inline_svg, write_figure
-    from prefill_router.reporting.pages import render
 
     svg = {}
     for name, one in report.figures.items():

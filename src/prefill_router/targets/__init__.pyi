@@ -20,5 +20,10 @@ from .storage import (
     read_pool as read_pool,
     write_pool as write_pool,
 )
-from .target import MOST_PRICE as MOST_PRICE, RequestOptions as RequestOptions, Target as Target
-from .target_endpoint import PRICES as PRICES, TargetEndpoint as TargetEndpoint
+from .target import (
+    MOST_PRICE as MOST_PRICE,
+    PRICES as PRICES,
+    RequestOptions as RequestOptions,
+    Target as Target,
+    TargetEndpoint as TargetEndpoint,
+)

@@ -11,8 +11,7 @@ from prefill_router.errors import ConfigError, nearest
 from prefill_router.short_repr import short_repr
 from prefill_router.targets.dialects import TRAITS, Endpoint
 from prefill_router.targets.provider import Provider, public_address
-from prefill_router.targets.target import Target
-from prefill_router.targets.target_endpoint import TargetEndpoint
+from prefill_router.targets.target import Target, TargetEndpoint
 
 
 @short_repr

@@ -46,8 +46,7 @@ from prefill_router import files
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.targets.pool import Pool
 from prefill_router.targets.provider import Provider
-from prefill_router.targets.target import RequestOptions, Target
-from prefill_router.targets.target_endpoint import TargetEndpoint
+from prefill_router.targets.target import RequestOptions, Target, TargetEndpoint
 from prefill_router.yaml_files import DistinctLoader, NotYamlError, Number, WholeNumber, parse_yaml
 
 if TYPE_CHECKING:

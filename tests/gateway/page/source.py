@@ -9,8 +9,14 @@ import numpy as np
 
 from prefill_router.cost import CostScale
 from prefill_router.errors import StoreError
-from prefill_router.gateway.page.decision_shapes import DecisionDetail, DecisionRow, Decisions
-from prefill_router.gateway.page.savings_shapes import RangeView, SavingsPanel
+from prefill_router.gateway.page.decision_shapes import (
+    DecisionDetail,
+    DecisionRow,
+    Decisions,
+    RangeView,
+    SavingsPanel,
+    VersionsView,
+)
 from prefill_router.gateway.page.shapes import (
     CurveView,
     DriftView,
@@ -22,7 +28,6 @@ from prefill_router.gateway.page.shapes import (
     Timeline,
     WhatIf,
 )
-from prefill_router.gateway.page.version_shapes import VersionsView, versions_view
 from prefill_router.policy import Lambda
 from prefill_router.router import VersionState, VersionStep
 from prefill_router.router.decision import decide
@@ -297,7 +302,7 @@ class FakeSource:
 
     async def versions(self) -> VersionsView:
         self._check("versions")
-        return versions_view(
+        return views.versions(
             self.state, "version 0001; version 0002 (candidate, 10 % of conversations)"
         )
 

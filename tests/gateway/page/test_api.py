@@ -17,9 +17,7 @@ from prefill_router.gateway.page import (
     PageSource,
     decision_shapes,
     page_routes,
-    savings_shapes,
     shapes,
-    version_shapes,
     views,
 )
 from prefill_router.gateway.page.routes import HEADERS, read_page_files
@@ -126,8 +124,8 @@ def test_the_check_of_shapes_finds_what_is_wrong() -> None:
         ("decisions", decision_shapes.Decisions),
         ("decisions?outcome=cut&id=00", decision_shapes.Decisions),
         ("spend", shapes.Spend),
-        ("savings", savings_shapes.SavingsPanel),
-        ("versions", version_shapes.VersionsView),
+        ("savings", decision_shapes.SavingsPanel),
+        ("versions", decision_shapes.VersionsView),
         ("curve", shapes.CurveView),
         ("whatif?lam=0.9", shapes.WhatIf),
         ("targets", shapes.Targets),

@@ -1,7 +1,7 @@
 """The metrics of several workers as those of one gateway."""
 
 from prefill_router.gateway.telemetry import GAUGES, PREFIX, GaugeReadings, Metrics
-from prefill_router.gateway.telemetry.worker_metrics import counters_of, merged
+from prefill_router.gateway.telemetry.metrics import counters_of, merged
 from tests.gateway.telemetry.receipts import receipt
 
 SUMS = {f"{PREFIX}{name}" for name, gauge in GAUGES.items() if gauge.is_sum}

@@ -2,13 +2,13 @@
 
 app                  the application: every route behind the guard, and the gateway's own endpoints
 routed_calls         reads, decides, forwards and records a request
-dry_run              decides about a request without calling a target
+decisions            decides without calling a target, and takes what came of it elsewhere
+decision_questions   answers questions about a decision in the chat protocol
 passthrough_routes   forwards without a routing decision: stored responses, token counts
 openapi              the OpenAPI document of these routes
 server               runs the gateway as a process, or in a thread of another one
 supervisor           runs several workers on one port, with one encoder's process
-worker               one of them, as a process
-channel              the calls between these two
+worker               one of them, as a process, and the calls between the two
 """
 
 from prefill_router.lazy_imports import face

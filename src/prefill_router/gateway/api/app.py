@@ -24,7 +24,7 @@ from prefill_router.gateway.api.decision_questions import (
     answer_decisions,
     answer_system_one,
 )
-from prefill_router.gateway.api.dry_run import dry_run
+from prefill_router.gateway.api.decisions import OutcomeBody, OutcomeReports, dry_run
 from prefill_router.gateway.api.openapi import (
     ERROR,
     PATHS,
@@ -35,7 +35,6 @@ from prefill_router.gateway.api.openapi import (
     preference_headers,
 )
 from prefill_router.gateway.api.passthrough_routes import passthrough_routes
-from prefill_router.gateway.api.reported_outcomes import OutcomeBody, OutcomeReports
 from prefill_router.gateway.api.routed_calls import RoutedEndpoint
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.guard import KEY, ClientKey, Guard, address_of, error_handlers

@@ -18,7 +18,7 @@ from fastapi import Request
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
-from prefill_router.gateway.api.dry_run import DryRun, decide_alone
+from prefill_router.gateway.api.decisions import DryRun, decide_alone
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.guard import KEY, ClientKey
 from prefill_router.gateway.protocol import ROUTING_NAMES

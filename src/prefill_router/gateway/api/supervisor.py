@@ -17,14 +17,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, final
 
 from prefill_router.errors import ConfigError, PrefillRouterError
-from prefill_router.gateway.api.channel import LONGEST_READ, Channel
 from prefill_router.gateway.api.server import (
     address_of,
     cancelled_by_signals,
     listening,
     serving_log,
 )
-from prefill_router.gateway.api.worker import PLACES
+from prefill_router.gateway.api.worker import LONGEST_READ, PLACES, Channel
 from prefill_router.gateway.forecast import (
     FrameError,
     SharedEncoder,

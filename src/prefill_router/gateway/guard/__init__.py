@@ -1,10 +1,9 @@
 """The guard: client keys, their limits, and the checks of every request.
 
-http_protocol   connections with limits on size and time (uvicorn)
+http_protocol   connections with limits on size and time (uvicorn); refusals as responses
 admission       admits or refuses every request, and adds security headers to responses
 checks          the checks: headers, host names, sizes, capacity, and each key's rate limits
 client_keys     the keys, what each may do, and the file that keeps them
-error_replies   refusals and failures as responses
 """
 
 from prefill_router.lazy_imports import face

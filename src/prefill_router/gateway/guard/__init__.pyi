@@ -28,5 +28,8 @@ from .client_keys import (
     read_rows as read_rows,
     remove_key as remove_key,
 )
-from .error_replies import error_handlers as error_handlers, send_refusal as send_refusal
-from .http_protocol import guarded_protocol as guarded_protocol
+from .http_protocol import (
+    error_handlers as error_handlers,
+    guarded_protocol as guarded_protocol,
+    send_refusal as send_refusal,
+)

@@ -26,7 +26,7 @@ from prefill_router.gateway.guard.checks import (
     too_long,
 )
 from prefill_router.gateway.guard.client_keys import ClientKey, ClientKeys
-from prefill_router.gateway.guard.error_replies import send_refusal
+from prefill_router.gateway.guard.http_protocol import send_refusal
 from prefill_router.gateway.settings import LimitSettings, ListenSettings
 
 KEY = "prefill_router.key"

@@ -1,4 +1,7 @@
-"""The JSON of the list of recent decisions, and of one decision."""
+"""The JSON of decisions, of savings, and of the versions of a router on the page.
+
+Units and unknown values are as in `shapes`.
+"""
 
 from typing import TypedDict
 
@@ -180,3 +183,86 @@ class DecisionDetail(TypedDict):
     in_session: bool
     key: str | None
     instead: InsteadView | None
+
+
+class RangeView(TypedDict):
+    """An estimate with its 95 % interval."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class DeductionView(TypedDict):
+    """What routing itself cost, of one kind; `dollars` is None where it isn't counted."""
+
+    kind: str
+    dollars: float | None
+    items: int
+
+
+class SavingsView(TypedDict):
+    """The savings against one target alone, as in `gateway.receipts.Savings`."""
+
+    since: float
+    baseline: str
+    chosen_by: str
+    requests: int
+    spent: float
+    at_baseline: float
+    saved: RangeView
+    share: RangeView
+    net: RangeView
+    deducted: list[DeductionView]
+    expected: float | None
+    expected_baseline: float | None
+    expected_gain: RangeView
+    observed: RangeView
+    scored: int
+    notes: list[str]
+
+
+class SavingsPanel(TypedDict):
+    """The savings, or why they aren't known."""
+
+    problem: str | None
+    savings: SavingsView | None
+
+
+class FigureView(TypedDict):
+    """One number that a step rests on."""
+
+    name: str
+    value: str
+
+
+class StepView(TypedDict):
+    """A step of a version.
+
+    Attributes:
+        at: When it was taken.
+        words: What happened, by whom and why.
+        evidence: What it rests on; empty for an operator's.
+    """
+
+    at: float
+    words: str
+    evidence: list[FigureView]
+
+
+class VersionsView(TypedDict):
+    """The versions of a router.
+
+    Attributes:
+        serving: The versions that serve, for people; None where the router has no versions.
+        versions: How many there are.
+        steps: The latest steps, the newest first.
+    """
+
+    serving: str | None
+    versions: int
+    steps: list[StepView]
+
+
+NONE = VersionsView(serving=None, versions=0, steps=[])
+"""A router without versions."""

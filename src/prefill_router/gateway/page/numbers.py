@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, final
 from prefill_router import __version__
 from prefill_router.errors import DataError, StoreError
 from prefill_router.gateway.page import views
-from prefill_router.gateway.page.decision_shapes import DecisionDetail, Decisions
-from prefill_router.gateway.page.savings_shapes import SavingsPanel, savings_view
+from prefill_router.gateway.page.decision_shapes import (
+    NONE,
+    DecisionDetail,
+    Decisions,
+    SavingsPanel,
+    VersionsView,
+)
 from prefill_router.gateway.page.shapes import (
     CurveView,
     DriftView,
@@ -23,7 +28,6 @@ from prefill_router.gateway.page.shapes import (
     Timeline,
     WhatIf,
 )
-from prefill_router.gateway.page.version_shapes import NONE, VersionsView, versions_view
 from prefill_router.gateway.receipts import Recorded, read_receipts, recent, summary
 from prefill_router.gateway.runtime import health_checks
 from prefill_router.gateway.telemetry import RecentRequests
@@ -160,7 +164,7 @@ class PageNumbers:
             found = await self._gateway.savings.since()
         except DataError as error:
             return SavingsPanel(problem=str(error), savings=None)
-        return SavingsPanel(problem=None, savings=savings_view(found))
+        return SavingsPanel(problem=None, savings=views.savings(found))
 
     async def versions(self) -> VersionsView:
         """The versions of the router, and their latest steps."""
@@ -168,7 +172,7 @@ class PageNumbers:
         if registry is None:
             return NONE
         state = await asyncio.to_thread(registry.state)
-        return versions_view(state, str(self._gateway.live.loaded.served))
+        return views.versions(state, str(self._gateway.live.loaded.served))
 
     async def _summed(self, now: float) -> Spend:
         url = self._receipts_url()

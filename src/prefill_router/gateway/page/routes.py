@@ -16,8 +16,12 @@ from starlette.routing import Route
 
 from prefill_router.errors import PrefillRouterError
 from prefill_router.gateway.errors import RefusalError
-from prefill_router.gateway.page.decision_shapes import DecisionDetail, Decisions
-from prefill_router.gateway.page.savings_shapes import SavingsPanel
+from prefill_router.gateway.page.decision_shapes import (
+    DecisionDetail,
+    Decisions,
+    SavingsPanel,
+    VersionsView,
+)
 from prefill_router.gateway.page.shapes import (
     CurveView,
     DriftView,
@@ -28,7 +32,6 @@ from prefill_router.gateway.page.shapes import (
     Timeline,
     WhatIf,
 )
-from prefill_router.gateway.page.version_shapes import VersionsView
 from prefill_router.gateway.types import OUTCOMES
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -12,12 +13,18 @@ from prefill_router.gateway.page.decision_shapes import (
     AttemptView,
     DecisionDetail,
     DecisionRow,
+    DeductionView,
+    FigureView,
     InsteadView,
+    RangeView,
+    SavingsView,
+    StepView,
     Stretch,
     SwitchPoint,
     TargetView,
     Timings,
     Tokens,
+    VersionsView,
 )
 from prefill_router.gateway.page.shapes import (
     BudgetView,
@@ -37,16 +44,19 @@ from prefill_router.gateway.receipts import (
     ReceiptsSummary,
     Recorded,
     RequestSaving,
+    Savings,
     explain,
     version_of,
     version_step_of,
 )
 from prefill_router.gateway.records import Receipt
+from prefill_router.router import VersionState
 from prefill_router.targets import Pool
 
 Shape = TypeVar("Shape")
 _MANY, _OFTEN = 20, 0.1
 """The number of calls and the share of failures from which on a target counts as failing."""
+_SHOWN = 20  # steps of versions
 _GOOD = ("answered", "refused", "disconnected")
 
 
@@ -233,3 +243,27 @@ def _point(recorded: Recorded, lam: float) -> CurvePoint:
 
 def _of_thousand(cost: float) -> float | None:
     return _THOUSAND * cost if math.isfinite(cost) else None
+
+
+def savings(found: Savings) -> SavingsView:
+    """Savings as the page shows them."""
+    ranges = ("saved", "share", "net", "expected_gain", "observed")
+    known = {name: pick(RangeView, {}, getattr(found, name)) for name in ranges}
+    deducted = [pick(DeductionView, {}, one) for one in found.deducted]
+    return pick(SavingsView, {**known, "deducted": deducted, "notes": [*found.notes()]}, found)
+
+
+def versions(state: VersionState, serving: str) -> VersionsView:
+    """The versions as the page shows them; raises nothing."""
+    return VersionsView(
+        serving=serving,
+        versions=len(state.versions),
+        steps=[
+            StepView(
+                at=datetime.fromisoformat(step.at).timestamp(),
+                words=step.words,
+                evidence=[FigureView(name=name, value=value) for name, value in step.figures()],
+            )
+            for step in state.steps[: -_SHOWN - 1 : -1]
+        ],
+    )

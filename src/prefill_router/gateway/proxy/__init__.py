@@ -8,7 +8,7 @@ passthrough          answers that are forwarded unread
 failover             calls target after target until one begins to answer
 message_translation  translates chats to messages, for requests that were translated
 failures             classifies a target's failure, and makes the client's error
-circuit_breakers     stops calls to targets that fail repeatedly
+deployments          which endpoints may be called now, and in which order: breakers, rate limits
 forwarder            forwards the answer to its end
 """
 

@@ -1,4 +1,7 @@
-from .circuit_breakers import Breakers as Breakers, BreakerState as BreakerState
-from .deployments import RateHeadroom as RateHeadroom
+from .deployments import (
+    Breakers as Breakers,
+    BreakerState as BreakerState,
+    RateHeadroom as RateHeadroom,
+)
 from .failures import stream_error_end as stream_error_end
 from .forwarder import Forwarder as Forwarder, TargetState as TargetState

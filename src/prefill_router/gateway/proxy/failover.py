@@ -12,9 +12,8 @@ from typing import final
 
 from prefill_router.client import forms_of_key, without_key
 from prefill_router.gateway.errors import BrokenResponseError, ClientGoneError
-from prefill_router.gateway.proxy.circuit_breakers import Breakers
 from prefill_router.gateway.proxy.connections import ClientConnection, ResponseStream
-from prefill_router.gateway.proxy.deployments import DeploymentOrder, RateHeadroom
+from prefill_router.gateway.proxy.deployments import Breakers, DeploymentOrder, RateHeadroom
 from prefill_router.gateway.proxy.failures import (
     HARMLESS,
     RETRIED,

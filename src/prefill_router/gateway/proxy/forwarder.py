@@ -13,14 +13,18 @@ from typing import final
 
 from prefill_router.client import provider_keys
 from prefill_router.gateway.errors import BrokenResponseError, ClientGoneError
-from prefill_router.gateway.proxy.circuit_breakers import Breakers, BreakerState
 from prefill_router.gateway.proxy.connections import (
     ClientConnection,
     Receive,
     ResponseStream,
     Send,
 )
-from prefill_router.gateway.proxy.deployments import DeploymentOrder, RateHeadroom
+from prefill_router.gateway.proxy.deployments import (
+    Breakers,
+    BreakerState,
+    DeploymentOrder,
+    RateHeadroom,
+)
 from prefill_router.gateway.proxy.failover import (
     CallAttempts,
     ForwardContext,

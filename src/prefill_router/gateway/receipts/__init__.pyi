@@ -58,23 +58,22 @@ from .receipt_summary import (
     TargetTotals as TargetTotals,
     summary as summary,
 )
-from .repeated_request import RepeatedRequest as RepeatedRequest
 from .replay_figure import write_picture as write_picture
 from .replay_table import (
     ExpectedCurve as ExpectedCurve,
     Recorded as Recorded,
     ReplayPoint as ReplayPoint,
 )
-from .reported_outcome import report_outcome as report_outcome
 from .retention import purge as purge
 from .rows import (
     Feedback as Feedback,
     ReceiptColumn as ReceiptColumn,
     prompt_of as prompt_of,
 )
-from .sample_labels import (
+from .sampled_request import (
     USER_ERROR as USER_ERROR,
     LabelledSample as LabelledSample,
+    RepeatedRequest as RepeatedRequest,
     combined as combined,
     labelled_samples as labelled_samples,
 )
@@ -98,4 +97,8 @@ from .store import (
     file_of as file_of,
     open_store as open_store,
 )
-from .writer import ReceiptWriter as ReceiptWriter, WriterStats as WriterStats
+from .writer import (
+    ReceiptWriter as ReceiptWriter,
+    WriterStats as WriterStats,
+    report_outcome as report_outcome,
+)

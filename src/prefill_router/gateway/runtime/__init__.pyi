@@ -12,7 +12,7 @@ from .request_scope import (
     Snapshot as Snapshot,
     target_header as target_header,
 )
-from .serving_limits import (
+from .startup import (
     needs_shared_state as needs_shared_state,
     refuse_unshared as refuse_unshared,
 )

@@ -24,17 +24,16 @@ from prefill_router.gateway.protocol import to_client
 from prefill_router.gateway.proxy import Breakers, Forwarder, RateHeadroom
 from prefill_router.gateway.receipts import ReceiptWriter, open_learning, open_store
 from prefill_router.gateway.runtime.activity import gauge_readings
-from prefill_router.gateway.runtime.configuration import (
-    GatewayPaths,
-    LoadedGateway,
-    load,
-)
-from prefill_router.gateway.runtime.forecasters import AnyForecaster, make_forecasters
+from prefill_router.gateway.runtime.configuration import GatewayPaths, LoadedGateway, load
 from prefill_router.gateway.runtime.request_scope import Snapshot
 from prefill_router.gateway.runtime.savings_reports import SavingsReports
-from prefill_router.gateway.runtime.serving_limits import static_changes
+from prefill_router.gateway.runtime.startup import (
+    AnyForecaster,
+    make_forecasters,
+    static_changes,
+    warm_start,
+)
 from prefill_router.gateway.runtime.versions import ServedVersions, VersionWatch
-from prefill_router.gateway.runtime.warm_start import warm_start
 from prefill_router.gateway.settings import BudgetSettings, GatewaySettings
 from prefill_router.gateway.shared import SharedState
 from prefill_router.gateway.telemetry import (

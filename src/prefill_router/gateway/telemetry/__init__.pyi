@@ -26,7 +26,12 @@ from .logs import (
     logging_to as logging_to,
     with_fields as with_fields,
 )
-from .metrics import Metrics as Metrics
+from .metrics import (
+    Metrics as Metrics,
+    PlainFamily as PlainFamily,
+    counters_of as counters_of,
+    merged as merged,
+)
 from .recent import (
     Drift as Drift,
     DriftWatch as DriftWatch,
@@ -36,8 +41,3 @@ from .recent import (
     stability_index as stability_index,
 )
 from .traces import Trace as Trace, Traces as Traces
-from .worker_metrics import (
-    PlainFamily as PlainFamily,
-    counters_of as counters_of,
-    merged as merged,
-)

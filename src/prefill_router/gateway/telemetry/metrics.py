@@ -1,21 +1,81 @@
-"""Metrics for Prometheus: counters that are updated once per request."""
+"""Metrics for Prometheus: counters that are updated once per request.
 
-from collections.abc import Callable, Iterable, Iterator
+Several workers show theirs as those of one gateway: counters and some gauges are added.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
-from typing import final
+from typing import Any, final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from prefill_router.gateway.records import Receipt, RequestOutcome
 from prefill_router.gateway.telemetry.gauges import PREFIX, GaugeReadings, Gauges
-from prefill_router.gateway.telemetry.worker_metrics import (
-    PlainFamily,
-    plain_families,
-    registry_of,
-)
+
+PlainFamily = list[Any]
+"""A metric as plain values: name, description, type, and samples of name, labels and value."""
+_ADDED = ("counter", "histogram")
+
+
+def plain_families(metrics: Iterable[Metric]) -> list[PlainFamily]:
+    """Metrics as plain values."""
+    return [
+        [m.name, m.documentation, m.type, [[s.name, s.labels, s.value] for s in m.samples]]
+        for m in metrics
+    ]
+
+
+def counters_of(families: Iterable[PlainFamily]) -> list[PlainFamily]:
+    """What counts on after its worker has ended, so that no sum ever falls."""
+    return [family for family in families if family[2] in _ADDED]
+
+
+def merged(workers: Iterable[list[PlainFamily]], *, sums: Collection[str]) -> list[PlainFamily]:
+    """The metrics of several workers as those of one gateway.
+
+    Args:
+        workers: The metrics of each.
+        sums: The gauges whose values are added; the largest counts of the others.
+    """
+    heads: dict[str, PlainFamily] = {}
+    values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    for name, description, kind, samples in (family for one in workers for family in one):
+        heads.setdefault(name, [name, description, kind])
+        found = values.setdefault(name, {})
+        for sample, labels, value in samples:
+            place = sample, tuple(sorted(labels.items()))
+            is_added = kind in _ADDED or name in sums
+            had = found.get(place)
+            found[place] = value if had is None else had + value if is_added else max(had, value)
+    return [
+        [*head, [[sample, dict(labels), n] for (sample, labels), n in values[name].items()]]
+        for name, head in heads.items()
+    ]
+
+
+def registry_of(families: Iterable[PlainFamily]) -> CollectorRegistry:
+    """A registry with these metrics."""
+    registry = CollectorRegistry()
+    registry.register(_Plain(list(families)))
+    return registry
+
+
+@final
+class _Plain(Collector):
+    def __init__(self, families: list[PlainFamily]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        for name, description, kind, samples in self._families:
+            metric = Metric(name, description, kind)
+            metric.samples = [Sample(*sample) for sample in samples]
+            yield metric
+
 
 OTHER = "other"
 """The label of a target that isn't in the pool, or no longer."""

@@ -1,4 +1,4 @@
-from .base import Grade as Grade, Grader as Grader
+from .base import UNEXTRACTED as UNEXTRACTED, Grade as Grade, Grader as Grader, Settings as Settings
 from .caches import JudgeBill as JudgeBill
 from .code import last_code_block as last_code_block
 from .grade_table import GRADES as GRADES
@@ -9,7 +9,6 @@ from .pair_judge import pair_prompt as pair_prompt, read_preference as read_pref
 from .python_function import FunctionGrader as FunctionGrader, place_and_name as place_and_name
 from .registry import GRADERS as GRADERS
 from .report import GradedTarget as GradedTarget, GradingReport as GradingReport
-from .settings import UNEXTRACTED as UNEXTRACTED, Settings as Settings
 from .text import (
     parse_number as parse_number,
     right_letters as right_letters,

@@ -16,12 +16,12 @@ from prefill_router.harness.grading.base import (
     Grade,
     Grader,
     GraderTraits,
+    Settings,
     graded,
     shortened,
     unfit,
     ungraded,
 )
-from prefill_router.harness.grading.settings import Settings
 from prefill_router.harness.records import Task
 from prefill_router.sandbox import Sandbox
 

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import final
 
 from prefill_router.errors import ConfigError, PrefillRouterError
-from prefill_router.harness.grading.base import Grader
+from prefill_router.harness.grading.base import Grader, Settings
 from prefill_router.harness.grading.caches import JudgeBill, Judgments
 from prefill_router.harness.grading.judge import JUDGES, JudgeGrader, Kind
 from prefill_router.harness.grading.judge_client import JudgeClient, only_target
 from prefill_router.harness.grading.registry import grader_named
-from prefill_router.harness.grading.settings import Settings
 from prefill_router.lazy_imports import load
 from prefill_router.targets import Pool
 

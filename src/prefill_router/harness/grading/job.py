@@ -13,13 +13,12 @@ from prefill_router import files
 from prefill_router.data import Origin, check_replaceable, write_dataset
 from prefill_router.errors import ConfigError
 from prefill_router.files import writer_lock
-from prefill_router.harness.grading.base import Grade, Grader, ungraded
+from prefill_router.harness.grading.base import Grade, Grader, Settings, ungraded
 from prefill_router.harness.grading.caches import GradeCache, grade_key
 from prefill_router.harness.grading.grade_table import GradeTable, TaskEntry, TaskIndex
 from prefill_router.harness.grading.graders import Graders
 from prefill_router.harness.grading.registry import grader_named
 from prefill_router.harness.grading.report import GradingReport
-from prefill_router.harness.grading.settings import Settings
 from prefill_router.harness.records import Answer, Task
 from prefill_router.harness.run import Run
 from prefill_router.progress import Progress, SilentProgress

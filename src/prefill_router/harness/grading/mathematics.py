@@ -17,8 +17,15 @@ from contextlib import suppress
 from typing import Any, final
 
 from prefill_router.errors import PrefillRouterError
-from prefill_router.harness.grading.base import Grade, Grader, GraderTraits, graded, unfit, ungraded
-from prefill_router.harness.grading.settings import Settings
+from prefill_router.harness.grading.base import (
+    Grade,
+    Grader,
+    GraderTraits,
+    Settings,
+    graded,
+    unfit,
+    ungraded,
+)
 from prefill_router.harness.records import Task
 from prefill_router.lazy_imports import installed
 

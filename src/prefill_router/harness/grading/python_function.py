@@ -17,12 +17,12 @@ from prefill_router.harness.grading.base import (
     Grade,
     Grader,
     GraderTraits,
+    Settings,
     graded,
     shortened,
     unfit,
     ungraded,
 )
-from prefill_router.harness.grading.settings import Settings
 from prefill_router.harness.records import Task
 
 Function = Callable[[dict[str, Any], str], object]

@@ -15,8 +15,16 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any, final
 
-from prefill_router.harness.grading.base import Grade, Grader, GraderTraits, graded, unfit, ungraded
-from prefill_router.harness.grading.settings import Settings, Unextracted
+from prefill_router.harness.grading.base import (
+    Grade,
+    Grader,
+    GraderTraits,
+    Settings,
+    Unextracted,
+    graded,
+    unfit,
+    ungraded,
+)
 from prefill_router.harness.records import Task
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")

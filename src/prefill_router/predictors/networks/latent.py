@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
 from prefill_router.options import AT_LEAST_ONE, Count, Dropout, NotNegative
-from prefill_router.predictors.base import Features
+from prefill_router.predictors.base import Features, PredictorEntry
 from prefill_router.predictors.networks.ensemble import (
     DIFFICULTY,
     DISCRIMINATION,
@@ -41,7 +41,6 @@ from prefill_router.predictors.networks.ensemble import (
     perceptron_outputs,
     perceptron_shapes,
 )
-from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.serialization import Shape
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.options import Count, Dropout, NotNegative, Positive, Widths
-from prefill_router.predictors.base import Features
+from prefill_router.predictors.base import Features, PredictorEntry
 from prefill_router.predictors.networks.ensemble import (
     CORRECTNESS,
     DIFFICULTY,
@@ -27,7 +27,6 @@ from prefill_router.predictors.networks.ensemble import (
     perceptron_outputs,
     perceptron_shapes,
 )
-from prefill_router.predictors.registry import PredictorEntry
 from prefill_router.serialization import Shape
 
 if TYPE_CHECKING:
