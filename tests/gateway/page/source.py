@@ -9,6 +9,7 @@ import numpy as np
 
 from prefill_router.cost import CostScale
 from prefill_router.errors import StoreError
+from prefill_router.gateway.page import views
 from prefill_router.gateway.page.decision_shapes import (
     DecisionDetail,
     DecisionRow,
