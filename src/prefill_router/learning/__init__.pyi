@@ -23,7 +23,6 @@ from .rollout import (
     advance as advance,
     decide_rollout as decide_rollout,
 )
-from .sequential import ChangeDetector as ChangeDetector, log_capital as log_capital
 from .side_plan import (
     LabellingSettings as LabellingSettings,
     expected_gain as expected_gain,

@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
+from prefill_router.betting import log_capital
 from prefill_router.errors import ConfigError
-from prefill_router.learning.sequential import log_capital
 from prefill_router.router import VersionRegistry, VersionState
 from prefill_router.short_repr import short_repr
 

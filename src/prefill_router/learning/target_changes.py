@@ -4,7 +4,7 @@ Quality: each label of a target's answers is compared with the probability that 
 predicted, and each answer to an *anchor*, a question that is asked again at intervals, with the
 target's earlier grades on it. Price: what the provider billed against the list price. Mix: each
 request's predictions against those of earlier requests. Quality and mix are tested by betting
-(`sequential.ChangeDetector`), so that however long one watches, false alarms stay as rare as asked.
+(`betting.ChangeDetector`), so that however long one watches, false alarms stay as rare as asked.
 """
 
 import math
@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from prefill_router.betting import ChangeDetector
 from prefill_router.data import CUT
 from prefill_router.errors import ConfigError
-from prefill_router.learning.sequential import ChangeDetector
 
 Values = Float[NDArray[np.float64], " observation"]
 _SURE = 0.98

@@ -12,7 +12,7 @@ import pytest
 from prefill_router.errors import DataError
 from prefill_router.gateway import Receipt
 from prefill_router.gateway.receipts import Feedback
-from prefill_router.gateway.receipts.canary import Mean, compare_share
+from prefill_router.gateway.receipts.receipt_summary import Mean, compare_share
 from tests.commands import refused, succeeded
 from tests.gateway.receipts.receipts_made import made_receipt, name_of, write
 

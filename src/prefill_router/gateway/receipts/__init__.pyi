@@ -1,4 +1,3 @@
-from .canary import Mean as Mean, compare_share as compare_share
 from .dataset_export import DatasetExport as DatasetExport, export as export
 from .explanation import (
     AffinityRule as AffinityRule,
@@ -53,9 +52,11 @@ from .receipt_replay import (
 )
 from .receipt_summary import (
     KeyTotals as KeyTotals,
+    Mean as Mean,
     ReceiptsSummary as ReceiptsSummary,
     SingleTargetCosts as SingleTargetCosts,
     TargetTotals as TargetTotals,
+    compare_share as compare_share,
     summary as summary,
 )
 from .replay_figure import write_picture as write_picture

@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from prefill_router.studies.guarantee.betting import enough
+from prefill_router.betting import enough
 from prefill_router.studies.guarantee.losses import Losses, MissingLabels
 
 _NAMED = 5

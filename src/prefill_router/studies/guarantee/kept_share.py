@@ -14,6 +14,7 @@ from typing import Any, Literal, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from prefill_router.betting import p_value
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, OverlapError
 from prefill_router.evaluation import (
@@ -28,7 +29,6 @@ from prefill_router.evaluation import (
     weighted_means,
 )
 from prefill_router.studies.guarantee.advice import NONE_NEEDED, Advice
-from prefill_router.studies.guarantee.betting import p_value
 from prefill_router.studies.guarantee.losses import Choice, Losses, MissingLabels, shuffled
 
 

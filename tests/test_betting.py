@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from prefill_router.betting import _STAKES, ChangeDetector, log_capital
 from prefill_router.errors import ConfigError
-from prefill_router.learning import ChangeDetector, log_capital
-from prefill_router.learning.sequential import _STAKES
 
 
 def path(shortfalls: list[float]) -> list[float]:
