@@ -132,7 +132,7 @@ ADDITIONS = (
         "a table of a report",
         "unsure_table.py",
         {
-            "from prefill_router.reporting.evaluation_report import REPORT_TABLES, csv_tables\n": (
+            "from prefill_router.reporting.evaluation_tables import REPORT_TABLES, csv_tables\n": (
                 "import prefill_router.reporting.unsure_table\n"
             )
         },

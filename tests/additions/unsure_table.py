@@ -1,7 +1,7 @@
 """A table of the report: which targets there are."""
 
 from prefill_router.evaluation import Evaluation
-from prefill_router.reporting.evaluation_report import report_table
+from prefill_router.reporting.evaluation_tables import report_table
 from prefill_router.reporting.report import Table
 
 

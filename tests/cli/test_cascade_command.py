@@ -31,7 +31,7 @@ def test_order_and_thresholds_are_learned_and_kept(cascade: Path, job: Job) -> N
     assert isinstance(policy, Cascade)
     assert policy.targets
     assert policy.knots
-    assert policy.cascade is not None
+    assert policy.scorer is not None
     judged = ("evaluate", cascade, "--data", job.answers, "--store", job.states)
     to = cascade.parent / "report"
     succeeded(*judged, "--resamples", 0, "--out", to)

@@ -12,7 +12,7 @@ from rich.console import Console
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Evaluation, evaluate
 from prefill_router.reporting import write_report
-from prefill_router.reporting.evaluation_report import REPORT_TABLES, report_table
+from prefill_router.reporting.evaluation_tables import REPORT_TABLES, report_table
 from prefill_router.reporting.report import (
     Cell,
     Code,
