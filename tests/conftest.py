@@ -1,5 +1,6 @@
 """Fixtures shared by the tests."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests import typechecks
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "mmlu_pro"
 
 typechecks.install()
+gc.disable()  # until what is imported and collected is there, which stays: see below
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("untimed", deadline=None)  # a busy machine is no defect
 settings.load_profile("untimed")
@@ -31,3 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, len(item.path.parts)))
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that is there by now out of the collector's rounds, some millions of objects."""
+    gc.freeze()
+    gc.enable()
