@@ -317,6 +317,35 @@ def test_pools_read_other_states(deberta: Path, pool: Any) -> None:
     np.testing.assert_allclose(network.read(padded, [arrays])[0, 0], expected, atol=1e-4)
 
 
+def test_blocks_after_a_layer_are_neither_computed_nor_adapted(tmp_path: Path) -> None:
+    sizes = {**SIZES, "num_hidden_layers": 3}
+    config = tf.Qwen3Config(**sizes, num_key_value_heads=2, head_dim=8)
+    folder, train = save_tiny(tmp_path / "base", config), texts(12, seed=4)
+    tuned = fit(quick(folder, layer=2, epochs=1, batch_size=4), train)
+    assert {name.split(".")[1] for name, _, _ in tuned.adaption.layers} == {"0", "1"}
+    again = load_family(tuned.to_dict(), tuned.tensors())
+    assert isinstance(again, TextNetwork)
+    assert np.array_equal(read(again.at(folder), train), read(tuned, train))
+    assert "layer" not in fit(quick(folder, epochs=1), train).to_dict()
+
+    encoder = load_encoder(folder, dtype="float32")
+    assert isinstance(encoder, HubEncoder)
+    network: Any = encoder.network
+    prompt = encoder.tokenize(train.queries[:1])[0]
+    with torch.no_grad():
+        row = torch.from_numpy(prompt.ids).long()[None]
+        inner = network(input_ids=row, output_hidden_states=True).hidden_states[2]
+        pooled = network.norm(inner)[0].mean(dim=0).numpy()
+    plain = none_of(tuned.arrays)
+    plain |= {name: tuned.arrays[name] for name in ("head.weight", "head.bias")}
+    expected = pooled @ plain["head.weight"][0].T + plain["head.bias"][0]
+    untuned = replace(tuned, arrays=plain)
+    np.testing.assert_allclose(read(untuned, train)[0], expected, atol=1e-5)
+
+    with pytest.raises(ConfigError, match="this encoder has the layers 0 to 3"):
+        fit(quick(folder, layer=4), train)
+
+
 def test_chats_are_read_and_bad_prompts_named_by_their_key(shared: TextNetwork) -> None:
     chat = (Message("user", "sum w1"), Message("assistant", "w2"))
     reading = PromptStates.of([chat, "sum w1"], ())
@@ -347,6 +376,7 @@ def test_modules_may_be_named(deberta: Path, train: RoutingDataset) -> None:
         ({"weight_decay": -1.0}, "weight_decay is -1.0"),
         ({"validation": 0.0}, "validation is 0.0"),
         ({"modules": ()}, "modules is empty"),
+        ({"layer": 0}, "layer is 0; it must be at least 1"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:

@@ -49,6 +49,7 @@ class TextNetworkConfig(FamilyConfig):
         revision: Branch, tag or commit of a hub id.
         mode: `shared` fine-tunes one network with an output for each target, `per_target` one
             network for each.
+        layer: The last block that is computed, before the network's last norm; all by default.
         pool: The state that the outputs are computed from: of the `first` token, of the `last`, or
             the `mean` over the tokens.
         modules: Names of the linear layers with adapters; by default the query and value
@@ -69,6 +70,7 @@ class TextNetworkConfig(FamilyConfig):
     network: str = "microsoft/deberta-v3-base"
     revision: str | None = None
     mode: Sharing = "shared"
+    layer: Count | None = None
     pool: Pool = "mean"
     modules: tuple[str, ...] | None = None
     rank: Count = 8
@@ -168,6 +170,7 @@ class TextNetwork(Family):
         targets: The targets' names.
         made_by: The provenance of the base network and its tokenizer.
         mode: Whether one network serves all targets.
+        layer: The last block that is computed; None for all.
         pool: The state that the outputs are computed from.
         adaption: The shape of the adapters.
         arrays: The arrays of `AdaptedNetwork.arrays`, with the networks as a first axis.
@@ -192,6 +195,7 @@ class TextNetwork(Family):
     arrays: Mapping[str, NDArray[np.float32]]
     report: Mapping[str, Any] = field(default_factory=dict)
     source: Annotated[str | None, Saved(never=True)] = None
+    layer: Annotated[PositiveInt | None, Saved(sparse=True)] = None
 
     @property
     def width(self) -> int:
@@ -236,7 +240,11 @@ class TextNetwork(Family):
         from prefill_router.features.text_network_lora import AdaptedNetwork
 
         is_hub = not self.made_by.revision.startswith(("sha256:", "sampled:"))
-        encoder = load_encoder_for(self.made_by, source=None if is_hub else self.source)
+        encoder = load_encoder_for(
+            self.made_by,
+            source=None if is_hub else self.source,
+            layers=None if self.layer is None else (self.layer,),
+        )
         if not isinstance(encoder, HubEncoder):
             raise ConfigError(f"the network {self.made_by.encoder!r} can't be adapted")
         found = dict(encoder.network.named_modules())

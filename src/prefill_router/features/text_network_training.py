@@ -225,7 +225,11 @@ def fit_text_network(
     """
     labels = _labels(train)
     encoder = load_encoder(
-        config.network, revision=config.revision, max_tokens=config.max_tokens, dtype="float32"
+        config.network,
+        revision=config.revision,
+        max_tokens=config.max_tokens,
+        dtype="float32",
+        layers=None if config.layer is None else (config.layer,),
     )
     if not isinstance(encoder, HubEncoder):
         raise ConfigError(
@@ -252,6 +256,7 @@ def fit_text_network(
         arrays={name: np.stack([t.arrays[name] for t in tuned]) for name in tuned[0].arrays},
         report={"networks": [t.to_dict() for t in tuned], "notes": list(labels.notes)},
         source=config.network,
+        layer=config.layer,
     )
 
 
