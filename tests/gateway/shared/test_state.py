@@ -168,6 +168,18 @@ def test_a_breaker_that_opens_is_open_for_all_and_one_replica_tries(
     with_two(postgres, go)
 
 
+def test_it_closes_though_something_is_to_be_told_at_that_moment(postgres: PostgresServer) -> None:
+    async def close(one: Replica, _: Replica) -> None:
+        await asyncio.sleep(0.1)  # until it waits for something to tell
+        closes = asyncio.create_task(one.shared.close())
+        one.shared.set_lam(0.25)
+        done, _ = await asyncio.wait([closes], timeout=5)
+        closes.cancel()
+        assert done
+
+    with_two(postgres, close)
+
+
 def test_lam_is_told_and_forgotten_when_all_replicas_have_ended(postgres: PostgresServer) -> None:
     async def go(one: Replica, two: Replica) -> None:
         one.shared.set_lam(0.25)

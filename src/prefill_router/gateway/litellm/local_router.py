@@ -50,7 +50,8 @@ class LocalRouter:
         """
         found = asyncio.wrap_future(self._thread.submit(self._decide, asked))
         try:
-            return await asyncio.wait_for(found, self._seconds)
+            async with asyncio.timeout(self._seconds):
+                return await found
         except TimeoutError:
             raise NoDecisionError("the router took too long") from None
 

@@ -261,8 +261,10 @@ class SharedState:
     async def _run(self) -> None:
         """Keep in step until cancelled."""
         while True:
+            # not `wait_for`, which before Python 3.12 loses a cancellation at the moment of a wake
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _STEP_SECONDS)
+                async with asyncio.timeout(_STEP_SECONDS):
+                    await self._wake.wait()
             self._wake.clear()
             try:
                 if not self.is_up:

@@ -93,7 +93,8 @@ class AsgiConnection:
             DisconnectedError: The client disconnected meanwhile.
         """
         try:
-            await asyncio.wait_for(self._gone.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._gone.wait()
         except TimeoutError:
             return
         raise DisconnectedError
