@@ -217,10 +217,13 @@ def test_what_is_under_way_is_answered_at_the_end_and_no_process_is_left(made: M
         answered = list[str]()
 
         async def scene() -> None:
+            begun = asyncio.Barrier(4)  # a connection that no worker has accepted yet is reset
+
             async def one(number: int) -> None:
                 async with connected(gateway.port) as (reader, writer):
                     writer.write(asked(number, stream=True))
-                    await reader.readexactly(1)  # the answer has begun
+                    await reader.readexactly(1)
+                    await begun.wait()
                     gateway.run.terminate()
                     rest = await reader.readuntil(b"[DONE]")
                     assert b"error" not in rest
