@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers as tf
 
 from prefill_router.data import Message, Query, RoutingDataset
 from prefill_router.encoders import load_encoder
@@ -31,13 +30,10 @@ from prefill_router.features.text_network_lora import AdaptedNetwork, adapted_mo
 from prefill_router.statistics import auc_by_target
 from tests.features.family_contract import check_family
 from tests.features.text_networks import (
-    SIZES,
-    Array,
     deberta_v2,
     equal,
     fit,
-    gpt2,
-    modernbert,
+    none_of,
     quick,
     read,
     relabelled,
@@ -167,11 +163,6 @@ def test_adaptions_are_what_peft_computes(deberta: Path, train: RoutingDataset) 
     assert np.abs(one - network.read(prompts, [none_of(arrays)])).max() > 1e-2  # control
 
 
-def none_of(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Without adaptions."""
-    return {k: v if k.startswith("head") else np.zeros_like(v) for k, v in arrays.items()}
-
-
 def test_same_seed_same_bits_whatever_the_order(deberta: Path, train: RoutingDataset) -> None:
     config = quick(deberta, epochs=1, dropout=0.2)
     state = torch.random.get_rng_state()
@@ -276,26 +267,6 @@ def test_a_base_of_the_hub_is_found_by_its_commit(
     assert np.array_equal(again.read(PromptStates.of_dataset(unseen, ())), before)
 
 
-@pytest.mark.parametrize(
-    ("config", "names"),
-    [
-        (tf.BertConfig(**SIZES), {"query", "value"}),
-        (tf.Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=8), {"q_proj", "v_proj"}),
-        (modernbert(), {"Wqkv"}),
-        (gpt2(), {"c_attn"}),
-    ],
-)
-def test_other_architectures(config: Any, names: set[str], tmp_path: Path) -> None:
-    folder = save_tiny(tmp_path / "base", config)
-    train = texts(12, seed=4)
-    tuned = fit(quick(folder, epochs=1, pool="last", batch_size=4), train)
-    assert {name.rpartition(".")[2] for name, _, _ in tuned.adaption.layers} == names
-    assert any(tuned.arrays[f"lora_b.{i}"].any() for i in range(len(tuned.adaption.layers)))
-    again = load_family(tuned.to_dict(), tuned.tensors())
-    assert isinstance(again, TextNetwork)
-    assert np.array_equal(read(again.at(folder), train), read(tuned, train))
-
-
 @pytest.mark.parametrize("pool", ["first", "mean", "last"])
 def test_pools_read_other_states(deberta: Path, pool: Any) -> None:
     train = texts(12, seed=4)
@@ -315,35 +286,6 @@ def test_pools_read_other_states(deberta: Path, pool: Any) -> None:
     expected = {"first": states[0], "mean": states.mean(axis=0), "last": states[-1]}[pool]
     padded = encoder.tokenize([train.queries[0], Query("long", "w1 " * 30)])
     np.testing.assert_allclose(network.read(padded, [arrays])[0, 0], expected, atol=1e-4)
-
-
-def test_blocks_after_a_layer_are_neither_computed_nor_adapted(tmp_path: Path) -> None:
-    sizes = {**SIZES, "num_hidden_layers": 3}
-    config = tf.Qwen3Config(**sizes, num_key_value_heads=2, head_dim=8)
-    folder, train = save_tiny(tmp_path / "base", config), texts(12, seed=4)
-    tuned = fit(quick(folder, layer=2, epochs=1, batch_size=4), train)
-    assert {name.split(".")[1] for name, _, _ in tuned.adaption.layers} == {"0", "1"}
-    again = load_family(tuned.to_dict(), tuned.tensors())
-    assert isinstance(again, TextNetwork)
-    assert np.array_equal(read(again.at(folder), train), read(tuned, train))
-    assert "layer" not in fit(quick(folder, epochs=1), train).to_dict()
-
-    encoder = load_encoder(folder, dtype="float32")
-    assert isinstance(encoder, HubEncoder)
-    network: Any = encoder.network
-    prompt = encoder.tokenize(train.queries[:1])[0]
-    with torch.no_grad():
-        row = torch.from_numpy(prompt.ids).long()[None]
-        inner = network(input_ids=row, output_hidden_states=True).hidden_states[2]
-        pooled = network.norm(inner)[0].mean(dim=0).numpy()
-    plain = none_of(tuned.arrays)
-    plain |= {name: tuned.arrays[name] for name in ("head.weight", "head.bias")}
-    expected = pooled @ plain["head.weight"][0].T + plain["head.bias"][0]
-    untuned = replace(tuned, arrays=plain)
-    np.testing.assert_allclose(read(untuned, train)[0], expected, atol=1e-5)
-
-    with pytest.raises(ConfigError, match="this encoder has the layers 0 to 3"):
-        fit(quick(folder, layer=4), train)
 
 
 def test_chats_are_read_and_bad_prompts_named_by_their_key(shared: TextNetwork) -> None:

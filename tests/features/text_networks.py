@@ -131,3 +131,8 @@ def read(family: TextNetwork, dataset: RoutingDataset) -> Array:
 def equal(one: TextNetwork, other: TextNetwork) -> bool:
     pairs = [(array, other.arrays[name]) for name, array in one.arrays.items()]
     return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def none_of(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Without adaptions."""
+    return {k: v if k.startswith("head") else np.zeros_like(v) for k, v in arrays.items()}

@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsRegressor
 
@@ -74,10 +74,11 @@ def test_score_is_the_weighted_mean_of_labels(kernel: Kernel, missing: float) ->
 
 
 @given(
-    st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_size=12),
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=12),
     st.sampled_from(KERNELS),
     st.floats(0.1, 3),
 )
+@example([0.0, 5e-324], "gaussian", 1.5)
 @settings(max_examples=150, deadline=None)
 def test_weights(distances: list[float], kernel: Kernel, bandwidth: float) -> None:
     ordered = np.sort(np.array([distances], dtype=np.float64))

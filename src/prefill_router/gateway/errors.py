@@ -42,6 +42,17 @@ class RefusalError(PrefillRouterError):
         self.status, self.kind, self.code, self.param = status, kind, code, param
         self.headers = dict(headers or {})
 
+    @classmethod
+    def unavailable(cls, message: str) -> "RefusalError":
+        """What the answer needs can't be had now, such as the database of receipts."""
+        return cls(
+            message,
+            status=503,
+            kind="server_error",
+            code="unavailable",
+            headers={"retry-after": "5"},
+        )
+
     def body(self, *, anthropic: bool = False) -> dict[str, Any]:
         """The JSON of the response, in OpenAI's format or Anthropic's."""
         if anthropic:

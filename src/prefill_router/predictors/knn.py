@@ -182,9 +182,9 @@ def neighbour_weights(
         bandwidth: A multiple of the distance to the query's last neighbour. The inverse and the
             uniform weights don't depend on it.
     """
-    reach = bandwidth * distances[:, -1:]
-    share = np.divide(distances, reach, out=np.zeros_like(distances), where=reach > 0)
-    raw = _raw(share, kernel)
+    last = distances[:, -1:]
+    share = np.divide(distances, last, out=np.zeros_like(distances), where=last > 0)
+    raw = _raw(share / bandwidth, kernel)
     total = raw.sum(axis=1, keepdims=True)
     weights = np.full_like(raw, 1 / raw.shape[1])
     np.divide(raw, total, out=weights, where=total > 0)

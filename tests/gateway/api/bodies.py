@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.gateway.scripted_target import event
+from tests.gateway.scripted_target import DONE, event
 
 TOOL = {
     "type": "function",
@@ -197,3 +197,75 @@ MESSAGE_EVENTS = [
     ),
     _named({"type": "message_stop"}),
 ]
+
+
+def calls(*deltas: Any, finish: str | None = "tool_calls") -> list[bytes]:
+    """A stream that calls tools."""
+    said = [chunk(delta={"tool_calls": [delta]}) for delta in deltas]
+    return [chunk(delta={"role": "assistant"}), *said, chunk(finish_reason=finish), COUNTS, DONE]
+
+
+def begun(name: str, arguments: str = "", index: int | None = 0, tool: str = "weather") -> Any:
+    place = {} if index is None else {"index": index}
+    function = {"name": tool, "arguments": arguments}
+    return {**place, "id": name, "type": "function", "function": function}
+
+
+def more(arguments: str, index: int | None = 0) -> Any:
+    place = {} if index is None else {"index": index}
+    return {**place, "function": {"arguments": arguments}}
+
+
+CLAUDE_CODE = {
+    "model": "auto",
+    "max_tokens": 32000,
+    "temperature": 1,
+    "stream": True,
+    "metadata": {"user_id": '{"device_id":"0f","session_id":"6b1d2c3e-0000-4000-8000-00000000"}'},
+    "system": [
+        {"type": "text", "text": "You are Claude Code.", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+    ],
+    "tools": [
+        {
+            "name": "Read",
+            "description": "Reads a file.",
+            "input_schema": {
+                "$schema": "http://json-schema.org/draft-07/schema#",
+                "type": "object",
+                "properties": {"file_path": {"type": "string"}},
+                "required": ["file_path"],
+                "additionalProperties": False,
+            },
+        }
+    ],
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "<system-reminder>Today is Monday.</system-reminder>"},
+                {"type": "text", "text": "What is in a.txt?"},
+            ],
+        },
+        {"role": "system", "content": "Tools: Read."},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "I'll read it."},
+                {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"file_path": "a"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "tool_use_id": "toolu_1",
+                    "type": "tool_result",
+                    "content": "<tool_use_error>No such file.</tool_use_error>",
+                    "is_error": True,
+                    "cache_control": {"type": "ephemeral"},
+                }
+            ],
+        },
+    ],
+}

@@ -7,10 +7,18 @@ from typing import Any
 import anthropic
 import pytest
 
-from prefill_router.gateway.proxy.message_translation import MessageStream
-from prefill_router.gateway.proxy.response_metadata import StreamObserver
-from prefill_router.gateway.samples import AnswerText
-from tests.gateway.api.bodies import COUNTS, SAID, called, chunk, completion, message
+from tests.gateway.api.bodies import (
+    CLAUDE_CODE,
+    COUNTS,
+    SAID,
+    begun,
+    called,
+    calls,
+    chunk,
+    completion,
+    message,
+    more,
+)
 from tests.gateway.scripted_target import DONE, ERROR, chunked, event, whole
 from tests.gateway.sdk_clients import Sent, anthropic_client
 from tests.gateway.world import CHEAP, DEAR, HEADER, MIDDLE, PRICES, Served, World, user, world
@@ -41,61 +49,6 @@ def claude(gateway: Served, sent: Sent) -> Iterator[anthropic.Anthropic]:
     own = {HEADER + "lam": "0"}
     with anthropic_client(gateway.url, sent, default_headers=own) as client:
         yield client
-
-
-CLAUDE_CODE = {
-    "model": "auto",
-    "max_tokens": 32000,
-    "temperature": 1,
-    "stream": True,
-    "metadata": {"user_id": '{"device_id":"0f","session_id":"6b1d2c3e-0000-4000-8000-00000000"}'},
-    "system": [
-        {"type": "text", "text": "You are Claude Code.", "cache_control": {"type": "ephemeral"}},
-        {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
-    ],
-    "tools": [
-        {
-            "name": "Read",
-            "description": "Reads a file.",
-            "input_schema": {
-                "$schema": "http://json-schema.org/draft-07/schema#",
-                "type": "object",
-                "properties": {"file_path": {"type": "string"}},
-                "required": ["file_path"],
-                "additionalProperties": False,
-            },
-        }
-    ],
-    "messages": [
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "<system-reminder>Today is Monday.</system-reminder>"},
-                {"type": "text", "text": "What is in a.txt?"},
-            ],
-        },
-        {"role": "system", "content": "Tools: Read."},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "text", "text": "I'll read it."},
-                {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {"file_path": "a"}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {
-                    "tool_use_id": "toolu_1",
-                    "type": "tool_result",
-                    "content": "<tool_use_error>No such file.</tool_use_error>",
-                    "is_error": True,
-                    "cache_control": {"type": "ephemeral"},
-                }
-            ],
-        },
-    ],
-}
 
 
 def test_a_request_of_claude_code(made: World, gateway: Served) -> None:
@@ -238,23 +191,6 @@ def test_a_refusal_is_text(made: World, claude: anthropic.Anthropic) -> None:
     answer = claude.messages.create(model="auto", max_tokens=9, messages=SAY)
     assert answer.stop_reason == "refusal"
     assert [block.model_dump()["text"] for block in answer.content] == ["I can't."]
-
-
-def calls(*deltas: Any, finish: str | None = "tool_calls") -> list[bytes]:
-    """A stream that calls tools."""
-    said = [chunk(delta={"tool_calls": [delta]}) for delta in deltas]
-    return [chunk(delta={"role": "assistant"}), *said, chunk(finish_reason=finish), COUNTS, DONE]
-
-
-def begun(name: str, arguments: str = "", index: int | None = 0, tool: str = "weather") -> Any:
-    place = {} if index is None else {"index": index}
-    function = {"name": tool, "arguments": arguments}
-    return {**place, "id": name, "type": "function", "function": function}
-
-
-def more(arguments: str, index: int | None = 0) -> Any:
-    place = {} if index is None else {"index": index}
-    return {**place, "function": {"arguments": arguments}}
 
 
 TWO = [{"place": "Bern"}, {"place": "Zürich"}]
@@ -419,43 +355,6 @@ def test_tokens_are_counted_by_who_speaks_anthropics(
     with pytest.raises(anthropic.BadRequestError, match="doesn't serve messages"):
         claude.messages.count_tokens(model=CHEAP, messages=SAY)
     assert made.asked() == [DEAR]
-
-
-STREAM = b"".join([*SAID, *calls(begun("a"), more('{"place": "Zü'), more('rich"}'))]).replace(
-    b"\n\n", b"\r\n\r\n", 2
-)
-
-
-def translated(*pieces: bytes) -> bytes:
-    observer = StreamObserver("chat", leave_out_usage=False)
-    stream = MessageStream(observer, answer=None, input_tokens=5, target="t")
-    return b"".join([*(stream.feed(piece) for piece in pieces), stream.close()])
-
-
-def test_a_stream_is_the_same_wherever_it_is_split() -> None:
-    due = translated(STREAM)
-    assert due.count(b"event: message_stop") == 1
-    assert due.endswith(b'event: message_stop\ndata: {"type": "message_stop"}\n\n')
-    for place in range(1, len(STREAM)):
-        assert translated(STREAM[:place], STREAM[place:]) == due
-    assert translated(*(bytes([byte]) for byte in STREAM)) == due
-
-
-def test_the_text_of_a_stream_is_kept_to_learn_from() -> None:
-    answer = AnswerText("messages")
-    observer = StreamObserver("chat", leave_out_usage=False)
-    MessageStream(observer, answer=answer, input_tokens=5, target="t").feed(b"".join([*SAID, DONE]))
-    kept = AnswerText("chat")
-    direct = StreamObserver("chat", leave_out_usage=False, answer=kept)
-    direct.feed(b"".join([*SAID, DONE]))
-    assert answer.text == kept.text != ""
-
-
-def test_a_stream_without_its_end_marker_is_ended() -> None:
-    whole_stream = b"".join([chunk(delta={"content": "4"}), chunk(finish_reason="stop")])
-    assert b"message_stop" in translated(whole_stream)
-    assert b"message_stop" in translated(whole_stream.rstrip())
-    assert b"message_stop" not in translated(whole_stream[: len(whole_stream) // 2])
 
 
 def test_reasoning_is_left_out_and_keeps_the_client_waiting(made: World, gateway: Served) -> None:

@@ -319,12 +319,8 @@ async def _may_score(gateway: Gateway, decision: str, key: ClientKey | None) -> 
     except StoreError:
         if owner is None:
             return True
-        raise RefusalError(
-            "receipts can't be read now, so the decision's key is unknown; try again later",
-            status=503,
-            kind="server_error",
-            code="unavailable",
-            headers={"retry-after": "5"},
+        raise RefusalError.unavailable(
+            "receipts can't be read now, so the decision's key is unknown; try again later"
         ) from None
 
 

@@ -300,12 +300,8 @@ class OutcomeReports:
                     key=None if key is None or key.admin else key.name,
                 )
         except StoreError:
-            raise RefusalError(
-                "receipts can't be written now; try again later",
-                status=503,
-                kind="server_error",
-                code="unavailable",
-                headers={"retry-after": "5"},
+            raise RefusalError.unavailable(
+                "receipts can't be written now; try again later"
             ) from None
         if not isinstance(found, Receipt):
             raise _refusal(known=found == "known")
