@@ -29,7 +29,7 @@ from benchmarks._system import machine
 from benchmarks.gateway import COMMAND, RESULTS, await_port, free_port, make_router, process
 from prefill_router import files
 from prefill_router.gateway.guard import ClientKey
-from prefill_router.gateway.guard.client_keys import add_key, digest
+from prefill_router.gateway.guard.key_file import add_key, digest
 from prefill_router.targets import Pool, Provider, read_pool, write_pool
 
 SECRETS = (UPSTREAM_KEY, KEY, WRONG_KEY, PROMPT)

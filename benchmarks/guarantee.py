@@ -21,8 +21,8 @@ from scipy.stats import binom, norm
 
 from benchmarks._system import machine, made_up
 from prefill_router import files
-from prefill_router.betting import p_value
 from prefill_router.evaluation import Trial
+from prefill_router.statistics import p_value
 from prefill_router.studies.guarantee import LAMS, best_single, guarantee
 from prefill_router.studies.guarantee.losses import shuffled
 

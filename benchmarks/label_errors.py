@@ -29,7 +29,7 @@ from prefill_router.evaluation import PairRankings, Ranking, auc_by_target, ones
 from prefill_router.features import PromptStates
 from prefill_router.features.prefill import PrefillConfig
 from prefill_router.fitting import folds_of
-from prefill_router.fitting.out_of_fold import corrected, posterior
+from prefill_router.fitting.inputs import corrected, posterior
 from prefill_router.predictors import Examples, TrunkConfig, out_of_fold
 
 RESULT = Path(__file__).parent / "results" / "label_errors.json"

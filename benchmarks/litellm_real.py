@@ -24,7 +24,7 @@ import yaml
 
 from benchmarks._litellm_world import World, decided, refusing, unheard, world
 from prefill_router.gateway.litellm import PrefillRouterStrategy, SpentError, import_config
-from prefill_router.gateway.litellm.providers import KNOWN
+from prefill_router.gateway.litellm.deployments import KNOWN
 
 TURNS = [{"role": "user", "content": "hi"}]
 TIERS = ("COMPLEX", "REASONING")

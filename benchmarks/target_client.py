@@ -26,7 +26,7 @@ import uvloop
 from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.gateway.proxy.connections import ClientConnection
-from prefill_router.gateway.proxy.provider_endpoints import ConnectionPool
+from prefill_router.gateway.proxy.deployments import ConnectionPool
 
 RESULTS = Path(__file__).parent / "results"
 EVENTS = 20

@@ -20,7 +20,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, BertModel, PreTrainedTokenizerFast  # noqa: F401
 
 from prefill_router import encoders
-from prefill_router.cli import learn, main
+from prefill_router.cli import labels as learn, main
 from tests.preload import preload
 
 preload("cli", "encoders", "evaluation", "features", "fitting", "reporting", "router")

@@ -44,14 +44,14 @@ ADDITIONS = (
     Addition(
         "a predictor",
         "half.py",
-        {'        "given": "given:ENTRY",\n': '        "half": "half:ENTRY",\n'},
+        {'        "given": "constant:GIVEN",\n': '        "half": "half:ENTRY",\n'},
         {"README.md": "| predictor | half |"},
     ),
     Addition(
         "a family of features",
         "prompt_length.py",
         {
-            '        "prefill": "prefill:ENTRY",\n': (
+            '        "prefill": "prefill:PREFILL",\n': (
                 '        "prompt_length": "prompt_length:ENTRY",\n'
             )
         },
@@ -60,7 +60,7 @@ ADDITIONS = (
     Addition(
         "a calibrator",
         "rates.py",
-        {'        "none": "parametric:NoCalibration",\n': '        "rates": "rates:Rates",\n'},
+        {'        "none": "calibrators:NoCalibration",\n': '        "rates": "rates:Rates",\n'},
         {"README.md": "| calibration | rates |"},
     ),
     Addition(

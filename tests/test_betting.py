@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from prefill_router.betting import _STAKES, ChangeDetector, log_capital
 from prefill_router.errors import ConfigError
+from prefill_router.statistics import _STAKES, ChangeDetector, log_capital
 
 
 def path(shortfalls: list[float]) -> list[float]:

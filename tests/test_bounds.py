@@ -12,7 +12,14 @@ import pytest
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.harness.grading.judge import read_verdict
 from prefill_router.harness.grading.text import extract_number
-from prefill_router.importers import Columns, Scale, builder, import_dataset, own_tables, values
+from prefill_router.importers import (
+    Columns,
+    Scale,
+    builder,
+    import_dataset,
+    own_tables,
+    values,
+)
 from prefill_router.importers.builder import MOST_TARGETS
 from prefill_router.importers.tables import MAX_COLUMNS, columns_of
 from prefill_router.importers.values import cell_amount

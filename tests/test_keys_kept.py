@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prefill_router.client import Reply, Usage
-from prefill_router.client.keys import REDACTED, Redaction
+from prefill_router.client.client import REDACTED, Redaction
 from prefill_router.minipool.server import ScriptedModel, Server, serve
 from prefill_router.targets import Pool, Provider, Target, write_pool
 from tests.commands import run

@@ -1,4 +1,4 @@
-"""How states lie in space: the paper's three geometric statistics (section 6), exact and streamed.
+"""How states lie in space: the paper's three geometric statistics, and exact nearest neighbours.
 
 Effective dimensionality, anisotropy and Fisher separability. The sums that a statistic needs are
 objects that add up over disjoint rows; the statistic is a function of the sums. `SiteStates` reads
@@ -7,21 +7,30 @@ the states of one site in chunks that fit into memory.
 First and second moments are kept as count, mean and scatter about that mean, and are added by the
 pairwise update of Chan, Golub and LeVeque (1979), which loses nothing where the mean is far larger
 than the spread, as it is in a residual stream.
+
+Exact nearest neighbours by Euclidean distance (FAISS flat L2).
+
+FAISS compares in float32 by ``|x|^2 + |y|^2 - 2xy``, whose rounding can exceed the distance of near
+rows, and changes with the number of queries. Here it proposes candidates, a few more than asked
+for; their distances are then computed in float64 from the differences. A query's answer is kept
+once no row that wasn't proposed can be nearer by the bound on FAISS's rounding; otherwise more are
+proposed. So the answer is that of a brute-force search in float64, whatever the batch.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from operator import add
-from typing import final
+from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float, Float32, Float64
+from jaxtyping import Float, Float32, Float64, Int64
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Site
 from prefill_router.data import Table, binary
 from prefill_router.errors import ConfigError, FitError, StoreError
+from prefill_router.lazy_imports import optional_imports
 from prefill_router.short_repr import short_repr
 
 _BLOCK_BYTES = 1 << 26
@@ -273,3 +282,211 @@ def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
     """Consecutive slices; one empty slice if there is nothing."""
     for begin in range(start, max(stop, start + 1), size):
         yield slice(begin, min(begin + size, stop))
+
+
+Vectors = Float32[NDArray[np.float32], "row dim"]
+Distances = Float64[NDArray[np.float64], "query k"]
+Rows = Int64[NDArray[np.int64], "query k"]
+
+_SPARE = 16  # proposals beyond k; nearly always enough to be certain of the first k
+_GROWTH = 4
+_QUERIES_AT_ONCE = 4096
+_CANDIDATES_AT_ONCE = 1 << 22
+_NUMBERS_AT_ONCE = 1 << 17  # differences computed at once, so that they stay in the CPU cache
+_UNIT = 2.0**-24  # the unit roundoff of float32
+_SMALLEST = 2.0**-126
+_CLIPPED = 1e17  # squares of numbers up to this can be summed in float32
+_LARGEST = 1e15  # queries up to this size are clearly nearer to each other than to clipped rows
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NeighbourIndex:
+    """An index of rows to search. Frozen; built by `of`.
+
+    Attributes:
+        vectors: One row per prompt.
+        keys: The content key of each row (`data.prompt_key`); they may repeat.
+        centre: The rows' median, which is subtracted before FAISS searches; this loses less to
+            rounding, even where a few rows are far from all others.
+        index: The FAISS index.
+    """
+
+    vectors: Vectors
+    keys: tuple[str, ...]
+    centre: Float64[NDArray[np.float64], " dim"]
+    index: Any = field(repr=False)
+
+    @classmethod
+    def of(cls, vectors: Vectors, keys: Sequence[str] | None = None) -> "NeighbourIndex":
+        """Index some rows.
+
+        Args:
+            vectors: Finite, at least one row.
+            keys: Content key of each row; None where no search will exclude any.
+
+        Raises:
+            ConfigError: There is no row, a number isn't finite, or the keys aren't one per row.
+            MissingExtraError: FAISS isn't installed.
+        """
+        faiss = _faiss()
+        if not vectors.size:
+            raise ConfigError(f"an index of shape {vectors.shape} holds nothing; give it rows")
+        _check_finite(vectors, what="the rows to index")
+        if keys is not None and len(keys) != len(vectors):
+            raise ConfigError(f"{len(keys)} keys for {len(vectors)} rows to index; give one each")
+        centre = np.quantile(vectors, 0.5, axis=0, method="lower").astype(np.float64)
+        index = faiss.IndexFlatL2(vectors.shape[1])
+        for start in range(0, len(vectors), _QUERIES_AT_ONCE):
+            index.add(_centred(vectors[start : start + _QUERIES_AT_ONCE], centre))
+        return cls(vectors, tuple(keys or ()), centre, index)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def dim(self) -> int:
+        """The width of the rows."""
+        return int(self.vectors.shape[1])
+
+    def search(
+        self, vectors: Vectors, k: int, exclude: Sequence[str] | None = None
+    ) -> tuple[Distances, Rows]:
+        """The k nearest rows of each query, nearest first; ties go to the earlier row.
+
+        Args:
+            vectors: The queries, finite.
+            k: The number of neighbours, at least 1.
+            exclude: The content key of each query; rows with the same key are skipped.
+
+        Returns:
+            Euclidean distances, and positions in `vectors` of the index. Where a query has fewer
+            than k rows left, its last columns hold infinity and -1.
+
+        Raises:
+            ConfigError: k is below 1, the widths differ, a number isn't finite, there isn't one key
+                per query, or the index has no keys.
+        """
+        self._check(vectors, k, exclude)
+        distances = np.full((len(vectors), k), np.inf)
+        rows = np.full((len(vectors), k), -1, dtype=np.int64)
+        own = self._codes_of(exclude, len(vectors))
+        for start in range(0, len(vectors), _QUERIES_AT_ONCE):
+            pending = np.arange(start, min(start + _QUERIES_AT_ONCE, len(vectors)))
+            width = k + _SPARE
+            while len(pending):
+                unsure = []
+                for some in _parts(pending, max(1, _CANDIDATES_AT_ONCE // width)):
+                    squared, found, sure = self._nearest(vectors[some], own[some], k, width)
+                    distances[some, : found.shape[1]] = np.sqrt(squared)
+                    rows[some, : found.shape[1]] = found
+                    unsure.append(some[~sure])
+                pending, width = np.concatenate(unsure), _GROWTH * width
+        return distances, rows
+
+    def _nearest(
+        self, queries: Vectors, own: NDArray[np.int64], k: int, width: int
+    ) -> tuple[Distances, Rows, NDArray[np.bool_]]:
+        """Squared distances and rows of the k nearest of `width` proposals, and if proven."""
+        proposed, beyond = self._propose(queries, width)
+        squared = self._squared_distances(queries, proposed)
+        squared[self._codes[proposed] == own[:, None]] = np.inf
+        order = np.argsort(squared, axis=1, kind="stable")[:, :k]
+        squared = np.take_along_axis(squared, order, axis=1)
+        rows = np.take_along_axis(proposed, order, axis=1)
+        rows[np.isinf(squared)] = -1
+        return squared, rows, (squared[:, -1] < beyond) | (beyond == np.inf)
+
+    def _propose(self, queries: Vectors, width: int) -> tuple[Rows, NDArray[np.float64]]:
+        """Positions of rows, ascending, and a squared distance that all other rows exceed."""
+        if width > len(self) // 2:
+            every = np.broadcast_to(np.arange(len(self)), (len(queries), len(self)))
+            return every, np.full(len(queries), np.inf)
+        centred = _centred(queries, self.centre)
+        squared, rows = self.index.search(centred, width)
+        norms = (centred.astype(np.float64) ** 2).sum(axis=1)
+        beyond = _beyond(squared[:, -1].astype(np.float64), norms, self.dim)
+        beyond[(rows < 0).any(axis=1)] = -np.inf
+        return np.sort(rows, axis=1), beyond
+
+    def _squared_distances(self, queries: Vectors, proposed: Rows) -> Distances:
+        """Distances of each query to the rows proposed for it, from the differences."""
+        result = np.empty(proposed.shape)
+        across = max(1, min(proposed.shape[1], _NUMBERS_AT_ONCE // self.dim))
+        down = max(1, _NUMBERS_AT_ONCE // (across * self.dim))
+        for i in range(0, len(queries), down):
+            here = queries[i : i + down, None, :].astype(np.float64)
+            for j in range(0, proposed.shape[1], across):
+                away = self.vectors[proposed[i : i + down, j : j + across]] - here
+                result[i : i + down, j : j + across] = np.einsum("qrd,qrd->qr", away, away)
+        return result
+
+    @cached_property
+    def _code_of_key(self) -> dict[str, int]:
+        return {key: code for code, key in enumerate(dict.fromkeys(self.keys))}
+
+    @cached_property
+    def _codes(self) -> NDArray[np.int64]:
+        """An integer code for each row's key, from 0; zeros where there are no keys."""
+        codes = [self._code_of_key[key] for key in self.keys]
+        return np.array(codes or [0] * len(self), dtype=np.int64)
+
+    def _codes_of(self, exclude: Sequence[str] | None, count: int) -> NDArray[np.int64]:
+        """The code of the key that each query must not find; -1 for none."""
+        codes = [-1] * count if exclude is None else [self._code_of_key.get(k, -1) for k in exclude]
+        return np.array(codes, dtype=np.int64)
+
+    def _check(self, vectors: Vectors, k: int, exclude: Sequence[str] | None) -> None:
+        if k < 1:
+            raise ConfigError(f"k is {k}; search for at least 1 neighbour")
+        if vectors.shape[1] != self.dim:
+            raise ConfigError(
+                f"the queries are {vectors.shape[1]} wide; the rows of the index are {self.dim}"
+            )
+        _check_finite(vectors, what="the queries")
+        if exclude is not None and len(exclude) != len(vectors):
+            raise ConfigError(f"{len(exclude)} keys for {len(vectors)} queries; give one each")
+        if exclude is not None and not self.keys:
+            raise ConfigError("the index was made without keys, so it can't exclude by them")
+
+
+def _beyond(last: NDArray[np.float64], norms: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
+    """A lower bound on the squared distance of every row that FAISS didn't propose.
+
+    FAISS errs by at most c (|x| + |y|)^2 plus any underflow, with c slightly above dim times the
+    unit roundoff (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). That is at
+    most 16 c |x|^2 where |y| <= 3 |x|; and at most 4 c times the squared distance itself where |y|
+    is greater, since then |x| + |y| <= 2 (|y| - |x|).
+
+    Args:
+        last: The greatest squared distance among the proposals, as FAISS computed it.
+        norms: The queries' squared norms |x|^2, relative to the centre.
+        dim: The width.
+    """
+    share = (dim + 16) * _UNIT
+    least = np.minimum(last - 16 * share * norms, last * (1 - 4 * share)) - 8 * dim * _SMALLEST
+    trusted = np.isfinite(last) & (norms < _LARGEST**2)
+    return np.where(trusted, least, -np.inf)
+
+
+def _centred(vectors: Vectors, centre: NDArray[np.float64]) -> Vectors:
+    """The vectors relative to the centre; what is too large to be squared is clipped."""
+    away = np.clip(vectors - centre, -_CLIPPED, _CLIPPED)
+    return np.ascontiguousarray(away, dtype=np.float32)
+
+
+def _check_finite(vectors: Vectors, *, what: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad):
+        raise ConfigError(f"{len(bad)} of {what} aren't finite, the first is {bad[0]}")
+
+
+def _parts(positions: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, len(positions), size):
+        yield positions[start : start + size]
+
+
+def _faiss() -> Any:
+    with optional_imports("searching for nearest neighbours"):
+        import faiss
+    return faiss

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prefill_router.data import Query
 from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome
-from prefill_router.importers.columns import Columns
+from prefill_router.importers.values import Columns
 
 
 def read(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:

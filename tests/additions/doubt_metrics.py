@@ -3,8 +3,7 @@
 import numpy as np
 
 from prefill_router.evaluation.bootstrap import PerResample, mean_over
-from prefill_router.evaluation.catalogue import metric
-from prefill_router.evaluation.scores import Scores
+from prefill_router.evaluation.scores import Scores, metric
 
 
 @metric("Doubt", "number", "lower", quoted="nowhere", compares=False)

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from prefill_router.policy.base import Policy
 from prefill_router.policy.path import LambdaPath, PerCell
+from prefill_router.policy.policies import Policy
 
 
 @dataclass(frozen=True)

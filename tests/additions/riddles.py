@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from prefill_router.data import Query
 from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask
-from prefill_router.harness.records import Task
+from prefill_router.harness.run import Task
 from prefill_router.importers import Place
 
 

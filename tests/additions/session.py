@@ -49,7 +49,7 @@ def serving(folder: Path) -> list[object]:
 
 def requested() -> dict[str, object]:
     """What the new dialect asks a target with."""
-    from prefill_router.client.dialects import request_parameters
+    from prefill_router.client.client import request_parameters
     from prefill_router.targets import Target
 
     return request_parameters(Target(name="big"), "whispered")  # type: ignore[arg-type]

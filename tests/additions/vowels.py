@@ -1,7 +1,7 @@
 """A grader by vowels: an answer is right where it has as many as the task's."""
 
 from prefill_router.harness.grading.base import Grade, Grader, GraderTraits, Settings, graded, unfit
-from prefill_router.harness.records import Task
+from prefill_router.harness.run import Task
 
 
 class VowelGrader(Grader):

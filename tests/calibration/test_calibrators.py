@@ -18,8 +18,7 @@ from prefill_router.calibration import (
     load_calibrator,
 )
 from prefill_router.calibration.base import LEAST, logits
-from prefill_router.calibration.curves import Isotonic
-from prefill_router.calibration.parametric import Platt
+from prefill_router.calibration.calibrators import Isotonic, Platt
 from prefill_router.errors import ConfigError, CorruptError, FitError
 from tests.calibration.calibrator_contract import Array, check_calibrator
 

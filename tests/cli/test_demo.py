@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import typer
 
-from prefill_router.cli.command_run import CommandRun
+from prefill_router.cli.application import CommandRun
 from prefill_router.cli.demo import _REQUEST
 from prefill_router.data import read_dataset
 from prefill_router.errors import ConfigError
@@ -103,7 +103,7 @@ def test_a_command_that_fails_ends_the_demo(
     @failing.command()
     def collect() -> None: ...
 
-    monkeypatch.setattr("prefill_router.cli.command_run.app", failing)
+    monkeypatch.setattr("prefill_router.cli.application.app", failing)
     for shown in (True, False):
         with pytest.raises(ConfigError, match="ended with exit code 1"):
             CommandRun(tmp_path, tmp_path / "log").do(*given, shown=shown)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from prefill_router.cli.collect import prices
 from prefill_router.cli.commands import COMMANDS
 from prefill_router.cli.encode import encode
-from prefill_router.cli.prices import prices
 from prefill_router.client.price_list import OPENROUTER
 from prefill_router.data import write_dataset
 from prefill_router.encoders import MINILM

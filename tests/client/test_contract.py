@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from prefill_router.client import Reply, Usage
+from prefill_router.client.reply import EventReader
 from prefill_router.client.reply_reader import ReplyReader
-from prefill_router.client.sse import EventReader
 from prefill_router.targets import DIALECTS, Dialect
 from tests.client.recorded import RECORDED, Recorded, in_one_piece
 from tests.fakes.loopback_endpoint import Script, answer, events, failure, plain

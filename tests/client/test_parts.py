@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from prefill_router.client import Usage, sse
-from prefill_router.client.reply import read_usage
+from prefill_router.client import Usage, reply as sse
+from prefill_router.client.reply import EventReader, MalformedError, parse_object, read_usage
 from prefill_router.client.reply_reader import MergedObject, ReplyReader, split_thinking
 from prefill_router.client.retries import retry_after
-from prefill_router.client.sse import EventReader, MalformedError, parse_object
 from prefill_router.targets import Dialect
 
 NOW = 1_800_000_000.0

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from prefill_router import statistics
-from prefill_router.cost.ridge import PENALTIES, fit_ridge, left_out_errors
+from prefill_router.cost.output import PENALTIES, fit_ridge, left_out_errors
 
 RANDOM = np.random.default_rng(3)
 COLUMNS = RANDOM.normal(size=(40, 6)) * [1, 1, 0.1, 3, 0, 1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from prefill_router.activations import Provenance, Site
-from prefill_router.data import Query, QueryFile, query_file
+from prefill_router.data import Query, QueryFile, folder as query_file
 from prefill_router.encoders import (
     Encoder,
     States,

@@ -10,8 +10,8 @@ import torch
 
 from prefill_router.activations import Site
 from prefill_router.data import Query
-from prefill_router.encoders import HubEncoder, device_batches, hub, load_encoder
-from prefill_router.encoders.device_batches import DeviceBatches, on_device, sent
+from prefill_router.encoders import HubEncoder, hub, load_encoder
+from prefill_router.encoders.hub import DeviceBatches, on_device, sent
 from prefill_router.encoders.provenance import (
     CPU_BATCH_TOKENS,
     GPU_BATCH_TOKENS,
@@ -87,7 +87,7 @@ def test_the_next_batch_is_launched_before_the_last_is_waited_for(
         seen.append(f"launch {name}")
         return lambda: seen.append(f"wait {name}")
 
-    monkeypatch.setattr(device_batches, "_copied", copied)
+    monkeypatch.setattr(hub, "_copied", copied)
     list(DeviceBatches(CPU, 1).read([4, 3, 2], memory_for(9, [4, 3, 2], [])))
     assert seen == ["launch 0", "launch 1", "wait 0", "launch 2", "wait 1", "wait 2"]
 

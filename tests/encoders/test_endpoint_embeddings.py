@@ -11,9 +11,9 @@ import pytest
 from prefill_router.activations import ActivationStore, Site
 from prefill_router.data import Query, write_dataset
 from prefill_router.encoders import OWN, default_sites, encode_dataset, load_encoder
+from prefill_router.encoders.base import URL, Address
 from prefill_router.encoders.endpoint import EmbeddingsApi
 from prefill_router.encoders.load import load_encoder_for, recorded_name
-from prefill_router.encoders.names import URL, Address
 from prefill_router.errors import ConfigError, PromptError, ProvenanceError, UpstreamError
 from prefill_router.testing import make_routing_dataset
 from tests.commands import refused, succeeded
@@ -103,7 +103,7 @@ def test_nobody_there() -> None:
 def _ask_without_patience(url: str) -> None:
     """Connection refused, again and again: the SDK waits for seconds between its attempts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prefill_router.encoders.endpoint_calls._ATTEMPTS", 1)
+        patch.setattr("prefill_router.encoders.endpoint._ATTEMPTS", 1)
         EmbeddingsApi(Address.parse(f"m@{url}"), environment={}).embed(["text"])
 
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from prefill_router.activations import Site
 from prefill_router.data import Query
-from prefill_router.encoders import gguf as gguf_module, load_encoder, load_encoder_for
+from prefill_router.encoders import load_encoder, load_encoder_for, pretrained as gguf_module
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.encoders.pretrained import find_blocks
 from prefill_router.errors import ConfigError, MissingExtraError, ProvenanceError

@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 import prefill_router.minipool
-from prefill_router.encoders.names import EncoderName
+from prefill_router.encoders.base import EncoderName
 from tests.fakes.tiny_encoder import save_tiny_encoder
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,7 @@ from prefill_router.encoders import load_encoder
 from prefill_router.encoders.hub import HubEncoder, is_causal
 from prefill_router.encoders.llama import FusedBlock, fuse_blocks
 from prefill_router.encoders.load import Dtype
-from prefill_router.encoders.prefix_cache import BLOCK
-from prefill_router.encoders.prefix_encoder import PrefixCachingEncoder
+from prefill_router.encoders.prefix_encoder import BLOCK, PrefixCachingEncoder
 from tests.encoders.families import COMMON, FAMILIES, GROUPED, build, plainly, save_tokenizer
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,10 @@ import pytest
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Query
 from prefill_router.encoders import load_encoder
+from prefill_router.encoders.base import EncoderRequest
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.encoders.load import _packaged
 from prefill_router.encoders.minilm import MiniLM
-from prefill_router.encoders.names import EncoderRequest
 from prefill_router.encoders.pretrained import load_hub_encoder
 
 TEXTS = (

@@ -15,9 +15,11 @@ from prefill_router.data import Query
 from prefill_router.encoders import Encoder, load_encoder
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.encoders.load import Dtype
-from prefill_router.encoders.prefix_cache import BLOCK, PrefixBlock, PrefixStore
 from prefill_router.encoders.prefix_encoder import (
+    BLOCK,
+    PrefixBlock,
     PrefixCachingEncoder,
+    PrefixStore,
     reason_against_prefix_cache,
     with_prefix_reuse,
 )

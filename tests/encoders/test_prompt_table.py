@@ -10,7 +10,13 @@ import polars as pl
 import pytest
 
 from prefill_router.activations import ActivationStore, key_digests
-from prefill_router.data import QueryFile, RoutingDataset, open_queries, query_file, write_dataset
+from prefill_router.data import (
+    QueryFile,
+    RoutingDataset,
+    folder as query_file,
+    open_queries,
+    write_dataset,
+)
 from prefill_router.encoders import (
     EncodingPlan,
     TokenizedPrompt,

@@ -16,7 +16,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from prefill_router.engines import RayEngine, ray_engine
+from prefill_router import engines as ray_engine
+from prefill_router.engines import RayEngine
 from prefill_router.errors import EngineError, PromptError, StoreError
 from prefill_router.progress import Progress
 from prefill_router.reproduce import reproduction, to_dict

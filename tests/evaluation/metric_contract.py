@@ -8,7 +8,7 @@ import pytest
 
 from prefill_router.cost import CostScale
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.evaluation.catalogue import Better, Unit
+from prefill_router.evaluation.scores import Better, Unit
 from prefill_router.policy import Predictions
 from tests.evaluation.trials import complete, random_system, resampled
 

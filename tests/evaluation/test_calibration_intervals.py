@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from prefill_router.evaluation import Trial, evaluate
-from prefill_router.evaluation.binning import Bins
 from prefill_router.evaluation.bootstrap import ones
-from prefill_router.evaluation.reliability import calibration_error, chance_error
+from prefill_router.evaluation.reliability import Bins, calibration_error, chance_error
 from prefill_router.evaluation.reliability_diagram import MEAN, reliability_of
 from tests.evaluation.trials import random_system
 

@@ -1,8 +1,14 @@
 import pytest
 
 from prefill_router.evaluation.bootstrap import PerResample
-from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET, MetricTable, definitions
-from prefill_router.evaluation.scores import Scores
+from prefill_router.evaluation.scores import (
+    HEADLINE,
+    REGIME,
+    TARGET,
+    MetricTable,
+    Scores,
+    definitions,
+)
 
 
 def accuracy(scores: Scores) -> PerResample:

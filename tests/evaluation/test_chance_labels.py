@@ -19,7 +19,7 @@ from prefill_router.evaluation import (
     ones,
     rankings,
 )
-from prefill_router.evaluation.catalogue import NEEDS_ALL_LABELS, NOT_KNOWN
+from prefill_router.evaluation.scores import NEEDS_ALL_LABELS, NOT_KNOWN
 from prefill_router.policy import Cascade
 from tests.evaluation.logs import observed, traffic
 from tests.evaluation.trials import random_system

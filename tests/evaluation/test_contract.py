@@ -6,7 +6,7 @@ import pytest
 
 from prefill_router.data import RoutingDataset
 from prefill_router.evaluation import evaluate
-from prefill_router.evaluation.catalogue import HEADLINE
+from prefill_router.evaluation.scores import HEADLINE
 from prefill_router.policy import OperatingPoints, Predictions
 from tests.evaluation.metric_contract import Metric, check
 from tests.evaluation.trials import OF_TWO

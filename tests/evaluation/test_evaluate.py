@@ -12,8 +12,8 @@ from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Evaluation, evaluate, paired
-from prefill_router.evaluation.catalogue import HEADLINE, REGIME, TARGET
 from prefill_router.evaluation.curve import STEPS
+from prefill_router.evaluation.scores import HEADLINE, REGIME, TARGET
 from prefill_router.policy import Lambda, OperatingPoints, Predictions
 from prefill_router.reporting.evaluation_report import verdict
 from tests.evaluation.trials import OF_TWO, plain_headline, random_system, resampled, system

@@ -7,7 +7,6 @@ import pytest
 
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import Anchors, Trial, evaluate
-from prefill_router.evaluation.accuracy_cost_plane import area, envelope
 from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.curve import ComparedSystems, CurveReading, Points
 from prefill_router.evaluation.external_metrics import (
@@ -17,6 +16,7 @@ from prefill_router.evaluation.external_metrics import (
     pareto_distance,
     router_arena,
 )
+from prefill_router.evaluation.fixed_mix import area, envelope
 from prefill_router.evaluation.scores import Scorer
 from prefill_router.policy import Threshold
 from tests.evaluation.trials import random_system, system

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Trial
-from prefill_router.evaluation.binning import POOLED, BinKind, Bins, BinSums
 from prefill_router.evaluation.bootstrap import chunks, ones
-from prefill_router.evaluation.calibrator_comparison import NUMBERS, try_calibrators
 from prefill_router.evaluation.metrics import brier_by_target, macro_mean
 from prefill_router.evaluation.reliability import (
+    POOLED,
+    BinKind,
+    Bins,
+    BinSums,
     bias,
     brier_parts_by_target,
     calibration_error,
@@ -25,9 +27,15 @@ from prefill_router.evaluation.reliability import (
     ece_by_target,
     log_loss,
 )
-from prefill_router.evaluation.reliability_diagram import MEAN, MEANINGS, reliability_of
+from prefill_router.evaluation.reliability_diagram import (
+    MEAN,
+    MEANINGS,
+    NUMBERS,
+    reliability_of,
+    try_calibrators,
+)
 from prefill_router.policy import Predictions
-from prefill_router.reporting.reliability_figures import draw_diagrams, write_diagrams
+from prefill_router.reporting.accuracy_cost_figures import draw_diagrams, write_diagrams
 from tests.evaluation.metric_contract import Metric, check
 from tests.evaluation.trials import random_system
 

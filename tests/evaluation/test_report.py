@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Estimate, Evaluation, evaluate
-from prefill_router.evaluation.catalogue import HEADLINE, TARGET, dollars, interval, worded
+from prefill_router.evaluation.scores import HEADLINE, TARGET, dollars, interval, worded
 from prefill_router.policy import Predictions
 from prefill_router.reporting import is_report, report_files, write_report
 from prefill_router.reporting.accuracy_cost_figures import draw, drawing

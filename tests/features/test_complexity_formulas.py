@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from prefill_router.errors import MissingExtraError
-from prefill_router.features import complexity_measures as syllable_counts
-from prefill_router.features.complexity_measures import (
+from prefill_router.features import complexity as syllable_counts
+from prefill_router.features.complexity import (
     Words,
     automated_readability,
     bracket_depth,

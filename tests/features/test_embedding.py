@@ -11,7 +11,7 @@ from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError, FitError, ProvenanceError
 from prefill_router.features import Need, PromptStates
 from prefill_router.features.base import FAMILIES
-from prefill_router.features.embedding import Embedding, EmbeddingConfig
+from prefill_router.features.single_site import Embedding, EmbeddingConfig
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import permuted, states_of
 from tests.features.family_contract import check_family

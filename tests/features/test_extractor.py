@@ -7,7 +7,7 @@ from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError, FitError, ProvenanceError, StoreError
 from prefill_router.features import FeatureExtractor
-from prefill_router.features.feature_set import FeatureSet
+from prefill_router.features.base import FeatureSet
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import PLANTED, SITES, permuted, relabelled, states_of
 

@@ -11,7 +11,7 @@ from prefill_router.activations import MemoryActivations, Site
 from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError
 from prefill_router.features import Need, PromptStates
-from prefill_router.features.joint import Joint, JointConfig
+from prefill_router.features.prefill import Joint, JointConfig
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.features.family_contract import check_family
 

@@ -12,9 +12,8 @@ from prefill_router.data import Query, RoutingDataset, prompt_key
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.features import PromptStates, neighbours
 from prefill_router.features.base import FAMILIES
-from prefill_router.features.neighbour_statistics import Kernel, statistics
-from prefill_router.features.neighbours import Neighbours, NeighboursConfig
-from prefill_router.neighbours import NeighbourIndex
+from prefill_router.features.neighbours import Kernel, Neighbours, NeighboursConfig, statistics
+from prefill_router.geometry import NeighbourIndex
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import PLANTED, permuted, relabelled, shuffled, states_of
 from tests.features.family_contract import check_family

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from prefill_router.errors import CorruptError
 from prefill_router.features import FeatureExtractor
-from prefill_router.features.feature_set import FeatureSet
+from prefill_router.features.base import FeatureSet
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import states_of
 

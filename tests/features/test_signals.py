@@ -8,7 +8,7 @@ from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError, CorruptError, FitError
 from prefill_router.features import Need, PromptStates
 from prefill_router.features.base import FAMILIES, load_family
-from prefill_router.features.signals import Signals, SignalsConfig
+from prefill_router.features.single_site import Signals, SignalsConfig
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import states_of
 from tests.features.family_contract import check_family

@@ -26,7 +26,7 @@ from prefill_router.errors import (
 from prefill_router.features import PromptStates
 from prefill_router.features.base import load_family
 from prefill_router.features.text_network import TextNetwork, TextNetworkConfig
-from prefill_router.features.text_network_lora import AdaptedNetwork, adapted_modules
+from prefill_router.features.text_network_training import AdaptedNetwork, adapted_modules
 from prefill_router.statistics import auc_by_target
 from tests.features.family_contract import check_family
 from tests.features.text_networks import (

@@ -8,7 +8,7 @@ import pytest
 from prefill_router.calibration import fit_calibrator
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.fitting import FitConfig, fit_router, recipe_from_dict
-from prefill_router.fitting.out_of_fold import (
+from prefill_router.fitting.inputs import (
     calibrate,
     corrected,
     posterior,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from prefill_router.fitting import folds_of
-from prefill_router.fitting.out_of_fold import FOLDS
+from prefill_router.fitting.inputs import FOLDS
 from prefill_router.predictors import PREDICTORS, Examples, out_of_fold
 from prefill_router.predictors.knn import KnnScoreConfig
 from prefill_router.testing import make_routing_dataset

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prefill_router.gateway.guard import ClientKey
-from prefill_router.gateway.guard.client_keys import add_key, digest
+from prefill_router.gateway.guard.key_file import add_key, digest
 from tests.architecture import walk
 from tests.call_trace import Calls, traced
 from tests.gateway.scripted_target import GOOD, GOOD_WHOLE, Fake, Script, chunked
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 WALK = walk("A request, from socket to receipt")
 OF_STREAMS = "gateway.proxy.response_metadata:StreamObserver.feed"
-MOST = 26
+MOST = 20
 """Modules of the gateway on the path of a request that bears a key."""
 SECRET = "pr-secret"
 

@@ -14,7 +14,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from prefill_router import neighbours
+from prefill_router import geometry as neighbours
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, stratified_folds
 from prefill_router.errors import MissingExtraError

@@ -29,8 +29,7 @@ from prefill_router.learning import (
     PurseLimits,
     Verifiers,
 )
-from prefill_router.learning.judging import Form, family
-from prefill_router.learning.label_errors import UNKNOWN
+from prefill_router.learning.judging import UNKNOWN, Form, family
 from prefill_router.learning.side_plan import chance
 from prefill_router.progress import SilentProgress
 from prefill_router.targets import Target

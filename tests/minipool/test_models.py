@@ -19,11 +19,12 @@ from prefill_router.encoders import encode_dataset, load_encoder
 from prefill_router.errors import ConfigError
 from prefill_router.minipool import ENCODER, NAMES, folder_of, make_tasks, pool
 from prefill_router.minipool.tasks import FAMILIES, is_held_out
-from prefill_router.minipool.training.job import summarise, train_models
 from prefill_router.minipool.training.loop import (
     answered_correctly,
     in_batches,
     orthogonal,
+    summarise,
+    train_models,
     training_batches,
 )
 from prefill_router.minipool.training.network import PROFILES, make_tokenizer

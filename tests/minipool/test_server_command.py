@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 def tiny_weights(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random models in the place of the pool's, which are many times larger."""
     folder = save_tiny_causal(tmp_path_factory.mktemp("weights") / "tiny")
-    monkeypatch.setattr("prefill_router.minipool.server.server.folder_of", lambda _: folder)
+    monkeypatch.setattr("prefill_router.minipool.server.app.folder_of", lambda _: folder)
 
 
 @pytest.fixture(autouse=True)

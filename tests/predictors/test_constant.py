@@ -8,8 +8,7 @@ from scipy.special import expit
 
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors import Examples, load_predictor
-from prefill_router.predictors.constant import ConstantConfig
-from prefill_router.predictors.given import GivenConfig
+from prefill_router.predictors.constant import ConstantConfig, GivenConfig
 
 
 def examples(width: int = 3) -> Examples:

@@ -4,10 +4,8 @@ import pytest
 
 from prefill_router.predictors import PREDICTORS, TrunkConfig
 from prefill_router.predictors.boosting import BoostingConfig
-from prefill_router.predictors.clusters import ClustersConfig
-from prefill_router.predictors.constant import ConstantConfig
-from prefill_router.predictors.given import GivenConfig
-from prefill_router.predictors.knn import KnnMajorityConfig, KnnScoreConfig
+from prefill_router.predictors.constant import ConstantConfig, GivenConfig
+from prefill_router.predictors.knn import ClustersConfig, KnnMajorityConfig, KnnScoreConfig
 from prefill_router.predictors.logistic import LogisticConfig
 from prefill_router.predictors.stack import StackConfig
 from tests.predictors import network_cases

@@ -9,13 +9,11 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import CorruptError, FitError
 from prefill_router.predictors import Examples, load_predictor
-from prefill_router.predictors.networks.latent import (
+from prefill_router.predictors.networks.perceptrons import (
     Factorisation,
     FactorisationConfig,
     IRTConfig,
     ItemResponse,
-)
-from prefill_router.predictors.networks.perceptrons import (
     MLPConfig,
     MultiTaskNetworks,
     TargetMultiTaskConfig,

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from prefill_router.activations import ActivationStore, Site
-from prefill_router.data import QueryFile, open_queries, query_file, write_dataset
+from prefill_router.data import QueryFile, folder as query_file, open_queries, write_dataset
 from prefill_router.encoders import (
     EncoderSource,
     TokenizedPrompt,
     encode_dataset,
     plan_encoding,
+    run as workers,
     run_encoding,
     run_encoding_on,
-    workers,
 )
 from prefill_router.engines import RayEngine
 from prefill_router.errors import CorruptError, FormatError, ProvenanceError, StoreError

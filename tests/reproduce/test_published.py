@@ -4,8 +4,8 @@ import statistics
 
 import pytest
 
-from prefill_router.reproduce.paper_numbers import Published, Value, number, published
-from prefill_router.reproduce.pools import POOLS, known_names, matched
+from prefill_router.reproduce.cells import Published, Value, number, published
+from prefill_router.reproduce.systems import POOLS, known_names, matched
 
 TARGETS = {"frontier": 11, "small": 20, "mixed": 9}
 SYSTEMS = [

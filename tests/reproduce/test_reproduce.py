@@ -26,7 +26,7 @@ from prefill_router.reproduce import (
     write,
 )
 from prefill_router.reproduce.cells import PaperTable, shown
-from prefill_router.reproduce.parts import PoolContext, make_parts, with_interval
+from prefill_router.reproduce.reproduction import PoolContext, make_parts, with_interval
 from prefill_router.reproduce.systems import JUDGED, SYSTEMS, TRUNK, TUNED, UNIFIED, routers
 from prefill_router.router import EncoderSources
 from prefill_router.statistics import auc_by_target

@@ -8,7 +8,7 @@ from prefill_router.activations import MemoryActivations, Site
 from prefill_router.cost import CostEstimator
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError, DataError, FitError, StoreError
-from prefill_router.features.feature_set import FeatureSet
+from prefill_router.features.base import FeatureSet
 from prefill_router.features.prefill import PrefillConfig
 from prefill_router.fitting import Recipe, RouterFit, fit_router
 from prefill_router.policy import choose

@@ -12,10 +12,9 @@ import pytest
 from prefill_router.errors import SandboxError
 from prefill_router.sandbox import (
     Sandbox,
-    command,
-    command as tools,
     sandbox as sandbox_module,
     sandbox as uids,
+    sandbox_process as command,
 )
 from prefill_router.sandbox.sandbox import check_holds
 from tests.sandbox.inmates import alive, named, new_name
@@ -155,7 +154,7 @@ def test_an_ordinary_user_without_namespaces_runs_nothing(ordinary: Elsewhere) -
 
 @pytest.fixture
 def folder_of_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tools, "_SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setattr(command, "_SYSTEM_PATH", str(tmp_path))
     return tmp_path
 
 
@@ -201,15 +200,15 @@ def test_a_bubblewrap_that_fails_runs_nothing(
 
 def test_an_interpreter_that_is_none_is_refused() -> None:
     with pytest.raises(SandboxError, match="isn't a Python interpreter"):
-        tools.find_tools(python=Path("/usr/bin/true"))
+        command.find_tools(python=Path("/usr/bin/true"))
     with pytest.raises(SandboxError, match="isn't a Python interpreter"):
-        tools.find_tools(python=Path("/nowhere/python3"))
+        command.find_tools(python=Path("/nowhere/python3"))
 
 
 def test_an_old_interpreter_is_refused(tmp_path: Path) -> None:
     put(tmp_path, "python3", "echo /usr; echo 3; echo 9")
     with pytest.raises(SandboxError, match=r"is Python 3\.9; the sandbox needs 3\.11"):
-        tools.find_tools(python=tmp_path / "python3")
+        command.find_tools(python=tmp_path / "python3")
 
 
 def test_other_machines_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

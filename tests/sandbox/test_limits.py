@@ -6,7 +6,7 @@ import pytest
 
 from prefill_router.errors import ConfigError
 from prefill_router.sandbox import Limits, Sandbox
-from prefill_router.sandbox.command import FOLDERS
+from prefill_router.sandbox.sandbox_process import FOLDERS
 from tests.sandbox.inmates import alive, named, new_name
 from tests.sandbox.runners import QUICK, Runner
 

@@ -14,11 +14,16 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from prefill_router.activations import MemoryActivations
-from prefill_router.calibration import Calibrator, CalibratorFit, load_calibrator, registry as cals
+from prefill_router.calibration import (
+    Calibrator,
+    CalibratorFit,
+    calibrators as cals,
+    load_calibrator,
+)
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.features import Family, PromptStates, base as families
 from prefill_router.features.base import FamilyConfig
-from prefill_router.policy import Lambda, Policy, base as policies, from_dict
+from prefill_router.policy import Lambda, Policy, from_dict, policies
 from prefill_router.predictors import (
     Predictor,
     PredictorConfig,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from prefill_router.betting import p_value
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation import Trial
 from prefill_router.policy import Predictions
+from prefill_router.statistics import p_value
 from prefill_router.studies.guarantee import Guarantee
 from prefill_router.studies.guarantee.losses import Losses
 from tests.evaluation.trials import Array, system

@@ -15,8 +15,8 @@ from prefill_router.studies.search import (
     seal,
     search,
 )
+from prefill_router.studies.search.fold_scores import SearchTrial
 from prefill_router.studies.search.space import space_from_dict
-from prefill_router.studies.search.trials import SearchTrial
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import PLANTED, states_of
 

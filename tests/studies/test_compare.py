@@ -12,7 +12,7 @@ import pytest
 from prefill_router.data import RoutingDataset, split, write_dataset
 from prefill_router.errors import ConfigError, FitError, FormatError
 from prefill_router.evaluation import Estimate, compare, evaluate
-from prefill_router.evaluation.catalogue import NOTHING
+from prefill_router.evaluation.scores import NOTHING
 from prefill_router.fitting import recipe_from_dict
 from prefill_router.reporting.report_files import mark
 from prefill_router.router import Router

@@ -9,8 +9,7 @@ import pytest
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import judge
-from prefill_router.evaluation.accuracy_cost_plane import envelope as upper
-from prefill_router.evaluation.fixed_mix import FixedChoice
+from prefill_router.evaluation.fixed_mix import FixedChoice, envelope as upper
 from prefill_router.studies.doctor import Checkup, Subject, examine
 from prefill_router.studies.doctor.confidence import distances, probabilities, probe, prompts
 from prefill_router.studies.doctor.fixed_choice import lifts, shuffle, strata, switching

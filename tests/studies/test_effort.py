@@ -9,7 +9,7 @@ import pytest
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError
-from prefill_router.features.joint import JointConfig
+from prefill_router.features.prefill import JointConfig
 from prefill_router.fitting import FitConfig, Recipe, RouterFit
 from prefill_router.studies.search import choose_recipe, effort as effort_module, fit_chosen
 from prefill_router.studies.search.effort import EffortChoice, recipes_for

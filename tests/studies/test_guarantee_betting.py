@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.stats import binom
 
-from prefill_router.betting import enough, p_value
 from prefill_router.errors import ConfigError
+from prefill_router.statistics import enough, p_value
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.stats import binom
 
-from prefill_router.betting import p_value
 from prefill_router.data import Query
 from prefill_router.evaluation import Trial
+from prefill_router.statistics import p_value
 from prefill_router.studies.guarantee import Guarantee, best_single, guarantee
 from prefill_router.studies.guarantee.losses import Losses, shuffled, unevenness
 from tests.evaluation.trials import Array, random_system

@@ -10,12 +10,13 @@ from .base import (
     Site as Site,
     rounded as rounded,
 )
-from .remote_shard import SHARDS as SHARDS, shard_folder as shard_folder
 from .shard import (
+    SHARDS as SHARDS,
     Digests as Digests,
     KeyIndex as KeyIndex,
     Layout as Layout,
     key_digests as key_digests,
+    shard_folder as shard_folder,
     shard_name as shard_name,
     write_shard as write_shard,
 )

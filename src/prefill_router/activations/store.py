@@ -19,15 +19,17 @@ from jaxtyping import Bool, Float32, Int
 from numpy.typing import NDArray
 
 from prefill_router.activations.base import ROUNDINGS, Activations, Provenance, Rounding, Site
-from prefill_router.activations.remote_shard import SHARDS, fetch_tensors, read_remote_shards
 from prefill_router.activations.shard import (
+    SHARDS,
     Digests,
     KeyIndex,
     Layout,
     Shard,
     checksummed_json,
+    fetch_tensors,
     key_digests,
     read_checksummed_json,
+    read_remote_shards,
     read_shard,
 )
 from prefill_router.errors import ConfigError, CorruptError, ProvenanceError, StoreError

@@ -2,6 +2,8 @@
 
 Commands are listed from the table in `cli.commands` and imported when they are called. The checks
 that all commands share are here, and so is the format of dollars and counts.
+
+A command can run others in this process, each as a user could type it.
 """
 
 import atexit
@@ -10,14 +12,19 @@ import io
 import json
 import math
 import os
+import shlex
 import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from copy import copy
 from enum import IntEnum
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast, final
 
 import typer
 from rich.console import Console, RenderableType
@@ -25,15 +32,16 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from prefill_router import __version__
-from prefill_router.cli.commands import COMMANDS, CommandEntry
-from prefill_router.cli.usage import (
+from prefill_router.cli.commands import (
+    COMMANDS,
+    CommandEntry,
     UsageError,
     check_drawing,
     check_numbers,
     check_places,
     check_spelling,
 )
-from prefill_router.errors import PrefillRouterError
+from prefill_router.errors import ConfigError, PrefillRouterError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -352,3 +360,96 @@ def rounded_up(value: float) -> str:
 def counted(number: int, one: str, several: str = "") -> str:
     """A number with its noun, in the singular or the plural."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+_PROGRAM = "from prefill_router.cli import main; main()"
+_START_SECONDS = 60.0
+
+
+@final
+class CommandRun:
+    """Runs commands in this process and prints each of them.
+
+    Attributes:
+        folder: The folder for all files.
+        log: The folder for output that isn't shown.
+    """
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self.folder, self.log = folder, log
+        log.mkdir(parents=True, exist_ok=True)
+
+    def do(self, *arguments: object, shown: bool = False) -> None:
+        """Run one command; its output is shown, or goes to a file in the log folder.
+
+        Raises:
+            PrefillRouterError: It failed.
+        """
+        words = _announced(arguments)
+        if shown:
+            code = app(words, standalone_mode=False)
+        else:
+            code = self._logged(words, self._place(words))
+        if code:
+            raise ConfigError(f"prefill-router {words[0]} ended with exit code {code}; see above")
+
+    def read(self, *arguments: object) -> tuple[int, dict[str, Any]]:
+        """Run one command that prints JSON; its exit code, and what it printed.
+
+        Raises:
+            PrefillRouterError: It failed.
+        """
+        words = _announced([*arguments, "--json"])
+        place = self._place(words)
+        code = self._logged(words, place)
+        told = place.read_text(encoding="utf-8")
+        if not told:
+            raise ConfigError(f"prefill-router {words[0]} ended with exit code {code}; see above")
+        found: dict[str, Any] = json.loads(told)
+        return code or 0, found
+
+    @contextmanager
+    def serving(self, *arguments: object, is_ready: Callable[[Path], bool]) -> Iterator[None]:
+        """Run one command that serves, in a process of its own, until the block ends.
+
+        Args:
+            arguments: The command.
+            is_ready: Whether it serves by now, given the file of what it printed.
+
+        Raises:
+            ConfigError: It didn't start.
+        """
+        words = _announced(arguments, end=" &")
+        place = self.log / ("-".join(w for w in words[:2] if w.isalpha()) + ".txt")
+        with place.open("wb") as log:
+            server = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, *words],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+            try:
+                until = time.monotonic() + _START_SECONDS
+                while not is_ready(place):
+                    if server.poll() is not None or time.monotonic() > until:
+                        told = f"prefill-router {words[0]} didn't start; {place} says why"
+                        raise ConfigError(told)
+                    time.sleep(0.05)
+                yield
+            finally:
+                server.terminate()
+                server.wait()
+
+    def _place(self, words: list[str]) -> Path:
+        return self.log / ("-".join([words[0], *(Path(w).name for w in words[1:2])]) + ".txt")
+
+    def _logged(self, words: list[str], place: Path) -> int | None:
+        with place.open("w", encoding="utf-8") as file, redirect_stdout(file):
+            code: int | None = app(words, standalone_mode=False)
+            return code
+
+
+def _announced(arguments: Any, *, end: str = "") -> list[str]:
+    words = [str(argument) for argument in arguments]
+    err.say(f"$ prefill-router {shlex.join(words)}{end}", style="bold")
+    return words

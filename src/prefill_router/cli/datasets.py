@@ -12,8 +12,8 @@ from rich.text import Text
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, columns, out, print_json
+from prefill_router.cli.commands import one_of
 from prefill_router.cli.import_ import REPEATS
-from prefill_router.cli.usage import one_of
 from prefill_router.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:

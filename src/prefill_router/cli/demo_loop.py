@@ -22,8 +22,7 @@ import httpx2
 import numpy as np
 
 from prefill_router import files
-from prefill_router.cli.application import columns, err, out, print_json
-from prefill_router.cli.command_run import CommandRun
+from prefill_router.cli.application import CommandRun, columns, err, out, print_json
 from prefill_router.cli.demo import serving_pool
 from prefill_router.errors import ConfigError
 

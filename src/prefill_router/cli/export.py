@@ -10,8 +10,8 @@ import typer
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.commands import UsageError, reading_words
 from prefill_router.cli.receipts import HELP, URL, moment
-from prefill_router.cli.usage import UsageError, reading_words
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 

@@ -9,7 +9,7 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.cli.usage import UsageError, by_name, one_of, reading_words
+from prefill_router.cli.commands import UsageError, by_name, one_of, reading_words
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.cli.usage import UsageError, check_suffix
+from prefill_router.cli.commands import UsageError, check_suffix
 from prefill_router.errors import PrefillRouterError
 from prefill_router.remote import PathOrUrl
 

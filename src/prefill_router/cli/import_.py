@@ -7,7 +7,7 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.cli.usage import UsageError, one_of, reading_words
+from prefill_router.cli.commands import UsageError, one_of, reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.importers import FORMATS
 from prefill_router.remote import PathOrUrl

@@ -17,7 +17,7 @@ import typer
 
 from prefill_router import files
 from prefill_router.cli.application import err, out
-from prefill_router.cli.usage import UsageError, one_of
+from prefill_router.cli.commands import UsageError, one_of
 from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, RemotePath, location

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 import typer
 
 from prefill_router import files
-from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.cli.command_run import CommandRun
-from prefill_router.cli.usage import UsageError, reading_words
+from prefill_router.cli.application import CommandRun, app, err, out, print_json
+from prefill_router.cli.commands import UsageError, reading_words
 from prefill_router.errors import MissingExtraError
 from prefill_router.importers import FORMATS
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from prefill_router import files
-from prefill_router.cli.application import ExitCode, counted, dollars
-from prefill_router.cli.command_run import CommandRun
+from prefill_router.cli.application import CommandRun, ExitCode, counted, dollars
 
 if TYPE_CHECKING:
     from prefill_router.data import Query, RoutingDataset
@@ -216,7 +215,7 @@ class QuickstartResult:
             shown: Whether the commands' results are printed.
         """
         from prefill_router.activations import ActivationStore
-        from prefill_router.cli.unseen_queries import UnseenQueries
+        from prefill_router.cli.judged_queries import UnseenQueries
         from prefill_router.evaluation import evaluate
         from prefill_router.files import default_cache
         from prefill_router.router import Router

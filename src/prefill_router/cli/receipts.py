@@ -25,7 +25,7 @@ from prefill_router.cli.application import (
     out,
     print_json,
 )
-from prefill_router.cli.usage import UsageError
+from prefill_router.cli.commands import UsageError
 from prefill_router.errors import DataError
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def explain(
 
     Example: prefill-router explain last --receipts receipts.sqlite
     """
+    from prefill_router.gateway import SavingsSettings
     from prefill_router.gateway.receipts import explain as work_out, latest_feedback, request_saving
-    from prefill_router.gateway.settings import SavingsSettings
 
     receipt = _find(receipts, decision)
     scores = latest_feedback(receipts, [receipt.choice.id])
@@ -326,8 +326,8 @@ def savings(
 
     Example: prefill-router savings receipts.sqlite --since 7d --baseline large
     """
+    from prefill_router.gateway import SavingsSettings
     from prefill_router.gateway.receipts import savings_since
-    from prefill_router.gateway.settings import SavingsSettings
 
     settings = SavingsSettings(
         baseline=baseline,

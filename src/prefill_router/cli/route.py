@@ -11,7 +11,7 @@ from rich.text import Text
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, columns, out, print_json
-from prefill_router.cli.usage import UsageError
+from prefill_router.cli.commands import UsageError
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.commands import UsageError, one_of
 from prefill_router.cli.options import with_engine
-from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 

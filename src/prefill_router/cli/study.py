@@ -13,8 +13,8 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import err, out, print_json
+from prefill_router.cli.commands import UsageError, one_of
 from prefill_router.cli.options import SplitFile, with_engine
-from prefill_router.cli.usage import UsageError, one_of
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, location
@@ -321,7 +321,7 @@ def robustness(
 
     Example: prefill-router study robustness router --data answers --out robustness
     """
-    from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
+    from prefill_router.cli.judged_queries import PARTS, UnseenQueries
     from prefill_router.data import read_dataset
     from prefill_router.files import default_cache
     from prefill_router.reporting import check_place, mark

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, final
 import typer
 
 from prefill_router.cli.application import err
+from prefill_router.cli.commands import one_of
 from prefill_router.cli.options import RouterFolder, UnseenPart, open_stores, path_or_url
 from prefill_router.cli.study import (
     AsJson,
@@ -21,7 +22,6 @@ from prefill_router.cli.study import (
     finish,
     study,
 )
-from prefill_router.cli.usage import one_of
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
@@ -87,8 +87,7 @@ def end_to_end(
 
     Example: prefill-router study end-to-end router --data answers --encoder-price 0.16 --out costs
     """
-    from prefill_router.cli.answer_times import answers_seconds
-    from prefill_router.cli.unseen_queries import PARTS
+    from prefill_router.cli.judged_queries import PARTS, answers_seconds
     from prefill_router.reporting import check_place, mark
     from prefill_router.studies.end_to_end import (
         LAMS,
@@ -162,8 +161,8 @@ class _ContenderInputs:
         sample: int,
         seed: int,
     ) -> "_ContenderInputs":
+        from prefill_router.cli.judged_queries import UnseenQueries
         from prefill_router.cli.options import sources
-        from prefill_router.cli.unseen_queries import UnseenQueries
         from prefill_router.data import read_dataset
         from prefill_router.router import Router
         from prefill_router.studies.guarantee import best_single

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prefill_router.cli.application import err
+from prefill_router.cli.commands import UsageError
 from prefill_router.cli.options import (
     DataFolder,
     DataFolders,
@@ -18,7 +19,6 @@ from prefill_router.cli.options import (
     with_engine,
 )
 from prefill_router.cli.study import AsJson, Out, Seed, facts, finish, study
-from prefill_router.cli.usage import UsageError
 from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
 

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
 from prefill_router.client.failures import ErrorBody, read_error
-from prefill_router.client.reply import Reply, Usage, read_usage
-from prefill_router.client.sse import MalformedError
+from prefill_router.client.reply import MalformedError, Reply, Usage, read_usage
 from prefill_router.targets import TRAITS, Dialect
 
 _EVENT_FIELDS = frozenset(("choices", "model", "object", "usage"))

@@ -9,13 +9,12 @@ from .dataset import (
     RoutingDataset as RoutingDataset,
     Table as Table,
     binary as binary,
+    merge as merge,
     prompt_key as prompt_key,
     prompt_text as prompt_text,
     regimes as regimes,
 )
-from .dataset_merge import merge as merge
-from .origin import Origin as Origin
-from .query_file import QueryFile as QueryFile, open_queries as open_queries
+from .folder import Origin as Origin, QueryFile as QueryFile, open_queries as open_queries
 from .splits import (
     FRACTIONS as FRACTIONS,
     PARTS as PARTS,

@@ -34,7 +34,7 @@ from prefill_router.data.dataset import (
     prompt_text,
     unmeasured,
 )
-from prefill_router.data.origin import FILE as ORIGIN, Origin
+from prefill_router.data.folder import FILE as ORIGIN, Origin
 from prefill_router.errors import DataError, FormatError, PromptError
 from prefill_router.remote import (
     PathOrUrl,

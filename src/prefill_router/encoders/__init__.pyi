@@ -1,10 +1,16 @@
 from .base import (
+    KEY_OF as KEY_OF,
+    OWN as OWN,
+    Address as Address,
     Encoder as Encoder,
+    EncoderName as EncoderName,
     States as States,
     TokenizedPrompt as TokenizedPrompt,
     batches as batches,
     candidate_layers as candidate_layers,
     check_prompt as check_prompt,
+    default_sites as default_sites,
+    gives_own_vectors as gives_own_vectors,
     tokenized as tokenized,
 )
 from .decision_model import DecisionOptions as DecisionOptions
@@ -16,22 +22,14 @@ from .load import (
     load_encoder_for as load_encoder_for,
     recorded_name as recorded_name,
 )
-from .names import (
-    KEY_OF as KEY_OF,
-    OWN as OWN,
-    Address as Address,
-    EncoderName as EncoderName,
-    default_sites as default_sites,
-    gives_own_vectors as gives_own_vectors,
-)
-from .prefix_cache import cache_argument as cache_argument
-from .prefix_encoder import with_prefix_reuse as with_prefix_reuse
+from .prefix_encoder import cache_argument as cache_argument, with_prefix_reuse as with_prefix_reuse
 from .run import (
+    EncoderSource as EncoderSource,
     EncodingPlan as EncodingPlan,
     EncodingReport as EncodingReport,
     encode_dataset as encode_dataset,
     plan_encoding as plan_encoding,
     run_encoding as run_encoding,
+    run_encoding_on as run_encoding_on,
 )
 from .vllm_states import VllmStates as VllmStates, write_vllm_prompts as write_vllm_prompts
-from .workers import EncoderSource as EncoderSource, run_encoding_on as run_encoding_on

@@ -22,10 +22,8 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from prefill_router.encoders.endpoint import Rows, VectorApi
-from prefill_router.encoders.endpoint_calls import EndpointCall, EndpointCalls
-from prefill_router.encoders.names import Address
-from prefill_router.encoders.single_vector import estimated_tokens
+from prefill_router.encoders.base import Address, estimated_tokens
+from prefill_router.encoders.endpoint import EndpointCall, EndpointCalls, Rows, VectorApi
 from prefill_router.errors import ConfigError
 from prefill_router.short_repr import short_repr
 from prefill_router.yaml_files import read_yaml

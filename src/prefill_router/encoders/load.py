@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from prefill_router.activations import Provenance
-from prefill_router.encoders.base import Encoder
-from prefill_router.encoders.names import Address, EncoderName, EncoderRequest, trusted
+from prefill_router.encoders.base import Address, Encoder, EncoderName, EncoderRequest, trusted
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import installed
 from prefill_router.progress import Progress
@@ -104,7 +103,7 @@ def load_encoder_for(
         layers: The layers that will be read.
         source: The path of a local encoder, if it isn't in the working folder under its old name;
             or the name of an endpoint, if the environment doesn't name it (see
-            `encoders.names.trusted`).
+            `encoders.base.trusted`).
         device: The device to run it on.
         batch_tokens: The most tokens, padding included, in one batch.
         trust_remote_code: Whether code that comes with the weights may run.
@@ -180,7 +179,7 @@ def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
 
         return load_minilm(request)
     if is_gguf:
-        from prefill_router.encoders.gguf import load_gguf_encoder
+        from prefill_router.encoders.pretrained import load_gguf_encoder
 
         return load_gguf_encoder(request)
     from prefill_router.encoders.pretrained import load_hub_encoder

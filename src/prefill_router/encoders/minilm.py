@@ -19,8 +19,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
+from prefill_router.encoders.base import EncoderRequest
 from prefill_router.encoders.hub import HubEncoder
-from prefill_router.encoders.names import EncoderRequest
 from prefill_router.encoders.provenance import (
     TOKENIZER_FILES,
     batch_tokens_on,

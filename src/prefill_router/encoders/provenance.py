@@ -21,8 +21,7 @@ import torch
 from safetensors import SafetensorError
 
 from prefill_router.activations import Provenance
-from prefill_router.encoders.base import Template
-from prefill_router.encoders.names import EncoderRequest
+from prefill_router.encoders.base import EncoderRequest, Template
 from prefill_router.errors import ConfigError
 
 _WHOLE_BYTES = 1 << 30

@@ -10,15 +10,17 @@ import numpy as np
 
 from prefill_router.activations import Provenance
 from prefill_router.data import Query, prompt_text
-from prefill_router.encoders.base import States, TokenizedPrompt, check_prompt
-from prefill_router.encoders.names import EncoderRequest
-from prefill_router.encoders.provenance import tree_revision
-from prefill_router.encoders.single_vector import (
+from prefill_router.encoders.base import (
+    EncoderRequest,
+    States,
+    TokenizedPrompt,
     VectorEncoder,
     check_options,
+    check_prompt,
     estimated_tokens,
     vector_prompt,
 )
+from prefill_router.encoders.provenance import batch_tokens_on, device_of, dtype_of, tree_revision
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import optional_imports
 from prefill_router.short_repr import short_repr
@@ -98,7 +100,6 @@ def load_sentence_encoder(request: EncoderRequest, *, prompt: str) -> SentenceEn
     """
     transformer = _library(request.name)
     from prefill_router.encoders.pretrained import commit_of, hub_errors, prepare
-    from prefill_router.encoders.provenance import batch_tokens_on, device_of
 
     check_options(request)
     prepare(request)
@@ -127,7 +128,6 @@ def _library(name: str) -> Any:
 
 
 def _dtype(request: EncoderRequest) -> dict[str, Any] | None:
-    from prefill_router.encoders.provenance import device_of, dtype_of
 
     if request.dtype is None:
         return None  # the type of the saved model

@@ -23,9 +23,16 @@ from transformers import AutoModelForCausalLM
 
 from prefill_router.activations import Provenance
 from prefill_router.data import Query, prompt_text
-from prefill_router.encoders.base import States, TokenizedPrompt, check_prompt, tokenized
+from prefill_router.encoders.base import (
+    EncoderRequest,
+    States,
+    TokenizedPrompt,
+    VectorEncoder,
+    check_options,
+    check_prompt,
+    tokenized,
+)
 from prefill_router.encoders.hub import TokenBatch, pad
-from prefill_router.encoders.names import EncoderRequest
 from prefill_router.encoders.pretrained import (
     commit_of,
     config_and_tokenizer,
@@ -41,7 +48,6 @@ from prefill_router.encoders.provenance import (
     provenance_of,
     token_limit,
 )
-from prefill_router.encoders.single_vector import VectorEncoder, check_options
 from prefill_router.errors import ConfigError
 from prefill_router.short_repr import short_repr
 

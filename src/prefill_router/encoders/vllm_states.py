@@ -26,9 +26,8 @@ from torch import Tensor
 from prefill_router import files
 from prefill_router.activations import Provenance, Site
 from prefill_router.data import Query
-from prefill_router.encoders.base import Encoder, States, TokenizedPrompt
+from prefill_router.encoders.base import Encoder, EncoderRequest, States, TokenizedPrompt
 from prefill_router.encoders.hub import TokenBatch, tokenize_prompts
-from prefill_router.encoders.names import EncoderRequest
 from prefill_router.encoders.pretrained import describe_encoder, hub_errors, prepare
 from prefill_router.encoders.provenance import dtype_of, last_layer
 from prefill_router.encoders.run import EncodingPlan

@@ -1,11 +1,3 @@
-from .accuracy_cost_plane import (
-    Anchors as Anchors,
-    Axis as Axis,
-    frontier as frontier,
-    oracle_distance as oracle_distance,
-    padded_area as padded_area,
-)
-from .binning import Bins as Bins
 from .bootstrap import (
     LEVEL as LEVEL,
     Band as Band,
@@ -21,25 +13,6 @@ from .bootstrap import (
     ones as ones,
     plain as plain,
 )
-from .calibrator_comparison import (
-    CalibratorComparison as CalibratorComparison,
-    try_calibrators as try_calibrators,
-)
-from .catalogue import (
-    HEADLINE as HEADLINE,
-    NOTHING as NOTHING,
-    PER as PER,
-    REGIME as REGIME,
-    TARGET as TARGET,
-    UNKNOWN as UNKNOWN,
-    Better as Better,
-    MetricEntry as MetricEntry,
-    Unit as Unit,
-    digits as digits,
-    dollars as dollars,
-    interval as interval,
-    worded as worded,
-)
 from .chance_labels import (
     ChanceLabels as ChanceLabels,
     Overlap as Overlap,
@@ -50,10 +23,21 @@ from .curve import LambdaSweep as LambdaSweep, Points as Points
 from .evaluation import (
     DEFAULT_LAM as DEFAULT_LAM,
     Comparison as Comparison,
+    Curve as Curve,
     Evaluation as Evaluation,
+    Step as Step,
+    choose_operating_points as choose_operating_points,
     evaluate as evaluate,
 )
-from .fixed_mix import FixedChoice as FixedChoice, MixPoint as MixPoint
+from .fixed_mix import (
+    Anchors as Anchors,
+    Axis as Axis,
+    FixedChoice as FixedChoice,
+    MixPoint as MixPoint,
+    frontier as frontier,
+    oracle_distance as oracle_distance,
+    padded_area as padded_area,
+)
 from .judged_predictions import Trial as Trial
 from .metrics import (
     PairRankings as PairRankings,
@@ -64,11 +48,6 @@ from .metrics import (
     rankings as rankings,
 )
 from .off_policy import PolicyValue as PolicyValue, PolicyValues as PolicyValues
-from .operating_points import (
-    Curve as Curve,
-    Step as Step,
-    choose_operating_points as choose_operating_points,
-)
 from .paired_comparison import Paired as Paired, compare as compare, paired as paired
 from .quality_checks import (
     QualityCheck as QualityCheck,
@@ -76,6 +55,7 @@ from .quality_checks import (
     SimulatedCheck as SimulatedCheck,
 )
 from .reliability import (
+    Bins as Bins,
     brier_parts_by_target as brier_parts_by_target,
     calibration_error as calibration_error,
     chance_error as chance_error,
@@ -83,11 +63,30 @@ from .reliability import (
     with_chance as with_chance,
 )
 from .reliability_diagram import (
+    CalibratorComparison as CalibratorComparison,
     Diagram as Diagram,
     Reliability as Reliability,
     reliability_of as reliability_of,
+    try_calibrators as try_calibrators,
 )
-from .scores import Scorer as Scorer, best_point as best_point, single_points as single_points
+from .scores import (
+    HEADLINE as HEADLINE,
+    NOTHING as NOTHING,
+    PER as PER,
+    REGIME as REGIME,
+    TARGET as TARGET,
+    UNKNOWN as UNKNOWN,
+    Better as Better,
+    MetricEntry as MetricEntry,
+    Scorer as Scorer,
+    Unit as Unit,
+    best_point as best_point,
+    digits as digits,
+    dollars as dollars,
+    interval as interval,
+    single_points as single_points,
+    worded as worded,
+)
 from .verdict import (
     WORTH as WORTH,
     MixReference as MixReference,

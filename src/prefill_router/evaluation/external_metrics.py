@@ -10,18 +10,17 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.evaluation.accuracy_cost_plane import (
+from prefill_router.evaluation.bootstrap import SAME, PerResample, divide
+from prefill_router.evaluation.curve import ComparedSystems, CurveReading, PerPoint, Points
+from prefill_router.evaluation.fixed_mix import (
     Anchors,
     area,
     envelope,
     oracle_distance,
     padded_area,
 )
-from prefill_router.evaluation.bootstrap import SAME, PerResample, divide
-from prefill_router.evaluation.catalogue import NO_COST, metric
-from prefill_router.evaluation.curve import ComparedSystems, CurveReading, PerPoint, Points
 from prefill_router.evaluation.metrics import macro_mean
-from prefill_router.evaluation.scores import Scores
+from prefill_router.evaluation.scores import NO_COST, Scores, metric
 
 
 def why_no_plane(scores: Scores) -> str:

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation.accuracy_cost_plane import Axis
 from prefill_router.evaluation.bootstrap import (
     Bootstrap,
     Estimate,
@@ -21,6 +20,7 @@ from prefill_router.evaluation.bootstrap import (
     ones,
 )
 from prefill_router.evaluation.evaluation import Comparison
+from prefill_router.evaluation.fixed_mix import Axis
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.quality_checks import QualityCheck
 from prefill_router.evaluation.reliability import with_chance

@@ -23,10 +23,10 @@ from prefill_router.evaluation.bootstrap import (
     ones,
     plain,
 )
-from prefill_router.evaluation.catalogue import interval, worded
 from prefill_router.evaluation.fixed_mix import FixedChoice, FixedOutcome
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.metrics import NO_PAIR, PairRankings
+from prefill_router.evaluation.scores import interval, worded
 from prefill_router.short_repr import short_repr
 
 Word = Literal["worth it", "can't tell", "not worth it"]

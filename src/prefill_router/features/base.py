@@ -1,4 +1,4 @@
-"""The interface of feature families, and the families by kind.
+"""The interface of feature families, the families by kind, and several of them together.
 
 A family is a frozen map from prompts and their states to columns. `ColumnScaler` standardises
 columns of statistics by the train rows, and clips them. A kind is imported when it is first looked
@@ -16,11 +16,12 @@ from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 from pydantic import Field
 
+from prefill_router import mapped_matrix
 from prefill_router.activations import Activations, Provenance, Rounding, Site
 from prefill_router.data import Prompt, RoutingDataset, prompt_key
-from prefill_router.errors import ConfigError, ProvenanceError
+from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
 from prefill_router.progress import Progress
-from prefill_router.serialization import Kinds, Part, Tensors
+from prefill_router.serialization import Kinds, Part, StrictModel, Tensors, under, validated
 from prefill_router.short_repr import short_repr
 from prefill_router.statistics import column_spread
 
@@ -251,12 +252,12 @@ FAMILIES = Kinds[FamilyEntry](
     "features",
     "prefill_router.features",
     {
-        "prefill": "prefill:ENTRY",
-        "joint": "joint:ENTRY",
-        "embedding": "embedding:ENTRY",
+        "prefill": "prefill:PREFILL",
+        "joint": "prefill:JOINT",
+        "embedding": "single_site:EMBEDDING",
         "neighbours": "neighbours:ENTRY",
         "complexity": "complexity:ENTRY",
-        "signals": "signals:ENTRY",
+        "signals": "single_site:SIGNALS",
         "zero_shot": "zero_shot:ENTRY",
         "text_network": "text_network:ENTRY",
     },
@@ -270,3 +271,93 @@ def load_family(config: Mapping[str, Any], tensors: Tensors) -> Family:
         CorruptError: The kind is unknown, or the values contradict each other.
     """
     return FAMILIES.of_saved(config).family.from_dict(config, tensors)
+
+
+class _SavedFeatures(StrictModel):
+    families: list[dict[str, Any]]
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class FeatureSet:
+    """Families of features, concatenated.
+
+    Attributes:
+        families: At least one, in the order of their columns.
+    """
+
+    families: tuple[Family, ...]
+
+    def __post_init__(self) -> None:
+        if not self.families:
+            raise ConfigError("there are no features; name at least one family, such as prefill")
+
+    @property
+    def width(self) -> int:
+        """The number of features of a query."""
+        return sum(family.width for family in self.families)
+
+    @property
+    def sources(self) -> tuple[EncoderStates, ...]:
+        """The kinds of states that are read, each once; none for features of the text alone."""
+        return tuple(dict.fromkeys(s for family in self.families for s in family.sources))
+
+    @property
+    def provenances(self) -> tuple[Provenance, ...]:
+        """The provenances of the encoders that a request needs, in the order of `sources`."""
+        return tuple(source.provenance for source in self.sources)
+
+    def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
+        """The sites of one encoder that must be read, sorted."""
+        return tuple(sorted({s for family in self.families for s in family.sites_of(provenance)}))
+
+    def source_of(self, provenance: Provenance) -> EncoderStates:
+        """The kind of states of one encoder, with the type that they must be rounded to.
+
+        Raises:
+            ProvenanceError: No family reads this encoder.
+        """
+        for source in self.sources:
+            if source.provenance == provenance:
+                return source
+        raise ProvenanceError(
+            f"no feature is read from {provenance.encoder!r}; the encoders are "
+            f"{[p.encoder for p in self.provenances]}"
+        )
+
+    def read(self, reading: PromptStates) -> Columns:
+        """The features of these queries, one row each.
+
+        Raises:
+            ProvenanceError: An encoder's states are missing, or were made in another way.
+            StoreError: States of some prompts are missing.
+        """
+        return mapped_matrix.beside([family.read(reading) for family in self.families])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; the rest of the features is in `tensors`."""
+        return {"families": [family.to_dict() for family in self.families]}
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """The arrays, by names such as `0.block0.mean`."""
+        return {
+            f"{number}.{name}": array
+            for number, family in enumerate(self.families)
+            for name, array in family.tensors().items()
+        }
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any], tensors: Tensors) -> "FeatureSet":
+        """The features that `to_dict` and `tensors` describe.
+
+        Raises:
+            CorruptError: The values are incomplete or contradict each other.
+        """
+        saved = validated(_SavedFeatures, config, what="the router's features").families
+        families = tuple(load_family(one, under(tensors, f"{i}.")) for i, one in enumerate(saved))
+        known = {f"{i}." for i in range(len(families))}
+        surplus = sorted(name for name in tensors if name.partition(".")[0] + "." not in known)
+        if surplus:
+            raise CorruptError(f"the router's features have the unknown arrays {surplus}")
+        return cls(families)

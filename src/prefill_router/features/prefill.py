@@ -1,17 +1,47 @@
-"""The paper's features (Equation 3) as a family: which encoders, modes and sites to fit."""
+"""The paper's features (Equation 3) as a family, and blocks that join several sites.
 
-from collections.abc import Mapping, Sequence
+Several sites in one block: each standardised, side by side or averaged, and one PCA over all.
+
+The paper reads one site per target. Here layers that know different things are read together, of
+one encoder or of several, and enter once for all targets.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Annotated, Any, ClassVar, Literal, final
 
-from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS, Activations, Pooling, Site
+import numpy as np
+from jaxtyping import Float32
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
+
+from prefill_router.activations import (
+    DEFAULT_POOLINGS,
+    POOLINGS,
+    Activations,
+    Pooling,
+    Provenance,
+    Site,
+)
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
-from prefill_router.features.base import FamilyConfig, FamilyEntry, Need
-from prefill_router.features.extractor import FeatureExtractor
-from prefill_router.features.modes import Mode
-from prefill_router.layers import Method, Pinned, Scope
+from prefill_router.features.base import (
+    Columns,
+    EncoderStates,
+    Family,
+    FamilyConfig,
+    FamilyEntry,
+    Need,
+    PromptStates,
+)
+from prefill_router.features.extractor import FeatureExtractor, Mode
+from prefill_router.features.single_site import SingleSite, store_of
+from prefill_router.geometry import CHUNK_BYTES, Moments, SiteStates
+from prefill_router.layers import Method, Pinned, Scope, candidate_sites
 from prefill_router.progress import Progress
+from prefill_router.reduction import Reducer, standard_scale
+from prefill_router.serialization import Saved
+from prefill_router.short_repr import short_repr
 
 SELECTIONS: tuple[Method, ...] = ("fisher", "grid")
 
@@ -114,4 +144,178 @@ def _assigned(
     return {target: by_name[name] for target, name in assignments.items()}
 
 
-ENTRY = FamilyEntry(PrefillConfig, FeatureExtractor)
+PREFILL = FamilyEntry(PrefillConfig, FeatureExtractor)
+
+
+Combination = Literal["concatenated", "averaged"]
+Place = tuple[Activations, Site]
+PerColumn = Float32[NDArray[np.float32], " hidden"]
+
+
+def _read_places(saved: list[dict[str, Any]]) -> tuple[SingleSite, ...]:
+    return tuple(SingleSite.from_dict(place) for place in saved)
+
+
+SavedPlaces = Saved(
+    "sites",
+    form=Annotated[list[dict[str, Any]], AfterValidator(_read_places)],
+    write=lambda places: [place.to_dict() for place in places],
+)
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class Joint(Family):
+    """Several sites, reduced together. Made by `JointConfig.fit`.
+
+    Attributes:
+        places: Which states are read, in the order of their dimensions.
+        mean: Of the train rows, for the dimensions of all sites, one site after another.
+        scale: Their standard deviation; 1 for dimensions that are constant.
+        components: What each column takes of each dimension.
+    """
+
+    kind: ClassVar[str] = "joint"
+
+    axes: ClassVar[Mapping[str, str]] = {"dim": "dim"}
+    places: Annotated[tuple[SingleSite, ...], SavedPlaces]
+    mean: PerColumn
+    scale: Annotated[PerColumn, Field(gt=0)]
+    components: Float32[NDArray[np.float32], "dim hidden"]
+
+    def verify(self) -> None:
+        """Check that there is a dimension for each of every site."""
+        total = sum(place.source.provenance.hidden_size for place in self.places)
+        if not self.places or total != len(self.mean):
+            raise ConfigError(f"its sites have {total} dimensions; its scaler has {len(self.mean)}")
+
+    @property
+    def width(self) -> int:
+        """How many columns it has."""
+        return len(self.components)
+
+    @property
+    def sources(self) -> tuple[EncoderStates, ...]:
+        """The kinds of states that it reads, each once."""
+        return tuple(dict.fromkeys(place.source for place in self.places))
+
+    def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
+        """What it reads of one encoder, sorted."""
+        return tuple(sorted({s for place in self.places for s in place.sites_of(provenance)}))
+
+    def read(self, reading: PromptStates) -> Columns:
+        """The columns of these queries."""
+        result = np.zeros((len(reading), self.width), dtype=np.float32)
+        start = 0
+        for place in self.places:
+            mine = slice(start, start + place.source.provenance.hidden_size)
+            components = self.components[:, mine].T
+            for rows, states in place.read(reading):
+                result[rows] += (states - self.mean[mine]) / self.scale[mine] @ components
+            start = mine.stop
+        return result
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class JointConfig(FamilyConfig):
+    """Options of several sites in one block.
+
+    Attributes:
+        encoders: Which encoders are read; every one whose states are given, if none is named.
+        sites: The sites of each encoder, such as `{minilm: [mean.3, mean.4]}`; the others' are all
+            candidates of layer selection with one of the poolings.
+        poolings: Of those candidates.
+        combine: `concatenated` has every dimension of every site side by side; `averaged` takes the
+            mean over the sites of each standardised dimension.
+        dim: Principal components to keep.
+    """
+
+    encoders: tuple[str, ...] = ()
+    sites: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    poolings: tuple[Pooling, ...] = ("mean",)
+    combine: Combination = "concatenated"
+    dim: int = 200
+
+    def __post_init__(self) -> None:
+        if not set(self.sites) <= set(self.encoders):
+            raise ConfigError(
+                f"sites are named of {sorted(self.sites)}; the encoders are {list(self.encoders)}: "
+                "name each of those among the encoders"
+            )
+        empty = [name for name, sites in self.sites.items() if not sites]
+        if empty:
+            raise ConfigError(f"no site of {empty} is named; name one, or leave the encoder out")
+        _ = self.needs  # a site that is none is refused at once
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The states of the encoders that are named."""
+        return tuple(Need(name, self._named(name)) for name in self.encoders)
+
+    def _named(self, encoder: str) -> tuple[Site, ...] | None:
+        return tuple(map(Site.parse, self.sites[encoder])) if encoder in self.sites else None
+
+    def fit(
+        self,
+        train: RoutingDataset,
+        states: Sequence[Activations],
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Joint:
+        """Take the moments of the train rows; labels aren't looked at."""
+        del seed, progress
+        read = tuple(self._places(states))
+        widths = [store.provenance.hidden_size for store, _ in read]
+        if not read or (self.combine == "averaged" and len(set(widths)) > 1):
+            raise ConfigError(
+                f"the sites to be {self.combine} are {widths} wide; give one at least, and average "
+                "only sites of one width"
+            )
+        moments = Moments.total(_moments(read, train.prompt_keys), hidden=sum(widths))
+        places = tuple(SingleSite(EncoderStates.of(store), site) for store, site in read)
+        return Joint(places, *_fitted(moments, self.combine, len(read), self.dim))
+
+    def _places(self, states: Sequence[Activations]) -> Iterator[Place]:
+        wanted = [(name, self._named(name)) for name in self.encoders]
+        named = [
+            (store_of(states, name, sites[0] if sites else None), sites) for name, sites in wanted
+        ]
+        layered = [s for s in states if any(site.pooling in POOLINGS for site in s.sites)]
+        for store, sites in named or [(store, None) for store in layered]:
+            found = candidate_sites(store, poolings=self.poolings) if sites is None else sites
+            yield from ((store, site) for site in found)
+
+
+def _moments(read: Sequence[Place], keys: Sequence[str]) -> Iterator[Moments]:
+    """Of the sites side by side, some rows at a time."""
+    at_once = max(1, CHUNK_BYTES // (4 * sum(s.provenance.hidden_size for s, _ in read)))
+    for start in range(0, len(keys), at_once):
+        some = keys[start : start + at_once]
+        sites = [
+            np.concatenate([rows for _, rows in SiteStates(store, site, some)])
+            for store, site in read
+        ]
+        yield Moments.of(np.concatenate(sites, axis=1))
+
+
+def _fitted(
+    moments: Moments, combine: Combination, count: int, dim: int
+) -> tuple[PerColumn, PerColumn, Float32[NDArray[np.float32], "dim hidden"]]:
+    """Mean, scale and components of some sites side by side."""
+    if combine == "concatenated":
+        reducer = Reducer.fit(moments, dim)
+        return reducer.mean, reducer.scale, reducer.components
+    scale, varies = standard_scale(moments)
+    scatter = moments.scatter / np.outer(scale, scale) * np.outer(varies, varies)
+    hidden = len(scale) // count
+    together = scatter.reshape(count, hidden, count, hidden).sum(axis=(0, 2)) / count**2
+    averaged = Moments(moments.count, np.zeros(hidden), together)
+    found = Reducer.fit(averaged, dim, standardise=False).components / count
+    components = np.tile(found, (1, count)).astype(np.float32)
+    return moments.mean.astype(np.float32), scale.astype(np.float32), components
+
+
+JOINT = FamilyEntry(JointConfig, Joint)

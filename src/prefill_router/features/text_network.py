@@ -32,7 +32,7 @@ from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import Names, Part, Saved, Shape, StrictModel
 
 if TYPE_CHECKING:
-    from prefill_router.features.text_network_lora import AdaptedNetwork
+    from prefill_router.features.text_network_training import AdaptedNetwork
 
 
 Sharing = Literal["shared", "per_target"]
@@ -237,7 +237,7 @@ class TextNetwork(Family):
     @cached_property
     def _network(self) -> "AdaptedNetwork":
         from prefill_router.encoders import HubEncoder, load_encoder_for
-        from prefill_router.features.text_network_lora import AdaptedNetwork
+        from prefill_router.features.text_network_training import AdaptedNetwork
 
         is_hub = not self.made_by.revision.startswith(("sha256:", "sampled:"))
         encoder = load_encoder_for(

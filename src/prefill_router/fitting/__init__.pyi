@@ -6,10 +6,14 @@ from .added_target import (
     known_answers as known_answers,
     remove_target as remove_target,
 )
-from .fit import RouterFit as RouterFit, draw as draw, fit_router as fit_router, learn as learn
-from .inputs import gather as gather
-from .out_of_fold import folds_of as folds_of
-from .overwrite_check import check_same_fit as check_same_fit
+from .fit import (
+    RouterFit as RouterFit,
+    check_same_fit as check_same_fit,
+    draw as draw,
+    fit_router as fit_router,
+    learn as learn,
+)
+from .inputs import folds_of as folds_of, gather as gather
 from .recipe import (
     FitConfig as FitConfig,
     Recipe as Recipe,

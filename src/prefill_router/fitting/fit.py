@@ -2,6 +2,8 @@
 
 Sites, reducers, predictor, shrinkage and costs are fitted on the train part, and the calibrator on
 the calibration part. The test part is used once, at the end, for the numbers on the card.
+
+A check before a router is written: another router there isn't replaced by mistake.
 """
 
 from collections import Counter
@@ -13,35 +15,35 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_jsonable_python
 
 from prefill_router import __version__
 from prefill_router.activations import Activations
 from prefill_router.calibration import Calibrator, CalibratorKind, Shrinkage
 from prefill_router.cost import CostEstimator, OutputFit, fit_output
 from prefill_router.data import FRACTIONS, WITH_CALIBRATION, RoutingDataset, Split, split
-from prefill_router.errors import ConfigError, FitError
-from prefill_router.evaluation import (
-    Evaluation,
-    Trial,
-    choose_operating_points,
-    evaluate,
-)
+from prefill_router.encoders import recorded_name
+from prefill_router.errors import ConfigError, FitError, PrefillRouterError
+from prefill_router.evaluation import Evaluation, Trial, choose_operating_points, evaluate
 from prefill_router.features import MOST_SEARCHED, FeatureExtractor, FeatureSet, PromptStates
-from prefill_router.fitting.inputs import describe, gather, mix_soft_labels
-from prefill_router.fitting.out_of_fold import (
+from prefill_router.fitting.inputs import (
     FOLDS,
     OutOfFold,
     calibrate,
     corrected,
+    describe,
     error_notes,
     folds_of,
+    gather,
     learned_cascade,
+    mix_soft_labels,
     posterior_labels,
 )
 from prefill_router.fitting.recipe import FitConfig, Recipe
 from prefill_router.policy import FrugalCascade, Lambda, OperatingPoints, Predictions
 from prefill_router.predictors import Examples, PredictorFit, out_of_fold
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.remote import PathOrUrl
 from prefill_router.router import (
     EncoderSources,
     Interval,
@@ -50,6 +52,7 @@ from prefill_router.router import (
     TrainedOn,
     TrainReference,
     count_tokens,
+    is_router,
 )
 from prefill_router.short_repr import short_repr
 
@@ -395,3 +398,54 @@ def _with_metrics(router: Router, judged: Evaluation) -> Router:
     verdict = None if judged.verdict is None else judged.verdict.to_dict()
     told = {"metrics": metrics, "verdict": verdict}
     return router.with_record(router.record.model_copy(update=told))
+
+
+def check_same_fit(
+    folder: PathOrUrl,
+    dataset: RoutingDataset,
+    stores: Sequence[Activations],
+    *,
+    config: FitConfig,
+    drawn: Split | None,
+) -> None:
+    """Check that a folder holds no router, or the result of the same fit.
+
+    Args:
+        folder: The folder of the router.
+        dataset: The scored answers, as for `fit_router`.
+        stores: The states.
+        config: The options.
+        drawn: The split; None where it is drawn.
+
+    Raises:
+        ConfigError: The folder holds another router, or one whose prices were changed since.
+    """
+    if not is_router(folder):
+        return
+    try:
+        there = Router.load(folder)
+    except PrefillRouterError:
+        raise ConfigError(f"{folder} is a router that can't be read; {_MEND}") from None
+    needed = {recorded_name(need.encoder) for need in config.recipe.needs}
+    encoders = {store.provenance.encoder for store in stores} | needed
+    if (
+        there.record.trained_on.fingerprint != dataset.fingerprint
+        or _compared(there.record.options) != _compared(to_jsonable_python(config.to_dict()))
+        or there.split != (drawn or draw(dataset, config))
+        or there.is_repriced
+        or not {one.encoder for one in there.features.provenances} <= encoders
+    ):
+        raise ConfigError(
+            f"{folder} is another router, fitted on {there.record.created} on other data or with "
+            f"other options, or repriced since; {_MEND}"
+        )
+
+
+def _compared(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given; a recipe that was chosen isn't one of them."""
+    return {
+        name: one for name, one in options.items() if name != "recipe" or "effort" not in options
+    }
+
+
+_MEND = "name another folder, or pass --overwrite"

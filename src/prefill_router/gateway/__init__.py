@@ -1,9 +1,8 @@
 """The gateway: an OpenAI-compatible server that sends each request to the target a router picks.
 
-    types        the literal types that all parts share
+    records      a request, the decision about it, its outcome, and its receipt
     errors       the gateway's own error
-    records      the decision about a request, its outcome, and its receipt
-    settings/    the settings, and where each value came from
+    settings     the settings, and where each value came from
     protocol/    reads a request's bytes: what it asks for, and what a target needs to answer it
     forecast/    the router's encoder and predictor, in a process of their own
     decide/      which targets may answer, which one does, and why

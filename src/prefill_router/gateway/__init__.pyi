@@ -5,3 +5,4 @@ from .records import (
     Receipt as Receipt,
     RoutingRequest as RoutingRequest,
 )
+from .settings import LatencySettings as LatencySettings, SavingsSettings as SavingsSettings

@@ -1,3 +1,9 @@
-from .records import Answer as Answer, Attempt as Attempt, Task as Task
-from .run import PERMANENT as PERMANENT, Retry as Retry, Run as Run
+from .run import (
+    PERMANENT as PERMANENT,
+    Answer as Answer,
+    Attempt as Attempt,
+    Retry as Retry,
+    Run as Run,
+    Task as Task,
+)
 from .target_questions import TargetQuestions as TargetQuestions

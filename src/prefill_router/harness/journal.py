@@ -16,9 +16,19 @@ from uuid import uuid4
 from prefill_router.data import prompt_text
 from prefill_router.errors import ConfigError, DataError, PromptError, StoreError
 from prefill_router.files import writer_lock
-from prefill_router.harness import records, run_database
-from prefill_router.harness.records import Answer, Task
-from prefill_router.harness.run import LOCK, Run, checksum, refuse_second
+from prefill_router.harness import run_database
+from prefill_router.harness.run import (
+    LOCK,
+    Answer,
+    Run,
+    Task,
+    answer_text,
+    checksum,
+    pack_text,
+    refuse_second,
+    task_digest,
+    task_texts,
+)
 from prefill_router.harness.run_database import storable
 
 Recorded = Callable[[StoreError | None], object]
@@ -152,18 +162,14 @@ class Journal:
                 query_id=name,
             )
         ids[name] = None
-        texts = records.task_texts(task)
-        digest, before = records.task_digest(texts), known.get(name)
+        texts = task_texts(task)
+        digest, before = task_digest(texts), known.get(name)
         if before is not None and before != digest:
             raise ConfigError(
                 f"task {name!r} differs from the one of this id in {self._run.folder}; give it "
                 "another id, or collect into another folder"
             )
-        return (
-            None
-            if before
-            else (name, digest, records.pack_text(texts[0]), records.pack_text(texts[1]))
-        )
+        return None if before else (name, digest, pack_text(texts[0]), pack_text(texts[1]))
 
     def _insert_tasks(self, rows: list[tuple[str, str, str | bytes, str | bytes]]) -> None:
         if rows:
@@ -213,7 +219,7 @@ class Journal:
 def _insert_answer(database: sqlite3.Connection, answer: Answer) -> None:
     values = ",".join("?" * _COLUMNS)
     made = database.execute(f"INSERT INTO answers VALUES (NULL,{values})", _columns(answer))
-    body = records.pack_text(records.answer_text(answer))
+    body = pack_text(answer_text(answer))
     database.execute("INSERT INTO records VALUES (?,?,?)", (made.lastrowid, checksum(body), body))
 
 

@@ -10,8 +10,7 @@ from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError
 from prefill_router.harness.collection import CollectionSummary, CollectOptions, collect
 from prefill_router.harness.grading import Settings, grade_run
-from prefill_router.harness.records import Task
-from prefill_router.harness.run import Run
+from prefill_router.harness.run import Run, Task
 from prefill_router.progress import Progress
 from prefill_router.targets import Pool
 

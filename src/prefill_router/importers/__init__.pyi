@@ -1,26 +1,25 @@
+from .benchmark_results import read_questions as read_questions
 from .builder import (
     DatasetBuilder as DatasetBuilder,
     ImportReport as ImportReport,
     Place as Place,
     Problem as Problem,
 )
-from .columns import Columns as Columns, Scale as Scale
-from .dataset_import import (
-    Imported as Imported,
-    import_dataset as import_dataset,
-    read_prices as read_prices,
-)
 from .registry import FORMATS as FORMATS, Format as Format
-from .routerarena import read_questions as read_questions
 from .source_guess import (
+    Imported as Imported,
     SourceDoubt as SourceDoubt,
     SourceGuess as SourceGuess,
     guess_source as guess_source,
+    import_dataset as import_dataset,
+    read_prices as read_prices,
     recognised_format as recognised_format,
 )
 from .sources import documents as documents, parse_list as parse_list
 from .tables import Record as Record, columns_of as columns_of, records as records
 from .values import (
+    Columns as Columns,
+    Scale as Scale,
     cell_amount as cell_amount,
     cell_prompt as cell_prompt,
     cell_text as cell_text,

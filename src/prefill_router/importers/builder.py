@@ -17,8 +17,7 @@ import numpy as np
 
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
-from prefill_router.importers.columns import advice
-from prefill_router.importers.values import ScoreError
+from prefill_router.importers.values import ScoreError, advice
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool, Target
 

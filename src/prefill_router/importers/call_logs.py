@@ -1,8 +1,24 @@
-"""Logs of calls to language models: what the importers of providers' and tools' logs share.
+"""Logs of calls: what their importers share, LiteLLM's spend logs, and providers' batches.
 
 A log has prompts, answers, token counts and often costs, but scores seldom. A query is the text of
 a call's last user turn, which is what the gateway reads by default, and is identified by it: calls
 with the same text are the same query, and those of one target are runs of it.
+
+LiteLLM's spend logs: the table `LiteLLM_SpendLogs`, or the reply of `/spend/logs`.
+
+A target is the `model_group`, the name that clients ask for, or else the `model`. Prompts are there
+only if the proxy keeps them. `spend` is the cost in US dollars; an answer from LiteLLM's own cache
+cost nothing and is left out. There are no scores.
+
+Batch files of OpenAI and Anthropic: requests and results, joined by their `custom_id`.
+
+OpenAI: requests are JSON Lines of `{custom_id, method, url, body}`, results of `{custom_id,
+response: {status_code, body}, error}`. Anthropic: requests are `{custom_id, params}`, by themselves
+or in a list `requests`; results are `{custom_id, result: {type, message}}`. A target is a model as
+it was requested. There are token counts, but neither scores nor costs.
+
+A `custom_id` is unique in one batch. If the sources have it in several batches, the model of the
+result tells which request it answers: a provider appends a date to the model's name.
 """
 
 import json
@@ -10,12 +26,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from prefill_router.data import MOST_COST, Query, prompt_key
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import sources, tables, values
 from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome
+from prefill_router.importers.values import Columns
 
 LOG_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".parquet")
 _ENVELOPES = ("data", "requests", "observations", "spans")
@@ -229,3 +246,170 @@ def chosen_score(counts: Counter[str], wanted: str | None, into: DatasetBuilder)
         named = ", ".join(f"{name} ({count:,})" for name, count in counts.most_common())
         into.note(f"of the scores {named} the first is used; name another with --correct-column")
     return wanted or next((name for name, _ in counts.most_common(1)), "")
+
+
+_CHATS = {
+    *("", "completion", "acompletion", "text_completion", "atext_completion"),
+    *("responses", "aresponses", "anthropic_messages"),
+}
+_SPEND_HINT = (
+    "; LiteLLM keeps prompts if its config has general_settings: store_prompts_in_spend_logs"
+)
+
+
+def read_litellm(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
+    """Read spend logs.
+
+    Raises:
+        FormatError: A source doesn't exist, or no call can be used.
+    """
+    del columns
+    with calls_of(paths, into, hint=f"{_SPEND_HINT}: true") as (log, found):
+        for path in found:
+            with into.file(path):
+                for place, record in log_records(path, into):
+                    with into.row(place):
+                        _add_spend(place, record, log)
+
+
+def _add_spend(place: Place, record: Mapping[str, Any], log: CallLog) -> None:
+    if (record.get("call_type") or "") not in _CHATS:
+        log.leave_out("calls that aren't chats or completions")
+        return
+    if record.get("status") == "failure":
+        log.leave_out("calls that failed")
+        return
+    if str(record.get("cache_hit")).lower() == "true":
+        log.leave_out("answers from LiteLLM's cache")
+        return
+    outcome = TargetOutcome(
+        input_tokens=total(record, "prompt_tokens"),
+        output_tokens=total(record, "completion_tokens"),
+        cost=dollars(record.get("spend")) or None,  # 0 where the price is unknown
+    )
+    asked = (record.get("messages"), record.get("proxy_server_request"))
+    texts = (last_user_text(one) for one in asked)
+    log.add(
+        place,
+        call=record.get("request_id"),
+        prompt=next((text for text in texts if text), None),
+        target=record.get("model_group") or record.get("model"),
+        outcome=outcome,
+    )
+
+
+_OPENAI_INPUT = ("prompt_tokens", "input_tokens")
+_OPENAI_OUTPUT = ("completion_tokens", "output_tokens")
+_ANTHROPIC_INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+
+
+class _Dialect(NamedTuple):
+    """Where a provider's files have the request, and how its result is read."""
+
+    request: str
+    result: str
+    input_tokens: tuple[str, ...]
+    output_tokens: tuple[str, ...]
+
+
+_OPENAI = _Dialect("body", "response", _OPENAI_INPUT, _OPENAI_OUTPUT)
+_ANTHROPIC = _Dialect("params", "result", _ANTHROPIC_INPUT, ("output_tokens",))
+_BATCH_HINT = "; give the files of the requests and of the results together, or their folder"
+
+
+def read_openai(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
+    """Read OpenAI's batch files, requests and results.
+
+    Raises:
+        FormatError: A source doesn't exist, or no result can be used.
+    """
+    del columns
+    _read(paths, into, _OPENAI)
+
+
+def read_anthropic(paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
+    """Read Anthropic's message batches, requests and results.
+
+    Raises:
+        FormatError: A source doesn't exist, or no result can be used.
+    """
+    del columns
+    _read(paths, into, _ANTHROPIC)
+
+
+def _read(paths: Sequence[Path], into: DatasetBuilder, dialect: _Dialect) -> None:
+    requests: dict[str, list[Mapping[str, Any]]] = {}
+    results: list[tuple[Place, Mapping[str, Any]]] = []
+    with calls_of(paths, into, hint=_BATCH_HINT) as (log, found):
+        for path in found:
+            with into.file(path):
+                for place, record in log_records(path, into):
+                    asked = fields_of(record.get(dialect.request))
+                    if asked:
+                        requests.setdefault(str(record.get("custom_id")), []).append(asked)
+                    else:
+                        results.append((place, record))
+        for place, record in results:
+            with into.row(place):
+                _add_result(place, record, requests, dialect, log)
+        if requests and not results:
+            log.leave_out("requests, and no result")
+
+
+def _add_result(
+    place: Place,
+    record: Mapping[str, Any],
+    requests: Mapping[str, list[Mapping[str, Any]]],
+    dialect: _Dialect,
+    log: CallLog,
+) -> None:
+    name = values.identifier(record.get("custom_id"), "custom_id")
+    result = object_at(record, dialect.result)
+    if dialect is _OPENAI:
+        answer = result.get("body") if result.get("status_code") == 200 else None
+    else:
+        answer = result.get("message") if result.get("type") == "succeeded" else None
+    if not isinstance(answer, dict):
+        log.leave_out("requests that failed, expired or were cancelled")
+        return
+    asked = _request(requests.get(name, []), answer.get("model"))
+    if asked is None:
+        log.leave_out("results whose request isn't in the sources")
+        return
+    usage = fields_of(answer.get("usage"))
+    outcome = TargetOutcome(
+        input_tokens=total(usage, *dialect.input_tokens),
+        output_tokens=total(usage, *dialect.output_tokens),
+    )
+    log.add(
+        place,
+        call=answer.get("id"),
+        prompt=last_user_text(asked),
+        target=asked.get("model"),
+        outcome=outcome,
+    )
+
+
+def _request(asked: Sequence[Mapping[str, Any]], answered_by: object) -> Mapping[str, Any] | None:
+    """The request that was answered; None where the sources don't have it.
+
+    Raises:
+        DataError: Several could be.
+    """
+    if len(asked) < 2:
+        return asked[0] if asked else None
+    names = {one.get("model"): one for one in asked if _serves(answered_by, one.get("model"))}
+    if not names:
+        return None
+    longest = max(names, key=lambda name: len(str(name)))
+    same = [one for one in asked if one.get("model") == longest]
+    if len({last_user_text(one) for one in same}) > 1:
+        raise DataError(
+            f"several requests to {longest} have this custom_id; import each batch by itself and "
+            "merge the datasets"
+        )
+    return names[longest]
+
+
+def _serves(answered_by: object, requested: object) -> bool:
+    return isinstance(requested, str) and str(answered_by).startswith(requested)

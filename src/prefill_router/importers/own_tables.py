@@ -29,8 +29,8 @@ from prefill_router.data import MOST_COST, MOST_TOKENS, Prompt, Query, prompt_ke
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import sources, tables, values
 from prefill_router.importers.builder import DatasetBuilder, TargetOutcome
-from prefill_router.importers.columns import TARGET, Columns, Scale
 from prefill_router.importers.tables import Record
+from prefill_router.importers.values import TARGET, Columns, Scale
 
 LONG_COLUMNS: Final[Mapping[str, str]] = {
     "prompt": "prompt",

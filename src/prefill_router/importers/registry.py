@@ -43,7 +43,7 @@ def _any(*alternatives: str) -> tuple[frozenset[str], ...]:
 FORMATS: Final[Mapping[str, Format]] = {
     "llmrouterbench": Format(
         summary="LLMRouterBench: a results tree, a tar of it, or interchange JSON Lines",
-        reader="llmrouterbench:read",
+        reader="benchmark_results:read_llmrouterbench",
         signatures=_any("dataset_name records", "query records usages"),
     ),
     "routerbench": Format(
@@ -53,7 +53,7 @@ FORMATS: Final[Mapping[str, Format]] = {
     ),
     "mmlu_pro": Format(
         summary="MMLU-Pro eval_results: one zip or JSON list per target",
-        reader="mmlu_pro:read",
+        reader="benchmark_results:read_mmlu_pro",
         signatures=_any("question_id options answer_index"),
     ),
     "routellm": Format(
@@ -67,30 +67,30 @@ FORMATS: Final[Mapping[str, Format]] = {
     ),
     "routerarena": Format(
         summary="RouterArena: JSON lists of predictions",
-        reader="routerarena:read",
+        reader="benchmark_results:read_routerarena",
         signatures=(frozenset({"global index", "prediction"}),),
     ),
     "openai_batch": Format(
         summary="OpenAI batches: the JSON Lines of the requests and of the results",
-        reader="provider_batches:read_openai",
+        reader="call_logs:read_openai",
         signatures=_any("custom_id body", "custom_id response"),
         averaged=True,
     ),
     "anthropic_batch": Format(
         summary="Anthropic message batches: the requests and the JSON Lines of the results",
-        reader="provider_batches:read_anthropic",
+        reader="call_logs:read_anthropic",
         signatures=_any("custom_id params", "custom_id result"),
         averaged=True,
     ),
     "litellm": Format(
         summary="LiteLLM spend logs: JSON, JSON Lines or CSV, with prompts",
-        reader="litellm_spend:read",
+        reader="call_logs:read_litellm",
         signatures=_any("request_id spend model"),
         averaged=True,
     ),
     "langfuse": Format(
         summary="Langfuse exports: observations or traces, and scores",
-        reader="langfuse:read",
+        reader="traces:read_langfuse",
         columns=_SCORED,
         signatures=_any(
             "id type traceId",
@@ -103,7 +103,7 @@ FORMATS: Final[Mapping[str, Format]] = {
     ),
     "openinference": Format(
         summary="OpenInference spans: Phoenix, Arize or OTLP JSON, and annotations",
-        reader="openinference:read",
+        reader="traces:read_openinference",
         columns=_SCORED,
         signatures=_any(
             "span_kind attributes",

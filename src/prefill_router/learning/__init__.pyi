@@ -1,7 +1,6 @@
-from .candidate_trial import CandidateStep as CandidateStep, CandidateTrial as CandidateTrial
-from .change_steps import change_words as change_words, follow_changes as follow_changes
-from .judging import RUBRIC as RUBRIC, AnswerJudges as AnswerJudges
-from .label_errors import (
+from .judging import (
+    RUBRIC as RUBRIC,
+    AnswerJudges as AnswerJudges,
     estimated_error as estimated_error,
     label_sources as label_sources,
 )
@@ -17,6 +16,8 @@ from .learner import (
 )
 from .paid_questions import Purse as Purse, PurseEntry as PurseEntry, PurseLimits as PurseLimits
 from .rollout import (
+    CandidateStep as CandidateStep,
+    CandidateTrial as CandidateTrial,
     RolloutData as RolloutData,
     RolloutDecision as RolloutDecision,
     RolloutSettings as RolloutSettings,
@@ -33,6 +34,8 @@ from .target_changes import (
     ChangeSettings as ChangeSettings,
     QualityWatch as QualityWatch,
     TargetChange as TargetChange,
+    change_words as change_words,
+    follow_changes as follow_changes,
     mix_change as mix_change,
     price_change as price_change,
 )

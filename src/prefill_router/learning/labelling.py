@@ -25,9 +25,14 @@ from prefill_router.gateway.receipts import (
     read_receipts,
     write_learning,
 )
-from prefill_router.learning.anchors import AnchorQuestion
-from prefill_router.learning.judging import AGAIN, AnswerJudges, JudgedAnswer, won_shares
-from prefill_router.learning.label_errors import LabelSource, label_sources
+from prefill_router.learning.judging import (
+    AGAIN,
+    AnswerJudges,
+    JudgedAnswer,
+    LabelSource,
+    label_sources,
+    won_shares,
+)
 from prefill_router.learning.paid_questions import (
     SIDE,
     PaidQuestion,
@@ -37,6 +42,7 @@ from prefill_router.learning.paid_questions import (
     side_question,
 )
 from prefill_router.learning.side_plan import LabellingSettings, SidePlan, chance
+from prefill_router.learning.target_changes import AnchorQuestion
 from prefill_router.learning.verifiers import Verifiers
 from prefill_router.progress import Progress
 from prefill_router.targets import Pool, Target

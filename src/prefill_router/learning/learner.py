@@ -32,17 +32,17 @@ from prefill_router.gateway.receipts import (
     open_store,
     scored_receipts,
 )
-from prefill_router.learning.candidate_trial import CandidateStep, CandidateTrial
-from prefill_router.learning.change_steps import (
+from prefill_router.learning.judging import RUBRIC, AnswerJudges, Form
+from prefill_router.learning.labelling import Labelling, LabellingRound, source_words
+from prefill_router.learning.paid_questions import Purse, PurseLimits
+from prefill_router.learning.rollout import CandidateStep, CandidateTrial
+from prefill_router.learning.side_plan import LabellingSettings
+from prefill_router.learning.target_changes import (
     current_samples,
     current_scores,
     fit_is_due,
     follow_changes,
 )
-from prefill_router.learning.judging import RUBRIC, AnswerJudges, Form
-from prefill_router.learning.labelling import Labelling, LabellingRound, source_words
-from prefill_router.learning.paid_questions import Purse, PurseLimits
-from prefill_router.learning.side_plan import LabellingSettings
 from prefill_router.learning.target_checks import TargetChecks
 from prefill_router.learning.verifiers import Verifiers
 from prefill_router.progress import Progress, SilentProgress

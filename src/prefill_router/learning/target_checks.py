@@ -25,18 +25,16 @@ from prefill_router.gateway.receipts import (
     read_receipts,
     write_learning,
 )
-from prefill_router.learning.anchors import (
+from prefill_router.learning.labelling import receipts_of
+from prefill_router.learning.target_changes import (
     LEARNED,
     AnchorQuestion,
     AnswerGrades,
+    ChangeSettings,
     FirstJudgment,
     Observation,
-    anchor_observations,
-)
-from prefill_router.learning.labelling import receipts_of
-from prefill_router.learning.target_changes import (
-    ChangeSettings,
     QualityWatch,
+    anchor_observations,
     mix_change,
     price_change,
 )

@@ -1,11 +1,9 @@
-from .base import KINDS as KINDS, Policy as Policy, from_dict as from_dict
 from .cascade import (
     AnswerScorer as AnswerScorer,
     Cascade as Cascade,
     CascadeAttempt as CascadeAttempt,
     CascadeRun as CascadeRun,
 )
-from .frugal import FrugalCascade as FrugalCascade, FrugalFit as FrugalFit
 from .path import (
     LambdaPath as LambdaPath,
     check_lam as check_lam,
@@ -15,11 +13,16 @@ from .path import (
     score as score,
 )
 from .policies import (
+    KINDS as KINDS,
     Argmax as Argmax,
     Lambda as Lambda,
+    OperatingPoints as OperatingPoints,
+    Policy as Policy,
+    Predictions as Predictions,
     Threshold as Threshold,
     Tiered as Tiered,
     Tolerance as Tolerance,
     WinScore as WinScore,
+    from_dict as from_dict,
 )
-from .predictions import OperatingPoints as OperatingPoints, Predictions as Predictions
+from .stages import FrugalCascade as FrugalCascade, FrugalFit as FrugalFit

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from prefill_router.errors import ConfigError, UpstreamError
-from prefill_router.policy.base import Policy
 from prefill_router.policy.path import (
     LambdaPath,
     PerCell,
@@ -27,6 +26,7 @@ from prefill_router.policy.path import (
     record_path,
     to_the_end,
 )
+from prefill_router.policy.policies import Policy
 from prefill_router.serialization import Part, Saved
 from prefill_router.short_repr import short_repr
 from prefill_router.statistics import shrunken_logistic

@@ -1,21 +1,29 @@
-"""The policies that choose before any target is called.
+"""Policies: from predicted correctness and cost to a target, before any is called.
+
+The policies that choose before any target is called.
 
 `Lambda` is the paper's, Equation 2, and `Argmax` its limit: the most probable target whatever it
 costs. `Tolerance` takes the cheapest target that is nearly as probably right as the best (NVIDIA's
 LLM router blueprint, version 3). `Threshold` has a strong and a weak target: the strong one answers
 queries that it is likely enough to win (RouteLLM, Ong et al., 2024). `Tiered` has two stages: first
 it chooses the tier of targets that a query needs, then the target in that tier.
+
+The input of policies, `Predictions`, and their chosen settings, `OperatingPoints`.
+
+`Predictions` are made by a router, or any other predictor, before any target has answered.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from prefill_router.errors import ConfigError
-from prefill_router.policy.base import Policy
+from prefill_router.cost import CostScale
+from prefill_router.errors import ConfigError, DataError
 from prefill_router.policy.path import (
     LambdaPath,
     PerCell,
@@ -27,6 +35,119 @@ from prefill_router.policy.path import (
     record_path,
     to_the_end,
 )
+from prefill_router.serialization import Kinds, Part
+from prefill_router.short_repr import short_repr
+
+
+@dataclass(frozen=True)
+class Policy(Part, ABC):
+    """A family of choices with one parameter, `at`, from 0 to 1.
+
+    0 is the cheapest or weakest end, 1 the most accurate one. Its fields are its options in a
+    recipe, besides its `kind`. Each query is decided independently of other rows.
+    """
+
+    noun: ClassVar[str] = "policy"
+
+    @abstractmethod
+    def path(
+        self, correctness: PerCell, cost: PerCell, *, targets: tuple[str, ...] = ()
+    ) -> LambdaPath:
+        """The winners of every query over the whole range of `at`, exactly.
+
+        Args:
+            correctness: Predicted probabilities, finite.
+            cost: Estimated costs on the scale of Equation 2, finite.
+            targets: The names of the columns; needed by policies that name targets.
+
+        Raises:
+            ConfigError: The shapes differ, a number isn't finite, or a named target is missing.
+        """
+
+    def choose(
+        self, correctness: PerCell, cost: PerCell, at: float, *, targets: tuple[str, ...] = ()
+    ) -> Int[NDArray[np.int64], " query"]:
+        """The winning target of each query at one setting.
+
+        Raises:
+            ConfigError: As for `path`, or `at` is outside [0, 1].
+        """
+        return self.path(correctness, cost, targets=targets).at(at)
+
+    def order(
+        self, correctness: PerCell, cost: PerCell, at: float, *, targets: tuple[str, ...] = ()
+    ) -> Int[NDArray[np.int64], "query target"]:
+        """The winner of each query, then the others by Equation 2, as fallbacks.
+
+        Raises:
+            ConfigError: As for `choose`.
+        """
+        winner = self.choose(correctness, cost, at, targets=targets)[:, None]
+        ranked = rank(correctness, cost, at)
+        place = np.argsort(ranked != winner, axis=1, kind="stable")
+        order: Int[NDArray[np.int64], "query target"] = np.take_along_axis(ranked, place, axis=1)
+        return order
+
+    def scores(
+        self,
+        correctness: PerCell,
+        tokens: PerCell,  # noqa: ARG002
+        *,
+        targets: tuple[str, ...] = (),  # noqa: ARG002
+    ) -> PerCell:
+        """The scores of answers: the predictions, unless the policy scores answers itself.
+
+        Args:
+            correctness: Predicted probabilities.
+            tokens: Output tokens of the answers; NaN where unknown.
+            targets: The names of the columns.
+        """
+        return correctness
+
+    def charge(
+        self,
+        observed: PerCell,
+        cost: PerCell,  # noqa: ARG002
+        *,
+        targets: tuple[str, ...] = (),  # noqa: ARG002
+    ) -> PerCell:
+        """The cost of getting the answer of each target with this policy; by default its own cost.
+
+        Args:
+            observed: Observed cost of each target's answer, US dollars; NaN where unknown.
+            cost: Estimated costs on the scale of Equation 2.
+            targets: The names of the columns.
+        """
+        return observed
+
+    def summary(self) -> dict[str, Any]:
+        """A description for reports; the same as `to_dict`, unless that is long."""
+        return self.to_dict()
+
+
+_POLICIES = Kinds[type[Policy]](
+    "policy",
+    "prefill_router.policy",
+    {
+        "lambda": "policies:Lambda",
+        "argmax": "policies:Argmax",
+        "tolerance": "policies:Tolerance",
+        "threshold": "policies:Threshold",
+        "tiered": "policies:Tiered",
+        "cascade": "cascade:Cascade",
+    },
+)
+KINDS = _POLICIES.names
+
+
+def from_dict(value: Mapping[str, Any]) -> Policy:
+    """The policy that `Policy.to_dict` describes.
+
+    Raises:
+        CorruptError: The kind is unknown, or an option is unknown or of the wrong type.
+        ConfigError: The options contradict each other.
+    """
+    return _POLICIES.of_saved(value).parse(value)
 
 
 @final
@@ -242,3 +363,110 @@ class Tiered(Policy):
         holds_to = np.take_along_axis(chances, order, axis=1)
         winner = np.take_along_axis(np.stack(winners, axis=1), order, axis=1)
         return record_path(winner, to_the_end(holds_to))
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Predictions:
+    """Predicted correctness and estimated cost of every target on every query.
+
+    Attributes:
+        query_ids: Distinct ids, which join the rows to a dataset.
+        targets: Distinct names, in the tables' column order.
+        correctness: Probabilities of a correct answer.
+        estimated_cost: US dollars, known before the answer.
+        scale: Equation 1's range over the train rows, for Equation 2.
+
+    Raises:
+        DataError: Shapes differ, ids or names repeat, there are none, a probability is outside
+            [0, 1], or a cost is negative or not finite.
+    """
+
+    query_ids: tuple[str, ...]
+    targets: tuple[str, ...]
+    correctness: PerCell
+    estimated_cost: PerCell
+    scale: CostScale
+
+    def __post_init__(self) -> None:
+        shape = (len(self.query_ids), len(self.targets))
+        if 0 in shape:
+            raise DataError(f"predictions have the shape {shape}; give at least one of each")
+        for what, names in (("query ids", self.query_ids), ("targets", self.targets)):
+            if len(set(names)) < len(names):
+                raise DataError(f"{what} repeat in the predictions; keep one of each")
+        for name in ("correctness", "estimated_cost"):
+            got = getattr(self, name).shape
+            if got != shape:
+                raise DataError(f"{name} has the shape {got}; the ids and the targets need {shape}")
+        if not ((self.correctness >= 0) & (self.correctness <= 1)).all():
+            raise DataError("correctness must be probabilities in [0, 1]; check the predictor")
+        if not ((self.estimated_cost >= 0) & np.isfinite(self.estimated_cost)).all():
+            raise DataError("estimated_cost must be US dollars, finite, not negative; check prices")
+
+    def __len__(self) -> int:
+        return len(self.query_ids)
+
+    @property
+    def normalised_cost(self) -> PerCell:
+        """Estimated costs on the scale of the train rows."""
+        return self.scale.normalise(self.estimated_cost)
+
+    def select(
+        self, ids: Iterable[str] | None = None, *, targets: Iterable[str] | None = None
+    ) -> "Predictions":
+        """The subset with these queries and targets, in the order given.
+
+        Raises:
+            DataError: Some have no predictions.
+        """
+        wanted = self.query_ids if ids is None else tuple(ids)
+        names = self.targets if targets is None else tuple(targets)
+        cells = np.ix_(
+            _places(wanted, self.query_ids, "queries"), _places(names, self.targets, "targets")
+        )
+        return replace(
+            self,
+            query_ids=wanted,
+            targets=names,
+            correctness=self.correctness[cells],
+            estimated_cost=self.estimated_cost[cells],
+        )
+
+
+def _places(wanted: tuple[str, ...], held: tuple[str, ...], what: str) -> list[int]:
+    place = {name: i for i, name in enumerate(held)}
+    lacking = [name for name in wanted if name not in place]
+    if lacking:
+        raise DataError(
+            f"the predictions lack {len(lacking)} of {len(wanted)} {what}, the first is "
+            f"{lacking[0]!r}; predict them too, or leave them out"
+        )
+    return [place[name] for name in wanted]
+
+
+@short_repr
+@final
+@dataclass(frozen=True)
+class OperatingPoints:
+    """The settings that were best on train rows, out of fold.
+
+    Attributes:
+        accurate: The lam of the highest accuracy; the cheapest one if there are several.
+        thrifty: The lam of the lowest cost at no less accuracy than the best single target; None
+            where no setting is both as accurate and cheaper, or no cost is known.
+        worth: The lam of the greatest gain over the best fixed mix at equal cost, among those that
+            are as accurate as the best single target; among all where none is. So a gain at a low
+            accuracy, which nobody would choose, doesn't represent the router.
+        best: The best single target.
+    """
+
+    accurate: float
+    thrifty: float | None
+    worth: float
+    best: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)

@@ -10,8 +10,8 @@ from .base import (
     load_predictor as load_predictor,
     predictor_config as predictor_config,
 )
+from .constant import GivenConfig as GivenConfig
 from .curve_figures import write_curves as write_curves
-from .given import GivenConfig as GivenConfig
 from .graph import GraphConfig as GraphConfig
 from .logistic import LogisticConfig as LogisticConfig
 from .stack import out_of_fold as out_of_fold

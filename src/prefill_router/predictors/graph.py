@@ -86,7 +86,7 @@ class GraphConfig(PredictorConfig):
             FitError: The losses aren't finite.
             MissingExtraError: torch-geometric isn't installed.
         """
-        from prefill_router.predictors.graph_training import fit_graph
+        from prefill_router.predictors.graph_network import fit_graph
 
         return fit_graph(examples, self, seed=seed, progress=progress or SilentProgress())
 

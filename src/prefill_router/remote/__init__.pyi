@@ -5,9 +5,11 @@ from .folder import (
     reading as reading,
     replacing_folder as replacing_folder,
 )
-from .path import PathOrUrl as PathOrUrl, RemotePath as RemotePath, location as location
-from .ranges import (
+from .path import (
     ObjectRange as ObjectRange,
+    PathOrUrl as PathOrUrl,
+    RemotePath as RemotePath,
     fetch_ranges as fetch_ranges,
+    location as location,
     read_ranges as read_ranges,
 )

@@ -6,6 +6,7 @@ from .accuracy_cost_figures import (
     draw_mix as draw_mix,
     drawing as drawing,
     is_wide as is_wide,
+    write_diagrams as write_diagrams,
     write_side_by_side as write_side_by_side,
 )
 from .evaluation_report import (
@@ -36,7 +37,6 @@ from .figures import (
     write_figure as write_figure,
 )
 from .plots import Plot as Plot, plot as plot
-from .reliability_figures import write_diagrams as write_diagrams
 from .report import (
     BOLD as BOLD,
     UNDERLINED as UNDERLINED,

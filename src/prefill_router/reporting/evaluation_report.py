@@ -18,15 +18,7 @@ from prefill_router.data import Origin
 from prefill_router.errors import MissingExtraError
 from prefill_router.evaluation import HEADLINE, Evaluation, interval, worded
 from prefill_router.reporting.evaluation_tables import REPORT_TABLES, csv_tables
-from prefill_router.reporting.report import (
-    Banner,
-    Cards,
-    Note,
-    Part,
-    Report,
-    ReportFigure,
-    Section,
-)
+from prefill_router.reporting.report import Banner, Cards, Note, Part, Report, ReportFigure, Section
 from prefill_router.reporting.report_files import ReportKind
 
 FORMAT = "prefill-router report 1"

@@ -1,6 +1,4 @@
-from .cells import all_tables as all_tables
-from .paper_numbers import Published as Published, published as published
-from .pools import Bench as Bench, PaperPool as PaperPool, find_pools as find_pools
+from .cells import Published as Published, all_tables as all_tables, published as published
 from .report import (
     STUDY as STUDY,
     WORK as WORK,
@@ -10,4 +8,10 @@ from .report import (
     write as write,
 )
 from .reproduction import ReproduceMeans as ReproduceMeans, reproduce as reproduce
-from .systems import PoolRun as PoolRun, ReproduceOptions as ReproduceOptions
+from .systems import (
+    Bench as Bench,
+    PaperPool as PaperPool,
+    PoolRun as PoolRun,
+    ReproduceOptions as ReproduceOptions,
+    find_pools as find_pools,
+)

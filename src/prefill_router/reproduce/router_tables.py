@@ -16,6 +16,7 @@ from prefill_router.data import Regime, summarise
 from prefill_router.evaluation import HEADLINE, Estimate, Step
 from prefill_router.reproduce.cells import (
     PaperTable,
+    PublishedNumber,
     TableCell,
     TableRow,
     Unit,
@@ -26,12 +27,12 @@ from prefill_router.reproduce.cells import (
     left_out,
     make,
     no_pool,
+    number,
     of_pool,
     paper_table,
+    published,
 )
-from prefill_router.reproduce.paper_numbers import PublishedNumber, number, published
-from prefill_router.reproduce.pools import POOLS
-from prefill_router.reproduce.systems import SEMANTIC, SYSTEMS, TRUNK, UNIFIED, PoolRun
+from prefill_router.reproduce.systems import POOLS, SEMANTIC, SYSTEMS, TRUNK, UNIFIED, PoolRun
 from prefill_router.studies.comparison import by_number
 
 _TABLE_1 = "tab:dataset"

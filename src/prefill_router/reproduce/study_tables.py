@@ -13,22 +13,24 @@ from typing import Any
 from prefill_router.evaluation import Estimate
 from prefill_router.reproduce.cells import (
     PaperTable,
+    PublishedNumber,
     TableCell,
     TableRow,
     Unit,
+    Value,
     context,
     exact,
     known,
     left_out,
     make,
     no_pool,
+    number,
     of_pool,
     paper_table,
+    published,
 )
-from prefill_router.reproduce.paper_numbers import PublishedNumber, Value, number, published
-from prefill_router.reproduce.pools import POOLS
 from prefill_router.reproduce.router_tables import BOOTSTRAPPED, heading, unit_of
-from prefill_router.reproduce.systems import SYSTEMS, TRUNK, UNIFIED, PoolRun
+from prefill_router.reproduce.systems import POOLS, SYSTEMS, TRUNK, UNIFIED, PoolRun
 from prefill_router.studies import BLOCKS
 
 _SWEEP_KEYS = ("Encoder",)

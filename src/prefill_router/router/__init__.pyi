@@ -1,8 +1,3 @@
-from .cascade import (
-    CascadePlan as CascadePlan,
-    CascadeStage as CascadeStage,
-    plan_cascade as plan_cascade,
-)
 from .decision import (
     Decision as Decision,
     Forecast as Forecast,
@@ -13,31 +8,36 @@ from .decision import (
     refuse_cascade as refuse_cascade,
 )
 from .light import (
+    CascadePlan as CascadePlan,
+    CascadeStage as CascadeStage,
     LightRouter as LightRouter,
+    plan_cascade as plan_cascade,
     read_light as read_light,
     without_router as without_router,
 )
-from .pool_changes import (
+from .record import (
+    Interval as Interval,
     PoolChanges as PoolChanges,
+    RouterRecord as RouterRecord,
     TargetHead as TargetHead,
+    TrainedOn as TrainedOn,
     head_inputs as head_inputs,
     shared_output as shared_output,
 )
-from .record import Interval as Interval, RouterRecord as RouterRecord, TrainedOn as TrainedOn
 from .reference import TrainReference as TrainReference
-from .router import Router as Router
+from .router import (
+    EncoderSources as EncoderSources,
+    Router as Router,
+    cached_states as cached_states,
+    count_tokens as count_tokens,
+    finished_store as finished_store,
+)
 from .router_arena import (
     ARENA_SIZES as ARENA_SIZES,
     ArenaSubmission as ArenaSubmission,
     arena_errors as arena_errors,
     arena_name as arena_name,
     arena_robustness as arena_robustness,
-)
-from .states import (
-    EncoderSources as EncoderSources,
-    cached_states as cached_states,
-    count_tokens as count_tokens,
-    finished_store as finished_store,
 )
 from .storage import (
     check_replaceable as check_replaceable,
@@ -46,9 +46,9 @@ from .storage import (
 )
 from .switchyard import (
     SwitchyardCheckpoint as SwitchyardCheckpoint,
+    switchyard_bytes as switchyard_bytes,
     unheld_encoder as unheld_encoder,
 )
-from .switchyard_export import switchyard_bytes as switchyard_bytes
 from .versions import (
     VersionLineage as VersionLineage,
     VersionRegistry as VersionRegistry,

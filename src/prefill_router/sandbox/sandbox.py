@@ -20,18 +20,20 @@ from pathlib import Path
 from typing import Any, Protocol, final, runtime_checkable
 
 from prefill_router.errors import ConfigError, SandboxError
-from prefill_router.sandbox.command import (
+from prefill_router.sandbox.sandbox_process import (
     FOLDERS,
     NEEDED,
     PROGRAM_NAME,
     Limits,
     Outcome,
+    ProcessOutput,
+    SandboxProcess,
     SandboxTools,
     Status,
     command,
     find_tools,
+    sandbox_process,
 )
-from prefill_router.sandbox.process import ProcessOutput, SandboxProcess, sandbox_process
 from prefill_router.sandbox.seccomp import MACHINES, filter_program
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

@@ -1,6 +1,12 @@
-from .declarations import Names as Names, Saved as Saved, StrictModel as StrictModel
-from .kinds import Kinds as Kinds
-from .parts import Part as Part, read_plain as read_plain, validated as validated
+from .parts import (
+    Kinds as Kinds,
+    Names as Names,
+    Part as Part,
+    Saved as Saved,
+    StrictModel as StrictModel,
+    read_plain as read_plain,
+    validated as validated,
+)
 from .tensors import (
     AGAIN as AGAIN,
     NO_TENSORS as NO_TENSORS,

@@ -1,6 +1,6 @@
 """Targets (the language models that requests are routed to) and pools of targets.
 
-On disk a pool is `pool.yaml`, or, where only prices are known, `prices.csv`; see `targets.storage`.
+On disk a pool is `pool.yaml`, or, where only prices are known, `prices.csv`; see `targets.pool`.
 """
 
 from prefill_router.lazy_imports import face

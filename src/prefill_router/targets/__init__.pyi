@@ -1,24 +1,23 @@
-from .dialects import (
+from .pool import (
+    Pool as Pool,
+    day_of as day_of,
+    pool_from_dict as pool_from_dict,
+    read_pool as read_pool,
+    write_pool as write_pool,
+)
+from .provider import (
+    ABILITIES as ABILITIES,
     DIALECTS as DIALECTS,
     ENDPOINTS as ENDPOINTS,
     TRAITS as TRAITS,
+    Ability as Ability,
     Dialect as Dialect,
     DialectTraits as DialectTraits,
     Endpoint as Endpoint,
     Fields as Fields,
-    recommended_sampling as recommended_sampling,
-)
-from .pool import Pool as Pool, day_of as day_of
-from .provider import (
-    ABILITIES as ABILITIES,
-    Ability as Ability,
     Provider as Provider,
     public_address as public_address,
-)
-from .storage import (
-    pool_from_dict as pool_from_dict,
-    read_pool as read_pool,
-    write_pool as write_pool,
+    recommended_sampling as recommended_sampling,
 )
 from .target import (
     MOST_PRICE as MOST_PRICE,

@@ -1,16 +1,232 @@
 """Providers: the endpoints that serve targets, with their dialects and rate limits.
 
 Also the names of what a target may support besides plain text.
+
+The dialects of OpenAI-compatible endpoints, one row each, and what model families need.
+
+Sources, as of November 2026: OpenAI's API reference; Anthropic's pages on OpenAI SDK compatibility
+and on adaptive thinking; vLLM's and SGLang's pages on reasoning outputs and their chat completion
+protocols; OpenRouter's pages on reasoning tokens and usage accounting; DeepSeek's page on thinking
+mode; Alibaba Model Studio's page on deep thinking; NVIDIA NIM's page on reasoning models.
+
+Anthropic's OpenAI-compatible endpoint ignores `reasoning_effort` and takes `thinking`. From
+Claude 4.6 on it is adaptive, with an effort beside it; earlier models take a budget of tokens
+instead, which newer ones refuse. The reasoning itself never comes back there.
+
+The settings that the makers of open model families recommend are found by the model's name.
+Sampling parameters are from the model cards: Qwen3 and Qwen3.5 (general tasks), Nemotron 3 Nano and
+Super, and the earlier reasoning Nemotrons (also NVIDIA NIM's page on reasoning models). The system
+prompts that switch the reasoning of the earlier Nemotrons are from that page.
 """
 
 import math
 import re
-from dataclasses import dataclass
-from typing import Literal, final, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, final, get_args
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from prefill_router.errors import ConfigError
-from prefill_router.targets.dialects import Dialect
+
+if TYPE_CHECKING:
+    from prefill_router.targets.target import Target
+
+
+Endpoint = Literal["chat", "completions", "responses", "embeddings", "messages"]
+"""The API endpoints that a target may serve: OpenAI's, and Anthropic's `messages`."""
+ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
+
+Dialect = Literal[
+    "openai", "anthropic", "vllm", "sglang", "openrouter", "deepseek", "qwen", "nemotron"
+]
+"""How an OpenAI-compatible endpoint differs from OpenAI's own."""
+DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
+
+Fields = dict[str, Any]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DialectTraits:
+    """One dialect.
+
+    Attributes:
+        serves: The API endpoints that it serves, unless a target says otherwise.
+        max_tokens: The name of the field that limits output tokens.
+        effort: Request fields for a reasoning effort; None where efforts aren't supported.
+        thinking: Request fields that switch reasoning on or off; None where there is no switch.
+        reasoning: Request fields for the reasoning that a target's options ask for; it replaces
+            `effort` and `thinking`.
+        system_switch: The system prompt that switches a model's reasoning on or off, where there
+            are no fields for it; None where the model has fields.
+        top_k: Whether it accepts `top_k`.
+        seed: Whether it accepts `seed`; otherwise no seed is sent.
+        recommends: Whether the model's recommended sampling is sent where a target's options leave
+            it open. Other servers apply such defaults themselves (`generation_config.json`).
+        opens_thinking: Whether the chat template may have written the tag that opens reasoning, so
+            that only the closing tag comes back.
+        always: Fields that every request gets.
+    """
+
+    serves: tuple[Endpoint, ...]
+    max_tokens: str = "max_tokens"
+    effort: Callable[[str], Fields] | None = None
+    thinking: Callable[[bool], Fields] | None = None
+    reasoning: Callable[["Target"], Fields] | None = None
+    system_switch: Callable[[str, bool], str | None] | None = None
+    top_k: bool = False
+    seed: bool = True
+    recommends: bool = False
+    opens_thinking: bool = True
+    always: Mapping[str, Any] = field(default_factory=dict)
+
+
+_CLAUDE_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
+_ADAPTIVE_FROM = (4, 6)
+_SHARES = {"minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "xhigh": 0.95, "max": 0.95}
+"""Thinking budgets as shares of max_tokens, by effort, as OpenRouter sets them."""
+_LEAST_BUDGET = 1024
+
+
+def claude_reasoning(target: "Target") -> Fields:
+    """The request fields for the reasoning that a Claude target's options ask for.
+
+    Raises:
+        ConfigError: The effort is unknown, or max_tokens is too small for a budget.
+    """
+    options = target.request
+    if options.enable_thinking is False:
+        return {"thinking": {"type": "disabled"}}
+    if options.enable_thinking is None and options.reasoning_effort is None:
+        return {}
+    if _claude_version(target.model or target.name) >= _ADAPTIVE_FROM:
+        effort = options.reasoning_effort
+        depth = {} if effort is None else {"output_config": {"effort": effort}}
+        return {"thinking": {"type": "adaptive"}, **depth}
+    return {"thinking": {"type": "enabled", "budget_tokens": _thinking_budget(target)}}
+
+
+def _thinking_budget(target: "Target") -> int:
+    effort = target.request.reasoning_effort or "high"
+    if effort not in _SHARES:
+        raise ConfigError(
+            f"target {target.name!r} has the reasoning_effort {effort!r}; for Claude models it "
+            f"must be one of {', '.join(_SHARES)}"
+        )
+    if target.request.max_tokens <= _LEAST_BUDGET:
+        raise ConfigError(
+            f"target {target.name!r} has max_tokens {target.request.max_tokens}; reasoning needs "
+            f"more than {_LEAST_BUDGET}"
+        )
+    return max(_LEAST_BUDGET, int(target.request.max_tokens * _SHARES[effort]))
+
+
+def _claude_version(model: str) -> tuple[int, int]:
+    """The version, such as (4, 6); a name without a version counts as a new model."""
+    found = _CLAUDE_VERSION.search(model.lower())
+    return (int(found[1]), int(found[2] or 0)) if found else (99, 0)
+
+
+_QWEN_3_5 = re.compile(r"qwen-?3\.[5-9]")
+_QWEN_3 = re.compile(r"qwen-?3")
+_NEMOTRON_3_NANO = re.compile(r"nemotron-3-nano|nemotron-nano.*v3")
+_NEMOTRON_3 = re.compile(r"nemotron-3-|nemotron-(super|ultra).*v3")
+_NEMOTRON = re.compile(r"nemotron")
+_SLASHED = re.compile(r"nemotron.*(v1[._]5|nano-9b-v2|nano-12b-v2)")
+
+_SAMPLING: tuple[tuple[re.Pattern[str], dict[str, Any], dict[str, Any]], ...] = (
+    (
+        _QWEN_3_5,
+        {"temperature": 1.0, "top_p": 0.95, "top_k": 20, "presence_penalty": 1.5},
+        {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "presence_penalty": 1.5},
+    ),
+    (
+        _QWEN_3,
+        {"temperature": 0.6, "top_p": 0.95, "top_k": 20},
+        {"temperature": 0.7, "top_p": 0.8, "top_k": 20},
+    ),
+    (_NEMOTRON_3_NANO, {"temperature": 1.0, "top_p": 1.0}, {"temperature": 0.0}),
+    (_NEMOTRON_3, {"temperature": 1.0, "top_p": 0.95}, {"temperature": 1.0, "top_p": 0.95}),
+    (_NEMOTRON, {"temperature": 0.6, "top_p": 0.95}, {"temperature": 0.0}),
+)
+
+
+def recommended_sampling(model: str, *, thinking: bool) -> Fields:
+    """Sampling parameters that a model's maker recommends; empty for an unknown model.
+
+    Args:
+        model: The endpoint's name for the model.
+        thinking: Whether the model reasons.
+    """
+    for pattern, with_it, without in _SAMPLING:
+        if pattern.search(model.lower()):
+            return dict(with_it if thinking else without)
+    return {}
+
+
+def system_switch(model: str, on: bool) -> str | None:
+    """The system prompt that switches reasoning; None where the chat template has a parameter."""
+    name = model.lower()
+    if not _NEMOTRON.search(name) or _NEMOTRON_3.search(name) or _NEMOTRON_3_NANO.search(name):
+        return None
+    if _SLASHED.search(name):
+        return "/think" if on else "/no_think"
+    return f"detailed thinking {'on' if on else 'off'}" if "llama" in name else None
+
+
+def _plain_effort(effort: str) -> Fields:
+    return {"reasoning_effort": effort}
+
+
+def _template_switch(on: bool) -> Fields:
+    """Chat templates use one of two names for the switch, and ignore the other."""
+    return {"chat_template_kwargs": {"enable_thinking": on, "thinking": on}}
+
+
+_SELF_HOSTED = DialectTraits(
+    serves=ENDPOINTS, effort=_plain_effort, thinking=_template_switch, top_k=True
+)
+TRAITS: dict[Dialect, DialectTraits] = {
+    "openai": DialectTraits(
+        serves=("chat", "completions", "responses", "embeddings"),
+        max_tokens="max_completion_tokens",
+        effort=_plain_effort,
+        opens_thinking=False,
+    ),
+    "anthropic": DialectTraits(
+        serves=("chat", "messages"), reasoning=claude_reasoning, seed=False, opens_thinking=False
+    ),
+    "vllm": _SELF_HOSTED,
+    "sglang": _SELF_HOSTED,
+    "openrouter": DialectTraits(
+        serves=ENDPOINTS,
+        effort=lambda effort: {"reasoning": {"effort": effort}},
+        thinking=lambda on: {"reasoning": {"enabled": on}},
+        top_k=True,
+        always={"usage": {"include": True}},
+    ),
+    "deepseek": DialectTraits(
+        serves=("chat", "completions"),
+        effort=_plain_effort,
+        thinking=lambda on: {"thinking": {"type": "enabled" if on else "disabled"}},
+        seed=False,
+    ),
+    "qwen": DialectTraits(
+        serves=("chat", "completions", "embeddings"),
+        thinking=lambda on: {"enable_thinking": on},
+        top_k=True,
+        recommends=True,
+    ),
+    "nemotron": DialectTraits(
+        serves=("chat", "completions"),
+        thinking=lambda on: {"chat_template_kwargs": {"enable_thinking": on}},
+        system_switch=system_switch,
+        top_k=True,
+        recommends=True,
+    ),
+}
+"""Every dialect; a new one is a row here and its name in `Dialect`."""
+
 
 Ability = Literal["tools", "images", "audio", "files", "json_schema"]
 """What a request may need its target to support.

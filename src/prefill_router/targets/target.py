@@ -11,8 +11,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, final
 
 from prefill_router.errors import ConfigError
-from prefill_router.targets.dialects import ENDPOINTS, Endpoint
-from prefill_router.targets.provider import ABILITIES, Ability, check_address, check_variable
+from prefill_router.targets.provider import (
+    ABILITIES,
+    ENDPOINTS,
+    Ability,
+    Endpoint,
+    check_address,
+    check_variable,
+)
 
 PRICES: Final = ("input_price", "output_price", "cached_input_price", "reasoning_price")
 """The names of a target's prices, and of an endpoint's."""

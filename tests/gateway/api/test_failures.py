@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from prefill_router.gateway.forecast import forecaster as forecasting
-from prefill_router.gateway.telemetry import DriftWatch, FallbackWatch
+from prefill_router.gateway.forecast import DriftWatch, FallbackWatch, forecaster as forecasting
 from prefill_router.router.light import read_light
 from tests.gateway.api.bodies import COUNTS, PICTURE, SAID
 from tests.gateway.scripted_target import ANSWER, DONE, chunked, whole

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
-from prefill_router.gateway.receipts import explain, export, read_receipts, scored_receipts
-from prefill_router.gateway.telemetry.recent import RecentRequests
+from prefill_router.gateway.receipts import (
+    RecentRequests,
+    explain,
+    export,
+    read_receipts,
+    scored_receipts,
+)
 from tests.gateway.api.bodies import completion
 from tests.gateway.scripted_target import whole
 from tests.gateway.world import (

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from prefill_router.gateway.receipts import affinity_rule_of, latest_feedback
-from prefill_router.gateway.receipts.session_replay import replay_sessions
-from prefill_router.gateway.telemetry.recent import RecentRequests
+from prefill_router.gateway.receipts import RecentRequests, affinity_rule_of, latest_feedback
+from prefill_router.gateway.receipts.receipt_replay import replay_sessions
 from tests.gateway.api.bodies import PICTURE, TOOL, called, completion
 from tests.gateway.scripted_target import whole
 from tests.gateway.world import (

@@ -10,7 +10,7 @@ import pytest
 
 from prefill_router.gateway.api import routed_calls
 from prefill_router.gateway.receipts import Feedback, SampledRequest, read_learning
-from prefill_router.gateway.samples import AnswerText
+from prefill_router.gateway.records import AnswerText
 from tests.gateway.api.bodies import COUNTS, PICTURE, SAID, TOOL, called, completion
 from tests.gateway.scripted_target import DONE, chunked, event, whole
 from tests.gateway.world import CHEAP, PATIENCE, PRICES, Reply, Served, World, chat, user, world

@@ -9,8 +9,9 @@ from hypothesis import given, settings, strategies as st
 from prefill_router.cost import CostEstimator
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.decide import decision_id
+from prefill_router.gateway.decide.affinity import share_of
 from prefill_router.gateway.decide.candidates import RequestCosts, request_tokens
-from prefill_router.gateway.decide.selection import policy_order, share_of
+from prefill_router.gateway.decide.selection import policy_order
 from prefill_router.policy import Argmax, Cascade, Lambda, Policy, Threshold, Tiered, Tolerance
 from prefill_router.router.decision import decide
 from prefill_router.targets import Pool

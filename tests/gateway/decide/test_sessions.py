@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from prefill_router.data import Message
 from prefill_router.gateway.decide import Sessions, session_name
-from prefill_router.gateway.decide.selection import is_routed
+from prefill_router.gateway.decide.affinity import is_routed
 from prefill_router.gateway.settings import SessionSettings, TrafficSettings
 from prefill_router.policy import Argmax, Tolerance
 from tests.gateway.decide.deciders import (

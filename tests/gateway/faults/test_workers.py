@@ -15,7 +15,8 @@ import pytest
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.api.supervisor import run_workers
-from prefill_router.gateway.guard.client_keys import ClientKey, add_key
+from prefill_router.gateway.guard.checks import ClientKey
+from prefill_router.gateway.guard.key_file import add_key
 from prefill_router.gateway.runtime import load, needs_shared_state
 from prefill_router.minipool.server import ScriptedModel, serve
 from prefill_router.targets import Pool

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from prefill_router.gateway.forecast.queue import BatchTimeModel, ForecastJob, ForecastQueue
+from prefill_router.gateway.forecast.forecaster import BatchTimeModel, ForecastJob, ForecastQueue
 
 pytestmark = pytest.mark.slow
 

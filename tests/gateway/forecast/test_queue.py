@@ -12,8 +12,7 @@ from hypothesis import given, strategies as st
 
 from prefill_router.data import Message
 from prefill_router.errors import ConfigError
-from prefill_router.gateway.forecast.forecaster import ForecastCache
-from prefill_router.gateway.forecast.messages import (
+from prefill_router.gateway.forecast.encoder_process import (
     MOST_FRAME_BYTES,
     EncoderHello,
     FrameError,
@@ -27,7 +26,12 @@ from prefill_router.gateway.forecast.messages import (
     receive_frame,
     sources_of,
 )
-from prefill_router.gateway.forecast.queue import BatchTimeModel, ForecastJob, ForecastQueue
+from prefill_router.gateway.forecast.forecaster import (
+    BatchTimeModel,
+    ForecastCache,
+    ForecastJob,
+    ForecastQueue,
+)
 from prefill_router.router import EncoderSources, Forecast
 from prefill_router.testing import FakeEncoder
 

@@ -15,8 +15,12 @@ import pytest
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.forecast import shared_encoder
-from prefill_router.gateway.forecast.encoder_process import EncoderGoneError
-from prefill_router.gateway.forecast.messages import EncoderHello, pack_frame, read_frame
+from prefill_router.gateway.forecast.encoder_process import (
+    EncoderGoneError,
+    EncoderHello,
+    pack_frame,
+    read_frame,
+)
 from prefill_router.gateway.forecast.shared_encoder import (
     SharedEncoder,
     connect_encoder,
@@ -185,7 +189,7 @@ def test_it_ends_when_it_can_encode_nothing_any_more(tmp_path: Path) -> None:
 
 HANGS = """
 import socket, sys, time
-from prefill_router.gateway.forecast.messages import EncoderHello
+from prefill_router.gateway.forecast.encoder_process import EncoderHello
 from prefill_router.gateway.forecast.shared_encoder import serve_clients
 hello = EncoderHello(fingerprint="f", targets=(), encoders=(), seconds=0.0, prompt_seconds=0.0)
 place = socket.socket(fileno=int(sys.argv[1]))

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from prefill_router.gateway.guard import KEY, ClientKey, ClientKeys, Guard
-from prefill_router.gateway.guard.client_keys import digest
+from prefill_router.gateway.guard.key_file import digest
 from prefill_router.gateway.settings import LimitSettings, ListenSettings
 
 JSON = ("content-type", "application/json")

@@ -4,7 +4,7 @@ import pytest
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.guard import HostNames, check_listen
-from prefill_router.gateway.guard.client_keys import ClientKeys
+from prefill_router.gateway.guard.checks import ClientKeys
 from prefill_router.gateway.settings import ListenSettings
 from tests.gateway.guard.guarded_server import a_key
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from prefill_router.gateway.guard.client_keys import ClientKeys
+from prefill_router.gateway.guard.checks import ClientKeys
 from prefill_router.gateway.settings import LimitSettings, ListenSettings
 from tests.gateway.guard.guarded_server import (
     JSON,

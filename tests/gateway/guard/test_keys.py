@@ -19,7 +19,7 @@ from prefill_router.gateway.guard import (
     key_budgets,
     read_keys,
 )
-from prefill_router.gateway.guard.client_keys import add_key, digest, new_key
+from prefill_router.gateway.guard.key_file import add_key, digest, new_key
 from prefill_router.gateway.settings import BudgetSettings
 from tests.commands import malformed, refused, succeeded
 from tests.gateway.guard.guarded_server import a_key

@@ -10,7 +10,7 @@ import yaml
 
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.litellm import ImportedConfig, import_config
-from prefill_router.gateway.litellm.providers import KNOWN
+from prefill_router.gateway.litellm.deployments import KNOWN
 from prefill_router.gateway.settings import read_settings
 from prefill_router.targets import Provider, RequestOptions, Target, read_pool
 from tests.commands import refused, succeeded

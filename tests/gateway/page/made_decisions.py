@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from prefill_router.gateway.page.decision_shapes import DecisionDetail, DecisionRow
+from prefill_router.gateway.page.shapes import DecisionDetail, DecisionRow
 from tests.gateway.page.made_targets import DOWN, INPUT, NAMES, OUTPUT
 
 

@@ -10,23 +10,21 @@ import numpy as np
 from prefill_router.cost import CostScale
 from prefill_router.errors import StoreError
 from prefill_router.gateway.page import views
-from prefill_router.gateway.page.decision_shapes import (
+from prefill_router.gateway.page.shapes import (
+    CurveView,
     DecisionDetail,
     DecisionRow,
     Decisions,
-    RangeView,
-    SavingsPanel,
-    VersionsView,
-)
-from prefill_router.gateway.page.shapes import (
-    CurveView,
     DriftView,
     LamSet,
     Overview,
+    RangeView,
+    SavingsPanel,
     Spend,
     SpendWindow,
     Targets,
     Timeline,
+    VersionsView,
     WhatIf,
 )
 from prefill_router.policy import Lambda

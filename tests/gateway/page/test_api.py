@@ -11,19 +11,19 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
-from prefill_router.gateway import records, types as words
+from prefill_router.gateway import records
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.page import (
     PageSource,
-    decision_shapes,
     page_routes,
     shapes,
+    shapes as decision_shapes,
     views,
 )
 from prefill_router.gateway.page.routes import HEADERS, read_page_files
 from prefill_router.gateway.proxy import Breakers
 from prefill_router.gateway.receipts import summary
-from prefill_router.gateway.telemetry.recent import MinuteCounts
+from prefill_router.gateway.receipts.writer import MinuteCounts
 from prefill_router.targets import Pool, Target
 from tests.gateway.page.source import FakeSource
 from tests.gateway.receipts.receipts_made import TARGETS, made_receipt, write
@@ -278,12 +278,12 @@ def test_every_word_of_the_gateway_is_known_to_the_page() -> None:
         for name, body in re.findall(r"export const (\w+) = \{(.*?)^\};", source, re.M | re.S)
     }
     assert said == {
-        "REASONS": set(words.REASONS),
-        "BECAUSE": set(words.REASONS),
-        "FALLBACKS": set(words.FALLBACK_REASONS),
-        "OUTCOMES": set(words.OUTCOMES),
+        "REASONS": set(records.REASONS),
+        "BECAUSE": set(records.REASONS),
+        "FALLBACKS": set(records.FALLBACK_REASONS),
+        "OUTCOMES": set(records.OUTCOMES),
         "ENDS": set(get_args(records.AttemptEnd)),
-        "SCORED": set(words.SCORED),
+        "SCORED": set(records.SCORED),
         "STATES": set(get_args(shapes.State)),
         "BREAKERS": set(get_args(shapes.Breaker)),
     }

@@ -4,7 +4,7 @@ import pytest
 
 from prefill_router.data import Message
 from prefill_router.gateway.protocol import scored_prompt
-from prefill_router.gateway.types import SCORED, Scored
+from prefill_router.gateway.records import SCORED, Scored
 from tests.gateway.protocol.bodies import (
     COMPLETION,
     EMBEDDING,

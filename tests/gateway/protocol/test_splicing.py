@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.protocol import Envelope, read_envelope, scored_prompt
-from prefill_router.gateway.types import SCORED
+from prefill_router.gateway.records import SCORED
 from prefill_router.targets import ENDPOINTS, Endpoint
 from tests.gateway.protocol.bodies import BODIES, packed
 

@@ -9,8 +9,7 @@ import httpx2
 import pytest
 
 from prefill_router.gateway.proxy import Breakers
-from prefill_router.gateway.proxy.connections import ClientConnection
-from prefill_router.gateway.proxy.proxied_connections import ProxiedConnections
+from prefill_router.gateway.proxy.connections import ClientConnection, ProxiedConnections
 from tests.gateway.scripted_target import (
     ANSWER,
     CHAT,

@@ -15,7 +15,7 @@ from prefill_router.gateway.proxy.connections import (
     ProviderConnection,
     ResponseStream,
 )
-from prefill_router.gateway.proxy.provider_endpoints import ProviderEndpoint
+from prefill_router.gateway.proxy.deployments import ProviderEndpoint
 from prefill_router.gateway.proxy.response_metadata import ResponseMetadata, StreamObserver
 from prefill_router.gateway.records import ForwardRequest
 from tests.gateway.scripted_target import (

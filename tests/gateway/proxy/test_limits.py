@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from prefill_router.gateway.proxy.provider_endpoints import ProviderEndpoint
-from prefill_router.gateway.settings.sections import FailureSettings
+from prefill_router.gateway.proxy.deployments import ProviderEndpoint
+from prefill_router.gateway.settings import FailureSettings
 from prefill_router.targets import Provider
 
 WHERE = "http://127.0.0.1:9/v1"

@@ -2,7 +2,7 @@
 
 from prefill_router.gateway.proxy.message_translation import MessageStream
 from prefill_router.gateway.proxy.response_metadata import StreamObserver
-from prefill_router.gateway.samples import AnswerText
+from prefill_router.gateway.records import AnswerText
 from tests.gateway.api.bodies import SAID, begun, calls, chunk, more
 from tests.gateway.scripted_target import DONE
 

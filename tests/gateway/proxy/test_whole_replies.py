@@ -7,9 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from prefill_router.gateway.proxy.connections import ClientConnection
-from prefill_router.gateway.proxy.passthrough import PassthroughStream
-from prefill_router.gateway.proxy.proxied_connections import ProxiedConnections
+from prefill_router.gateway.proxy.connections import ClientConnection, ProxiedConnections
+from prefill_router.gateway.proxy.failover import PassthroughStream
 from prefill_router.gateway.proxy.response_metadata import ResponseMetadata
 from prefill_router.targets import Pool, Provider, Target
 from tests.gateway.scripted_target import (

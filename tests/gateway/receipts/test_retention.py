@@ -33,7 +33,7 @@ from prefill_router.gateway.receipts import (
 from prefill_router.gateway.receipts.labels import LearningRow
 from prefill_router.gateway.receipts.retention import Retention
 from prefill_router.gateway.receipts.rows import to_row
-from prefill_router.gateway.samples import AnswerText
+from prefill_router.gateway.records import AnswerText
 from tests.commands import refused, succeeded
 from tests.gateway.receipts.receipts_made import START, made_receipt, name_of
 

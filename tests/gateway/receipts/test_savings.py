@@ -23,9 +23,8 @@ from prefill_router.gateway.receipts import (
     summary,
     write_learning,
 )
-from prefill_router.gateway.records import APART
+from prefill_router.gateway.records import APART, Reason
 from prefill_router.gateway.settings import SavingsSettings
-from prefill_router.gateway.types import Reason
 from tests.commands import refused, succeeded
 from tests.gateway.receipts.receipts_made import COSTS, START, made_receipt, name_of, write
 

@@ -15,8 +15,8 @@ from prefill_router.gateway.receipts import (
     replay,
     scale_details,
 )
+from prefill_router.gateway.receipts.receipt_replay import replay_sessions
 from prefill_router.gateway.receipts.rows import from_row, to_row
-from prefill_router.gateway.receipts.session_replay import replay_sessions
 from prefill_router.policy import Lambda, Policy, Tolerance
 from prefill_router.targets import Pool
 from tests.commands import malformed, succeeded

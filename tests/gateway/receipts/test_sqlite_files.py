@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from prefill_router.errors import ConfigError, StoreError
-from prefill_router.gateway.receipts import open_store, read_receipts, sqlite_locks
+from prefill_router.gateway.receipts import open_store, read_receipts, store as sqlite_locks
 from prefill_router.gateway.receipts.rows import to_row
 from tests.gateway.receipts.receipts_made import made_receipt, name_of
 

@@ -305,7 +305,7 @@ def test_a_locked_file_is_waited_for(tmp_path: Path) -> None:
 def test_a_file_that_stays_locked_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prefill_router.gateway.receipts.sqlite_locks.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("prefill_router.gateway.receipts.store.BUSY_SECONDS", 0.05)
     store = open_store(f"sqlite:///{tmp_path}/receipts.sqlite")
     with closing(sqlite3.connect(tmp_path / "receipts.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

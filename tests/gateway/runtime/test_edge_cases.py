@@ -13,7 +13,7 @@ import pytest
 
 from prefill_router.gateway.forecast import NoForecastError
 from prefill_router.gateway.telemetry import Traces
-from prefill_router.gateway.telemetry.logs import FIELDS
+from prefill_router.gateway.telemetry.metrics import FIELDS
 from tests.gateway.api.bodies import response
 from tests.gateway.guard.guarded_server import JSON, Got, Pairs, read_reply, request
 from tests.gateway.scripted_target import ANSWER, DONE, chunked, framed, whole

@@ -8,8 +8,8 @@ import pytest
 from prefill_router.gateway import Receipt
 from prefill_router.gateway.page.views import failing, health
 from prefill_router.gateway.proxy import Breakers
+from prefill_router.gateway.receipts import RecentRequests
 from prefill_router.gateway.records import TargetAttempt
-from prefill_router.gateway.telemetry.recent import RecentRequests
 from prefill_router.targets import Pool, Target
 from tests.gateway.receipts.receipts_made import made_receipt
 

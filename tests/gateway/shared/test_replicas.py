@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prefill_router.gateway.guard.client_keys import digest
+from prefill_router.gateway.guard.key_file import digest
 from tests.gateway.receipts.postgres_server import PostgresServer
 from tests.gateway.scripted_target import ANSWER, ERROR, USAGE, whole
 from tests.gateway.shared.replicas import Three, three

@@ -5,7 +5,8 @@ import logging
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from prefill_router.gateway.telemetry import FallbackWatch, GaugeReadings, HealthFinding, Metrics
+from prefill_router.gateway.forecast import FallbackWatch
+from prefill_router.gateway.telemetry import GaugeReadings, HealthFinding, Metrics, check_forecasts
 
 
 class Clock:
@@ -45,18 +46,18 @@ def test_many_without_a_forecast_degrade_the_gateway(watch: FallbackWatch) -> No
         watch.add(None)
     for _ in range(5):
         watch.add("queue_full")
-    assert watch.check() == HealthFinding("ok")
+    assert check_forecasts(watch.report()) == HealthFinding("ok")
     for _ in range(20):
         watch.add("deadline")
     told = "21% of the last minute's 120 decisions had no forecast"
     why = "17% too late, 4% too many requests"
-    assert watch.check() == HealthFinding("degraded", f"{told}: {why}")
+    assert check_forecasts(watch.report()) == HealthFinding("degraded", f"{told}: {why}")
 
 
 def test_few_requests_are_no_alarm(watch: FallbackWatch) -> None:
     for _ in range(19):
         watch.add("deadline")
-    assert watch.check() == HealthFinding("ok")
+    assert check_forecasts(watch.report()) == HealthFinding("ok")
 
 
 def test_log_says_once_that_it_begins_and_that_it_ends(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from prefill_router.client.keys import REDACTED, Redaction
+from prefill_router.client.client import REDACTED, Redaction
 from prefill_router.errors import ConfigError, MissingExtraError
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.settings import LogSettings
@@ -20,10 +20,10 @@ from prefill_router.gateway.telemetry import (
     Traces,
     log_request,
     logging_to,
-    logs,
+    metrics as logs,
     with_fields,
 )
-from prefill_router.gateway.telemetry.logs import FIELDS
+from prefill_router.gateway.telemetry.metrics import FIELDS
 from tests.gateway.guard.guarded_server import a_key, bearing, guarded
 from tests.gateway.telemetry.receipts import AT, RECEIPT, attempt, receipt
 

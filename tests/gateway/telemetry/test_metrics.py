@@ -12,11 +12,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from prefill_router.client import Usage
+from prefill_router.gateway.forecast import Drift, DriftWatch, stability_index
 from prefill_router.gateway.telemetry import (
     GAUGES,
     BudgetLeft,
-    Drift,
-    DriftWatch,
     EventLoopLag,
     Gauge,
     GaugeReadings,
@@ -28,7 +27,6 @@ from prefill_router.gateway.telemetry import (
     check_receipts,
     check_shared,
     check_targets,
-    stability_index,
 )
 from prefill_router.targets import Pool, Target
 from tests.gateway.telemetry.receipts import RECEIPT, attempt, receipt

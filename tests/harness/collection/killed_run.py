@@ -18,7 +18,7 @@ from tests.preload import preload
 preload(
     "cli.application",
     "cli.collect",
-    "cli.grade",
+    "cli.labels",
     "client",
     "data",
     "harness",

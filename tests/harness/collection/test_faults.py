@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from prefill_router.client import Reply, Usage
-from prefill_router.client.call_costs import bill_of, bound
+from prefill_router.client.paid_calls import bill_of, bound
 from prefill_router.harness import Answer, Run
 from prefill_router.minipool.server import Faults, Record, Rule, Server, serve
 from tests.harness.collection.runs import (

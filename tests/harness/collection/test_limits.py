@@ -12,8 +12,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from prefill_router.client.paid_calls import SpendingLedger
-from prefill_router.client.rate_limits import ProviderGate, TokenBucket
-from prefill_router.client.retries import CircuitBreaker, Retries, RetryPolicy
+from prefill_router.client.retries import (
+    CircuitBreaker,
+    ProviderGate,
+    Retries,
+    RetryPolicy,
+    TokenBucket,
+)
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
 from prefill_router.harness.collection.plan import ProviderQueue, Question
 from prefill_router.targets import Provider

@@ -26,7 +26,7 @@ from prefill_router.errors import (
     PromptError,
     StoreError,
 )
-from prefill_router.harness import Answer, Attempt, Run, Task, records
+from prefill_router.harness import Answer, Attempt, Run, Task, run as records
 from prefill_router.harness.journal import Journal
 from prefill_router.harness.run import Retry, checksum
 from prefill_router.targets import Pool, Target

@@ -294,7 +294,7 @@ def test_without_a_sandbox_grading_stops(tmp_path: Path, monkeypatch: pytest.Mon
         tmp_path / "run",
         {task("q", grader="code", tests=list(ADDING)): {"small": block("print(3)")}},
     )
-    monkeypatch.setattr("prefill_router.sandbox.command._SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setattr("prefill_router.sandbox.sandbox_process._SYSTEM_PATH", str(tmp_path))
     with Run.open(folder) as run:
         with pytest.raises(SandboxError, match="bubblewrap"):
             grade_run(run, tmp_path / "out")

@@ -16,8 +16,8 @@ from prefill_router.errors import ConfigError, CorruptError, DataError
 from prefill_router.files import writer_lock
 from prefill_router.harness import Attempt
 from prefill_router.harness.grading import Settings, grade_run
+from prefill_router.harness.grading.grade_table import wilson
 from prefill_router.harness.grading.job import LOCK
-from prefill_router.harness.grading.report import wilson
 from prefill_router.harness.run import Run
 from prefill_router.testing import make_routing_dataset
 from tests.commands import malformed, refused, run, succeeded

@@ -25,6 +25,7 @@ from prefill_router.gateway.proxy import stream_error_end
 from prefill_router.gateway.receipts import report_outcome
 from prefill_router.gateway.records import (
     Header,
+    OutcomeKind,
     Receipt,
     RequestOutcome,
     RoutingDecision,
@@ -32,7 +33,6 @@ from prefill_router.gateway.records import (
 )
 from prefill_router.gateway.runtime import Gateway, RequestRecord, Snapshot
 from prefill_router.gateway.telemetry import log_request
-from prefill_router.gateway.types import OutcomeKind
 from prefill_router.targets import Endpoint, Target
 
 _ENDPOINTS: Mapping[str, Endpoint] = {

@@ -7,7 +7,7 @@ target unchanged.
 from typing import Any
 
 from prefill_router.gateway.api.passthrough_routes import COUNTED, STORED
-from prefill_router.gateway.types import HEADER, SESSION_HEADER
+from prefill_router.gateway.records import HEADER, SESSION_HEADER
 from prefill_router.targets import Endpoint
 
 PATHS: dict[Endpoint, str] = {

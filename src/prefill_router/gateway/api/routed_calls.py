@@ -23,12 +23,17 @@ from prefill_router.gateway.protocol import (
     read_preferences,
     scored_prompt,
 )
-from prefill_router.gateway.records import ForwardRequest, Header, RoutingDecision, RoutingRequest
+from prefill_router.gateway.records import (
+    FallbackReason,
+    ForwardRequest,
+    Header,
+    RoutingDecision,
+    RoutingRequest,
+    is_repeatable,
+)
 from prefill_router.gateway.runtime import Gateway, IncomingRequest, RequestRecord, Snapshot
-from prefill_router.gateway.samples import is_repeatable
 from prefill_router.gateway.settings import GatewaySettings
 from prefill_router.gateway.telemetry import Trace
-from prefill_router.gateway.types import FallbackReason
 from prefill_router.router import Forecast
 from prefill_router.targets import Endpoint, Pool
 

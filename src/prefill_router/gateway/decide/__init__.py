@@ -1,12 +1,10 @@
 """The decision: which targets may answer a request, which one does, and why.
 
-candidates         which targets may answer, and what each would cost
-refusals           the error that a client gets where none may
-affinity           which target has a conversation, a tool loop or a stored response
-budgets            how spending lowers the trade-off
-selection          the free choice: policy, fallback, routed share, cost of a switch
-unrouted_targets   targets in the pool that the router doesn't know
-decider            runs all of these in order
+candidates   which targets may answer, what each would cost, and the error where none may
+affinity     which target has a conversation, a tool loop or a stored response
+latency      how long targets take, and how that changes their order
+selection    the free choice: the trade-off that budgets leave, policy, fallback, cost of a switch
+decider      runs all of these in order, for targets that the router doesn't know too
 """
 
 from prefill_router.lazy_imports import face

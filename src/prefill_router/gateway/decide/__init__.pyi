@@ -5,14 +5,9 @@ from .affinity import (
     Sessions as Sessions,
     SessionState as SessionState,
     affinity_places as affinity_places,
+    decision_id as decision_id,
     session_name as session_name,
-)
-from .budgets import (
-    Allowance as Allowance,
-    Budgets as Budgets,
-    BudgetState as BudgetState,
-    Per as Per,
-    SteadyClock as SteadyClock,
+    share_of as share_of,
 )
 from .candidates import (
     CostScores as CostScores,
@@ -22,8 +17,11 @@ from .candidates import (
 from .decider import Decider as Decider, OpenDecision as OpenDecision, RouterParts as RouterParts
 from .latency import TargetSpeeds as TargetSpeeds, order_ready as order_ready
 from .selection import (
+    Allowance as Allowance,
+    Budgets as Budgets,
+    BudgetState as BudgetState,
+    Per as Per,
+    SteadyClock as SteadyClock,
     TargetChooser as TargetChooser,
-    decision_id as decision_id,
     policy_order as policy_order,
-    share_of as share_of,
 )

@@ -4,18 +4,25 @@
 responses. From that, `Affinity` fixes the target of a request in a tool loop or after a stored
 response, whatever the forecast or the client prefers, and `ResponseOwners` the target of a call
 about a stored response.
+
+A share of the traffic is routed: whole conversations, and always the same ones, by the
+conversation's name or else the decision's id. Decision ids grow with time, so that they sort
+receipts by time.
 """
 
 import hashlib
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, final
 
 from prefill_router.data import Message
-from prefill_router.gateway.decide.candidates import Candidates, Exclusion, request_tokens
-from prefill_router.gateway.decide.refusals import (
+from prefill_router.gateway.decide.candidates import (
+    Candidates,
+    Exclusion,
     no_eligible_target,
+    request_tokens,
     response_lost,
     response_of_another,
     stored_lost,
@@ -23,9 +30,8 @@ from prefill_router.gateway.decide.refusals import (
     stored_unknown,
     unknown_response,
 )
-from prefill_router.gateway.records import RoutingRequest
-from prefill_router.gateway.settings import SessionSettings
-from prefill_router.gateway.types import Reason
+from prefill_router.gateway.records import Reason, RoutingRequest
+from prefill_router.gateway.settings import SessionSettings, TrafficSettings
 from prefill_router.targets import Pool
 
 _DIGITS = 32
@@ -396,3 +402,45 @@ class ResponseOwners:
         if len(serving) > 1:
             raise stored_unknown(serving)
         return serving[0]
+
+
+def is_routed(traffic: TrafficSettings, *, session: str | None, decision: str) -> bool:
+    """Whether a request is in the routed share.
+
+    As the share grows, conversations that were routed stay routed.
+
+    Args:
+        traffic: The settings of the share.
+        session: The name of the conversation; None where it has none.
+        decision: The decision's id, which counts where there is no conversation.
+    """
+    return traffic.share >= 1 or share_of(session or decision) < traffic.share
+
+
+_RANDOM_BITS = 62
+_SHARE_DIGITS = 13
+
+
+def decision_id(at: float, *, random: Callable[[int], bytes] = os.urandom) -> str:
+    """A new decision id: `pr_` and 32 hexadecimal digits, a UUID version 7 (RFC 9562, 5.7).
+
+    The 12 bits after the milliseconds are their fraction (RFC 9562, 6.2, method 3).
+
+    Args:
+        at: Seconds since 1970.
+        random: Returns the given number of random bytes.
+    """
+    ticks = int(at * 4_096_000)
+    milliseconds, fraction = (ticks >> 12) & ((1 << 48) - 1), ticks & 0xFFF
+    chance = int.from_bytes(random(8), "big") & ((1 << _RANDOM_BITS) - 1)
+    high = milliseconds << 16 | 0x7 << 12 | fraction
+    return f"pr_{high << 64 | 0b10 << _RANDOM_BITS | chance:032x}"
+
+
+def share_of(name: str) -> float:
+    """A fixed number in [0, 1) for a name, from its last hexadecimal digits.
+
+    Args:
+        name: A decision's id or a conversation's name.
+    """
+    return int(name[-_SHARE_DIGITS:], 16) / float(1 << 4 * _SHARE_DIGITS)

@@ -1,11 +1,10 @@
 """Forecasts: the router's encoder and predictor, in a process of their own.
 
-forecaster        the gateway's interface to forecasts: a cache and a queue, with deadlines
+forecaster        the gateway's interface to forecasts: a cache and a queue, and what comes of them
 queue             the queued requests, each prompt once, and which can be answered in time
-encoder_process   starts, calls and ends the encoder's process
+encoder_process   starts, calls and ends the encoder's process; the messages between the two
 shared_encoder    the same process, shared by several gateways over a Unix socket
 encoder_program   the process itself, which forecasts a batch
-messages          the messages between the two
 
 Importing this loads no torch; only the process does.
 """

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from prefill_router.data import Prompt
 from prefill_router.errors import CorruptError, PrefillRouterError, PromptError, UpstreamError
-from prefill_router.gateway.forecast.messages import (
+from prefill_router.gateway.forecast.encoder_process import (
     EncoderHello,
     ForecastResult,
     pack_frame,

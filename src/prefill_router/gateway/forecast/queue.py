@@ -13,8 +13,8 @@ from math import inf
 from typing import final
 
 from prefill_router.data import Prompt
-from prefill_router.gateway.forecast.messages import ForecastResult
-from prefill_router.gateway.types import FallbackReason
+from prefill_router.gateway.forecast.encoder_process import ForecastResult
+from prefill_router.gateway.records import FallbackReason
 
 _LEAST = 1e-5
 _SURPRISE = 4.0  # one batch counts as at most this many times slower or faster than predicted

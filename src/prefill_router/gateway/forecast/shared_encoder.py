@@ -20,15 +20,13 @@ from typing import Any, BinaryIO, NamedTuple, final
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.forecast.encoder_process import (
     EncoderGoneError,
-    EncoderProcess,
-    start_encoder,
-)
-from prefill_router.gateway.forecast.messages import (
     EncoderHello,
+    EncoderProcess,
     FrameError,
     pack_frame,
     read_frame,
     receive_frame,
+    start_encoder,
 )
 
 _log = logging.getLogger(__name__)

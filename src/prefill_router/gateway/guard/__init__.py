@@ -2,8 +2,8 @@
 
 http_protocol   connections with limits on size and time (uvicorn); refusals as responses
 admission       admits or refuses every request, and adds security headers to responses
-checks          the checks: headers, host names, sizes, capacity, and each key's rate limits
-client_keys     the keys, what each may do, and the file that keeps them
+checks          the checks: headers, host names, sizes, capacity, and keys with their limits
+key_file        the file that keeps the keys
 """
 
 from prefill_router.lazy_imports import face

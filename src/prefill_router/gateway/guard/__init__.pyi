@@ -10,26 +10,26 @@ from .admission import (
 from .checks import (
     ROUNDING as ROUNDING,
     BodyBudget as BodyBudget,
+    ClientKey as ClientKey,
+    ClientKeys as ClientKeys,
     HostNames as HostNames,
     KeyLimits as KeyLimits,
     RequestSlots as RequestSlots,
+    check_listen as check_listen,
+    key_budgets as key_budgets,
     too_many_at_once as too_many_at_once,
     too_many_per_minute as too_many_per_minute,
-)
-from .client_keys import (
-    ClientKey as ClientKey,
-    ClientKeys as ClientKeys,
-    add_key as add_key,
-    check_listen as check_listen,
-    digest as digest,
-    key_budgets as key_budgets,
-    new_key as new_key,
-    read_keys as read_keys,
-    read_rows as read_rows,
-    remove_key as remove_key,
 )
 from .http_protocol import (
     error_handlers as error_handlers,
     guarded_protocol as guarded_protocol,
     send_refusal as send_refusal,
+)
+from .key_file import (
+    add_key as add_key,
+    digest as digest,
+    new_key as new_key,
+    read_keys as read_keys,
+    read_rows as read_rows,
+    remove_key as remove_key,
 )

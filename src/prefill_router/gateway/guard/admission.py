@@ -14,6 +14,8 @@ from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.guard.checks import (
     BodyBudget,
     BodyReservation,
+    ClientKey,
+    ClientKeys,
     Head,
     HostNames,
     KeyLimits,
@@ -25,7 +27,6 @@ from prefill_router.gateway.guard.checks import (
     read_head,
     too_long,
 )
-from prefill_router.gateway.guard.client_keys import ClientKey, ClientKeys
 from prefill_router.gateway.guard.http_protocol import send_refusal
 from prefill_router.gateway.settings import LimitSettings, ListenSettings
 

@@ -1,4 +1,4 @@
-"""The guard's checks of a request: headers, host name, its key's limits, and size.
+"""The guard's checks of a request: headers, host name, its key, the key's limits, and size.
 
 The gateway answers only to its own host names. It limits the requests in flight and the bytes of
 their bodies.
@@ -6,15 +6,206 @@ their bodies.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from hashlib import sha256
 from ipaddress import ip_address
-from typing import final
+from typing import Annotated, Any, final
 
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator
 from starlette.types import Scope
 
+from prefill_router.client import is_loopback
+from prefill_router.errors import ConfigError
 from prefill_router.gateway.errors import RefusalError
-from prefill_router.gateway.guard.client_keys import ClientKey
-from prefill_router.gateway.settings import ListenSettings
+from prefill_router.gateway.settings import BudgetSettings, ListenSettings
+
+_Rate = Annotated[StrictInt, Field(ge=1, le=10_000_000)]
+_Dollars = Annotated[float, Field(gt=0)]
+
+
+@final
+class ClientKey(BaseModel):
+    """A client's key: its hash, and what it may do.
+
+    Attributes:
+        name: Its name in receipts and budgets.
+        sha256: The key's SHA-256 in hexadecimal; the key itself isn't stored.
+        created: The day on which it was made.
+        requests_per_minute: The most requests per minute; None for no limit.
+        concurrent: The most requests in flight; None for no limit.
+        dollars_per_day: The most US dollars per day (UTC); None for no limit.
+        dollars_per_hour: The most US dollars per hour; None for no limit.
+        targets: The targets that it may use; None for all.
+        admin: Whether it may also read metrics and the page's numbers, and change settings.
+        expires: When it expires; a date means the end of that day (UTC). None for never.
+        learning: Whether its requests may be kept for the next router to learn from.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    sha256: Annotated[str, Field(repr=False)]
+    created: date | None = None
+    requests_per_minute: _Rate | None = None
+    concurrent: _Rate | None = None
+    dollars_per_day: _Dollars | None = None
+    dollars_per_hour: _Dollars | None = None
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    admin: StrictBool = False
+    expires: datetime | None = None
+    learning: StrictBool = True
+
+    @field_validator("sha256")
+    @classmethod
+    def _is_a_hash(cls, value: str) -> str:
+        if value.startswith("pr-"):
+            raise ValueError("is a key; write its SHA-256 here, or let `key new` do so")
+        if len(value) != 64 or set(value) - set("0123456789abcdef"):
+            raise ValueError("isn't a SHA-256; give 64 hexadecimal digits in lower case")
+        return value
+
+    @field_validator("expires", mode="before")
+    @classmethod
+    def _is_a_moment(cls, value: Any) -> Any:
+        if isinstance(value, str) and len(value) == len("2026-01-31"):
+            value = _day(value)
+        if isinstance(value, date) and not isinstance(value, datetime):
+            last = datetime(value.year, value.month, value.day, tzinfo=UTC)
+            return last + timedelta(days=1) if value < date.max else last
+        return value
+
+    @field_validator("expires")
+    @classmethod
+    def _has_a_zone(cls, value: datetime | None) -> datetime | None:
+        if value is not None and value.tzinfo is None:
+            raise ValueError("has no time zone; give one, like the Z in 2026-01-31T12:00:00Z")
+        return value
+
+
+@final
+class ClientKeys:
+    """The keys that a gateway knows.
+
+    Keys are 256 random bits, so a single SHA-256 protects them: they can't be guessed, and the slow
+    hashes that passwords need would only slow requests. The time of a table lookup can reveal
+    something about hashes at most, and an attacker can't choose the hash of a guessed key, so it
+    reveals nothing about keys.
+
+    Args:
+        keys: The keys, with distinct names and hashes.
+        clock: Returns seconds since 1970.
+
+    Raises:
+        ConfigError: Two keys have the same name or hash.
+    """
+
+    def __init__(
+        self, keys: Sequence[ClientKey], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clock = clock
+        self._keys = tuple(keys)
+        problems = repeated_keys([{"name": key.name, "sha256": key.sha256} for key in keys])
+        if problems:
+            raise ConfigError(*problems)
+        self._by_digest = {
+            bytes.fromhex(key.sha256): (
+                key,
+                float("inf") if key.expires is None else key.expires.timestamp(),
+            )
+            for key in keys
+        }
+
+    def __iter__(self) -> Any:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, authorization: bytes | None, x_api_key: bytes | None) -> ClientKey | None:
+        """The key that a request carries in either header; None where neither is valid."""
+        if authorization is not None and authorization[:7].lower() == b"bearer ":
+            found = self._known(authorization[7:].strip())
+            if found is not None:
+                return found
+        return None if x_api_key is None else self._known(x_api_key.strip())
+
+    def check_targets(self, names: Iterable[str]) -> None:
+        """Check that keys name only targets of this pool.
+
+        Raises:
+            ConfigError: Some don't; the message names every one.
+        """
+        known = set(names)
+        problems = [
+            f"the key {key.name!r} allows {unknown}, which the pool doesn't have; its targets are "
+            f"{sorted(known)}"
+            for key in self._keys
+            if (unknown := sorted(set(key.targets or ()) - known))
+        ]
+        if problems:
+            raise ConfigError(*problems)
+
+    def _known(self, key: bytes) -> ClientKey | None:
+        found = self._by_digest.get(sha256(key).digest())
+        return None if found is None or self._clock() >= found[1] else found[0]
+
+
+def key_budgets(keys: Iterable[ClientKey]) -> tuple[BudgetSettings, ...]:
+    """The budgets of keys; once one is spent, its key's requests are refused."""
+    found = []
+    for key in keys:
+        if key.dollars_per_hour is not None:
+            found.append(
+                BudgetSettings(dollars=key.dollars_per_hour, per="hour", key=key.name, stop=True)
+            )
+        if key.dollars_per_day is not None:
+            found.append(
+                BudgetSettings(dollars=key.dollars_per_day, per="day", key=key.name, stop=True)
+            )
+    return tuple(found)
+
+
+def check_listen(listen: ListenSettings, keys: ClientKeys | None) -> None:
+    """Check that only this machine can reach the gateway, or that keys are required.
+
+    Raises:
+        ConfigError: It would listen on an address other than loopback without keys, or a name in
+            `hosts` isn't a host name.
+    """
+    if keys is None and not is_loopback(listen.host):
+        raise ConfigError(
+            f"listen.host is {listen.host!r}, which others can reach, and there are no keys; make "
+            "one with `prefill-router key new NAME --file keys.yaml` and set keys to that file, or "
+            "listen on 127.0.0.1"
+        )
+    wrong = [name for name in listen.hosts if not name or set(name) & set("/*@ ") or "://" in name]
+    if wrong:
+        raise ConfigError(
+            f"listen.hosts has {wrong}; give host names as clients use them, such as "
+            "gateway.example"
+        )
+
+
+def repeated_keys(rows: Iterable[Any]) -> list[str]:
+    """The error messages about repeated names and hashes, in rows that may be anything."""
+    seen: dict[str, set[str]] = {"name": set(), "sha256": set()}
+    problems = []
+    for number, row in enumerate(rows):
+        for field, values in seen.items():
+            value = row.get(field) if isinstance(row, dict) else None
+            if isinstance(value, str):
+                if value in values:
+                    problems.append(f"keys.{number}.{field}: is repeated; give each key its own")
+                values.add(value)
+    return problems
+
+
+def _day(text: str) -> date | str:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return text
+
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MOST_KNOWN = 64

@@ -3,7 +3,9 @@ from .config import (
     OmittedSetting as OmittedSetting,
     import_config as import_config,
 )
+from .deployments import KNOWN as KNOWN, KnownProvider as KnownProvider
 from .gateway_client import SpentError as SpentError
-from .plugin import PrefillRouterPlugin as PrefillRouterPlugin
-from .providers import KNOWN as KNOWN, KnownProvider as KnownProvider
-from .strategy import PrefillRouterStrategy as PrefillRouterStrategy
+from .strategy import (
+    PrefillRouterPlugin as PrefillRouterPlugin,
+    PrefillRouterStrategy as PrefillRouterStrategy,
+)

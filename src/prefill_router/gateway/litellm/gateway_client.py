@@ -14,7 +14,7 @@ import httpx2
 
 from prefill_router.client import check_encrypted, is_loopback
 from prefill_router.errors import ConfigError, PrefillRouterError
-from prefill_router.gateway.types import HEADER, SESSION_HEADER
+from prefill_router.gateway.records import HEADER, SESSION_HEADER
 from prefill_router.policy import check_lam
 from prefill_router.targets import Endpoint
 

@@ -1,2 +1,1 @@
-from .numbers import PageNumbers as PageNumbers
-from .routes import PageSource as PageSource, page_routes as page_routes
+from .routes import PageNumbers as PageNumbers, PageSource as PageSource, page_routes as page_routes

@@ -9,34 +9,32 @@ import numpy as np
 
 from prefill_router.client import Usage
 from prefill_router.gateway.decide import BudgetState
-from prefill_router.gateway.page.decision_shapes import (
+from prefill_router.gateway.page.shapes import (
     AttemptView,
+    BudgetView,
+    CurvePoint,
+    CurveView,
     DecisionDetail,
     DecisionRow,
     DeductionView,
     FigureView,
     InsteadView,
+    KeySpend,
+    Move,
     RangeView,
     SavingsView,
+    Single,
+    SingleTargetView,
+    SpendWindow,
     StepView,
     Stretch,
     SwitchPoint,
+    TargetHealth,
+    TargetSpend,
     TargetView,
     Timings,
     Tokens,
     VersionsView,
-)
-from prefill_router.gateway.page.shapes import (
-    BudgetView,
-    CurvePoint,
-    CurveView,
-    KeySpend,
-    Move,
-    Single,
-    SingleTargetView,
-    SpendWindow,
-    TargetHealth,
-    TargetSpend,
     WhatIf,
 )
 from prefill_router.gateway.proxy import Breakers

@@ -1,8 +1,10 @@
 from .chat_translation import chat_splicer as chat_splicer, untranslatable as untranslatable
 from .envelope import (
     Envelope as Envelope,
+    Splicer as Splicer,
     read_envelope as read_envelope,
     scored_prompt as scored_prompt,
+    without_collecting as without_collecting,
 )
 from .headers import (
     NO_PREFERENCES as NO_PREFERENCES,
@@ -14,4 +16,3 @@ from .headers import (
     read_preferences as read_preferences,
     to_client as to_client,
 )
-from .json_splice import Splicer as Splicer, without_collecting as without_collecting

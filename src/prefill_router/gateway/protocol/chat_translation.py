@@ -9,8 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NoReturn, final
 
-from prefill_router.gateway.protocol.envelope import read_envelope
-from prefill_router.gateway.protocol.json_splice import Splicer
+from prefill_router.gateway.protocol.envelope import Splicer, read_envelope
 
 _HINTS = frozenset(("cache_control", "metadata", "service_tier"))
 _SAME: Final = ("model", "stream", "temperature", "top_p")

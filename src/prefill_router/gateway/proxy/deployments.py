@@ -1,4 +1,9 @@
-"""Which of the targets' endpoints may be called now, and in which order.
+"""A target's endpoints: which may be called now, in which order, and how one is called.
+
+Idle connections are reused, the latest first. Where the environment names a proxy for a provider,
+its calls go through that proxy.
+
+Which of the targets' endpoints may be called now, and in which order.
 
 A target or endpoint that fails repeatedly isn't called for a while: its circuit breaker is open.
 
@@ -8,17 +13,336 @@ without sharing anything, and a change of the pool moves only as many conversati
 Those without headroom under their rate limits come last.
 """
 
+import asyncio
 import hashlib
 import logging
 import math
+import ssl
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, final
+from urllib.parse import unquote_to_bytes
 
-from prefill_router.client import limits_left
-from prefill_router.gateway.records import Header
-from prefill_router.targets import Target
+import httpx2
+
+from prefill_router.client import NO_KEY, limits_left
+from prefill_router.errors import ConfigError
+from prefill_router.gateway.errors import BrokenResponseError
+from prefill_router.gateway.proxy.connections import (
+    ClientConnection,
+    ProviderConnection,
+    ProxiedConnections,
+    ResponseStream,
+    wants_proxy,
+)
+from prefill_router.gateway.records import ForwardRequest, Header
+from prefill_router.gateway.settings import FailureSettings
+from prefill_router.targets import Endpoint, Provider, Target
+
+_NO_BODY = {b"POST": b"content-length: 0\r\n\r\n", b"GET": b"\r\n", b"DELETE": b"\r\n"}
+"""The end of the headers of a request without a body (RFC 9110, 8.6)."""
+_IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
+
+
+@final
+class ConnectionPool:
+    """Calls one provider without a proxy, over one connection per call in flight.
+
+    Args:
+        url: The provider's URL.
+        connect_seconds: The time limit for connecting.
+        context: The TLS context; None for plain HTTP.
+    """
+
+    def __init__(
+        self, url: httpx2.URL, *, connect_seconds: float, context: ssl.SSLContext | None
+    ) -> None:
+        self._host = url.raw_host.decode()
+        self._port = url.port or (443 if context else 80)
+        self._place = url.netloc
+        self._context, self._connect_seconds = context, connect_seconds
+        self._idle: deque[tuple[float, ProviderConnection]] = deque()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def call(
+        self,
+        method: bytes,
+        path: bytes,
+        headers: list[Header],
+        body: bytes,
+        *,
+        client: ClientConnection,
+        fresh: bool,
+    ) -> ResponseStream:
+        """Send a request, and return the stream of its response.
+
+        Args:
+            method: The HTTP method.
+            path: The path of the URL, with its query.
+            headers: All headers but `host` and `content-length`.
+            body: The body.
+            client: The client; connecting stops when it disconnects.
+            fresh: Whether to use a new connection.
+
+        Raises:
+            BrokenResponseError: It can't connect.
+            ClientGoneError: The client has disconnected.
+        """
+        connection = None if fresh else self._take()
+        if connection is None:
+            connection = await self._connect(client)
+        lines = [b"%b %b HTTP/1.1\r\nhost: %b" % (method, path, self._place)]
+        lines += [b"%b: %b" % header for header in headers]
+        lines.append(b"content-length: %d\r\n\r\n" % len(body) if body else _NO_BODY[method])
+        return connection.ask(b"\r\n".join(lines), body)
+
+    async def close(self) -> None:
+        """Close idle connections, now and later; calls in flight go on."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        while self._idle:
+            self._idle.pop()[1].leave()
+
+    def _take(self) -> ProviderConnection | None:
+        while self._idle:
+            _, connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    async def _connect(self, client: ClientConnection) -> ProviderConnection:
+        client.check()  # otherwise nothing would stop the connection attempt
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._reach())
+        late = loop.call_later(self._connect_seconds, task.cancel)
+        client.stop_with(task.cancel)
+        try:
+            return await task
+        except (OSError, ValueError):  # no such host, connection refused, or invalid certificate
+            raise BrokenResponseError("connect") from None
+        except asyncio.CancelledError:
+            check_not_cancelled()
+            client.check()
+            raise BrokenResponseError("connect") from None
+        finally:
+            late.cancel()
+            client.stop_with(None)
+
+    async def _reach(self) -> ProviderConnection:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: ProviderConnection(freed=self._keep),
+            self._host,
+            self._port,
+            ssl=self._context,
+        )
+        return connection
+
+    def _keep(self, connection: ProviderConnection) -> None:
+        if self._closed:
+            connection.leave()
+            return
+        loop = asyncio.get_running_loop()
+        self._idle.append((loop.time() + _IDLE_SECONDS, connection))
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(_IDLE_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close connections that were idle too long; those idle longest come first."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        while self._idle and (self._idle[0][0] <= now or not self._idle[0][1].is_open):
+            self._idle.popleft()[1].leave()
+        again = bool(self._idle)
+        self._sweeper = loop.call_at(self._idle[0][0], self._sweep) if again else None
+
+
+def check_not_cancelled() -> None:
+    """Raise a cancellation again if the current task was cancelled.
+
+    Raises:
+        CancelledError: The current task was cancelled, rather than a task that it awaited.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+_PATHS: dict[Endpoint, bytes] = {
+    "chat": b"/chat/completions",
+    "completions": b"/completions",
+    "responses": b"/responses",
+    "embeddings": b"/embeddings",
+    "messages": b"/messages",
+}
+_FIRST_TOKEN_SECONDS = 60.0
+_UNSET_SECONDS = Provider(name="unset", base_url="http://127.0.0.1").first_token_seconds
+_VERSION = b"anthropic-version"
+_DEFAULT_VERSION = b"2023-06-01"
+_OURS = frozenset(
+    (
+        *(b"host", b"content-length", b"content-type", b"accept-encoding", b"connection"),
+        *(b"transfer-encoding", b"authorization", b"x-api-key", b"expect"),
+    )
+)
+
+
+@final
+class ProviderEndpoint:
+    """One provider's endpoint.
+
+    Args:
+        provider: The provider.
+        key: Its key.
+        failures: Settings whose time limits, where set, override the provider's.
+
+    Attributes:
+        key: Its key; None where it needs none.
+        first_token_seconds: The time limit for the first event of a stream.
+        silence_seconds: The time limit between two pieces of a stream.
+        answer_seconds: The time limit for the whole answer.
+
+    Raises:
+        ConfigError: The environment's proxies or certificates can't be used.
+    """
+
+    def __init__(self, provider: Provider, key: str, *, failures: FailureSettings) -> None:
+        url = httpx2.URL(provider.base_url)
+        connect = failures.connect_seconds or provider.connect_seconds
+        self._calls: ConnectionPool | ProxiedConnections = _calls(url, connect_seconds=connect)
+        self._is_anthropic = provider.dialect == "anthropic"
+        self._paths = _paths(url, anthropic=self._is_anthropic)
+        self.key = None if provider.api_key_env is None or key == NO_KEY else key
+        self._plain = [
+            (b"content-type", b"application/json"),  # first, since only POST requests get it
+            (b"accept-encoding", b"identity"),  # compression delays streamed tokens
+        ]
+        self._bearer, self._own = list(self._plain), list(self._plain)
+        if self.key is not None:
+            self._bearer.append((b"authorization", b"Bearer " + self.key.encode()))
+            self._own.append((b"x-api-key", self.key.encode()))
+        self.first_token_seconds = failures.first_token_seconds or _first_token(provider)
+        self.silence_seconds = failures.silence_seconds or provider.silence_seconds
+        self.answer_seconds = failures.answer_seconds or provider.answer_seconds
+
+    async def call(
+        self, call: ForwardRequest, body: bytes, *, client: ClientConnection
+    ) -> ResponseStream:
+        """Send a request and wait for the status; a disconnect of the client ends the response.
+
+        Args:
+            call: The request to forward.
+            body: The body for this target.
+            client: The client.
+
+        Raises:
+            BrokenResponseError: There is no response.
+            ClientGoneError: The client has disconnected.
+        """
+        path, theirs = self._path(call), self._headers(call)
+        for fresh in (False, True):
+            arrival = await self._calls.call(
+                call.method, path, theirs, body, client=client, fresh=fresh
+            )
+            first, whole = self.first_token_seconds, self.answer_seconds
+            waits = call.stream and first < whole
+            arrival.limit(
+                arrival.began + (first if waits else whole),
+                "first_token_timeout" if waits else "answer_timeout",
+            )
+            answers = False
+            try:
+                client.stop_with(partial(arrival.fail, "disconnected"))
+                await arrival.head()
+                answers = True
+            except BrokenResponseError as error:
+                if fresh or not error.unheard:
+                    raise
+            finally:
+                if not answers:
+                    client.stop_with(None)
+                    arrival.close()
+            if answers:
+                break
+        if self.key is not None:  # a target may quote it in a header
+            secret = self.key.encode()
+            arrival.headers = [header for header in arrival.headers if secret not in header[1]]
+        return arrival
+
+    def go_on(self, arrival: ResponseStream) -> None:
+        """Restart the time limit for silence after a piece of a stream."""
+        now = asyncio.get_running_loop().time()
+        last = arrival.began + self.answer_seconds
+        if now + self.silence_seconds < last:
+            arrival.limit(now + self.silence_seconds, "silence")
+        else:
+            arrival.limit(last, "answer_timeout")
+
+    async def close(self) -> None:
+        """Close idle connections, now and later."""
+        await self._calls.close()
+
+    def _path(self, call: ForwardRequest) -> bytes:
+        path = self._paths[call.endpoint]
+        if not (call.below or call.query):
+            return path
+        path, _, own = path.partition(b"?")
+        query = _joined(own, call.query)
+        return path + call.below + (b"?" + query if query else b"")
+
+    def _headers(self, call: ForwardRequest) -> list[Header]:
+        native = self._is_anthropic and call.endpoint == "messages"
+        theirs = [h for h in call.headers if h[0] not in _OURS and b"\n" not in h[1]]
+        if native and all(name != _VERSION for name, _ in theirs):
+            theirs.append((_VERSION, _DEFAULT_VERSION))
+        own = self._own if native else self._bearer
+        return [*(own if call.method == b"POST" else own[1:]), *theirs]
+
+
+def _calls(url: httpx2.URL, *, connect_seconds: float) -> ConnectionPool | ProxiedConnections:
+    if wants_proxy(url):
+        return ProxiedConnections(url, connect_seconds=connect_seconds)
+    if url.scheme != "https":
+        return ConnectionPool(url, connect_seconds=connect_seconds, context=None)
+    try:
+        context = httpx2.create_ssl_context()
+    except (OSError, ValueError):
+        raise ConfigError(
+            "the certificates set in the environment can't be read; check SSL_CERT_FILE and "
+            "SSL_CERT_DIR"
+        ) from None
+    return ConnectionPool(url, connect_seconds=connect_seconds, context=context)
+
+
+def _paths(url: httpx2.URL, *, anthropic: bool) -> Mapping[Endpoint, bytes]:
+    """The path and query of each endpoint; Anthropic's base URL may lack its version."""
+    path, mark, query = url.raw_path.partition(b"?")
+    path = path.rstrip(b"/")
+    if anthropic and not path.endswith(b"/v1"):
+        path += b"/v1"
+    return {endpoint: path + last + mark + query for endpoint, last in _PATHS.items()}
+
+
+def _joined(own: bytes, theirs: bytes) -> bytes:
+    """The query of a base URL, and the client's parameters that it doesn't set already."""
+    said = {_name(part) for part in own.split(b"&")}
+    further = (part for part in theirs.split(b"&") if _name(part) not in said)
+    return b"&".join(filter(None, (own, *further)))
+
+
+def _name(part: bytes) -> bytes:
+    return unquote_to_bytes(part.partition(b"=")[0])
+
+
+def _first_token(provider: Provider) -> float:
+    """A provider's own limit; its default is for batch runs, too long for interactive use."""
+    own = provider.first_token_seconds
+    return _FIRST_TOKEN_SECONDS if own == _UNSET_SECONDS else own
+
 
 _HASH_BYTES = 8
 _UNSAID_SECONDS = 1.0  # the wait after a rate limit where the provider names none

@@ -23,9 +23,11 @@ from prefill_router.gateway.proxy.deployments import (
     Breakers,
     BreakerState,
     DeploymentOrder,
+    ProviderEndpoint,
     RateHeadroom,
 )
 from prefill_router.gateway.proxy.failover import (
+    AnswerStream,
     CallAttempts,
     ForwardContext,
     OpenResponse,
@@ -37,11 +39,14 @@ from prefill_router.gateway.proxy.failures import (
     no_answer_error,
     stream_error_end,
 )
-from prefill_router.gateway.proxy.passthrough import AnswerStream
-from prefill_router.gateway.proxy.provider_endpoints import ProviderEndpoint
-from prefill_router.gateway.records import AttemptEnd, ForwardRequest, Header, RequestOutcome
+from prefill_router.gateway.records import (
+    AttemptEnd,
+    ForwardRequest,
+    Header,
+    OutcomeKind,
+    RequestOutcome,
+)
 from prefill_router.gateway.settings import FailureSettings
-from prefill_router.gateway.types import OutcomeKind
 from prefill_router.targets import Pool
 
 

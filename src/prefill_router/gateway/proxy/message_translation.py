@@ -14,12 +14,11 @@ from typing import Any, final
 from prefill_router.client import Usage, read_error
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.proxy.connections import ClientConnection
+from prefill_router.gateway.proxy.deployments import ProviderEndpoint
 from prefill_router.gateway.proxy.failover import OpenResponse, open_answer
 from prefill_router.gateway.proxy.failures import AttemptFailedError, TargetRefusal
-from prefill_router.gateway.proxy.provider_endpoints import ProviderEndpoint
 from prefill_router.gateway.proxy.response_metadata import ResponseMetadata, StreamObserver, parsed
-from prefill_router.gateway.records import ForwardRequest
-from prefill_router.gateway.samples import AnswerText
+from prefill_router.gateway.records import AnswerText, ForwardRequest
 
 _STOPS = {"length": "max_tokens", "content_filter": "refusal"}
 """The reasons that count whatever the answer has; otherwise a tool call or an end stopped it."""

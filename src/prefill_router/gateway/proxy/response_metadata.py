@@ -19,7 +19,7 @@ from prefill_router.client import (
     without_key,
 )
 from prefill_router.gateway.errors import BrokenResponseError
-from prefill_router.gateway.samples import AnswerText
+from prefill_router.gateway.records import AnswerText
 from prefill_router.targets import Endpoint
 
 _BYTES_PER_TOKEN = 4

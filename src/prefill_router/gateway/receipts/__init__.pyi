@@ -15,14 +15,19 @@ from .explanation import (
 )
 from .labels import (
     REVERSED as REVERSED,
+    USER_ERROR as USER_ERROR,
     AnswerLabel as AnswerLabel,
     ChangeKind as ChangeKind,
+    LabelledSample as LabelledSample,
     LearningRow as LearningRow,
     RecordedChange as RecordedChange,
+    RepeatedRequest as RepeatedRequest,
     SampleDraft as SampleDraft,
     SampledRequest as SampledRequest,
     SideAnswer as SideAnswer,
     SideQuestions as SideQuestions,
+    combined as combined,
+    labelled_samples as labelled_samples,
     learning_insert as learning_insert,
     open_learning as open_learning,
     read_learning as read_learning,
@@ -48,15 +53,20 @@ from .receipt_replay import (
     by_router as by_router,
     check_any as check_any,
     replay as replay,
+    replay_sessions as replay_sessions,
     replay_setting as replay_setting,
 )
 from .receipt_summary import (
+    CHARGES as CHARGES,
+    Deduction as Deduction,
     KeyTotals as KeyTotals,
     Mean as Mean,
     ReceiptsSummary as ReceiptsSummary,
+    SavingsEstimate as SavingsEstimate,
     SingleTargetCosts as SingleTargetCosts,
     TargetTotals as TargetTotals,
     compare_share as compare_share,
+    read_costs as read_costs,
     summary as summary,
 )
 from .replay_figure import write_picture as write_picture
@@ -71,26 +81,12 @@ from .rows import (
     ReceiptColumn as ReceiptColumn,
     prompt_of as prompt_of,
 )
-from .sampled_request import (
-    USER_ERROR as USER_ERROR,
-    LabelledSample as LabelledSample,
-    RepeatedRequest as RepeatedRequest,
-    combined as combined,
-    labelled_samples as labelled_samples,
-)
 from .savings import (
     RequestSaving as RequestSaving,
     Savings as Savings,
     request_saving as request_saving,
     savings_since as savings_since,
 )
-from .savings_sums import (
-    CHARGES as CHARGES,
-    Deduction as Deduction,
-    SavingsEstimate as SavingsEstimate,
-    read_costs as read_costs,
-)
-from .session_replay import replay_sessions as replay_sessions
 from .store import (
     DownError as DownError,
     RowError as RowError,
@@ -100,6 +96,7 @@ from .store import (
 )
 from .writer import (
     ReceiptWriter as ReceiptWriter,
+    RecentRequests as RecentRequests,
     WriterStats as WriterStats,
     report_outcome as report_outcome,
 )

@@ -14,8 +14,8 @@ import numpy as np
 
 from prefill_router.data import Prompt, Query, RoutingDataset, Table, prompt_key, prompt_text
 from prefill_router.errors import DataError, PrefillRouterError
+from prefill_router.gateway.receipts.labels import LabelledSample, RepeatedRequest
 from prefill_router.gateway.receipts.rows import Feedback, prompt_of
-from prefill_router.gateway.receipts.sampled_request import LabelledSample, RepeatedRequest
 from prefill_router.gateway.records import Receipt
 from prefill_router.targets import Pool, Target
 

@@ -15,8 +15,14 @@ from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.receipts.rows import Feedback
 from prefill_router.gateway.receipts.savings import RequestSaving
-from prefill_router.gateway.records import PredictedWaits, Receipt, RoutingDecision
-from prefill_router.gateway.types import FallbackReason, OutcomeKind, Reason
+from prefill_router.gateway.records import (
+    FallbackReason,
+    OutcomeKind,
+    PredictedWaits,
+    Reason,
+    Receipt,
+    RoutingDecision,
+)
 from prefill_router.policy import Cascade, Policy, from_dict
 from prefill_router.router import Decision, decide
 

@@ -13,8 +13,7 @@ from typing import Any, final
 from prefill_router.errors import DataError
 from prefill_router.gateway.receipts.rows import NAMES, Feedback, from_row, named_values
 from prefill_router.gateway.receipts.store import FEEDBACK, RECEIPTS, Store, open_store
-from prefill_router.gateway.records import Receipt
-from prefill_router.gateway.types import OutcomeKind
+from prefill_router.gateway.records import OutcomeKind, Receipt
 
 Conditions = list[tuple[str, list[Any]]]
 """SQL conditions joined by AND, each with the values of its `?`."""

@@ -14,8 +14,7 @@ import numpy as np
 
 from prefill_router.errors import DataError
 from prefill_router.gateway.receipts.reader import Conditions, pages
-from prefill_router.gateway.receipts.rows import named_values
-from prefill_router.gateway.receipts.savings_sums import (
+from prefill_router.gateway.receipts.receipt_summary import (
     FEWEST_GROUPS,
     Deduction,
     SavingsEstimate,
@@ -25,6 +24,7 @@ from prefill_router.gateway.receipts.savings_sums import (
     learning_costs,
     score_sums,
 )
+from prefill_router.gateway.receipts.rows import named_values
 from prefill_router.gateway.receipts.store import RECEIPTS, Store, open_store
 from prefill_router.gateway.records import APART, Receipt
 from prefill_router.gateway.settings import SavingsSettings

@@ -1,11 +1,13 @@
-"""Writes receipts for an event loop: one thread writes all that is queued in one transaction.
+"""Receipts as they come: the latest in memory, and a thread that writes all of them.
 
 What came of a decision that others carried out is written into the decision's receipt.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -396,3 +398,120 @@ def report_outcome(
         row = to_row(after)
         (changed,) = store.change([(_UPDATE, [*(row[place] for place in _WRITTEN), decision])])
         return after if changed else "known"
+
+
+_MOST_RECENT = 2000
+_HOUR, _MINUTE = 3600, 60
+_BAD = ("failed", "cut")
+
+
+@final
+@dataclass(slots=True)
+class MinuteCounts:
+    """The requests of one minute.
+
+    Attributes:
+        number: The minute, counted since 1970.
+        requests: The number of requests.
+        failed: Requests without a complete answer, not because of the client.
+        fallbacks: Requests decided without a forecast.
+        cost: US dollars, as far as known.
+    """
+
+    number: int
+    requests: int = 0
+    failed: int = 0
+    fallbacks: int = 0
+    cost: float = 0.0
+
+
+@final
+class RecentRequests:
+    """The latest receipts, the newest last, and counts of the last hour by minute."""
+
+    def __init__(self) -> None:
+        self._ended: deque[tuple[int, Receipt]] = deque(maxlen=_MOST_RECENT)
+        self._minutes: deque[MinuteCounts] = deque()
+        self._number = 0
+        self._process = f"{time.time_ns():x}"
+
+    def add(self, receipt: Receipt) -> None:
+        """Add a request that ended."""
+        self._number += 1
+        self._ended.append((self._number, receipt))
+        minute = int(receipt.at // _MINUTE)
+        if not self._minutes or self._minutes[-1].number < minute:
+            self._minutes.append(MinuteCounts(minute))
+            while self._minutes[0].number <= minute - _HOUR // _MINUTE:
+                self._minutes.popleft()
+        held = self._minutes[-1]  # a request may have arrived before one that ended earlier
+        held.requests += 1
+        held.failed += receipt.outcome.kind in _BAD
+        held.fallbacks += receipt.choice.fallback is not None
+        held.cost += receipt.cost or 0.0
+
+    def replace(self, receipt: Receipt) -> None:
+        """Take the outcome of a request that was only decided."""
+        held = enumerate(self._ended)
+        found = next((p for p, (_, r) in held if r.choice.id == receipt.choice.id), None)
+        if found is not None:
+            self._ended[found] = (self._ended[found][0], receipt)
+        number = int(receipt.at // _MINUTE)
+        for minute in (m for m in self._minutes if m.number == number):
+            minute.failed += receipt.outcome.kind in _BAD
+            minute.cost += receipt.cost or 0.0
+
+    def fill(self, receipts: Iterable[Receipt]) -> None:
+        """Add stored receipts, oldest first."""
+        for receipt in receipts:
+            self.add(receipt)
+
+    @property
+    def cursor(self) -> str:
+        """A cursor to the current end, valid in this process alone."""
+        return f"{self._process}-{self._number}"
+
+    def since(
+        self, cursor: str | None, limit: int, *, which: Callable[[Receipt], bool] | None = None
+    ) -> list[Receipt]:
+        """The requests that ended since a cursor, or the latest if it is unknown; newest first.
+
+        Args:
+            cursor: An earlier value of `cursor`.
+            limit: The most receipts.
+            which: Selects receipts; None for all.
+        """
+        process, _, place = (cursor or "").partition("-")
+        known = process == self._process and place.isascii() and place.isdigit()
+        after = int(place) if known else 0
+        found: list[Receipt] = []
+        for number, receipt in reversed(self._ended):
+            if number <= after or len(found) == limit:
+                break
+            if which is None or which(receipt):
+                found.append(receipt)
+        return found
+
+    def find(self, name: str) -> Receipt | None:
+        """The receipt of a decision; None if it isn't among the latest."""
+        return next((r for _, r in reversed(self._ended) if r.choice.id == name), None)
+
+    def all(self) -> list[Receipt]:
+        """All remembered receipts, oldest first."""
+        return [receipt for _, receipt in self._ended]
+
+    def last_hour(self) -> tuple[float, list[Receipt]]:
+        """The time since which all receipts are remembered, and the last hour's, oldest first."""
+        since = time.time() - _HOUR
+        if len(self._ended) == _MOST_RECENT:
+            since = max(since, self._ended[0][1].at)
+        return since, [receipt for _, receipt in self._ended if receipt.at >= since]
+
+    def minutes(self) -> list[MinuteCounts]:
+        """The last hour, minute by minute; those without a request are left out."""
+        since = int(time.time() // _MINUTE) - _HOUR // _MINUTE
+        return [minute for minute in self._minutes if minute.number > since]
+
+    def requests_last_hour(self) -> int:
+        """The number of requests in the last hour, to the minute."""
+        return sum(minute.requests for minute in self.minutes())

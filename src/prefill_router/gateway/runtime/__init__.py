@@ -2,8 +2,7 @@
 
 configuration   reads router, pool, settings and keys, and reports every error at once
 request_scope   the snapshot that a request uses throughout, and the record made of the request
-activity        readings of the gateway's parts, for gauges and health checks
-savings_reports what routing saved
+activity        readings of the gateway's parts, for gauges and health checks, and what was saved
 startup         checks, forecasters, and what is restored from receipts
 versions        which versions of a router serve
 gateway         the state that lasts as long as the process

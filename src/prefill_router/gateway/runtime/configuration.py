@@ -14,9 +14,9 @@ from prefill_router.client import PLAIN_HTTP, provider_keys
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.guard import ClientKeys, check_listen, read_keys
 from prefill_router.gateway.protocol import HeaderFilter
+from prefill_router.gateway.records import FALLBACKS
 from prefill_router.gateway.runtime.versions import ServedVersions
 from prefill_router.gateway.settings import GatewaySettings, nearest, read_settings, stray_variables
-from prefill_router.gateway.types import FALLBACKS
 from prefill_router.remote import PathOrUrl, location
 from prefill_router.router import (
     EncoderSources,

@@ -19,14 +19,14 @@ from prefill_router.gateway.decide import (
     SteadyClock,
     TargetSpeeds,
 )
+from prefill_router.gateway.forecast import DriftWatch, FallbackWatch
 from prefill_router.gateway.guard import BodyBudget, KeyLimits, key_budgets
 from prefill_router.gateway.protocol import to_client
 from prefill_router.gateway.proxy import Breakers, Forwarder, RateHeadroom
-from prefill_router.gateway.receipts import ReceiptWriter, open_learning, open_store
-from prefill_router.gateway.runtime.activity import gauge_readings
+from prefill_router.gateway.receipts import ReceiptWriter, RecentRequests, open_learning, open_store
+from prefill_router.gateway.runtime.activity import SavingsReports, gauge_readings
 from prefill_router.gateway.runtime.configuration import GatewayPaths, LoadedGateway, load
 from prefill_router.gateway.runtime.request_scope import Snapshot
-from prefill_router.gateway.runtime.savings_reports import SavingsReports
 from prefill_router.gateway.runtime.startup import (
     AnyForecaster,
     make_forecasters,
@@ -36,15 +36,7 @@ from prefill_router.gateway.runtime.startup import (
 from prefill_router.gateway.runtime.versions import ServedVersions, VersionWatch
 from prefill_router.gateway.settings import BudgetSettings, GatewaySettings
 from prefill_router.gateway.shared import SharedState
-from prefill_router.gateway.telemetry import (
-    DriftWatch,
-    EventLoopLag,
-    FallbackWatch,
-    Metrics,
-    PlainFamily,
-    RecentRequests,
-    Traces,
-)
+from prefill_router.gateway.telemetry import EventLoopLag, Metrics, PlainFamily, Traces
 from prefill_router.router import VersionRegistry
 from prefill_router.targets import Pool
 

@@ -2,6 +2,8 @@
 
 A reload replaces the whole `Snapshot`; requests that began with one end with it. Metrics, log and
 traces are recorded from the receipt.
+
+What records the end of a request, and the details of a router that its receipt has.
 """
 
 import asyncio
@@ -10,14 +12,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import final
+from typing import Any, Protocol, final, runtime_checkable
 from urllib.parse import quote
 
 from prefill_router.client import cost_of, identity_parameters, reported_cost
 from prefill_router.data import Prompt
 from prefill_router.gateway.decide import (
     Decider,
+    RequestCosts,
     ResponseOwners,
+    Sessions,
+    TargetSpeeds,
 )
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.forecast import Forecaster, NoForecaster
@@ -25,23 +30,76 @@ from prefill_router.gateway.guard import Leave
 from prefill_router.gateway.protocol import Envelope, HeaderFilter, Splicer
 from prefill_router.gateway.proxy import Forwarder
 from prefill_router.gateway.receipts import (
+    AffinityRule,
+    ReceiptWriter,
+    RecentRequests,
     SampleDraft,
+    affinity_rule_details,
+    scale_details,
+    version_details,
 )
 from prefill_router.gateway.records import (
+    HEADER,
+    AnswerText,
     Header,
     Receipt,
     RequestOutcome,
     RoutingDecision,
     RoutingRequest,
+    Scored,
     TargetAttempt,
 )
 from prefill_router.gateway.runtime.configuration import LoadedGateway
-from prefill_router.gateway.runtime.recorder import RequestRecorder, receipt_details
 from prefill_router.gateway.runtime.versions import in_share
-from prefill_router.gateway.samples import AnswerText
-from prefill_router.gateway.telemetry import Trace, Traces, log_request
-from prefill_router.gateway.types import HEADER, Scored
+from prefill_router.gateway.shared import SharedState
+from prefill_router.gateway.telemetry import Metrics, Trace, Traces, log_request
 from prefill_router.targets import TRAITS, Endpoint
+
+
+@runtime_checkable
+class RequestRecorder(Protocol):
+    """The parts of a gateway that record the end of a request and survive reloads.
+
+    Attributes:
+        metrics: The metrics for Prometheus.
+        recent: The requests that ended most recently.
+        sessions: What is remembered of conversations.
+        speeds: How long the targets take.
+        writer: Writes receipts.
+        shared: What is shared with other replicas; None for a gateway by itself.
+    """
+
+    metrics: Metrics
+    recent: RecentRequests
+    sessions: Sessions
+    speeds: TargetSpeeds
+    writer: ReceiptWriter
+    shared: SharedState | None
+
+
+def receipt_details(loaded: LoadedGateway) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The details of every receipt, and of receipts with a session.
+
+    They are the cost scale, the policy and the version; and also the session settings.
+    """
+    light = loaded.light
+    details = {
+        **scale_details(light.costs.scale, light.policy),
+        **version_details(loaded.version, loaded.share, loaded.step),
+    }
+    return details, {**details, **affinity_rule_details(_keeping(loaded))}
+
+
+def _keeping(loaded: LoadedGateway) -> AffinityRule:
+    costs, sessions = RequestCosts(loaded.light.costs), loaded.settings.sessions
+    names = loaded.light.pool.names
+    return AffinityRule(
+        seconds=sessions.seconds,
+        cache_seconds=sessions.cache_seconds,
+        margin=sessions.margin,
+        ratio=dict(zip(names, costs.ratio.tolist(), strict=True)),
+        saved=dict(zip(names, costs.saved.tolist(), strict=True)),
+    )
 
 
 @final

@@ -2,9 +2,7 @@
 
 tables        the tables and statements
 connection    one connection, which never blocks the event loop and never waits long
-leases        each replica's part of the budgets
-affinity      conversations, tool calls and stored responses as rows
-key_limits    the limits of keys, decided in the database
+leases        each replica's part of the budgets, limits of keys, and conversations
 state         keeps a gateway and the database in step
 """
 

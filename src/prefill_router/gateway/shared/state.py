@@ -23,10 +23,13 @@ from prefill_router.gateway.receipts import DownError
 from prefill_router.gateway.records import RoutingRequest
 from prefill_router.gateway.settings import SharedSettings
 from prefill_router.gateway.shared import tables
-from prefill_router.gateway.shared.affinity import SharedAffinity, name_of
 from prefill_router.gateway.shared.connection import Rows, SharedConnection, Statement
-from prefill_router.gateway.shared.key_limits import SharedKeyLimits
-from prefill_router.gateway.shared.leases import BudgetLeases
+from prefill_router.gateway.shared.leases import (
+    BudgetLeases,
+    SharedAffinity,
+    SharedKeyLimits,
+    name_of,
+)
 
 _log = logging.getLogger(__name__)
 _READS = 3

@@ -12,6 +12,7 @@ from .health import (
     HealthFinding as HealthFinding,
     HealthReport as HealthReport,
     check_encoder as check_encoder,
+    check_forecasts as check_forecasts,
     check_keys as check_keys,
     check_process as check_process,
     check_receipts as check_receipts,
@@ -20,24 +21,14 @@ from .health import (
     check_versions as check_versions,
     check_workers as check_workers,
 )
-from .logs import (
-    LogWriter as LogWriter,
-    log_request as log_request,
-    logging_to as logging_to,
-    with_fields as with_fields,
-)
 from .metrics import (
+    LogWriter as LogWriter,
     Metrics as Metrics,
     PlainFamily as PlainFamily,
     counters_of as counters_of,
+    log_request as log_request,
+    logging_to as logging_to,
     merged as merged,
-)
-from .recent import (
-    Drift as Drift,
-    DriftWatch as DriftWatch,
-    FallbackShare as FallbackShare,
-    FallbackWatch as FallbackWatch,
-    RecentRequests as RecentRequests,
-    stability_index as stability_index,
+    with_fields as with_fields,
 )
 from .traces import Trace as Trace, Traces as Traces

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from prefill_router import __version__
-from prefill_router.gateway.telemetry.recent import Drift
+from prefill_router.gateway.forecast import Drift
 
 BreakerState = Literal["closed", "half_open", "open"]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+from prefill_router.gateway.forecast import FallbackShare
 from prefill_router.targets import Pool
 
 HealthVerdict = Literal["ok", "degraded", "failed"]
@@ -152,6 +153,11 @@ def check_encoder(state: str, *, fallback: str) -> HealthFinding:
     if state == "absent":
         return HealthFinding("ok", "there is no router yet: the default target answers everything")
     return HealthFinding("degraded", f"the encoder is {state}; the fallback {fallback!r} decides")
+
+
+def check_forecasts(share: FallbackShare) -> HealthFinding:
+    """The check of forecasts: degraded where a fallback makes many of the decisions."""
+    return HealthFinding("degraded", f"{share}") if share.is_much else HealthFinding("ok")
 
 
 def check_versions(*, serving: str, is_behind: bool) -> HealthFinding:

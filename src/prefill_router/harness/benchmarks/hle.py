@@ -9,7 +9,7 @@ from typing import Final
 
 from prefill_router.data import Query
 from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
-from prefill_router.harness.records import Task
+from prefill_router.harness.run import Task
 from prefill_router.importers import DatasetBuilder, Record, filled_text, identifier, label_text
 
 IMAGE: Final = "has an image, and prompts are text"

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, final
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
-from prefill_router.harness.records import Task
+from prefill_router.harness.run import Task
 from prefill_router.importers import (
     DatasetBuilder,
     Record,

@@ -11,7 +11,7 @@ from string import ascii_uppercase
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.harness.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
-from prefill_router.harness.records import Task
+from prefill_router.harness.run import Task
 from prefill_router.importers import (
     DatasetBuilder,
     Record,

@@ -20,7 +20,7 @@ from prefill_router.data import Prompt, Query, prompt_key
 from prefill_router.errors import DataError, FormatError
 from prefill_router.harness.benchmarks.source import SUFFIXES, LoadReport, PlacedTask, rows
 from prefill_router.harness.grading import GRADERS, parse_number, right_letters, tolerance_of
-from prefill_router.harness.records import Task
+from prefill_router.harness.run import Task
 from prefill_router.importers import (
     DatasetBuilder,
     Record,

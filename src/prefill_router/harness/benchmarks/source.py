@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn, final
 
 from prefill_router.errors import ConfigError, DataError, FormatError
-from prefill_router.harness.records import Task
+from prefill_router.harness.run import Task
 from prefill_router.importers import DatasetBuilder, Place, Record, documents, parse_list, records
 
 

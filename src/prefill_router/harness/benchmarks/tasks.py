@@ -30,7 +30,7 @@ from prefill_router.harness.benchmarks.source import (
     PlacedTask,
     distinct,
 )
-from prefill_router.harness.records import Task
+from prefill_router.harness.run import Task
 from prefill_router.lazy_imports import load
 
 Reader = Callable[[BenchmarkCopy, Mapping[str, str], LoadReport], Iterator[PlacedTask]]

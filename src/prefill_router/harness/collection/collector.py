@@ -20,7 +20,6 @@ from prefill_router.client import (
     SpendingLedger,
 )
 from prefill_router.errors import StoreError, UpstreamError
-from prefill_router.harness.collection.estimate import TypicalAnswers
 from prefill_router.harness.collection.plan import (
     Backlog,
     CollectionPlan,
@@ -28,12 +27,13 @@ from prefill_router.harness.collection.plan import (
     Prompts,
     ProviderQueue,
     Question,
+    TypicalAnswers,
     answer_of,
     attempt_of,
     request_of,
 )
 from prefill_router.harness.journal import Journal
-from prefill_router.harness.records import Answer
+from prefill_router.harness.run import Answer
 from prefill_router.progress import Advance
 
 _EVERY_SECONDS = 0.2

@@ -18,23 +18,20 @@ from typing import Any, final
 from prefill_router.client import Asker
 from prefill_router.errors import ConfigError
 from prefill_router.harness.collection.collector import OVER_LIMIT, CollectionTally, Collector
-from prefill_router.harness.collection.estimate import (
-    CollectionEstimate,
-    TypicalAnswers,
-    estimate,
-    limit_for_the_rest,
-)
 from prefill_router.harness.collection.plan import (
+    CollectionEstimate,
     CollectionPlan,
     CollectOptions,
     Prompts,
+    TypicalAnswers,
     check_askable,
+    estimate,
     joined_pool,
+    limit_for_the_rest,
     make_plan,
 )
 from prefill_router.harness.journal import Journal
-from prefill_router.harness.records import Task
-from prefill_router.harness.run import Run, is_run
+from prefill_router.harness.run import Run, Task, is_run
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.targets import Pool
 

@@ -26,7 +26,7 @@ from prefill_router.harness.grading.base import (
     unfit,
     ungraded,
 )
-from prefill_router.harness.records import Task
+from prefill_router.harness.run import Task
 from prefill_router.lazy_imports import installed
 
 SECONDS = 10.0

@@ -41,7 +41,7 @@ GRADERS: Final[Mapping[str, GraderKind]] = {
         summary="equality of LaTeX and of expressions, by math-verify",
         opener="mathematics:open_math",
     ),
-    "python": GraderKind(summary="a function of your own", opener="python_function:open_function"),
+    "python": GraderKind(summary="a function of your own", opener="code:open_function"),
     "judge": GraderKind(summary="another language model, by the task's rubric"),
     "hle": GraderKind(summary="another language model, which compares with the right answer"),
     "code": GraderKind(

@@ -25,7 +25,7 @@ from prefill_router.harness.grading.base import (
     unfit,
     ungraded,
 )
-from prefill_router.harness.records import Task
+from prefill_router.harness.run import Task
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 

@@ -1,4 +1,12 @@
-from .app import Record as Record, Stats as Stats
+from .app import (
+    LOOPBACK as LOOPBACK,
+    Record as Record,
+    Server as Server,
+    Stats as Stats,
+    serve as serve,
+    serve_pool as serve_pool,
+    served_pool as served_pool,
+)
 from .faults import (
     Faults as Faults,
     Persona as Persona,
@@ -13,11 +21,4 @@ from .generation import (
     Prompt as Prompt,
     Sampling as Sampling,
     ScriptedModel as ScriptedModel,
-)
-from .server import (
-    LOOPBACK as LOOPBACK,
-    Server as Server,
-    serve as serve,
-    serve_pool as serve_pool,
-    served_pool as served_pool,
 )

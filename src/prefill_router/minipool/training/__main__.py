@@ -27,7 +27,7 @@ def main(
     Example: python -m prefill_router.minipool.training --out weights
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # for reproducibility with one thread
-    from prefill_router.minipool.training.job import summarise, train_models
+    from prefill_router.minipool.training.loop import summarise, train_models
 
     try:
         train_models(out, only or list(PROFILES), threads=threads, steps=steps)

@@ -52,7 +52,7 @@ from prefill_router.studies.comparison.comparison import (
 from prefill_router.studies.recipe_fits import failures
 
 STUDY = "comparison"
-"""The name of the study in `study.json` (`reporting.report_files.mark`)."""
+"""The name of the study in `study.json` (`reporting.report.mark`)."""
 
 
 def write(result: ComparisonResult, folder: Path, *, title: str, known: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The systems of an end-to-end comparison: routers with their encoders' cost, and single targets.
+"""The systems of an end-to-end comparison, and how long their decisions and answers take.
 
 A router's encoder costs its prefill, charged by the token or by the hour of the machine. It is paid
 for every query at every setting, so each operating point moves by the same cost, and P-AUCCC may
@@ -10,23 +10,40 @@ change. There are two ways to compute it then:
 `translated`
     The anchors move by the same amount, as in the paper, which translates the whole curve. With
     linear cost this changes nothing; with inverse cost it changes P-AUCCC slightly.
+
+Latency of routing decisions, and duration of the targets' answers.
+
+The speed of a machine fluctuates, so compared systems take turns on every prompt, all prompts are
+timed in several rounds, and intervals are over both rounds and prompts.
+
+The speeds of targets are published or measured. `speeds.yaml`::
+
+    targets:
+      small: {ttft_seconds: 0.4, tokens_per_second: 180}
+      large: {ttft_seconds: 1.1, tokens_per_second: 60}
+
+or a CSV file with the columns `target`, `ttft_seconds` and `tokens_per_second`.
 """
 
-from collections.abc import Sequence
+import csv
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, Literal, final
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.activations import Activations
-from prefill_router.data import RoutingDataset
-from prefill_router.errors import ConfigError, DataError
+from prefill_router.data import Prompt, RoutingDataset
+from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.evaluation import (
     Anchors,
     Axis,
+    Estimate,
     PerResample,
     Points,
     Scorer,
@@ -38,9 +55,220 @@ from prefill_router.evaluation import (
     padded_area,
     single_points,
 )
-from prefill_router.progress import Progress
+from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import Router, cached_states, finished_store
-from prefill_router.studies.end_to_end.latency import Latency
+from prefill_router.yaml_files import read_yaml
+
+ROUNDS = 5
+"""How often each prompt is timed, by default."""
+_WARM = 3
+"""Number of warm-up decisions, which load the encoder and fill caches."""
+
+
+_STATISTICS: Mapping[str, Callable[[NDArray[np.float64]], float]] = {
+    "mean": lambda seconds: float(np.mean(seconds)),
+    "median": lambda seconds: float(np.median(seconds)),
+    "p95": lambda seconds: float(np.percentile(seconds, 95)),
+}
+
+
+@final
+@dataclass(frozen=True)
+class Latency:
+    """The latency of a decision.
+
+    Attributes:
+        seconds: Seconds of each timed decision, round by round; a single number where the latency
+            was given.
+        source: Whether it was measured here or given.
+        rounds: How often each prompt was timed.
+    """
+
+    seconds: tuple[float, ...]
+    source: Literal["measured", "given"] = "measured"
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.seconds or not all(np.isfinite(self.seconds)) or min(self.seconds) < 0:
+            raise ConfigError("a routing latency needs one or more numbers of seconds, 0 or more")
+        if self.rounds < 1 or len(self.seconds) % self.rounds:
+            raise ConfigError(
+                f"{len(self.seconds)} decisions can't be {self.rounds} rounds of the same prompts"
+            )
+
+    @property
+    def mean(self) -> float:
+        """The mean latency, seconds."""
+        return _STATISTICS["mean"](self._table)
+
+    def means(self, *, resamples: int, seed: int) -> Float[NDArray[np.float64], " resample"]:
+        """Bootstrap means over rounds and prompts; equal shapes and seeds give the same draws."""
+        return self._drawn(resamples, seed)["mean"]
+
+    def estimates(self, *, resamples: int, seed: int) -> dict[str, Estimate]:
+        """`mean`, `median` and `p95` with their intervals; without intervals if it was given."""
+        drawn = self._drawn(0 if self.source == "given" else resamples, seed)
+        return {
+            name: Estimate.of(statistic(self._table), drawn[name])
+            for name, statistic in _STATISTICS.items()
+        }
+
+    def to_dict(self, *, resamples: int, seed: int) -> dict[str, Any]:
+        """Plain values for JSON."""
+        found = self.estimates(resamples=resamples, seed=seed)
+        return {
+            "source": self.source,
+            "decisions": len(self.seconds) if self.source == "measured" else None,
+            "rounds": self.rounds if self.source == "measured" else None,
+            **{f"{name}_seconds": one.to_dict() for name, one in found.items()},
+        }
+
+    @property
+    def _table(self) -> Float[NDArray[np.float64], "round prompt"]:
+        return np.reshape(self.seconds, (self.rounds, -1))
+
+    def _drawn(self, count: int, seed: int) -> dict[str, NDArray[np.float64]]:
+        """Each statistic over rounds and prompts, both drawn with replacement."""
+        table, random = self._table, np.random.default_rng(seed)
+        drawn = np.empty((count, len(_STATISTICS)))
+        for row in drawn:
+            chosen = (random.integers(0, size, size) for size in table.shape)
+            picked = table[np.ix_(*chosen)]
+            row[:] = [statistic(picked) for statistic in _STATISTICS.values()]
+        return dict(zip(_STATISTICS, drawn.T, strict=True))
+
+
+def time_routing(
+    routes: Mapping[str, Callable[[Prompt], object]],
+    prompts: Sequence[Prompt],
+    *,
+    rounds: int = ROUNDS,
+    progress: Progress | None = None,
+) -> dict[str, Latency]:
+    """Time decisions, one request at a time, as in a gateway without other traffic.
+
+    The systems take turns on each prompt, and each goes first equally often.
+
+    Args:
+        routes: Functions that decide on one prompt, by the system's name.
+        prompts: The prompts; the first few also serve as an untimed warm-up.
+        rounds: How often all prompts are timed.
+        progress: Reports the progress of the work.
+
+    Raises:
+        ConfigError: There is no prompt, or no round.
+    """
+    if rounds < 1:
+        raise ConfigError(f"{rounds} rounds of decisions; give at least 1 ({ROUNDS} is usual)")
+    for route in routes.values():
+        for prompt in prompts[:_WARM]:
+            route(prompt)
+    names, turn = list(routes), 0
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    with (progress or SilentProgress()).task(
+        "decisions", total=float(rounds * len(prompts))
+    ) as advance:
+        for _ in range(rounds):
+            for prompt in prompts:
+                for name in names[turn:] + names[:turn]:
+                    began = time.perf_counter()
+                    routes[name](prompt)
+                    seconds[name].append(time.perf_counter() - began)
+                turn = (turn + 1) % len(names)
+                advance()
+    return {name: Latency(tuple(taken), rounds=rounds) for name, taken in seconds.items()}
+
+
+PerCell = Float[NDArray[np.float64], "query target"]
+_COLUMNS = ("ttft_seconds", "tokens_per_second")
+
+
+@final
+@dataclass(frozen=True)
+class Speed:
+    """The speed of a target.
+
+    Attributes:
+        ttft_seconds: Seconds from the request to the first token.
+        tokens_per_second: Output tokens per second from then on, reasoning included.
+    """
+
+    ttft_seconds: float
+    tokens_per_second: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.ttft_seconds) and self.ttft_seconds >= 0):
+            raise ConfigError(f"ttft_seconds is {self.ttft_seconds}; it must be seconds, 0 or more")
+        if not (math.isfinite(self.tokens_per_second) and self.tokens_per_second > 0):
+            raise ConfigError(
+                f"tokens_per_second is {self.tokens_per_second}; it must be a number above 0"
+            )
+
+
+def read_speeds(path: Path) -> dict[str, Speed]:
+    """Read the speeds in a YAML or CSV file, by target.
+
+    Raises:
+        FormatError: The file is missing, malformed, or has invalid values.
+    """
+    try:
+        rows = _csv(path) if path.suffix.lower() == ".csv" else _yaml(path)
+    except FileNotFoundError:
+        raise FormatError("no such file", file=path) from None
+    except (ValueError, RecursionError, csv.Error, ConfigError) as error:
+        detail = " ".join(str(error).split())
+        raise FormatError(f"isn't a file of speeds: {detail}", file=path) from None
+    if not rows:
+        raise FormatError("it names no target", file=path)
+    return {str(name): _speed(str(name), row, path) for name, row in rows.items()}
+
+
+def answer_seconds(dataset: RoutingDataset, speeds: Mapping[str, Speed]) -> PerCell:
+    """Duration of each recorded answer, seconds: TTFT plus its output tokens at the target's speed.
+
+    NaN where the target's speed or the answer's length isn't known.
+
+    Args:
+        dataset: Answers with their output tokens.
+        speeds: The speeds by target.
+    """
+    known = [speeds.get(name) for name in dataset.pool.names]
+    first = np.array([np.nan if one is None else one.ttft_seconds for one in known])
+    rate = np.array([np.nan if one is None else one.tokens_per_second for one in known])
+    seconds: PerCell = first + dataset.output_tokens / rate
+    return seconds
+
+
+def _speed(name: str, row: Any, path: Path) -> Speed:
+    if not isinstance(row, Mapping) or set(row) != set(_COLUMNS):
+        raise FormatError(f"target {name!r} must have {' and '.join(_COLUMNS)}", file=path)
+    try:
+        return Speed(*(float(row[column]) for column in _COLUMNS))
+    except (TypeError, ValueError, ConfigError) as error:
+        raise FormatError(f"target {name!r}: {error}", file=path) from None
+
+
+def _yaml(path: Path) -> Mapping[Any, Any]:
+    value = read_yaml(path)
+    targets = value.get("targets") if isinstance(value, Mapping) else None
+    if not isinstance(targets, Mapping):
+        raise ValueError("it must hold targets, by name")
+    return targets
+
+
+def _csv(path: Path) -> Mapping[Any, Any]:
+    rows: dict[str, Mapping[str, Any]] = {}
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file)
+        lacking = {"target", *_COLUMNS} - set(reader.fieldnames or ())
+        if lacking:
+            raise ValueError(f"it lacks the columns {sorted(lacking)}")
+        for row in reader:
+            if row["target"] in rows:
+                raise ValueError(f"target {row['target']!r} occurs twice")
+            rows[row["target"]] = {column: row[column] for column in _COLUMNS}
+    return rows
+
 
 PerQuery = Float[NDArray[np.float64], " query"]
 _MILLION = 1e6
@@ -127,9 +355,6 @@ def tokens_read(
         )
         total += np.minimum(held.tokens(dataset.prompt_keys), source.provenance.max_tokens)
     return total
-
-
-PerCell = Float[NDArray[np.float64], "query target"]
 
 
 @final

@@ -25,7 +25,7 @@ from prefill_router.reporting import (
     new_figure,
     style,
 )
-from prefill_router.studies.end_to_end.result import NUMBERS, ROUTER, EndToEndStudy, number, summary
+from prefill_router.studies.end_to_end.study import NUMBERS, ROUTER, EndToEndStudy, number, summary
 
 NAME = "end-to-end"
 _CAPTION = (

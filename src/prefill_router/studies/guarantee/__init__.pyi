@@ -1,4 +1,3 @@
-from .advice import places as places
 from .kept_share import (
     ASSUMPTIONS as ASSUMPTIONS,
     CONFIDENCE as CONFIDENCE,
@@ -9,5 +8,6 @@ from .kept_share import (
     LamTest as LamTest,
     best_single as best_single,
     guarantee as guarantee,
+    places as places,
 )
 from .losses import LackingLabels as LackingLabels, MissingLabels as MissingLabels

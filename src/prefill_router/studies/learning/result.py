@@ -41,7 +41,7 @@ from prefill_router.studies.recipe_fits import RecipeFailure
 
 Number = Literal["auc_mean", "brier_mean", "argmax_accuracy", "headroom_captured"]
 NUMBERS: tuple[Number, ...] = get_args(Number)
-"""Names of metrics in `evaluation.catalogue.HEADLINE`."""
+"""Names of metrics in `evaluation.HEADLINE`."""
 _SAME = 1e-12
 
 

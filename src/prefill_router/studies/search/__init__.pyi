@@ -1,4 +1,11 @@
-from .cross_validation import SearchConfig as SearchConfig, search as search
+from .cross_validation import (
+    SearchConfig as SearchConfig,
+    SearchResult as SearchResult,
+    choose as choose,
+    conclude as conclude,
+    openers as openers,
+    search as search,
+)
 from .effort import (
     EFFORTS as EFFORTS,
     Effort as Effort,
@@ -8,8 +15,11 @@ from .effort import (
 )
 from .fold_scores import OBJECTIVES as OBJECTIVES, Objective as Objective
 from .holdout_guard import SealedTest as SealedTest, TrainOnly as TrainOnly, seal as seal
-from .page import words as words
-from .proposer import openers as openers
-from .report import ROUTER as ROUTER, begin as begin, plan_of as plan_of, write as write
+from .report import (
+    ROUTER as ROUTER,
+    begin as begin,
+    plan_of as plan_of,
+    words as words,
+    write as write,
+)
 from .space import DEFAULT as DEFAULT, Space as Space, read_space as read_space
-from .winner import SearchResult as SearchResult, choose as choose, conclude as conclude

@@ -1,4 +1,4 @@
-"""A search on disk.
+"""A search on disk, and its page for readers who don't know the paper.
 
 plan.json       the space, the options and the data, which identify the search
 trials/         each trial's scores, fold by fold, from which the search resumes
@@ -10,6 +10,10 @@ opened.json     when the test part was opened, and for which configuration
 router/         the fitted winner, once the test part was opened
 figures/        .png, .svg, .csv
 index.html      one page with all of it; works offline
+
+The page of a search: one file that works offline, for readers who don't know the paper.
+
+Its figures show the best score so far, and the best score of each pair of features and predictor.
 """
 
 import json
@@ -17,16 +21,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from prefill_router import files
 from prefill_router.data import RoutingDataset, Split, save_split
 from prefill_router.errors import ConfigError
-from prefill_router.reporting import Report, Rows, write_report_files
+from prefill_router.evaluation import HEADLINE, NOTHING, interval, worded
+from prefill_router.plotting import Figure
+from prefill_router.reporting import (
+    BLUE,
+    INK,
+    ORANGE,
+    PALE,
+    Cell,
+    Code,
+    Note,
+    Part,
+    Report,
+    ReportFigure,
+    Row,
+    Rows,
+    Section,
+    Table,
+    estimate_cell,
+    new_figure,
+    style,
+    write_report_files,
+)
 from prefill_router.studies.recipe_fits import priced
-from prefill_router.studies.search.cross_validation import SearchConfig
+from prefill_router.studies.search.cross_validation import SearchConfig, SearchResult, spread
+from prefill_router.studies.search.fold_scores import WORDS, RankedCandidate, SearchTrial
 from prefill_router.studies.search.space import Space
-from prefill_router.studies.search.winner import SearchResult
 
 FORMAT = "prefill-router search 1"
 PLAN, WINNER, SPLIT, ROUTER = "plan.json", "winner.yaml", "split.json", "router"
@@ -91,7 +117,7 @@ def write(
         known: Facts about the data, by name.
     """
     # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.studies.search import page
+    from prefill_router.studies.search import report as page
 
     text = yaml.safe_dump(page.recipe_of(verdict), sort_keys=False, allow_unicode=True)
     files.write_text(folder / WINNER, text)
@@ -125,3 +151,265 @@ def _ranking(verdict: SearchResult) -> Rows:
         }
         for one in verdict.ranking
     ]
+
+
+_EDGE = 3
+_SHOWN = 25
+_NUMBERS = (
+    *("auc_mean", "choice_auc", "brier_mean", "argmax_accuracy", "chosen_accuracy"),
+    *("savings", "headroom_captured", "p_auccc", "oracle_distance"),
+)
+_CAPTIONS = {
+    "progress": "Each dot is one trial: one choice of features, predictor and their options, "
+    "scored by cross-validation on the train part. Grey ones were stopped early, since they were "
+    "behind the best on the same folds by more than the margin. Very low scores aren't shown.",
+    "pairs": "The best mean AUC that was found for each set of features (rows) with each predictor "
+    "(columns), over the folds of the train part. Starred: stopped early, so over fewer folds. "
+    "Empty: not tried.",
+}
+
+
+def page_parts(verdict: SearchResult) -> list[Part]:
+    """The parts of the page below the summary."""
+    progress = ReportFigure(
+        "progress", draw_progress(verdict), progress_rows(verdict), _CAPTIONS["progress"]
+    )
+    pairs = ReportFigure("pairs", draw_pairs(verdict), pair_rows(verdict), _CAPTIONS["pairs"])
+    lost = {f"trial {one.number}": one.why for one in verdict.trials if one.state == "failed"}
+    recipe = yaml.safe_dump(recipe_of(verdict), sort_keys=False, allow_unicode=True)
+    took: list[Part] = [_times(verdict)]
+    if lost:
+        took += ["These could not be fitted:", lost]
+    intro = "The recipe for `prefill-router fit --recipe` (winner.yaml):"
+    return [
+        Section("The winner", [intro, Code(recipe)]),
+        Section("On the test part", _test(verdict)),
+        Section("Progress of the search", [progress]),
+        Section("Features and predictors", [pairs]),
+        Section("Top and bottom three", [_edges(verdict)]),
+        Section(f"The best {min(_SHOWN, len(verdict.ranking))}", [_best(verdict)]),
+        Section("Computing time", took),
+    ]
+
+
+def words(verdict: SearchResult) -> list[str]:
+    """The result in a few sentences."""
+    winner, config = verdict.winner, verdict.config
+    stopped = sum(trial.state == "stopped" for trial in verdict.trials)
+    said = [
+        f"{len(verdict.ranking):,} of {verdict.space.size:,} possible configurations were tried "
+        f"(in {len(verdict.trials):,} trials, {stopped:,} of them stopped early), by "
+        f"{config.folds}-fold cross-validation on the train part alone. The best by "
+        f"{WORDS[config.objective]}: {winner.predictor} on {winner.features}, calibration "
+        f"{winner.calibration}, with a choice AUC of {winner.mean('choice'):.4f}, a mean AUC of "
+        f"{winner.mean('auc'):.4f} and a Brier score of "
+        f"{winner.mean('brier'):.4f} there.",
+        f"The best of many is partly luck. Choosing on all folds but one and scoring on that one "
+        f"gives a {WORDS[config.objective]} of {verdict.honest:.4f}; the winner's mean is "
+        f"{winner.mean(config.objective):.4f}.",
+    ]
+    if verdict.evaluation is None:
+        return [*said, "The test part is still sealed."]
+    auc, brier = (verdict.evaluation.headline[n] for n in ("auc_mean", "brier_mean"))
+    looks = len(verdict.openings)
+    said.append(
+        f"On the {verdict.evaluation.queries:,} test queries, which weren't used for any fit or "
+        f"choice, its mean AUC is {auc.value:.4f} (95 %: {interval(auc, 'number')}) and its "
+        f"Brier score {brier.value:.4f} ({interval(brier, 'number')}). The test part was opened "
+        + (
+            "once."
+            if looks <= 1
+            else f"for {looks} configurations, so this number no longer comes from an unseen part."
+        )
+    )
+    return said
+
+
+def recipe_of(verdict: SearchResult) -> dict[str, object]:
+    """The winner's recipe as in its file: without unused options."""
+    made = verdict.winner.recipe.to_dict()
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def _test(verdict: SearchResult) -> list[Part]:
+    judged, winner = verdict.evaluation, verdict.winner
+    if judged is None:
+        return ["Not opened."]
+    said = {
+        "choice_auc": winner.mean("choice"),
+        "auc_mean": winner.mean("auc"),
+        "brier_mean": winner.mean("brier"),
+    }
+    if verdict.config.objective == "headroom":
+        said["headroom_captured"] = winner.mean("headroom")
+    rows: list[Row] = [
+        [
+            HEADLINE[name].label,
+            worded(said[name], HEADLINE[name].unit) if name in said else NOTHING,
+            estimate_cell(judged.headline[name], HEADLINE[name].unit),
+        ]
+        for name in _NUMBERS
+    ]
+    targets: list[Row] = [
+        [target, *(estimate_cell(values[name], "number") for name in ("auc", "brier"))]
+        for target, values in judged.per_target.items()
+    ]
+    looks = [
+        f"Opened {one['date']}: configuration {one['configuration']}"
+        + (", after it had been opened for another one." if one.get("again") else ".")
+        for one in verdict.openings
+    ]
+    return [
+        Table(["Number", "cross-validation, train", "test"], rows),
+        Table(["Target", "AUC ↑", "Brier score ↓"], targets),
+        *(Note(look) for look in looks),
+    ]
+
+
+def _edges(verdict: SearchResult) -> Table:
+    ranking = verdict.ranking
+    few = len(ranking) <= 2 * _EDGE
+    rows = []
+    for one in ranking if few else [*ranking[:_EDGE], *ranking[-_EDGE:]]:
+        aucs = np.array([score.aucs for score in one.scores]).mean(axis=0).tolist()
+        made = f"#{one.rank} {one.predictor} on {one.features}, {one.calibration}"
+        name = made if one.state == "finished" else f"{made} (stopped)"
+        rows.append([name, f"{one.mean('auc'):.4f}", *(worded(auc, "number") for auc in aucs)])
+    targets = verdict.targets or [f"target {k + 1}" for k in range(len(ranking[0].scores[0].aucs))]
+    return Table(["AUC on the train part ↑", "mean", *targets], rows)
+
+
+def _best(verdict: SearchResult) -> Table:
+    rows: list[Row] = []
+    for one in verdict.ranking[:_SHOWN]:
+        recipe, error = one.recipe.to_dict(), spread(one)
+        made = yaml.safe_dump(
+            {name: recipe[name] for name in ("features", "predictor")},
+            sort_keys=False,
+            default_flow_style=True,
+            width=10_000,
+        )
+        folds = f"{len(one.scores)} folds" if one.state == "finished" else "stopped"
+        rows.append(
+            [
+                f"#{one.rank}",
+                *(Cell(c, words=True) for c in (one.features, one.predictor, one.calibration)),
+                Cell(f"{one.mean('auc'):.4f}", note=f"± {error:.4f}" if np.isfinite(error) else ""),
+                f"{one.mean('brier'):.4f}",
+                Cell(folds, note=f"trial {one.trial}"),
+                Cell("options", folded=made, words=True),
+            ]
+        )
+    head = ["", "Features", "Predictor", "Calibration", "AUC ↑", "Brier ↓", "seen", ""]
+    return Table(head, rows)
+
+
+def _times(verdict: SearchResult) -> Table:
+    rows = [
+        [name, f"{count:,}", f"{seconds:,.0f}"]
+        for name, (count, seconds) in seconds_by_predictor(verdict.trials).items()
+    ]
+    return Table(["Predictor", "trials", "seconds"], rows)
+
+
+def progress_rows(verdict: SearchResult) -> list[dict[str, Any]]:
+    """Each trial's mean over its folds, and the best finished one so far."""
+    objective, rows, best = verdict.config.objective, list[dict[str, Any]](), float("nan")
+    sign = -1.0 if objective == "brier" else 1.0
+    for trial in verdict.trials:
+        value = trial.best(objective, trial.folds)
+        if not np.isfinite(value):
+            continue
+        if trial.state == "finished":
+            best = float(np.nanmax([best, value]))
+        rows.append(
+            {
+                "trial": trial.number,
+                "features": trial.candidate.features,
+                "predictor": trial.candidate.predictor,
+                "state": trial.state,
+                "folds": trial.folds,
+                objective: sign * value,
+                "best": sign * best,
+            }
+        )
+    return rows
+
+
+def draw_progress(verdict: SearchResult) -> Figure:
+    """Dots are trials, the line is the best so far."""
+    rows, objective = progress_rows(verdict), verdict.config.objective
+    figure = new_figure(9.0, 4.2)
+    axes = figure.add_subplot()
+    states = (("stopped", PALE, "stopped early"), ("finished", BLUE, "all folds"))
+    for state, colour, label in states:
+        chosen = [row for row in rows if row["state"] == state]
+        x, y = [row["trial"] for row in chosen], [row[objective] for row in chosen]
+        axes.plot(x, y, "o", color=colour, ms=4, label=label)
+    numbers = [row["trial"] for row in rows]
+    best = [row["best"] for row in rows]
+    axes.step(numbers, best, where="post", color=ORANGE, label="best so far")
+    done = [row[objective] for row in rows if row["state"] == "finished"]
+    if done:
+        # One very bad trial must not compress the scale of all others.
+        low, high = np.quantile(done, [0.0, 1.0]) + np.array([-0.02, 0.005])
+        axes.set_ylim(*((low, high) if objective != "brier" else (low + 0.015, high + 0.015)))
+    axes.legend(frameon=False, fontsize=8, labelcolor=INK)
+    style(axes, x="trial", y=f"{WORDS[objective]}, folds of the train part", grid=False)
+    return figure
+
+
+def best_of_pairs(verdict: SearchResult) -> dict[tuple[str, str], RankedCandidate]:
+    """The best configuration of each pair of features and predictor, finished or stopped."""
+    found: dict[tuple[str, str], RankedCandidate] = {}
+    for one in verdict.ranking:
+        found.setdefault((one.features, one.predictor), one)
+    return found
+
+
+def pair_rows(verdict: SearchResult) -> list[dict[str, Any]]:
+    """The data of the second figure."""
+    return [
+        {
+            "features": features,
+            "predictor": predictor,
+            "auc": one.mean("auc"),
+            "brier": one.mean("brier"),
+            "folds": len(one.scores),
+            "state": one.state,
+        }
+        for (features, predictor), one in best_of_pairs(verdict).items()
+    ]
+
+
+def draw_pairs(verdict: SearchResult) -> Figure:
+    """Draw the best AUC of each pair of features and predictor; empty where none was tried."""
+    best = best_of_pairs(verdict)
+    features, predictors = list(verdict.space.features), list(verdict.space.predictors)
+    table = np.full((len(features), len(predictors)), np.nan)
+    for (read, predictor), one in best.items():
+        table[features.index(read), predictors.index(predictor)] = one.mean("auc")
+    figure = new_figure(3.6 + 0.85 * len(predictors), 1.9 + 0.42 * len(features))
+    axes = figure.add_subplot()
+    top = float(np.nanmax(table))
+    low = max(float(np.nanmin(table)), top - 0.04)
+    axes.pcolormesh(table, cmap="cividis", vmin=low, vmax=top)
+    axes.invert_yaxis()
+    for i, j in np.argwhere(np.isfinite(table)).tolist():
+        text = f"{table[i, j]:.3f}" + "*" * (best[features[i], predictors[j]].state != "finished")
+        colour = "white" if table[i, j] < (low + top) / 2 else "black"
+        how: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
+        axes.text(j + 0.5, i + 0.5, text, color=colour, **how)
+    axes.set_xticks(np.arange(len(predictors)) + 0.5, predictors, rotation=30, ha="right")
+    axes.set_yticks(np.arange(len(features)) + 0.5, features)
+    style(axes, grid=False)
+    return figure
+
+
+def seconds_by_predictor(trials: tuple[SearchTrial, ...]) -> dict[str, tuple[int, float]]:
+    """The number of trials of each predictor, and their total seconds."""
+    found: dict[str, tuple[int, float]] = {}
+    for trial in trials:
+        count, seconds = found.get(trial.candidate.predictor, (0, 0.0))
+        found[trial.candidate.predictor] = (count + 1, seconds + trial.seconds)
+    return found

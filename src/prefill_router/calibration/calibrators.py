@@ -1,0 +1,612 @@
+"""The calibrators, and the shrinkage of predictions towards base rates before them.
+
+Isotonic regression: the non-decreasing curve with the least squared error to the labels. Zadrozny
+and Elkan, "Transforming classifier scores into accurate multiclass probability estimates" (2002).
+The least-squares fit is a step function, and all predictions on a step would become equal. So the
+curve is linear from the centre of one step (its mean prediction) to that of the next: Oron and
+Flournoy, "Centered isotonic regression" (2017). Beyond the outermost centres it is constant.
+
+Percentile mapping: the rank of a prediction among the target's calibration predictions. It puts
+targets on one scale: 0.9 is higher than nine in ten of that target's predictions. It isn't
+calibration: labels aren't used, and a target that is hardly ever right gets 0.9 as often as one
+that mostly is.
+
+Calibrators with few parameters: none, Platt scaling, z-scores.
+
+Platt scaling is a logistic curve of the logit, two parameters for each target: Platt,
+"Probabilistic outputs for support vector machines" (1999), with its smoothed labels: right answers
+count as (R + 1) / (R + 2) and wrong ones as 1 / (W + 2), for R right and W wrong answers, so that
+the curve stays finite where the predictions separate the labels. Soft labels lie between the two.
+
+A z-score is the number of standard deviations by which a logit is above the mean of its target's
+logits. It goes through the normal distribution function, so that 0.5 is an average query for that
+target. Like percentiles, z-scores put targets on one scale and aren't calibration: labels aren't
+used.
+
+Shrinkage of predictions towards base rates, by factors learned out of fold.
+
+    p'[q, k] = b[k] + choice * (p[q, k] - b[k]) + (difficulty - choice) * mean_j(p[q, j] - b[j])
+
+`b` are base rates. The difference between two targets is multiplied by `choice`, since
+p'[i] - p'[j] is (1 - choice) * (b[i] - b[j]) + choice * (p[i] - p[j]). The part that all targets
+share, the difficulty of the query, is multiplied by `difficulty`, which doesn't affect the choice
+under Equation 2. With `choice` 0 the base rates alone decide.
+
+Both factors are slopes of a regression of labels on predictions by predictors that were fitted on
+other rows, within folds (a fold's base rates and those of the other folds are negatively
+correlated, which would otherwise make predictions look worse than none). One standard error, with
+the labels of a query as one observation, is subtracted, and the result is clipped to [0, 1].
+
+The calibrators by kind: fitting and loading.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, TypeAlias, final
+
+import numpy as np
+from jaxtyping import Bool, Float32, Float64, Int64
+from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
+
+from prefill_router.calibration.base import (
+    LEAST,
+    Calibrator,
+    CalibratorFit,
+    Labelled,
+    Scores,
+    logits,
+    rounded,
+)
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.predictors import Correctness, PerTarget
+from prefill_router.serialization import Kinds, Names, Part, Saved, Tensors
+from prefill_router.short_repr import short_repr
+from prefill_router.statistics import cross_entropy, log_odds, sigmoid
+
+Knots = Float32[NDArray[np.float32], "_"]
+Column = Float64[NDArray[np.float64], "_"]
+IDENTITY = (np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+"""The curve that changes nothing."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """One non-decreasing curve per target, constant beyond its first and last knot.
+
+    Attributes:
+        x: Each curve's knots, strictly increasing; predictions are rounded to their precision.
+        y: The value of the curve at each knot.
+    """
+
+    x: tuple[Knots, ...]
+    y: tuple[Knots, ...]
+
+    def __call__(self, correctness: Correctness) -> Correctness:
+        """Map each column by its curve."""
+        result = np.empty_like(correctness)
+        for k, (x, y) in enumerate(zip(self.x, self.y, strict=True)):
+            result[:, k] = _between(x, y, correctness[:, k].astype(np.float32))
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class CurveCalibrator(Calibrator):
+    """A calibrator with one curve per target.
+
+    Attributes:
+        knots: The number of knots of each target's curve.
+        x: The knots of all curves, concatenated; strictly increasing within each curve.
+        y: The value at each knot; non-decreasing within each curve.
+    """
+
+    knots: tuple[PositiveInt, ...]
+    x: Annotated[Float32[NDArray[np.float32], " knot"], Field(ge=0, le=1)]
+    y: Annotated[Float32[NDArray[np.float32], " knot"], Field(ge=0, le=1)]
+
+    @classmethod
+    def of(
+        cls, targets: tuple[str, ...], curves: Sequence[tuple[Column, Column]]
+    ) -> "CurveCalibrator":
+        """The calibrator with these knots, x and y of each curve."""
+        x, y = (np.concatenate(side).astype(np.float32) for side in zip(*curves, strict=True))
+        return cls(targets, tuple(len(side) for side, _ in curves), x, y)
+
+    @cached_property
+    def curves(self) -> Curves:
+        """The curve of each target."""
+        ends = np.cumsum(self.knots)[:-1]
+        return Curves(tuple(np.split(self.x, ends)), tuple(np.split(self.y, ends)))
+
+    def verify(self) -> None:
+        """Check that there is a curve for each target, and that all are non-decreasing."""
+        if len(self.knots) != len(self.targets) or sum(self.knots) != len(self.x):
+            raise ConfigError("it doesn't have one curve for each of its targets")
+        rising = all((np.diff(x) > 0).all() for x in self.curves.x)
+        if not rising or any((np.diff(y) < 0).any() for y in self.curves.y):
+            raise ConfigError("its curves aren't sorted, or they decrease")
+
+    def _map(self, correctness: Correctness) -> Correctness:
+        return self.curves(correctness)
+
+
+def _between(x: Knots, y: Knots, at: Knots) -> Column:
+    """Linear interpolation that, unlike `np.interp`, can't decrease by rounding."""
+    after = np.searchsorted(x, at, side="right")
+    left, right = np.maximum(after - 1, 0), np.minimum(after, len(x) - 1)
+    low, high = y[left].astype(np.float64), y[right].astype(np.float64)
+    run = x[right].astype(np.float64) - x[left]
+    share = np.clip((at - x[left].astype(np.float64)) / np.where(run > 0, run, 1), 0, 1)
+    return np.asarray(np.minimum(low + share * (high - low), high))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Isotonic(CurveCalibrator):
+    """A non-decreasing step function, interpolated between the centres of its steps."""
+
+    kind: ClassVar[str] = "isotonic"
+    label: ClassVar[str] = "isotonic"
+    source: ClassVar[str] = "Zadrozny and Elkan 2002"
+    probabilistic: ClassVar[bool] = True
+
+    @classmethod
+    def fit(
+        cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
+    ) -> CalibratorFit:
+        """Fit each target's steps to its labels by least squares."""
+        curves, notes = [], []
+        for name, scores, labels in zip(targets, correctness.T, correct.T, strict=True):
+            curve, note = _fit_knots(Labelled.of(scores, labels))
+            curves.append(curve)
+            notes += [f"{name}: {note}"] if note else []
+        return CalibratorFit(cls.of(targets, curves), tuple(notes))
+
+
+def _fit_knots(rows: Labelled) -> tuple[tuple[Column, Column], str]:
+    """The knots of a target's curve, and a note on them."""
+    note = rows.note()
+    if note:
+        return _level(rows.rate) if rows.enough else IDENTITY, note
+    curve = _steps(rows)
+    if curve[1][0] < curve[1][-1]:
+        return curve, ""
+    rate = float(curve[1][0])
+    return curve, (
+        "its calibration labels don't rise with its predictions, so its predictions become "
+        f"{rate:.3f}"
+    )
+
+
+def _steps(rows: Labelled) -> tuple[Column, Column]:
+    """The centre and the height of each step."""
+    from scipy.optimize import isotonic_regression
+
+    x, place, count = np.unique(rows.scores, return_inverse=True, return_counts=True)
+    mean = np.bincount(place, weights=rows.labels) / count
+    fitted = isotonic_regression(mean, weights=count.astype(np.float64))
+    first = fitted.blocks[:-1]
+    middle = np.add.reduceat(x * count, first) / np.add.reduceat(count, first)
+    return middle, np.clip(fitted.x[first], 0, 1)
+
+
+def _level(height: float) -> tuple[Column, Column]:
+    return np.array([0.5]), np.array([height])
+
+
+NOTE = "puts the targets' predictions on one scale; its output isn't a probability"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Percentile(CurveCalibrator):
+    """The empirical distribution function of each target's calibration predictions.
+
+    At a calibration prediction the curve is the share of predictions below it plus half the share
+    of equal ones. It is linear in between, and up to 0 and 1 at the ends, so that different
+    predictions stay different.
+    """
+
+    kind: ClassVar[str] = "percentile"
+    label: ClassVar[str] = "percentile mapping"
+    source: ClassVar[str] = "section 3.2 of the paper"
+    probabilistic: ClassVar[bool] = False
+
+    @classmethod
+    def fit(
+        cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
+    ) -> CalibratorFit:
+        """Sort the predictions of all queries, labelled or not."""
+        del correct
+        curves = [_ranks(scores) for scores in correctness.T]
+        return CalibratorFit(cls.of(targets, curves), (f"{cls.label} {NOTE}",))
+
+
+def _ranks(scores: Scores) -> tuple[Column, Column]:
+    """The distinct predictions, and the mid-rank of each as a share."""
+    x, count = np.unique(rounded(scores), return_counts=True)
+    y = (np.cumsum(count) - count / 2) / len(scores)
+    if x[0] > 0:
+        x, y = np.concatenate([[0.0], x]), np.concatenate([[0.0], y])
+    if x[-1] < 1:
+        x, y = np.concatenate([x, [1.0]]), np.concatenate([y, [1.0]])
+    return x, y
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NoCalibration(Calibrator):
+    """Leaves every prediction as it is."""
+
+    kind: ClassVar[str] = "none"
+    label: ClassVar[str] = "none"
+    source: ClassVar[str] = ""
+    probabilistic: ClassVar[bool] = True
+
+    @classmethod
+    def fit(
+        cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
+    ) -> CalibratorFit:
+        """Return the calibrator; the data isn't used."""
+        del correctness, correct
+        return CalibratorFit(cls(targets))
+
+    def _map(self, correctness: Correctness) -> Correctness:
+        return correctness.copy()
+
+
+_STEPS = 100
+_HALVINGS = 40
+_DONE = 1e-10
+"""The norm of the gradient per row at which a fit has converged."""
+TargetNumbers = Float32[NDArray[np.float32], " target"]
+Pair = Float64[NDArray[np.float64], "2"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Platt(Calibrator):
+    """sigmoid(slope * logit + intercept).
+
+    Attributes:
+        slope: Never negative; below 1 where the predictions were overconfident.
+        intercept: Above 0 where the predictions were too low.
+    """
+
+    kind: ClassVar[str] = "platt"
+    label: ClassVar[str] = "Platt scaling"
+    source: ClassVar[str] = "Platt 1999"
+    probabilistic: ClassVar[bool] = True
+    slope: Annotated[TargetNumbers, Field(ge=0)]
+    intercept: TargetNumbers
+
+    @classmethod
+    def fit(
+        cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
+    ) -> CalibratorFit:
+        """Fit each target's curve to its labels by maximum likelihood.
+
+        A decreasing curve is replaced by the best constant: the share of right answers.
+        """
+        pairs, notes = [], []
+        for name, scores, labels in zip(targets, correctness.T, correct.T, strict=True):
+            pair, note = _fit_slope(Labelled.of(scores, labels))
+            pairs.append(pair)
+            notes += [f"{name}: {note}"] if note else []
+        slope, intercept = np.array(pairs, dtype=np.float32).T.copy()
+        return CalibratorFit(cls(targets, slope, intercept), tuple(notes))
+
+    def _map(self, correctness: Correctness) -> Correctness:
+        line = self.slope.astype(np.float64) * logits(correctness) + self.intercept
+        return np.asarray(sigmoid(line))
+
+
+def _fit_slope(rows: Labelled) -> tuple[tuple[float, float], str]:
+    """Slope and intercept, and a note on them."""
+    note = rows.note()
+    if note:
+        return (0.0, float(logits(np.array(rows.rate)))) if rows.enough else (1.0, 0.0), note
+    right = rows.labels.sum()
+    high, low = (right + 1) / (right + 2), 1 / (len(rows) - right + 2)
+    smoothed = low + rows.labels * (high - low)
+    slope, intercept = _maximum_likelihood(logits(rows.scores), smoothed)
+    if slope > 0:
+        return (slope, intercept), ""
+    rate = float(smoothed.mean())
+    level = (0.0, float(log_odds(np.array(rate))))
+    fall = "don't rise" if slope == 0 else f"fall, with a slope of {slope:.3g},"
+    return level, (
+        f"its calibration labels {fall} with its predictions, so its predictions become {rate:.3f}"
+    )
+
+
+def _maximum_likelihood(x: Scores, labels: Scores) -> tuple[float, float]:
+    """The two parameters of a logistic regression on one variable, by Newton's method."""
+    centre, spread = float(x.mean()), float(x.std())
+    start = np.array([0.0, float(log_odds(np.array(labels.mean())))])
+    if spread < 1e-9:  # all predictions are equal
+        return 0.0, float(start[1])
+    rows = np.stack([(x - centre) / spread, np.ones_like(x)], axis=1)
+    slope, intercept = _newton(rows, labels, start)
+    return slope / spread, intercept - slope * centre / spread
+
+
+def _newton(
+    rows: Float64[NDArray[np.float64], "query 2"], labels: Scores, start: Pair
+) -> tuple[float, float]:
+    """Newton's method; steps are halved until the loss falls, which works since it is convex."""
+    at, loss = start, cross_entropy(rows @ start, labels).sum()
+    for _ in range(_STEPS):
+        given = sigmoid(rows @ at)
+        gradient = rows.T @ (given - labels)
+        if np.abs(gradient).max() <= _DONE * len(rows):
+            break
+        curvature = rows.T @ (rows * (given * (1 - given) + 1e-12)[:, None])
+        step = np.linalg.solve(curvature, gradient)
+        for halving in range(_HALVINGS):
+            tried = at - step / 2**halving
+            new = cross_entropy(rows @ tried, labels).sum()
+            if new < loss:
+                break
+        else:
+            break  # the loss is at its minimum, up to rounding
+        at, loss = tried, new
+    return float(at[0]), float(at[1])
+
+
+_SAME = 1e-6
+"""Logits that differ by less count as equal."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ZScore(Calibrator):
+    """The normal distribution function of (logit - mean) / deviation.
+
+    Attributes:
+        mean: The mean of the calibration predictions' logits.
+        deviation: Their standard deviation; where it is 0 every prediction becomes 0.5.
+    """
+
+    kind: ClassVar[str] = "z_score"
+    label: ClassVar[str] = "z-score"
+    source: ClassVar[str] = "section 3.2 of the paper"
+    probabilistic: ClassVar[bool] = False
+    mean: TargetNumbers
+    deviation: Annotated[TargetNumbers, Field(ge=0)]
+
+    @classmethod
+    def fit(
+        cls, correctness: Correctness, correct: Correctness, targets: tuple[str, ...]
+    ) -> CalibratorFit:
+        """Compute mean and deviation over all queries, labelled or not."""
+        del correct
+        values = logits(np.sort(correctness, axis=0))
+        deviation = values.std(axis=0)
+        deviation[deviation < _SAME] = 0
+        notes = [
+            f"{targets[k]}: all its calibration predictions are the same; they become 0.5"
+            for k in np.flatnonzero(deviation == 0).tolist()
+        ]
+        arrays = values.mean(axis=0).astype(np.float32), deviation.astype(np.float32)
+        return CalibratorFit(cls(targets, *arrays), (f"{cls.label} {NOTE}", *notes))
+
+    def _map(self, correctness: Correctness) -> Correctness:
+        from scipy.special import ndtr
+
+        spread = self.deviation > 0
+        distance = logits(correctness) - self.mean
+        standard = distance / np.where(spread, self.deviation, 1).astype(np.float64)
+        return np.asarray(ndtr(np.where(spread, standard, 0)))
+
+
+Table = Float64[NDArray[np.float64], "query target"]
+Share = Annotated[float, Field(ge=0, le=1)]
+_LEAST = 1e-12
+"""Predictions with a smaller sum of squared deviations count as constant."""
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class Shrinkage(Part):
+    """Moves a predictor's probabilities towards base rates.
+
+    Attributes:
+        targets: The targets' names, in the order of the columns.
+        base: The targets' base rates, see `common_rates`.
+        difficulty: The factor of the part that all targets share, from 0 to 1.
+        choice: The factor of the differences between targets, from 0 to 1.
+    """
+
+    noun: ClassVar[str] = "shrinkage"
+    axes: ClassVar[Mapping[str, str]] = {"target": "targets"}
+    targets: Names
+    base: Annotated[PerTarget, Saved(form=list[Share])]
+    difficulty: Share
+    choice: Share
+
+    @classmethod
+    def fit(
+        cls,
+        correctness: Table,
+        correct: Table,
+        folds: Int64[NDArray[np.int64], " query"],
+        targets: tuple[str, ...],
+    ) -> "Shrinkage":
+        """Learn base rates and factors from the train part.
+
+        Args:
+            correctness: Predictions of train rows by predictors that weren't fitted on them; NaN
+                where there are none.
+            correct: Labels in [0, 1], NaN where missing; soft ones as they are.
+            folds: The fold in which each row was held out.
+            targets: The targets' names.
+        """
+        base = common_rates(correct)
+        known = ~np.isnan(correct) & ~np.isnan(correctness)
+        predicted, happened = (
+            _parts(np.where(known, table - base, 0), known) for table in (correctness, correct)
+        )
+        whole = np.asarray(known.any(axis=1, keepdims=True))
+        difficulty, choice = (
+            _factor(_within(x, part, folds), _within(y, part, folds))
+            for x, y, part in zip(predicted, happened, (whole, known), strict=True)
+        )
+        return cls(targets, base, difficulty, choice)
+
+    def shrink(self, correctness: Correctness) -> Correctness:
+        """The shrunk predictions, in [0, 1].
+
+        The shared part is bounded for each query so that no prediction leaves [0, 1], which keeps
+        the differences between targets.
+
+        Raises:
+            ConfigError: The number of columns differs.
+        """
+        if correctness.shape[1] != len(self.targets):
+            raise ConfigError(
+                f"the predictions have {correctness.shape[1]} columns; the shrinkage was fitted "
+                f"on the {len(self.targets)} targets {list(self.targets)}; give it all of them"
+            )
+        away = correctness - self.base
+        mixed = self.base + self.choice * away
+        shift = (self.difficulty - self.choice) * away.mean(axis=1, keepdims=True)
+        low, high = -mixed.min(axis=1, keepdims=True), 1 - mixed.max(axis=1, keepdims=True)
+        bounded = mixed + np.clip(shift, low, high)
+        return np.asarray(np.clip(bounded, 0, 1))  # rounding can leave it slightly outside
+
+    @property
+    def words(self) -> str:
+        """Both factors, for people."""
+        return f"choice x {self.choice:.2f}, difficulty x {self.difficulty:.2f}"
+
+
+def common_rates(correct: Table) -> PerTarget:
+    """Each target's share of right answers, as if all had been measured on the same queries.
+
+    A label is modelled as the target's effect plus the query's, fitted by least squares, with one
+    pseudo-label per query that equals the targets' effects. So a target that lacks labels on hard
+    queries has no advantage. Without missing labels the result is the plain share. The rule of
+    succession is applied; a target without labels gets the share of all labels together.
+    """
+    known = ~np.isnan(correct)
+    weight, counts = known.astype(np.float64), known.sum(axis=0)
+    labels = np.where(known, correct, 0)
+    some = counts > 0
+    own = 1 / (weight.sum(axis=1) + 1)
+    normal = np.diag(counts.astype(np.float64)) - weight.T @ (weight * own[:, None])
+    right = labels.sum(axis=0) - weight.T @ (own * labels.sum(axis=1))
+    level = np.zeros(correct.shape[1])
+    level[some] = np.linalg.solve(normal[np.ix_(some, some)], right[some])
+    asked = known.any(axis=1)
+    query = own * (labels - weight * level).sum(axis=1)
+    share = np.clip(level + (query[asked].mean() if asked.any() else 0), 0, 1)
+    total = np.where(some, share * counts, labels.sum())
+    return np.asarray((total + 1) / (np.where(some, counts, counts.sum()) + 2))
+
+
+def _parts(
+    away: Table, known: Bool[NDArray[np.bool_], "query target"]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The part that the targets of each query share, as a column, and each target's remainder."""
+    shared = away.sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1, keepdims=True), 1)
+    return shared, np.where(known, away - shared, 0)
+
+
+def _within(
+    values: NDArray[np.float64],
+    known: NDArray[np.bool_],
+    folds: Int64[NDArray[np.int64], " query"],
+) -> NDArray[np.float64]:
+    """The values minus the mean of their fold and column; 0 where unknown."""
+    result = np.zeros_like(values)
+    for fold in np.unique(folds):
+        rows = folds == fold
+        mean = values[rows].sum(axis=0) / np.maximum(known[rows].sum(axis=0), 1)
+        result[rows] = np.where(known[rows], values[rows] - mean, 0)
+    return result
+
+
+def _factor(predicted: NDArray[np.float64], happened: NDArray[np.float64]) -> float:
+    """The regression slope minus its standard error, in [0, 1]."""
+    squares = float((predicted**2).sum())
+    if squares < _LEAST:
+        return 0.0
+    slope = float((predicted * happened).sum()) / squares
+    scores = ((happened - slope * predicted) * predicted).sum(axis=1)
+    error = float(np.sqrt((scores**2).sum())) / squares
+    return float(np.clip(slope - error, 0, 1))
+
+
+CalibratorKind: TypeAlias = str
+"""One of `KINDS`."""
+_CALIBRATORS = Kinds[type[Calibrator]](
+    "calibrator",
+    "prefill_router.calibration",
+    {
+        "none": "calibrators:NoCalibration",
+        "platt": "calibrators:Platt",
+        "isotonic": "calibrators:Isotonic",
+        "percentile": "calibrators:Percentile",
+        "z_score": "calibrators:ZScore",
+    },
+)
+KINDS = _CALIBRATORS.names
+find = _CALIBRATORS.find
+AnyTable = Float64[NDArray[np.float64], "_ _"]
+
+
+def fit_calibrator(
+    kind: CalibratorKind, correctness: AnyTable, correct: AnyTable, targets: tuple[str, ...]
+) -> CalibratorFit:
+    """Fit a calibrator on rows that neither the predictor nor a test has seen.
+
+    Each target's map is fitted on its own labels. Where they are too few, its predictions stay as
+    they are; where all labels are the same, its predictions become the share of right answers by
+    the rule of succession. The notes say so. With too few queries nothing is changed at all.
+
+    Args:
+        kind: The kind of calibrator.
+        correctness: The predictor's probabilities on the calibration part, [query, target].
+        correct: The labels, [query, target], in [0, 1], NaN where missing; soft ones as they are.
+        targets: The targets' names.
+
+    Raises:
+        ConfigError: There is no such kind.
+        FitError: The shapes differ, names repeat, or a prediction or a label is outside [0, 1].
+    """
+    calibrator = find(kind)
+    _check(correctness, correct, targets)
+    if len(correctness) < LEAST and kind != "none":
+        why = (
+            f"the calibration part has {len(correctness)} queries and needs {LEAST}, so the "
+            "predictions are left as they are"
+        )
+        return CalibratorFit(NoCalibration(targets), (why,))
+    return calibrator.fit(correctness, correct, targets)
+
+
+def load_calibrator(config: Mapping[str, Any], tensors: Tensors) -> Calibrator:
+    """The calibrator that `Calibrator.to_dict` and `Calibrator.tensors` describe.
+
+    Raises:
+        CorruptError: The kind is unknown, or the values contradict each other.
+    """
+    return _CALIBRATORS.of_saved(config).from_dict(config, tensors)
+
+
+def _check(correctness: AnyTable, correct: AnyTable, targets: tuple[str, ...]) -> None:
+    if not targets or len(set(targets)) < len(targets):
+        raise FitError(f"the targets are {list(targets)}; name at least one, each once")
+    if not correctness.shape == correct.shape == (len(correct), len(targets)):
+        raise FitError(
+            f"the predictions are {correctness.shape} and the labels {correct.shape} for "
+            f"{len(targets)} targets; give one row per query, one column per target"
+        )
+    if not ((correctness >= 0) & (correctness <= 1)).all():
+        raise FitError("the predictions must be probabilities in [0, 1]; check the predictor")
+    if not (np.isnan(correct) | ((correct >= 0) & (correct <= 1))).all():
+        raise FitError("the labels must be in [0, 1], or NaN where missing; check the dataset")

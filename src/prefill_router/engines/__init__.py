@@ -1,5 +1,0 @@
-"""Engines: where independent pieces of work run, by default in this process."""
-
-from prefill_router.lazy_imports import face
-
-__getattr__, __dir__, __all__ = face(__name__, __file__)
