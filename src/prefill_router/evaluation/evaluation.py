@@ -260,8 +260,8 @@ class Evaluation:
         labels: How many labels they have.
         coverage: Which of the queries are compared.
         targets: The targets' names.
-        headline: The metrics of the system by name, see `catalogue.HEADLINE`.
-        per_target: Metrics by target, then by name, see `catalogue.TARGET`.
+        headline: The metrics of the system by name, see `scores.HEADLINE`.
+        per_target: Metrics by target, then by name, see `scores.TARGET`.
         regimes: Metrics by consensus regime, then by name, see `catalogue.REGIME`.
         regime_sizes: How many of the compared queries each regime has; the others are `unmeasured`.
         anchors: `cost_low`, `cost_high` (US dollars), `floor`, `ceiling` of the normalised plane.

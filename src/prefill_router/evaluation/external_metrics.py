@@ -3,7 +3,7 @@
 The curve is measured against the single targets' frontier. Of other benchmarks there are
 RouterBench's AIQ, RouterArena's score, the area of NVIDIA's blueprint, and LLMRouterBench's gains
 and ParetoDist, the distance of a router's settings to the Pareto frontier of everything compared.
-RouteLLM's APGR and CPT are computed in `strong_weak`.
+RouteLLM's APGR and CPT are computed in `curve`.
 """
 
 import numpy as np

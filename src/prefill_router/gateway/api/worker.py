@@ -1,9 +1,9 @@
 """One of several processes that serve a port: `python -m prefill_router.gateway.api.worker`.
 
 Its argument is the number of its end of the channel to the supervisor, a pair of sockets. Either
-side calls the other there: each call is a frame of `forecast.messages` with a number, and so is its
-answer. The first frame has the worker's options; it answers once it serves, or with what is wrong,
-and ends when the supervisor does.
+side calls the other there: each call is a frame (`forecast.encoder_process`) with a number, and so
+is its answer. The first frame has the worker's options; it answers once it serves, or with what is
+wrong, and ends when the supervisor does.
 """
 
 import asyncio

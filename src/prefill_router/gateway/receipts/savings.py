@@ -1,8 +1,8 @@
 """What routing saved against one target alone, with what it cost and the quality beside it.
 
 A request that another target answered would have cost the baseline its observed cost, multiplied
-by the ratio of the two targets' estimates, as in `SingleTargetCosts`. `savings_sums` has the sums
-and says what the intervals are.
+by the ratio of the two targets' estimates, as in `SingleTargetCosts`. `receipt_summary` has the
+sums and says what the intervals are.
 """
 
 from collections.abc import Iterator, Mapping

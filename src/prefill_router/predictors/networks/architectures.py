@@ -156,7 +156,7 @@ _UNIT = float(np.log(np.e - 1))  # where softplus is 1
 @final
 @dataclass(frozen=True, eq=False)
 class Factors(Architecture):
-    """Matrix factorisation; see `latent`."""
+    """Matrix factorisation; see `perceptrons`."""
 
     def initial(self, draw: torch.Generator) -> Parameters:
         """The first dimension holds the base rates, the others are random."""
@@ -176,7 +176,7 @@ class Factors(Architecture):
 @final
 @dataclass(frozen=True, eq=False)
 class Items(Architecture):
-    """Item response theory; see `latent`.
+    """Item response theory; see `perceptrons`.
 
     Attributes:
         hidden: The number of hidden layers.
@@ -215,7 +215,7 @@ Cells = Float64[NDArray[np.float64], "row target"]
 @final
 @dataclass(frozen=True, eq=False)
 class Preferences(Architecture):
-    """Matrix factorisation on pairs; see `latent`. The level is initialised to the mean rate."""
+    """Matrix factorisation on pairs; see `perceptrons`. The level begins at the mean rate."""
 
     def initial(self, draw: torch.Generator) -> Parameters:
         """The weights of features are initialised like torch's Linear."""
