@@ -24,12 +24,11 @@ from .load import (
 )
 from .prefix_encoder import cache_argument as cache_argument, with_prefix_reuse as with_prefix_reuse
 from .run import (
-    EncoderSource as EncoderSource,
     EncodingPlan as EncodingPlan,
     EncodingReport as EncodingReport,
     encode_dataset as encode_dataset,
     plan_encoding as plan_encoding,
     run_encoding as run_encoding,
-    run_encoding_on as run_encoding_on,
 )
 from .vllm_states import VllmStates as VllmStates, write_vllm_prompts as write_vllm_prompts
+from .workers import EncoderSource as EncoderSource, run_encoding_on as run_encoding_on

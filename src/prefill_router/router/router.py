@@ -29,6 +29,7 @@ from prefill_router.policy import Lambda, Policy, Predictions, check_lam
 from prefill_router.predictors import Correctness, Predictor
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.remote import PathOrUrl
+from prefill_router.router.checks import check_parts
 from prefill_router.router.decision import (
     Decision,
     Forecast,
@@ -39,7 +40,6 @@ from prefill_router.router.decision import (
 )
 from prefill_router.router.record import PoolChanges, Present, RouterRecord, record_html
 from prefill_router.router.reference import TrainReference, compared
-from prefill_router.router.storage import check_parts, load_router, save_router
 from prefill_router.targets import Pool
 
 if TYPE_CHECKING:
@@ -480,6 +480,8 @@ class Router:
 
     def save(self, folder: PathOrUrl | str) -> None:
         """Write the router's folder, whole or not at all; see `router.storage`."""
+        from prefill_router.router.storage import save_router
+
         save_router(self, folder)
 
     @classmethod
@@ -490,6 +492,8 @@ class Router:
             ConfigError: There is no router.
             CorruptError: A file is missing, isn't what was written, or is of another version.
         """
+        from prefill_router.router.storage import load_router
+
         return load_router(folder).with_sources(sources or EncoderSources())
 
     def push_to_hub(self, repo_id: str, *, private: bool = False, token: str | None = None) -> str:

@@ -21,12 +21,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors.numpy import save
 
 from prefill_router import files, policy
-from prefill_router.calibration import Calibrator, Shrinkage, load_calibrator
+from prefill_router.calibration import Shrinkage, load_calibrator
 from prefill_router.cost import CostEstimator, OutputHead
 from prefill_router.data import split_from_dict
 from prefill_router.errors import ConfigError, CorruptError, FormatError
 from prefill_router.features import FeatureExtractor, FeatureSet
-from prefill_router.predictors import Predictor, load_predictor
+from prefill_router.predictors import load_predictor
 from prefill_router.remote import (
     PathOrUrl,
     check_place,
@@ -42,7 +42,6 @@ from prefill_router.targets import pool_from_dict
 
 if TYPE_CHECKING:
     from prefill_router.router.router import Router
-
 
 FORMAT = 5
 CHECKED = ("router.json", "weights.safetensors", "split.json", "record.json")
@@ -307,40 +306,3 @@ def _described(router: "Router") -> list[tuple[str, str]]:
     rows.append(("calibration", "none" if calibrator is None else calibrator.kind))
     rows.append(("cost", "Equation 1" if router.output is None else router.output.words))
     return [*rows, ("policy", str(router.policy.to_dict()["kind"]))]
-
-
-def check_parts(
-    names: tuple[str, ...],
-    features: FeatureSet,
-    predictor: Predictor,
-    shrinkage: Shrinkage | None,
-    calibrator: Calibrator | None,
-    output: OutputHead | None,
-) -> None:
-    """Check that these parts have the same targets and matching widths.
-
-    Args:
-        names: The targets that the parts were fitted for, in order.
-        features: The features of a request.
-        predictor: From features to probabilities.
-        shrinkage: Shrinks the probabilities towards base rates; None for no shrinkage.
-        calibrator: Calibrates the probabilities; None for no calibration.
-        output: Predicts the length of answers; None for their medians.
-
-    Raises:
-        ConfigError: A part was made for other targets, or the predictor for other features.
-    """
-    if predictor.targets != names:
-        raise ConfigError(f"the predictor is for {predictor.targets}; the pool has {names}")
-    for family in features.families:
-        family.check_targets(names)
-    if features.width != predictor.width:
-        raise ConfigError(
-            f"there are {features.width} features; the predictor takes {predictor.width}"
-        )
-    if shrinkage is not None and shrinkage.targets != names:
-        raise ConfigError(f"the shrinkage is for {shrinkage.targets}; the pool has {names}")
-    if calibrator is not None and calibrator.targets != names:
-        raise ConfigError(f"the calibrator is for {calibrator.targets}; the pool has {names}")
-    if output is not None:
-        output.check(width=features.width, names=names)
