@@ -20,6 +20,7 @@ from prefill_router.activations import (
     store as store_module,
 )
 from prefill_router.activations.shard import Layout
+from prefill_router.activations.store import prepare_store
 from prefill_router.data import RoutingDataset
 from prefill_router.encoders import encode_dataset
 from prefill_router.errors import (
@@ -203,6 +204,22 @@ def test_what_is_no_store_is_refused(tmp_path: Path, dataset: RoutingDataset) ->
     with pytest.raises(StoreError, match="is a file"):
         encode_dataset(dataset, ENCODER, tmp_path / "letter.txt", sites=SITES)
     assert (tmp_path / "letter.txt").read_text() == "dear"
+
+
+def test_processes_may_make_the_store_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, held_files = tmp_path / "s", store_module.held_files
+    arguments = (path, ENCODER.provenance, Layout(tuple(SITES), 8, "bfloat16"))
+
+    def before_the_other(*_: object) -> set[str]:
+        monkeypatch.setattr(store_module, "held_files", held_files)
+        prepare_store(*arguments)
+        return set()
+
+    monkeypatch.setattr(store_module, "held_files", before_the_other)
+    prepare_store(*arguments)
+    assert len(ActivationStore.open(path)) == 0
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", "nonsense", '{"sha256": 3}'])

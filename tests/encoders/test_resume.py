@@ -85,6 +85,7 @@ def test_processes_share_the_work_without_touching_the_same_file(
     parts = [start(context, tmp_path / "s", (i, 3)) for i in range(3)]
     for process in parts:
         process.join()
+    assert [process.exitcode for process in parts] == [0, 0, 0]
     assert content(tmp_path / "s") == whole
 
 

@@ -15,9 +15,9 @@ from prefill_router.encoders import (
     TokenizedPrompt,
     encode_dataset,
     plan_encoding,
-    run as workers,
     run_encoding,
     run_encoding_on,
+    workers,
 )
 from prefill_router.engines import RayEngine
 from prefill_router.errors import CorruptError, FormatError, ProvenanceError, StoreError

@@ -256,7 +256,7 @@ def _refuse_others(path: PathOrUrl) -> None:
         is_other = path.is_dir() and any(not p.name.startswith(".") for p in path.iterdir())
         if path.exists() and not path.is_dir():
             raise StoreError(f"{path} is a file; a store is a folder: give --out another name")
-    if is_other:
+    if is_other and not held_files(path, [MANIFEST]):  # it is one if another process was faster
         raise StoreError(f"{path} exists and isn't a store; give --out another folder")
 
 

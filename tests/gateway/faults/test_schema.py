@@ -50,6 +50,8 @@ def test_every_route_is_described(gateway: Running) -> None:
     assert "x-prefill-router-decision-id" in ok["headers"]
 
 
+# Checks of types draw items of what the gateway's thread is given, while this one draws requests.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 def test_nothing_that_the_document_allows_or_forbids_brings_a_500(gateway: Running) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of schemathesis' own parts, as they are imported

@@ -1,6 +1,7 @@
 """One encoder's process for several gateways: they share batches, and none harms another."""
 
 import asyncio
+import errno
 import socket
 import subprocess
 import sys
@@ -54,12 +55,19 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
 class Encoder:
     """An encoder's loop in a thread, whose batches wait until they are let go."""
 
-    def __init__(self, path: Path, *, most: int = 4, breaks: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        most: int = 4,
+        breaks: bool = False,
+        listener: type[socket.socket] = socket.socket,
+    ) -> None:
         self.path, self.batches = path, list[list[str]]()
         self.go = threading.Semaphore(0)
         self.begun = threading.Semaphore(0)
         self._breaks = breaks
-        place = socket.socket(socket.AF_UNIX)
+        place = listener(socket.AF_UNIX)
         place.bind(str(path))
         place.listen()
         ours, self.owner = socket.socketpair()
@@ -74,6 +82,7 @@ class Encoder:
             self.owner.close()  # the thread that reads the owner's pipe ends too
             source.close()
             ours.close()
+            place.shutdown(socket.SHUT_RDWR)  # the thread that accepts connections ends too
             place.close()
 
         self.thread = threading.Thread(target=run, daemon=True)
@@ -185,6 +194,27 @@ def test_it_ends_when_it_can_encode_nothing_any_more(tmp_path: Path) -> None:
         assert a.answer()["found"] == ["unreadable"]
         encoder.thread.join(20)
     assert encoder.result == [False]
+
+
+class FullSocket(socket.socket):
+    """Finds no file descriptor for its first connection."""
+
+    refused = 0
+
+    def accept(self) -> Any:
+        if not self.refused:
+            self.refused += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def test_it_accepts_again_once_it_has_file_descriptors(tmp_path: Path) -> None:
+    full = Encoder(tmp_path / "s", listener=FullSocket)
+    full.go.release()
+    with client(full) as one:
+        one.send("late")
+        assert one.answer()["found"] == [{"of": "late"}]
+    full.end()
 
 
 HANGS = """

@@ -9,6 +9,7 @@ import asyncio
 import faulthandler
 import logging
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
@@ -33,6 +34,7 @@ _log = logging.getLogger(__name__)
 _BUFFER = 1 << 20
 _FIRST_PAUSE, _LONGEST_PAUSE, _STABLE = 0.5, 30.0, 60.0
 _BACKLOG = 128
+_ACCEPT_PAUSE = 0.1
 _HANG_SECONDS = 30.0
 _PATIENCE = 10  # the longest prompts take this many times as long as that of the warm-up
 
@@ -230,8 +232,12 @@ def serve_clients(
     clients: list[Thread] = []
 
     def accept() -> None:
-        while True:
-            client, _ = place.accept()
+        while place.fileno() >= 0:
+            try:
+                client, _ = place.accept()
+            except OSError:  # it was closed, or the process has no file descriptor left
+                time.sleep(_ACCEPT_PAUSE)
+                continue
             thread = Thread(target=_attend, args=(client, hello, waiting), daemon=True)
             clients[:] = [one for one in clients if one.is_alive()]
             thread.start()
