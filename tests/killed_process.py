@@ -20,12 +20,12 @@ import torch
 from transformers import AutoModel, AutoTokenizer, BertModel, PreTrainedTokenizerFast  # noqa: F401
 
 from prefill_router import encoders
-from prefill_router.cli import labels as learn, main
+from prefill_router.cli import labels, main
 from tests.preload import preload
 
 preload("cli", "encoders", "evaluation", "features", "fitting", "reporting", "router")
 
-learn._lower_priority = lambda **_: None  # other tests leave few idle moments
+labels._lower_priority = lambda **_: None  # other tests leave few idle moments
 HANGS_AFTER = 100
 """Seconds."""
 

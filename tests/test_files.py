@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from prefill_router import files, files as locks
+from prefill_router import files, files as files_module
 from prefill_router.errors import ConfigError, CorruptError
 
 pytestmark = pytest.mark.slow
@@ -89,6 +89,37 @@ def test_a_folder_takes_the_place_of_a_folder_without_renameat2(
 ) -> None:
     monkeypatch.setattr(files, "_exchange", lambda *_: False)
     test_a_folder_takes_the_place_of_a_folder(tmp_path)
+
+
+def test_two_first_writers_of_a_folder_both_end_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rename = tmp_path / "folder", Path.rename
+
+    def after_the_other(new: Path, place: Path) -> Path:
+        if place == path:
+            monkeypatch.setattr(Path, "rename", rename)
+            path.mkdir()
+            (path / "other").touch()
+        return rename(new, place)
+
+    monkeypatch.setattr(Path, "rename", after_the_other)
+    with files.replacing_folder(path) as temporary:
+        (temporary / "mine").touch()
+    assert [entry.name for entry in path.iterdir()] == ["mine"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_locks_of_other_users_are_left_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def theirs(*_: object, **__: object) -> int:
+        raise PermissionError
+
+    (tmp_path / ".a.lock").touch()
+    monkeypatch.setattr(files.os, "open", theirs)
+    files.remove_stale_locks(tmp_path)
+    assert (tmp_path / ".a.lock").exists()
 
 
 def test_json_is_written_as_it_is_read_and_without_nan(tmp_path: Path) -> None:
@@ -233,7 +264,7 @@ def test_without_locks_only_what_is_old_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = left_by_a_killed_run(tmp_path / "out", LEFT_FILE)
-    monkeypatch.setattr(locks, "_HAS_LOCKS", False)
+    monkeypatch.setattr(files_module, "_HAS_LOCKS", False)
     files.check_place(tmp_path / "out")
     assert left.exists()
     os.utime(left, (time.time() - 7200,) * 2)

@@ -14,6 +14,7 @@ tasks or actors, and errors of this package travel as values, so that Ray's logs
 
 import logging
 import os
+import pickle
 import secrets
 import sys
 from abc import ABC, abstractmethod
@@ -133,7 +134,7 @@ class LocalEngine(Engine):
             self.processes,
             mp_context=get_context("spawn"),
             initializer=_begin_process,
-            initargs=(shared,),
+            initargs=(pickle.dumps(shared),),  # read once the process has its settings
         ) as executor:
             try:
                 yield _Processes(executor, self.processes)
@@ -166,9 +167,9 @@ class _Processes(TaskPool[Shared]):
 _shared_here: list[Any] = []
 
 
-def _begin_process(shared: Any) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"  # one process per core; more threads would compete
-    _shared_here.append(shared)
+def _begin_process(shared: bytes) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"  # one process per core; read when NumPy is imported
+    _shared_here.append(pickle.loads(shared))
     Thread(target=_end_with_parent, daemon=True).start()
 
 

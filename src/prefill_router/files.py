@@ -223,8 +223,13 @@ def _write_checksums(folder: Path, digests: dict[str, str]) -> None:
 def _exchange_or_rename(new: Path, path: Path) -> None:
     """Replace `path` by `new`; afterwards `new` holds the old content, if there was any."""
     if not path.exists():
-        new.rename(path)
-    elif not _exchange(new, path):
+        try:
+            new.rename(path)
+            return
+        except OSError:
+            if not path.exists():  # else another process was faster, and its content is replaced
+                raise
+    if not _exchange(new, path):
         aside, descriptor = _temporary(path, ".old", is_folder=True)
         path.rename(aside / "old")
         new.rename(path)
@@ -366,7 +371,10 @@ def writer_lock(folder: Path, name: str, *, wait: bool) -> Iterator[bool]:
 def remove_stale_locks(folder: Path) -> None:
     """Remove the locks and half-written files of writers that were killed."""
     for path in folder.glob(".*.lock"):
-        descriptor, state = _open_lock(path, wait=False)
+        try:
+            descriptor, state = _open_lock(path, wait=False)
+        except PermissionError:  # another user's, who removes it
+            continue
         if state == "held":
             _remove_unfinished(folder, path.name.removeprefix(".").removesuffix(".lock"))
             path.unlink(missing_ok=True)

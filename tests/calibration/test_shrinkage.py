@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
 from prefill_router.calibration import Shrinkage
-from prefill_router.calibration.calibrators import common_rates
+from prefill_router.calibration.shrinkage import common_rates
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.policy import lambda_path
 from tests.fakes.planted_signal import unchecked

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from prefill_router.client import Usage, reply as sse
+from prefill_router.client import Usage, reply as reply_module
 from prefill_router.client.reply import EventReader, MalformedError, parse_object, read_usage
 from prefill_router.client.reply_reader import MergedObject, ReplyReader, split_thinking
 from prefill_router.client.retries import retry_after
@@ -215,7 +215,7 @@ def test_answers_without_end_are_refused() -> None:
 
 @pytest.mark.parametrize("line", [b"data: a\n", b"data: {}}\n", b"data:\n", b"data: {\r\n: x\n"])
 def test_an_event_of_many_lines_has_an_end(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "_LONGEST", 1000)
+    monkeypatch.setattr(reply_module, "_LONGEST", 1000)
     reader = EventReader()
     reader.feed(b"data: {\n")
     with pytest.raises(MalformedError, match="without an end"):

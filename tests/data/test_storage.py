@@ -12,7 +12,9 @@ from prefill_router.data import (
     Message,
     Query,
     RoutingDataset,
+    check_replaceable,
     read_dataset,
+    storage,
     write_dataset,
 )
 from prefill_router.errors import DataError, FormatError
@@ -210,6 +212,22 @@ def test_something_else_is_not_overwritten(tmp_path: Path) -> None:
     write_dataset(dataset, tmp_path / "empty")
     write_dataset(make_routing_dataset(queries=4), tmp_path / "empty")
     assert len(read_dataset(tmp_path / "empty")) == 4
+
+
+@pytest.mark.parametrize("moment", ["before it is looked for", "after it was looked for"])
+def test_a_dataset_that_another_process_writes_meanwhile_is_one(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_dataset(make_routing_dataset(queries=3), tmp_path / "other")
+    found = storage.is_dataset
+
+    def looked_for(folder: Path) -> bool:
+        was = found(folder)
+        (tmp_path / "other").rename(folder)
+        return found(folder) if moment.startswith("before") else was
+
+    monkeypatch.setattr(storage, "is_dataset", looked_for)
+    check_replaceable(tmp_path / "ours")
 
 
 def test_a_prompt_that_no_encoding_has_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from prefill_router.activations import Provenance, Site
-from prefill_router.data import Query, QueryFile, folder as query_file
+from prefill_router.data import Query, QueryFile, folder as folder_module
 from prefill_router.encoders import (
     Encoder,
     States,
@@ -53,7 +53,7 @@ class LengthEncoder(Encoder):
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    query_file.BLOCK_ROWS = 5000  # so that few prompts are many
+    folder_module.BLOCK_ROWS = 5000  # so that few prompts are many
     encoder, cache = LengthEncoder(), folder / "cache"
     plan = plan_encoding(
         QueryFile.open(folder / "data"), encoder, folder / "s", sites=[SITE], cache=cache

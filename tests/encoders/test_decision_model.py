@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from prefill_router.data import Query, write_dataset
-from prefill_router.encoders import OWN, DecisionOptions, load_encoder, load_encoder_for
+from prefill_router.encoders import KEY_OF, OWN, DecisionOptions, load_encoder, load_encoder_for
 from prefill_router.errors import ConfigError, ProvenanceError, UpstreamError
 from prefill_router.testing import make_routing_dataset
 from tests.commands import refused, succeeded
@@ -91,7 +91,8 @@ def test_it_is_known_by_its_address_and_all_that_it_was_told(
         "served:tiny-laya",
     )
     load_encoder_for(made_by, source=named(endpoint, options))
-    with pytest.raises(ConfigError, match="name its address yourself"):
+    told = f"decision:laya@.* name its address yourself.* the key in {KEY_OF['decision']}"
+    with pytest.raises(ConfigError, match=told):
         load_encoder_for(made_by)
     options.write_text(options.read_text().replace("The model", "A model"))
     with pytest.raises(ProvenanceError):

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from prefill_router.activations import Site
 from prefill_router.data import Query
-from prefill_router.encoders import load_encoder, load_encoder_for, pretrained as gguf_module
+from prefill_router.encoders import load_encoder, load_encoder_for, pretrained
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.encoders.pretrained import find_blocks
 from prefill_router.errors import ConfigError, MissingExtraError, ProvenanceError
@@ -118,7 +118,7 @@ def test_a_file_is_dequantised_once_for_each_type(
     first = load(tmp_path / "a.gguf")
     load(tmp_path / "a.gguf", dtype="bfloat16")
     assert len(list((cache / "gguf").iterdir())) == 2
-    monkeypatch.setattr(gguf_module, "_dequantise", None)  # not called again
+    monkeypatch.setattr(pretrained, "_dequantise", None)  # not called again
     assert load(tmp_path / "a.gguf", layers=[1]).provenance == first.provenance
 
 
@@ -131,7 +131,7 @@ def test_a_conversion_that_was_cut_off_is_made_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(gguf_module, "write_json", stop)
+        patched.setattr(pretrained, "write_json", stop)
         with pytest.raises(KeyboardInterrupt):
             load(tmp_path / "a.gguf")
     assert not list((cache / "gguf").glob("*"))

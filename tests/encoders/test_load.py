@@ -14,11 +14,11 @@ import pytest
 from prefill_router.activations import Site
 from prefill_router.data import Message, Query
 from prefill_router.encoders import (
-    base as prompts_module,
+    base,
     candidate_layers,
     load_encoder,
     load_encoder_for,
-    provenance as digest_module,
+    provenance,
 )
 from prefill_router.encoders.base import cut_middle
 from prefill_router.encoders.hub import HubEncoder
@@ -231,8 +231,8 @@ def test_a_chat_that_the_template_refuses_is_named_without_its_text(
 
 
 def test_big_weights_are_sampled(llama: Path, tmp_path: Path, monkeypatch) -> None:  # noqa: ANN001
-    monkeypatch.setattr(digest_module, "_WHOLE_BYTES", 1000)
-    monkeypatch.setattr(digest_module, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(provenance, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(provenance, "_BLOCK_BYTES", 100)
     before = folder_revision(llama)
     assert before.startswith("sampled:")
     assert folder_revision(llama) == before
@@ -308,7 +308,7 @@ def test_a_million_characters_are_encoded(unit: str, minilm: HubEncoder) -> None
 def test_far_longer_prompts_are_refused_by_name(
     minilm: HubEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompts_module, "MOST_CHARACTERS", 1000)
+    monkeypatch.setattr(base, "MOST_CHARACTERS", 1000)
     with pytest.raises(PromptError, match=r"query 'q': the prompt has 1,001 characters"):
         minilm.tokenize([Query("q", "x" * 1001)])
 

@@ -13,7 +13,7 @@ from prefill_router.activations import ActivationStore, key_digests
 from prefill_router.data import (
     QueryFile,
     RoutingDataset,
-    folder as query_file,
+    folder as folder_module,
     open_queries,
     write_dataset,
 )
@@ -61,7 +61,7 @@ def test_chunks_are_those_of_a_loop(budget: int, most: int) -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A dataset's folder, whose file of queries is read seven at a time."""
-    monkeypatch.setattr(query_file, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(folder_module, "BLOCK_ROWS", 7)
     whole = dataset()
     twice = RoutingDataset.of(whole.queries, whole.pool, whole.correct)
     write_dataset(twice, tmp_path / "data")
@@ -138,7 +138,7 @@ def test_only_many_queries_are_left_in_their_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(open_queries(folder), RoutingDataset)
-    monkeypatch.setattr(query_file, "MANY", 36)
+    monkeypatch.setattr(folder_module, "MANY", 36)
     assert open_queries(folder) == QueryFile.open(folder)
 
 

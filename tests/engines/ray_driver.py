@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from prefill_router import engines as ray_engine
+from prefill_router import engines
 from prefill_router.engines import RayEngine
 from prefill_router.errors import EngineError, PromptError, StoreError
 from prefill_router.progress import Progress
@@ -41,13 +41,13 @@ def devices(address: str, folder: str) -> dict[str, Any]:
     engine, refused = RayEngine(address=address, workers=(1, 1)), []
     make = partial(on, Path(folder), 2)
     found = list(engine.stream(make, range(40), gpu_workers=(1, 1)))
-    ray_engine.RETRIES, usual = 1, ray_engine.RETRIES
+    engines.RETRIES, usual = 1, engines.RETRIES
     for items in ([-1], [-2]):
         try:
             list(engine.stream(partial(on, Path(folder), 1), items))
         except (StoreError, EngineError) as error:
             refused.append(f"{type(error).__name__}: {error}")
-    ray_engine.RETRIES = usual
+    engines.RETRIES = usual
     items = sorted(item for item, _ in found)
     return {"items": items, "devices": sorted({one for _, one in found}), "refused": refused}
 
@@ -92,14 +92,14 @@ def tasks(address: str, folder: str) -> dict[str, Any]:
     """What came of tasks whose workers died, and of those that refused."""
     engine = RayEngine(address=address, workers=(2, 2))
     squares = engine.map(dies_once, Path(folder), range(6), finish=lambda _, one: one)
-    ray_engine.RETRIES, usual = 1, ray_engine.RETRIES
+    engines.RETRIES, usual = 1, engines.RETRIES
     refused = []
     for task in (refuses, dies):
         try:
             engine.map(task, np.zeros(3), [7], finish=lambda _, one: one)
         except (PromptError, EngineError) as error:
             refused.append(f"{type(error).__name__}: {error}")
-    ray_engine.RETRIES = usual
+    engines.RETRIES = usual
     return {"squares": squares, "refused": refused}
 
 

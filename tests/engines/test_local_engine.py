@@ -5,7 +5,9 @@ import pickle
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
+import threadpoolctl
 
 from prefill_router.cli.options import worker_range
 from prefill_router.engines import LocalEngine, RayEngine
@@ -39,6 +41,19 @@ def test_results_are_in_order_and_what_is_held_is_not_made_again() -> None:
 def test_processes_give_the_same() -> None:
     found = LocalEngine(2).map(add, 10, [3, 1, 2], finish=lambda _, result: result)
     assert found == [13, 11, 12]
+
+
+def threads(shared: Any, item: int, progress: Progress) -> set[int]:
+    del shared, item, progress
+    return {library["num_threads"] for library in threadpoolctl.threadpool_info()}
+
+
+@pytest.mark.slow
+def test_a_process_has_one_thread_whatever_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    found = LocalEngine(2).map(threads, np.ones(3), [0], finish=lambda _, result: result)
+    assert found == [{1}]
 
 
 def test_an_error_is_the_same_in_another_process() -> None:

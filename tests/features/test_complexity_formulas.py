@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from prefill_router.errors import MissingExtraError
-from prefill_router.features import complexity as syllable_counts
+from prefill_router.features import complexity
 from prefill_router.features.complexity import (
     Words,
     automated_readability,
@@ -78,12 +78,12 @@ def test_syllables(word: str, count: int) -> None:
 def test_counting_syllables_keeps_no_word_without_limit() -> None:
     for number in range(30):
         syllables("word" + chr(ord("a") + number % 26))
-    assert len(syllable_counts._patterns().hd.cache) == 0
+    assert len(complexity._patterns().hd.cache) == 0
 
 
 def test_without_pyphen_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    syllable_counts._patterns.cache_clear()
-    syllable_counts._of_word.cache_clear()
+    complexity._patterns.cache_clear()
+    complexity._of_word.cache_clear()
     monkeypatch.setitem(sys.modules, "pyphen", None)
     with pytest.raises(MissingExtraError, match=r"prefill-router\[complexity\]"):
         syllables("missing")

@@ -1,5 +1,7 @@
 """Several encoders: single, per_model, auto."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.features import FeatureExtractor
 from prefill_router.features.base import FeatureSet
+from prefill_router.features.prefill import PrefillConfig
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import PLANTED, SITES, relabelled, states_of
 
@@ -42,6 +45,20 @@ def independent(dataset: RoutingDataset) -> RoutingDataset:
     """The same queries with labels that have nothing to do with each other."""
     random = np.random.default_rng(3)
     return relabelled(dataset, (random.random(dataset.correct.shape) < 0.5).astype(np.float64))
+
+
+def test_an_encoder_may_be_named_by_its_folder(dataset: RoutingDataset, tmp_path: Path) -> None:
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "config.json").touch()
+    folder = str(tmp_path / "best")
+    stores = [states_of(dataset, encoder=encoder) for encoder in (GOOD, BEST)]
+    found = PrefillConfig(encoders=(folder,), select="last.3", dim=DIM).fit(dataset, stores)
+    assert FeatureSet((found,)).provenances == (BEST.provenance,)
+    names = dict.fromkeys(dataset.pool.names, folder)
+    config = PrefillConfig(mode="per_model", select="last.3", dim=DIM, assignments=names)
+    assert FeatureSet((config.fit(dataset, stores),)).provenances == (BEST.provenance,)
+    with pytest.raises(ConfigError, match="no states of the encoders"):
+        PrefillConfig(encoders=(folder,)).fit(dataset, stores[:1])
 
 
 @pytest.mark.parametrize("method", ["fisher", "grid"])

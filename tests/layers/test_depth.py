@@ -14,7 +14,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from prefill_router import geometry as neighbours
+from prefill_router import geometry
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, stratified_folds
 from prefill_router.errors import MissingExtraError
@@ -210,7 +210,7 @@ def test_without_faiss_the_rest_is_there(tmp_path: Path, monkeypatch: pytest.Mon
     def missing() -> None:
         raise MissingExtraError("faiss-cpu", extra="neighbours", needed_for="neighbours")
 
-    monkeypatch.setattr(neighbours, "_faiss", missing)
+    monkeypatch.setattr(geometry, "_faiss", missing)
     found = depth_profile(STATES, ANSWERS, sites=[HERE], dim=DIM)
     assert found.votes is None
     assert found.rows()[0]["votes_auc"] is None

@@ -2,11 +2,9 @@
 
 from typing import Any
 
+from prefill_router.predictors.networks.latent import FactorisationConfig, IRTConfig, PairwiseConfig
 from prefill_router.predictors.networks.perceptrons import (
-    FactorisationConfig,
-    IRTConfig,
     MLPConfig,
-    PairwiseConfig,
     TargetMultiTaskConfig,
     UnifiedConfig,
 )

@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import CorruptError, FitError
 from prefill_router.predictors import Examples, load_predictor
-from prefill_router.predictors.networks.perceptrons import (
+from prefill_router.predictors.networks.latent import (
     Factorisation,
     FactorisationConfig,
     IRTConfig,
     ItemResponse,
+)
+from prefill_router.predictors.networks.perceptrons import (
     MLPConfig,
     MultiTaskNetworks,
     TargetMultiTaskConfig,

@@ -12,12 +12,12 @@ from scipy.special import expit, logit
 from prefill_router.errors import ConfigError
 from prefill_router.predictors import Examples
 from prefill_router.predictors.networks.architectures import combine
-from prefill_router.predictors.networks.perceptrons import (
+from prefill_router.predictors.networks.latent import (
     FactorisationConfig,
     PairwiseConfig,
     PairwiseFactorisation,
-    UnifiedConfig,
 )
+from prefill_router.predictors.networks.perceptrons import UnifiedConfig
 from prefill_router.predictors.networks.training import NetworkRows, pair_losses
 from tests.predictors.network_cases import QUICK
 

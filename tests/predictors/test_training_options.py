@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from prefill_router.errors import ConfigError
 from prefill_router.predictors import Examples, TrunkConfig
 from prefill_router.predictors.networks.ensemble import NetworkConfig
-from prefill_router.predictors.networks.perceptrons import IRTConfig, MLPConfig, UnifiedConfig
+from prefill_router.predictors.networks.latent import IRTConfig
+from prefill_router.predictors.networks.perceptrons import MLPConfig, UnifiedConfig
 from prefill_router.predictors.training import query_weights
 from tests.predictors.network_cases import CASES
 

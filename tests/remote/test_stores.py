@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from prefill_router.activations import ActivationStore, Site
-from prefill_router.data import QueryFile, folder as query_file, open_queries, write_dataset
+from prefill_router.data import QueryFile, folder, open_queries, write_dataset
 from prefill_router.encoders import (
     EncoderSource,
     TokenizedPrompt,
@@ -152,8 +152,8 @@ def test_two_that_are_given_the_same_work_leave_one_store(place: RemotePath, loc
 def test_many_queries_at_a_url_are_read_in_blocks_from_their_copy(
     place: RemotePath, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query_file, "MANY", 10)
-    monkeypatch.setattr(query_file, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(folder, "MANY", 10)
+    monkeypatch.setattr(folder, "BLOCK_ROWS", 7)
     write_dataset(DATA, place / "answers")
     queries = open_queries(f"{place}/answers")
     assert isinstance(queries, QueryFile)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.router import Router, VersionRegistry, read_light
+from prefill_router.errors import ConfigError, CorruptError, StoreError
+from prefill_router.remote import RemotePath
+from prefill_router.router import Router, VersionRegistry, read_light, versions
+from prefill_router.router.storage import fingerprint, save_router
 
 pytestmark = pytest.mark.slow
 
@@ -155,3 +157,24 @@ def test_versions_at_a_url_are_as_in_a_folder(router: Router) -> None:
     again = VersionRegistry.at("memory://bucket/versions")
     assert again.state().current == "0001"
     assert read_light(again.router("0001")).fingerprint == again.state()["0001"].fingerprint
+
+
+def test_writers_at_a_url_never_change_each_others_versions(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = VersionRegistry.at("memory://bucket/two-writers")
+
+    def fingerprint_late(place: RemotePath) -> str:
+        monkeypatch.setattr(versions, "fingerprint", fingerprint)
+        found = fingerprint(place)
+        assert registry.add(router, {"data": "the other's"}) == "0002"
+        return found
+
+    monkeypatch.setattr(versions, "fingerprint", fingerprint_late)
+    with pytest.raises(StoreError, match="replaced by another process"):
+        registry.add(router, {"data": "mine"})
+    held = fingerprint(registry.router("0002"))
+    assert [(v.name, v.fingerprint) for v in registry.state().versions] == [("0002", held)]
+    assert registry.add(router, {}) == "0003"
+    with pytest.raises(StoreError, match="is there already"):
+        save_router(router, registry.router("0002"), new=True)

@@ -13,8 +13,7 @@ from prefill_router.errors import SandboxError
 from prefill_router.sandbox import (
     Sandbox,
     sandbox as sandbox_module,
-    sandbox as uids,
-    sandbox_process as command,
+    sandbox_process,
 )
 from prefill_router.sandbox.sandbox import check_holds
 from tests.sandbox.inmates import alive, named, new_name
@@ -86,8 +85,8 @@ def test_without_the_filter_the_trial_fails(unfiltered: Sandbox) -> None:
 def test_without_a_namespace_the_trial_fails(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, left_out: str, told: str
 ) -> None:
-    kept = tuple(part for part in command._NAMESPACES_AS_ROOT if part != left_out)
-    monkeypatch.setattr(command, "_NAMESPACES_AS_ROOT", kept)
+    kept = tuple(part for part in sandbox_process._NAMESPACES_AS_ROOT if part != left_out)
+    monkeypatch.setattr(sandbox_process, "_NAMESPACES_AS_ROOT", kept)
     with pytest.raises(SandboxError, match=f"doesn't hold on this machine.*{told}"):
         check_holds(sandbox.run, limits=sandbox.limits)
 
@@ -96,15 +95,16 @@ def test_with_a_window_the_trial_fails(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o777)
-    seen = (*command._SYSTEM, "--bind", str(tmp_path), "/mnt")
-    monkeypatch.setattr(command, "_SYSTEM", seen)
+    seen = (*sandbox_process._SYSTEM, "--bind", str(tmp_path), "/mnt")
+    monkeypatch.setattr(sandbox_process, "_SYSTEM", seen)
     with pytest.raises(SandboxError, match="writes where it may not"):
         check_holds(sandbox.run, limits=sandbox.limits)
 
 
 @as_root
 def test_without_limits_the_trial_fails(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "prlimit", lambda *_: (sandbox._tools.prlimit, "--core=0", "--"))
+    path = sandbox._tools.prlimit
+    monkeypatch.setattr(sandbox_process, "prlimit", lambda *_: (path, "--core=0", "--"))
     with pytest.raises(SandboxError, match="has no limit on processes, has no limit on memory"):
         check_holds(sandbox.run, limits=sandbox.limits)
 
@@ -154,7 +154,7 @@ def test_an_ordinary_user_without_namespaces_runs_nothing(ordinary: Elsewhere) -
 
 @pytest.fixture
 def folder_of_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(command, "_SYSTEM_PATH", str(tmp_path))
+    monkeypatch.setattr(sandbox_process, "_SYSTEM_PATH", str(tmp_path))
     return tmp_path
 
 
@@ -200,15 +200,15 @@ def test_a_bubblewrap_that_fails_runs_nothing(
 
 def test_an_interpreter_that_is_none_is_refused() -> None:
     with pytest.raises(SandboxError, match="isn't a Python interpreter"):
-        command.find_tools(python=Path("/usr/bin/true"))
+        sandbox_process.find_tools(python=Path("/usr/bin/true"))
     with pytest.raises(SandboxError, match="isn't a Python interpreter"):
-        command.find_tools(python=Path("/nowhere/python3"))
+        sandbox_process.find_tools(python=Path("/nowhere/python3"))
 
 
 def test_an_old_interpreter_is_refused(tmp_path: Path) -> None:
     put(tmp_path, "python3", "echo /usr; echo 3; echo 9")
     with pytest.raises(SandboxError, match=r"is Python 3\.9; the sandbox needs 3\.11"):
-        command.find_tools(python=tmp_path / "python3")
+        sandbox_process.find_tools(python=tmp_path / "python3")
 
 
 def test_other_machines_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,12 +225,12 @@ def test_the_interpreter_can_be_chosen(sandbox: Sandbox) -> None:
 
 
 def test_each_run_has_a_user_id_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uids, "UIDS", 2)
-    with uids.leased_uid() as first, uids.leased_uid() as second:
-        assert {first, second} == {uids.FIRST_UID, uids.FIRST_UID + 1}
-        with pytest.raises(SandboxError, match="all 2 user ids"), uids.leased_uid():
+    monkeypatch.setattr(sandbox_module, "UIDS", 2)
+    with sandbox_module.leased_uid() as first, sandbox_module.leased_uid() as second:
+        assert {first, second} == {sandbox_module.FIRST_UID, sandbox_module.FIRST_UID + 1}
+        with pytest.raises(SandboxError, match="all 2 user ids"), sandbox_module.leased_uid():
             pass
-    with uids.leased_uid() as again:
+    with sandbox_module.leased_uid() as again:
         assert again in {first, second}
 
 
@@ -245,13 +245,13 @@ with uids.leased_uid():
 
 
 def test_another_process_has_other_user_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uids, "UIDS", 1)
+    monkeypatch.setattr(sandbox_module, "UIDS", 1)
     child = [sys.executable, "-c", HOLDS]
     with subprocess.Popen(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == b"held\n"
-        with pytest.raises(SandboxError, match="all 1 user ids"), uids.leased_uid():
+        with pytest.raises(SandboxError, match="all 1 user ids"), sandbox_module.leased_uid():
             pass
         process.kill()
-    with uids.leased_uid() as uid:
-        assert uid == uids.FIRST_UID
+    with sandbox_module.leased_uid() as uid:
+        assert uid == sandbox_module.FIRST_UID

@@ -122,8 +122,9 @@ def check_replaceable(
         DataError: The folder exists and isn't a dataset, or is one that may not be replaced.
         ConfigError: The folder can't be created.
     """
-    found = is_dataset(folder)
-    if not found and not is_free(folder):
+    free = is_free(folder)
+    found = is_dataset(folder)  # after it, since another process may just write one
+    if not found and not free:
         raise DataError(f"{folder} exists and isn't a dataset; name another folder, or remove it")
     if found and origin is not None and not overwrite:
         with reading(folder, [ORIGIN]) as local:

@@ -417,24 +417,25 @@ class Address:
         return parts.scheme == "https" and (host == "openai.com" or host.endswith(".openai.com"))
 
 
-def trusted(place: str, environment: Mapping[str, str]) -> str:
+def trusted(place: str, environment: Mapping[str, str], scheme: Scheme = "endpoint") -> str:
     """An endpoint from a saved file, if the environment lists it, with the query listed there.
 
     Args:
         place: The endpoint as `MODEL@BASE_URL`.
         environment: The variables, of which `URL` lists endpoints, separated by spaces.
+        scheme: The prefix of the encoder's name.
 
     Raises:
         ConfigError: The environment doesn't list it, so the user hasn't allowed it.
     """
-    address = Address.parse(place)
+    address = Address.parse(place, scheme)
     for url in environment.get(URL, "").split():
         named = f"{address.model}@{url}"
         if Address.parse(named).base_url == address.base_url:
             return named
     raise ConfigError(
         f"{address.name} is used only if you name its address yourself, since it gets every "
-        f"prompt and the key of embeddings; if you trust it, set {URL}={address.base_url}"
+        f"prompt and the key in {KEY_OF[scheme]}; if you trust it, set {URL}={address.base_url}"
     )
 
 

@@ -125,7 +125,8 @@ def load_encoder_for(
             "and there is no folder of that name here, and no file; give its path"
         )
     if name.is_remote and source is None:
-        source = str(replace(name, place=trusted(name.place, os.environ)))
+        address = trusted(name.place, os.environ, name.scheme or "endpoint")
+        source = str(replace(name, place=address))
     is_hub = not is_local and not name.is_remote
     request = EncoderRequest(
         revision=provenance.revision if is_hub and source is None else None,

@@ -24,6 +24,7 @@ from prefill_router.activations import (
     Site,
 )
 from prefill_router.data import RoutingDataset
+from prefill_router.encoders import recorded_name
 from prefill_router.errors import ConfigError
 from prefill_router.features.base import (
     Columns,
@@ -115,8 +116,10 @@ class PrefillConfig(FamilyConfig):
     def _used(self, states: Sequence[Activations]) -> list[Activations]:
         """The states that are read: those of the named encoders, or all that have candidates."""
         if self.encoders:
-            named = [store for store in states if store.provenance.encoder in self.encoders]
-            lacking = set(self.encoders) - {store.provenance.encoder for store in named}
+            held = [store.provenance.encoder for store in states]
+            wanted = {_recorded(name, held): name for name in self.encoders}
+            named = [store for store in states if store.provenance.encoder in wanted]
+            lacking = {name for recorded, name in wanted.items() if recorded not in held}
             if lacking:
                 raise ConfigError(f"no states of the encoders {sorted(lacking)} are given")
             return named
@@ -127,10 +130,16 @@ def _method(select: str | Mapping[str, str]) -> Method:
     return "grid" if select == "grid" else "fisher"
 
 
+def _recorded(name: str, held: Sequence[str]) -> str:
+    """The name that an encoder's states have, given that name or the path of its folder."""
+    return name if name in held else recorded_name(name)
+
+
 def _assigned(
     stores: Sequence[Activations], assignments: Mapping[str, str]
 ) -> dict[str, Activations]:
     names = [store.provenance.encoder for store in stores]
+    assignments = {target: _recorded(name, names) for target, name in assignments.items()}
     shared = sorted({n for n in assignments.values() if names.count(n) > 1})
     if shared:
         raise ConfigError(

@@ -62,21 +62,28 @@ def reading(place: PathOrUrl | str, names: Sequence[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing_folder(place: PathOrUrl | str) -> Iterator[Path]:
+def replacing_folder(place: PathOrUrl | str, *, new: bool = False) -> Iterator[Path]:
     """Yield a temporary folder; on a clean exit it replaces the place, on an error it is removed.
+
+    Args:
+        place: A folder or URL.
+        new: Whether nothing may be replaced.
 
     Raises:
         ConfigError: The URL can't be written; the message says where the files are kept.
-        StoreError: Another process has replaced it meanwhile.
+        StoreError: Another process has replaced it meanwhile, or nothing may be replaced and
+            something is there.
     """
     found = location(place)
+    if new and not is_free(found):
+        raise StoreError(f"{found} is there already; name another place")
     if isinstance(found, Path):
         with files.replacing_folder(found) as temporary:
             yield temporary
         return
     scratch = Path(tempfile.mkdtemp(prefix="prefill-router-"))
     try:
-        before = (found / POINTER).read()
+        before = None if new else (found / POINTER).read()
         yield scratch
         try:
             _publish(found, scratch, before)
@@ -150,6 +157,8 @@ class _Contents:
         if pointer is not None:
             return _pointed(place, pointer[0])
         entries = place.entries()
+        if POINTER in entries:  # written since it was looked for
+            return cls.of(place)
         listed = (place / files.CHECKSUMS).read() if files.CHECKSUMS in entries else None
         lines = [] if listed is None else listed[0].decode(errors="replace").splitlines()
         digests = dict(line.split("  ", 1)[::-1] for line in lines if "  " in line)

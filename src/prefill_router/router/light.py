@@ -7,7 +7,7 @@ in another process stays small.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 from jaxtyping import Float
@@ -20,10 +20,12 @@ from prefill_router.policy import Cascade, CascadeRun, Lambda, Policy
 from prefill_router.remote import PathOrUrl, reading
 from prefill_router.router.decision import Request
 from prefill_router.router.reference import outline
-from prefill_router.router.router import Router
 from prefill_router.router.storage import FILES, fingerprint, read_checked, read_costs, read_json
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool
+
+if TYPE_CHECKING:
+    from prefill_router.router.router import Router
 
 _ASSUMED_OUTPUT = 500.0  # tokens
 
@@ -258,7 +260,7 @@ class CascadePlan:
         }
 
 
-def plan_cascade(router: Router, request: Request, *, lam: float = 0.5) -> CascadePlan:
+def plan_cascade(router: "Router", request: Request, *, lam: float = 0.5) -> CascadePlan:
     """Plan the cascade of a router for one request.
 
     Args:
@@ -270,16 +272,16 @@ def plan_cascade(router: Router, request: Request, *, lam: float = 0.5) -> Casca
         ConfigError: The policy isn't a cascade, or `lam` is outside [0, 1].
         PromptError: The request can't be encoded.
     """
-    policy = router.policy
-    if not isinstance(policy, Cascade):
-        raise ConfigError(f"the router's policy is {policy.kind}, not a cascade; use router.route")
+    cascade = router.policy
+    if not isinstance(cascade, Cascade):
+        raise ConfigError(f"the router's policy is {cascade.kind}, not a cascade; use router.route")
     forecast = router.forecast_many([request])[0]
     cost = router.estimated_cost([forecast])
     names = router.pool.names
-    turns = policy.turns(router.costs.scale.normalise(cost), targets=names)[0].tolist()
-    thresholds = (*policy.thresholds(lam, stages=len(turns)), None)
+    turns = cascade.turns(router.costs.scale.normalise(cost), targets=names)[0].tolist()
+    thresholds = (*cascade.thresholds(lam, stages=len(turns)), None)
     stages = tuple(
         CascadeStage(names[k], threshold, float(forecast.correctness[k]), float(cost[0, k]))
         for k, threshold in zip(turns, thresholds, strict=True)
     )
-    return CascadePlan(policy, lam, stages, forecast.tokens, forecast.truncated)
+    return CascadePlan(cascade, lam, stages, forecast.tokens, forecast.truncated)

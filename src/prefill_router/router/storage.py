@@ -66,15 +66,21 @@ class RouterModel(BaseModel):
     changes: dict[str, Any] | None = None
 
 
-def save_router(router: "Router", folder: PathOrUrl | str) -> None:
+def save_router(router: "Router", folder: PathOrUrl | str, *, new: bool = False) -> None:
     """Write a router's folder, whole or not at all; an existing router there is replaced.
+
+    Args:
+        router: The router.
+        folder: A folder or URL.
+        new: Whether nothing may be replaced.
 
     Raises:
         ConfigError: The folder exists and isn't a router, or the URL can't be written.
-        StoreError: The URL was written by another process meanwhile.
+        StoreError: The URL was written by another process meanwhile, or nothing may be replaced
+            and something is there.
     """
     check_replaceable(folder)
-    with replacing_folder(folder) as temporary:
+    with replacing_folder(folder, new=new) as temporary:
         files.write_json(temporary / "router.json", _to_dict(router))
         (temporary / "weights.safetensors").write_bytes(save(_tensors(router)))
         files.write_json(temporary / "split.json", router.split.to_dict())
@@ -89,7 +95,7 @@ def check_replaceable(folder: PathOrUrl | str) -> None:
     Raises:
         ConfigError: The folder exists and isn't a router, or can't be created.
     """
-    if not is_router(folder) and not is_free(folder):
+    if not is_free(folder) and not is_router(folder):  # in this order: one may just be written
         raise ConfigError(f"{folder} exists and isn't a router; name another folder, or remove it")
     check_place(folder)
 

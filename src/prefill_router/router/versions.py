@@ -21,13 +21,14 @@ from prefill_router import files
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.remote import (
     PathOrUrl,
+    RemotePath,
     held_files,
     is_free,
     location,
     reading,
     replacing_folder,
 )
-from prefill_router.router.storage import fingerprint
+from prefill_router.router.storage import fingerprint, save_router
 
 if TYPE_CHECKING:
     from prefill_router.router.router import Router
@@ -213,12 +214,13 @@ class VersionRegistry:
                 can't be read.
         """
         found = cls(location(place))
+        free = is_free(found.place, own=(_VERSIONS, _STATE))
         if not held_files(found._state, [_FILE]):
             if not create:
                 raise ConfigError(
                     f"{place} holds no versions of a router; name the folder that `learn` writes"
                 )
-            if not is_free(found.place, own=(_VERSIONS, _STATE)):
+            if not free:
                 raise ConfigError(
                     f"{place} holds no versions of a router but other things; name another folder"
                 )
@@ -248,6 +250,13 @@ class VersionRegistry:
                     f"{self._state}/{_FILE} isn't what was written; restore it from a backup"
                 ) from None
 
+    def _free_name(self, state: VersionState) -> str:
+        """The next number; no lock keeps others out of a URL, so what they began there counts."""
+        names = {version.name for version in state.versions}
+        if isinstance(self.place, RemotePath):
+            names.update((self.place / _VERSIONS).entries())
+        return f"{max((int(name) for name in names if name.isdecimal()), default=0) + 1:04}"
+
     def add(self, router: "Router", lineage: Mapping[str, Any]) -> str:
         """Keep a router as the next version, which doesn't serve yet; returns its name.
 
@@ -261,14 +270,14 @@ class VersionRegistry:
         """
 
         def added(state: VersionState) -> _Change:
-            name = f"{len(state.versions) + 1:04}"
+            name = self._free_name(state)
             record = router.record
             after = (
                 "" if state.current is None else f", fitted while version {state.current} served"
             )
             notes = (*record.notes, f"version {name} of a router that learns from traffic{after}")
             noted = router.with_record(record.model_copy(update={"notes": notes}))
-            noted.save(self.router(name))
+            save_router(noted, self.router(name), new=isinstance(self.place, RemotePath))
             version = VersionLineage(
                 name=name,
                 created=_now(),

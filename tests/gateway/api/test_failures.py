@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from prefill_router.gateway.forecast import DriftWatch, FallbackWatch, forecaster as forecasting
+from prefill_router.gateway.forecast import (
+    DriftWatch,
+    FallbackWatch,
+    forecaster as forecaster_module,
+)
 from prefill_router.router.light import read_light
 from tests.gateway.api.bodies import COUNTS, PICTURE, SAID
 from tests.gateway.scripted_target import ANSWER, DONE, chunked, whole
@@ -202,13 +206,13 @@ def test_an_encoder_that_is_killed_is_replaced(
     gateway: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_start = asyncio.Event()
-    open_link = forecasting.start_encoder
+    open_link = forecaster_module.start_encoder
 
     async def later(*args: Any, **options: Any) -> Any:
         await may_start.wait()
         return await open_link(*args, **options)
 
-    monkeypatch.setattr(forecasting, "start_encoder", later)
+    monkeypatch.setattr(forecaster_module, "start_encoder", later)
     forecaster = gateway.gateway.live.forecaster
     before = forecaster.pid
     os.kill(before, signal.SIGKILL)

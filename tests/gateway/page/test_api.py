@@ -17,7 +17,7 @@ from prefill_router.gateway.page import (
     PageSource,
     page_routes,
     shapes,
-    shapes as decision_shapes,
+    shapes as shapes_module,
     views,
 )
 from prefill_router.gateway.page.routes import HEADERS, read_page_files
@@ -121,11 +121,11 @@ def test_the_check_of_shapes_finds_what_is_wrong() -> None:
     [
         ("overview", shapes.Overview),
         ("timeline", shapes.Timeline),
-        ("decisions", decision_shapes.Decisions),
-        ("decisions?outcome=cut&id=00", decision_shapes.Decisions),
+        ("decisions", shapes_module.Decisions),
+        ("decisions?outcome=cut&id=00", shapes_module.Decisions),
         ("spend", shapes.Spend),
-        ("savings", decision_shapes.SavingsPanel),
-        ("versions", decision_shapes.VersionsView),
+        ("savings", shapes_module.SavingsPanel),
+        ("versions", shapes_module.VersionsView),
         ("curve", shapes.CurveView),
         ("whatif?lam=0.9", shapes.WhatIf),
         ("targets", shapes.Targets),
@@ -153,7 +153,7 @@ def test_decisions_go_on_from_a_cursor() -> None:
 def test_one_decision(source: FakeSource) -> None:
     known = source.kept[-1].detail
     reply = ask(source, f"/page/api/decisions/{known['decision']['id']}")
-    conform(reply.json(), decision_shapes.DecisionDetail, "detail")
+    conform(reply.json(), shapes_module.DecisionDetail, "detail")
     assert reply.json() == json.loads(json.dumps(known))
     missing = ask(source, "/page/api/decisions/pr_0")
     assert missing.status_code == 404
@@ -296,7 +296,7 @@ def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
     write(file, receipts)
     for receipt in receipts:
         found = views.detail(receipt)
-        conform(found, decision_shapes.DecisionDetail, "detail")
+        conform(found, shapes_module.DecisionDetail, "detail")
         assert "hidden" not in json.dumps(found)
     conform(views.spend(summary(str(file), 0.0), 0.0), shapes.SpendWindow, "spend")
     pool = Pool(tuple(Target(name=name, base_url="http://127.0.0.1:9/v1") for name in TARGETS))
@@ -309,7 +309,7 @@ def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
 
 def test_a_view_has_the_fields_of_its_shape_alone() -> None:
     assert views.pick(
-        decision_shapes.SwitchPoint, {"target": "a", "key": "b"}, made_receipt(1).choice
+        shapes_module.SwitchPoint, {"target": "a", "key": "b"}, made_receipt(1).choice
     ) == {
         "lam": 0.9,
         "target": "a",

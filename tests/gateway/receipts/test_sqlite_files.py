@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from prefill_router.errors import ConfigError, StoreError
-from prefill_router.gateway.receipts import open_store, read_receipts, store as sqlite_locks
+from prefill_router.gateway.receipts import open_store, read_receipts, store as store_module
 from prefill_router.gateway.receipts.rows import to_row
 from tests.gateway.receipts.receipts_made import made_receipt, name_of
 
@@ -79,7 +79,7 @@ def test_a_second_connection_of_the_process_keeps_the_first_ones_locks(tmp_path:
 def test_the_log_is_moved_into_the_file_beside_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_locks, "_ROWS", 8)
+    monkeypatch.setattr(store_module, "_ROWS", 8)
     path, alone = tmp_path / "a.sqlite", tmp_path / "alone.sqlite"
     with closing(open_store(str(path))) as store:
         for number in range(40):
@@ -97,7 +97,7 @@ def test_the_log_is_moved_into_the_file_beside_commits(
 
 
 def test_checkpoints_that_failed_begin_again(tmp_path: Path) -> None:
-    with closing(sqlite_locks.Checkpoints(tmp_path / "a.sqlite")) as checkpoints:
+    with closing(store_module.Checkpoints(tmp_path / "a.sqlite")) as checkpoints:
         checkpoints.committed(256)  # there is no file
         while "checkpoints" in {thread.name for thread in threading.enumerate()}:
             time.sleep(0.001)
@@ -113,10 +113,10 @@ def test_a_log_that_is_long_begins_anew(tmp_path: Path, monkeypatch: pytest.Monk
     with closing(open_store(str(path))) as store, closing(sqlite3.connect(path)) as beside:
         beside.set_trace_callback(told.append)
         for most in (10_000, 4):
-            monkeypatch.setattr(sqlite_locks, "_MOST_PAGES", most)
+            monkeypatch.setattr(store_module, "_MOST_PAGES", most)
             store.insert([to_row(made_receipt(n)) for n in range(20)], [])
             store.change([("DELETE FROM receipts", ())])
-            sqlite_locks._checkpoint(beside)
+            store_module._checkpoint(beside)
     passive, restart = (f"PRAGMA wal_checkpoint({mode})" for mode in ("PASSIVE", "RESTART"))
     assert told == [passive, passive, restart]
 
@@ -124,8 +124,8 @@ def test_a_log_that_is_long_begins_anew(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_log_stays_short_while_rows_are_written_all_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_locks, "_ROWS", 8)
-    monkeypatch.setattr(sqlite_locks, "_MOST_PAGES", 64)
+    monkeypatch.setattr(store_module, "_ROWS", 8)
+    monkeypatch.setattr(store_module, "_MOST_PAGES", 64)
 
     def begun() -> int:  # times, https://sqlite.org/fileformat.html#the_write_ahead_log
         return int.from_bytes((tmp_path / "a.sqlite-wal").read_bytes()[12:16])

@@ -180,6 +180,28 @@ def test_it_closes_though_something_is_to_be_told_at_that_moment(postgres: Postg
     with_two(postgres, close)
 
 
+def test_a_close_that_is_cancelled_ends(postgres: PostgresServer) -> None:
+    async def close(one: Replica, _: Replica) -> None:
+        waits, ends = asyncio.Event(), asyncio.Event()
+
+        async def takes_its_time() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                waits.set()
+                await ends.wait()
+
+        one.shared._tasks.append(asyncio.create_task(takes_its_time()))
+        closes = asyncio.create_task(one.shared.close())
+        await waits.wait()
+        closes.cancel()
+        await asyncio.wait([closes])
+        ends.set()
+        assert closes.cancelled()
+
+    with_two(postgres, close)
+
+
 def test_lam_is_told_and_forgotten_when_all_replicas_have_ended(postgres: PostgresServer) -> None:
     async def go(one: Replica, two: Replica) -> None:
         one.shared.set_lam(0.25)

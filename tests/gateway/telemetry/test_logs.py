@@ -20,7 +20,7 @@ from prefill_router.gateway.telemetry import (
     Traces,
     log_request,
     logging_to,
-    metrics as logs,
+    metrics as metrics_module,
     with_fields,
 )
 from prefill_router.gateway.telemetry.metrics import FIELDS
@@ -177,7 +177,7 @@ class Stuck(io.StringIO):
 
 
 def test_a_stuck_error_stream_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_MOST_WAITING", 10)
+    monkeypatch.setattr(metrics_module, "_MOST_WAITING", 10)
     stream = Stuck()
     with logging_to(LogSettings(), stream=stream) as written_to:
         for n in range(20):

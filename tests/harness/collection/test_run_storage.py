@@ -26,7 +26,7 @@ from prefill_router.errors import (
     PromptError,
     StoreError,
 )
-from prefill_router.harness import Answer, Attempt, Run, Task, run as records
+from prefill_router.harness import Answer, Attempt, Run, Task, run as run_module
 from prefill_router.harness.journal import Journal
 from prefill_router.harness.run import Retry, checksum
 from prefill_router.targets import Pool, Target
@@ -111,11 +111,11 @@ JSON = st.recursive(
 def test_any_answer_and_task_come_back(text: str, other: str, plain: dict, long: bool) -> None:
     reply = Reply(text=text * (2000 if long else 1), reasoning=other, response=plain)
     answer = Answer(target="a", query_id="q", reply=reply, request=plain, note=other)
-    stored = records.pack_text(records.answer_text(answer))
-    assert records.answer_from_text(records.unpack_text(stored)) == answer
+    stored = run_module.pack_text(run_module.answer_text(answer))
+    assert run_module.answer_from_text(run_module.unpack_text(stored)) == answer
     query = Query("q", (Message("system", text), Message("user", other)), "b", "d")
     task = Task(query=query, grader="exact", answer=(text, other), options=plain)
-    assert records.task_from_texts(*records.task_texts(task)) == task
+    assert run_module.task_from_texts(*run_module.task_texts(task)) == task
 
 
 def test_numbers_that_json_lacks_are_told_by_name(run: Run) -> None:
@@ -357,7 +357,7 @@ HOSTILE = {
 def test_a_strangers_record_is_refused(
     run: Run, column: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "MOST_BYTES", 10**6 - 1)
+    monkeypatch.setattr(run_module, "MOST_BYTES", 10**6 - 1)
     record(run, of("a", "q0", "xyz"))
     stored(run, column, value)
     with Run.open(run.folder) as again, pytest.raises(CorruptError, match="copy the run again"):

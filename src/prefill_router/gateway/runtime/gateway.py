@@ -5,7 +5,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, final, runtime_checkable
@@ -302,14 +301,12 @@ class Gateway:
             self._beating.cancel()
         if self._watching is not None:
             self._watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._watching
+            await asyncio.wait([self._watching])
         if "live" in vars(self):
             await self.live.close(seconds=1.0)
         for task in list(self._old):
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])
         if self.shared is not None:
             await self.shared.close()
         if "writer" in vars(self):

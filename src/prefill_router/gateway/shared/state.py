@@ -116,8 +116,7 @@ class SharedState:
         """Give leases back, take leave, and close the connections."""
         for task in self._tasks:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])
         if self.is_up:
             with suppress(DownError):
                 await self._write()
