@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from prefill_router import files, files as files_module
+from prefill_router import files
 from prefill_router.errors import ConfigError, CorruptError
 
 pytestmark = pytest.mark.slow
@@ -264,7 +264,7 @@ def test_without_locks_only_what_is_old_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = left_by_a_killed_run(tmp_path / "out", LEFT_FILE)
-    monkeypatch.setattr(files_module, "_HAS_LOCKS", False)
+    monkeypatch.setattr(files, "_HAS_LOCKS", False)
     files.check_place(tmp_path / "out")
     assert left.exists()
     os.utime(left, (time.time() - 7200,) * 2)

@@ -66,6 +66,18 @@ def test_the_list_of_commands_loads_none_of_them(before: str) -> None:
     assert cli == {"errors", "lazy_imports", "cli", *(f"cli.{name}" for name in FRAME)}
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from prefill_router.studies.comparison import write",
+        "from prefill_router.studies.doctor import write_checkup",
+        "from prefill_router.studies.search import begin, write",
+    ],
+)
+def test_what_writes_a_report_loads_the_plotting_library_only_to_draw(statement: str) -> None:
+    assert loaded_by(statement, ("matplotlib",)) == "[]"
+
+
 def test_heavy_imports_would_be_seen() -> None:
     assert loaded_by("import prefill_router.encoders.pretrained") != "[]"
 

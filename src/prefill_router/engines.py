@@ -1,11 +1,10 @@
 """Engines: where independent pieces of work run, in this process, in several, or on Ray.
 
-Engines run tasks that share their inputs, and give results in order. A task is a function at the
-top level of a module, so that other processes find it by its name. It takes the shared inputs, one
-item, and a `Progress` for what it has to tell while it works. `LocalEngine` runs tasks in this
-process, or in several of this machine.
-
-The engine on Ray: tasks on its workers, and pools of actors for work with a state.
+An engine runs tasks that share their inputs, and gives results in order. A task is a function at
+the top level of a module, so that other processes find it by its name. It takes the shared inputs,
+one item, and a `Progress` for what it has to tell while it works. `LocalEngine` runs tasks in this
+process, or in several of this machine. `RayEngine` runs them on Ray's workers, and has pools of
+actors for work with a state.
 
 Where no cluster is named, Ray is started on this machine: on the loopback interface, with a token
 of its own, without dashboard and usage statistics. Nothing that a user wrote is in the names of

@@ -1,20 +1,19 @@
 """How states lie in space: the paper's three geometric statistics, and exact nearest neighbours.
 
-Effective dimensionality, anisotropy and Fisher separability. The sums that a statistic needs are
-objects that add up over disjoint rows; the statistic is a function of the sums. `SiteStates` reads
-the states of one site in chunks that fit into memory.
+The statistics are effective dimensionality, anisotropy and Fisher separability. The sums that a
+statistic needs are objects that add up over disjoint rows; the statistic is a function of the sums.
+`SiteStates` reads the states of one site in chunks that fit into memory.
 
 First and second moments are kept as count, mean and scatter about that mean, and are added by the
 pairwise update of Chan, Golub and LeVeque (1979), which loses nothing where the mean is far larger
 than the spread, as it is in a residual stream.
 
-Exact nearest neighbours by Euclidean distance (FAISS flat L2).
-
-FAISS compares in float32 by ``|x|^2 + |y|^2 - 2xy``, whose rounding can exceed the distance of near
-rows, and changes with the number of queries. Here it proposes candidates, a few more than asked
-for; their distances are then computed in float64 from the differences. A query's answer is kept
-once no row that wasn't proposed can be nearer by the bound on FAISS's rounding; otherwise more are
-proposed. So the answer is that of a brute-force search in float64, whatever the batch.
+Nearest neighbours are exact, by Euclidean distance. FAISS (its flat index) compares in float32 by
+``|x|^2 + |y|^2 - 2xy``, whose rounding can exceed the distance of near rows, and changes with the
+number of queries. Here it proposes candidates, a few more than asked for; their distances are then
+computed in float64 from the differences. A query's answer is kept once no row that wasn't proposed
+can be nearer by the bound on FAISS's rounding; otherwise more are proposed. So the answer is that
+of a brute-force search in float64, whatever the batch.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

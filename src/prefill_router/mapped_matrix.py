@@ -20,6 +20,8 @@ Matrix = Float32[NDArray[np.float32], "row _"]
 Taken = Float32[NDArray[np.float32], "taken _"]
 LARGE = 1 << 28
 """Matrices of more bytes than these are mapped."""
+_ROWS = 1 << 16
+"""Rows that are copied at once."""
 
 
 def empty(rows: int, width: int) -> Matrix:
@@ -54,6 +56,3 @@ def taken(matrix: Matrix, rows: Int64[NDArray[np.int64], " taken"]) -> Taken:
     for start in range(0, len(rows), _ROWS):
         copy[start : start + _ROWS] = matrix[rows[start : start + _ROWS]]
     return copy
-
-
-_ROWS = 1 << 16

@@ -1,14 +1,13 @@
-"""Statistics that several packages need, in NumPy alone, and tests by betting.
+"""Statistics that several packages need, and tests by betting.
 
-The ROC-AUC of every target; the logistic function, its inverse and its loss; which targets can be
-learned, and their base rates; means over known values; which columns vary; and which rows are
-equal.
+The first part has the ROC-AUC of every target; the logistic function, its inverse, its loss and a
+shrunken regression; which targets can be learned, and their base rates; means over known values;
+which columns vary; and which rows are equal.
 
-Tests by betting, which are valid at any moment, however often they are looked at.
-
-A gambler bets that observations fall short of what is expected of them. As long as they don't, on
-average given the past, no strategy makes money: the capital exceeds c with a probability of at most
-1 / c, ever (Ville's inequality; Waudby-Smith and Ramdas, "Estimating means of bounded random
+The second part has tests by betting, which are valid at any moment, however often they are looked
+at. A gambler bets that observations fall short of what is expected of them. As long as they don't,
+on average given the past, no strategy makes money: the capital exceeds c with a probability of at
+most 1 / c, ever (Ville's inequality; Waudby-Smith and Ramdas, "Estimating means of bounded random
 variables by betting", JRSS B 86, 2024, arXiv:2010.09686). Each gambler divides the capital among
 bold and careful strategies, since how large the shortfall will be isn't known.
 
@@ -202,12 +201,12 @@ def shrunken_logistic(
     return found
 
 
-Shortfalls = Float[NDArray[np.float64], " observation"]
+PerObservation = Float[NDArray[np.float64], " observation"]
 _STAKES: Final = np.array([0.02, 0.05, 0.1, 0.2, 0.35, 0.55, 0.8])
 """Shares of the capital that each strategy loses at the worst observation."""
 
 
-def log_capital(shortfalls: Shortfalls, *, worst: Shortfalls | float) -> Shortfalls:
+def log_capital(shortfalls: PerObservation, *, worst: PerObservation | float) -> PerObservation:
     """The logarithm of the capital after each observation.
 
     Args:
@@ -223,7 +222,7 @@ def log_capital(shortfalls: Shortfalls, *, worst: Shortfalls | float) -> Shortfa
         ConfigError: An excess is larger than `worst`, or that isn't positive.
     """
     growth = np.cumsum(_growth(shortfalls, worst), axis=0)
-    found: Shortfalls = np.logaddexp.reduce(growth, axis=1) - math.log(len(_STAKES))
+    found: PerObservation = np.logaddexp.reduce(growth, axis=1) - math.log(len(_STAKES))
     return found
 
 
@@ -250,7 +249,7 @@ class ChangeDetector:
 
 
 def _growth(
-    shortfalls: Shortfalls, worst: Shortfalls | float
+    shortfalls: PerObservation, worst: PerObservation | float
 ) -> Float[NDArray[np.float64], "observation bet"]:
     """The logarithm of what each strategy's capital is multiplied by."""
     if not (np.asarray(worst) > 0).all():
@@ -264,14 +263,13 @@ def _growth(
     return found
 
 
-Observed = Float[NDArray[np.float64], " observation"]
 _BOLDEST = 0.75
 """The share of the capital that may be lost on one observation."""
 _PRIOR = 0.25
 """The variance assumed before the first observation: the largest possible one."""
 
 
-def p_value(observed: Observed, threshold: float, *, level: float) -> float:
+def p_value(observed: PerObservation, threshold: float, *, level: float) -> float:
     """The p-value of the hypothesis that the mean is at least the threshold.
 
     Args:
@@ -291,7 +289,7 @@ def p_value(observed: Observed, threshold: float, *, level: float) -> float:
     return math.exp(-max(0.0, float(capital.max())))
 
 
-def enough(observed: Observed, threshold: float, *, level: float) -> int | None:
+def enough(observed: PerObservation, threshold: float, *, level: float) -> int | None:
     """About how many observations like these lead to a rejection with a probability of 50 %.
 
     The best constant stake in hindsight multiplies the capital by a factor per observation; the
@@ -308,18 +306,18 @@ def enough(observed: Observed, threshold: float, *, level: float) -> int | None:
     return math.ceil(-math.log(level) / growth) if growth > 0 else None
 
 
-def _stakes(observed: Observed, threshold: float, level: float) -> Observed:
+def _stakes(observed: PerObservation, threshold: float, level: float) -> PerObservation:
     """The stake on each observation, computed from the earlier ones alone."""
     count = np.arange(1, len(observed) + 1)
     mean = (threshold + np.cumsum(observed)) / (count + 1)
     variance = (_PRIOR + np.cumsum((observed - mean) ** 2)) / (count + 1)
     before = np.concatenate([[_PRIOR], variance[:-1]])
     wanted = np.sqrt(-2 * math.log(level) / (len(observed) * before))
-    stakes: Observed = np.minimum(wanted, _BOLDEST / (1 - threshold))
+    stakes: PerObservation = np.minimum(wanted, _BOLDEST / (1 - threshold))
     return stakes
 
 
-def _check(observed: Observed, threshold: float, level: float) -> None:
+def _check(observed: PerObservation, threshold: float, level: float) -> None:
     if not ((observed >= 0) & (observed <= 1)).all():
         raise ConfigError("observations must be in [0, 1]; scale them first")
     for name, value in (("threshold", threshold), ("level", level)):

@@ -32,9 +32,9 @@ from functools import partial
 from pathlib import Path
 
 import prefill_router.learning.rollout as trial
-from prefill_router.cli import demo_loop, labels as learn
+from prefill_router.cli import demo_loop, labels
 
-learn._lower_priority = lambda **_: None
+labels._lower_priority = lambda **_: None
 demo_loop._WAVES = 3
 trial.RolloutSettings = partial(trial.RolloutSettings, least_live=5)
 questions, purse = int(sys.argv[2]), float(sys.argv[3])

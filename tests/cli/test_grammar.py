@@ -212,6 +212,7 @@ def test_what_the_command_line_tells_by_itself_is_told_before_anything_is_read(
         (("fit", "gone", "--out", "new", "--assign", "a=b", "--assign", "a=c"), "'a' more than"),
         (("fit", "gone", "--out", "new", "--pin", "last.3"), "TARGET=VALUE"),
         (("grade", "gone", "--out", "new", "--grader-function", "mine.py:1st"), "file.py:function"),
+        (("replay", "gone", "--keep", "0.9"), "--keep needs --deadline-seconds or --dollars-per"),
     ],
 )
 def test_names_that_say_the_wrong_thing_are_the_command_lines(
@@ -249,6 +250,13 @@ def test_spellings_of_before_name_those_of_now(old: Any) -> None:
 def test_a_store_that_comes_first_is_told_its_option() -> None:
     told = malformed("--store", "layers", "states", "answers", "--out", "figures")
     assert told.endswith("prefill-router layers answers --store states")
+
+
+@pytest.mark.parametrize("words", [(), ("answers",), ("--seed", "3", "answers")])
+def test_without_two_folders_that_come_first_none_is_taken_for_a_store(
+    words: tuple[str, ...],
+) -> None:
+    assert malformed("Missing", "layers", *words).endswith("; see: prefill-router layers --help")
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_doctor_probes_and_perturbs_with_the_encoder_or_says_why_not(job: Job) -
 def test_doctor_refuses(job: Job, copy: Job, newer: Path) -> None:
     malformed("lam is 2", "doctor", *given(job), "--lam", 2)
     malformed("--seed is -1", "doctor", *given(job), "--seed", -1, "--no-probe")
-    refused("needs at least 20", "doctor", *given(job), "--resamples", 3, "--no-probe")
+    malformed("resamples is 19; it must be 20 or more", "doctor", *given(job), "--resamples", 19)
     refused("isn't a check-up", "doctor", *given(job), "--out", job.answers)
     refused("give the whole dataset", "doctor", job.router, "--data", newer, "--part", "unseen")
     shutil.rmtree(copy.answers)

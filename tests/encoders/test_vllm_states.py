@@ -24,7 +24,7 @@ from prefill_router.encoders import (
     pretrained,
 )
 from prefill_router.errors import ConfigError, CorruptError, ProvenanceError, StoreError
-from prefill_router.features.extractor import SavedProvenance
+from prefill_router.features.base import SavedProvenance
 from prefill_router.testing import make_routing_dataset
 from tests.encoders.families import save
 from tests.encoders.vllm_stand_in import LLM, SamplingParams, streams, write_file

@@ -8,7 +8,7 @@ import pytest
 
 from prefill_router.evaluation import Evaluation, Trial, evaluate
 from prefill_router.evaluation.bootstrap import Band, Estimate
-from prefill_router.reporting.accuracy_cost_figures import draw, draw_side_by_side, drawing
+from prefill_router.reporting.evaluation_charts import draw, draw_side_by_side, drawing
 from prefill_router.reporting.report import Cell, Table, estimate_cell, significance
 from prefill_router.reporting.report_files import page, style
 from tests.evaluation.trials import random_system

@@ -35,7 +35,7 @@ from prefill_router.evaluation.reliability_diagram import (
     try_calibrators,
 )
 from prefill_router.policy import Predictions
-from prefill_router.reporting.accuracy_cost_figures import draw_diagrams, write_diagrams
+from prefill_router.reporting.evaluation_charts import draw_diagrams, write_diagrams
 from tests.evaluation.metric_contract import Metric, check
 from tests.evaluation.trials import random_system
 

@@ -14,7 +14,7 @@ from prefill_router.evaluation import Estimate, Evaluation, evaluate
 from prefill_router.evaluation.scores import HEADLINE, TARGET, dollars, interval, worded
 from prefill_router.policy import Predictions
 from prefill_router.reporting import is_report, report_files, write_report
-from prefill_router.reporting.accuracy_cost_figures import draw, drawing
+from prefill_router.reporting.evaluation_charts import draw, drawing
 from prefill_router.reporting.evaluation_report import verdict
 from prefill_router.reporting.figures import place_labels, svg
 from prefill_router.targets import Pool, Target

@@ -8,7 +8,7 @@ import pytest
 
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Evaluation, evaluate
-from prefill_router.reporting.accuracy_cost_figures import draw_side_by_side, write_side_by_side
+from prefill_router.reporting.evaluation_charts import draw_side_by_side, write_side_by_side
 from tests.evaluation.trials import random_system
 
 

@@ -12,7 +12,12 @@ from prefill_router.data import Query, RoutingDataset, prompt_key
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.features import PromptStates, neighbours
 from prefill_router.features.base import FAMILIES
-from prefill_router.features.neighbours import Kernel, Neighbours, NeighboursConfig, statistics
+from prefill_router.features.neighbours import (
+    Kernel,
+    Neighbours,
+    NeighboursConfig,
+    neighbour_statistics,
+)
 from prefill_router.geometry import NeighbourIndex
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from tests.fakes.planted_signal import PLANTED, permuted, relabelled, shuffled, states_of
@@ -79,7 +84,7 @@ def test_statistics_are_those_of_a_loop(kernel: Kernel, soft: bool, smoothing: f
     keys = [f"k{row // 2}" for row in range(60)]
     queries, own, ks = vectors[:20].copy(), [*keys[:18], "new", "newer"], (1, 4, 100)
     queries[18:] += 0.1
-    found = statistics(
+    found = neighbour_statistics(
         NeighbourIndex.of(vectors, keys),
         correct,
         queries,

@@ -18,6 +18,7 @@ import pytest
 from prefill_router.gateway.receipts import CHARGES, labelled_samples
 from prefill_router.router import VersionRegistry
 from prefill_router.targets import write_pool
+from tests.commands import refused
 from tests.fakes.answering_server import answering
 from tests.fakes.tiny_encoder import save_tiny_encoder
 from tests.forks import forks
@@ -81,6 +82,14 @@ def begin_in_time(process: int) -> None:
     while any(idle_threads(process)):
         for task in Path(f"/proc/{process}/task").iterdir():
             os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
+
+
+def test_a_rubric_that_is_not_text_is_refused_with_its_place(
+    made: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    rubric = tmp_path / "rubric.txt"
+    rubric.write_bytes("Vollständig".encode("latin-1"))
+    refused("rubric.txt: not UTF-8 at byte 6", *learn(made[0], tmp_path, "--rubric", rubric))
 
 
 def test_rounds_follow_each_other_at_low_priority_until_a_signal(

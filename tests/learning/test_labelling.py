@@ -29,7 +29,7 @@ from prefill_router.learning import (
     PurseLimits,
     Verifiers,
 )
-from prefill_router.learning.judging import UNKNOWN, Form, family
+from prefill_router.learning.judging import ASSUMED_ERROR, Form, family
 from prefill_router.learning.side_plan import chance
 from prefill_router.progress import SilentProgress
 from prefill_router.targets import Target
@@ -177,7 +177,7 @@ def test_verifiers_refute_and_the_judge_does_the_rest(tmp_path: Path) -> None:
     assert {(one.score, one.error, one.cost) for one in verified} == {(1.0, 0.0, 0.0)}
     judged = [one for one in labels if one.source == "judge:judge-1"]
     assert len(judged) == sum(body["model"] == "judge-1" for body in seen) == 40 - len(verified)
-    assert {one.error for one in judged} == {UNKNOWN}  # nothing was known of this judge
+    assert {one.error for one in judged} == {ASSUMED_ERROR}  # nothing was known of this judge
 
 
 def test_pairs_are_judged_in_both_orders_and_label_the_clients_answer(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from prefill_router.engines import LocalEngine
-from prefill_router.studies.search.cross_validation import _answer
 from prefill_router.studies.search.fold_scores import FoldScorer
+from prefill_router.studies.search.trial_loop import _answer
 from tests.studies.searching import STATES, sealed_in, small_space
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from prefill_router.errors import ConfigError, CorruptError, FitError, MissingEx
 from prefill_router.evaluation import evaluate
 from prefill_router.policy import Predictions
 from prefill_router.studies.search import SearchConfig, choose
-from prefill_router.studies.search.cross_validation import Proposer, chosen_on_other_folds
 from prefill_router.studies.search.fold_scores import FoldScore, FoldScorer, SearchTrial, ranked
+from prefill_router.studies.search.trial_loop import Proposer, chosen_on_other_folds
 from tests.fakes.planted_signal import shuffled
 from tests.studies.searching import (
     ANSWERS,

@@ -336,7 +336,7 @@ def prices(
         raise UsageError(f"{place} isn't a YAML file; name one with --out, such as pool.yaml")
     check_suffix("--out", place, (".yaml", ".yml"))
     general, by_target = _providers(provider or [])
-    models = by_name("--map", map_ or [], "TARGET=NAME")
+    models = by_name("--map", map_ or [], "TARGET=MODEL")
     check_place(place)
     before = read_pool(pool)
     with err.status(f"reading {source}"):
@@ -356,7 +356,7 @@ def prices(
         with opt.replacing(to, overwrite=overwrite or _is_same(to, pool)) as temporary:
             write_pool(found.pool, temporary)
     if json:
-        print_json(_summary(found, place))
+        print_json(_prices_dict(found, place))
     else:
         _show_prices(found, place)
 
@@ -400,7 +400,7 @@ def _price(price: float | None) -> str:
     return "-" if price is None else f"{price:.10g}"
 
 
-def _summary(found: "RefreshedPool", place: Path) -> dict[str, Any]:
+def _prices_dict(found: "RefreshedPool", place: Path) -> dict[str, Any]:
     return {
         "out": str(place),
         "source": found.source,
@@ -412,7 +412,7 @@ def _summary(found: "RefreshedPool", place: Path) -> dict[str, Any]:
 
 
 def _change(change: "PriceChange") -> dict[str, Any]:
-    from prefill_router.client import PRICES
+    from prefill_router.targets import PRICES
 
     return {
         "target": change.target,

@@ -1,11 +1,10 @@
-"""The commands by name, which file holds each, and errors in the command line itself.
+"""The commands by name, which file holds each, and the checks of the command line that all share.
 
-A command is a function of that file, decorated with `app.command`, `study.command` and so on. The
+A command is a function of its file, decorated with `app.command`, `study.command` and so on. The
 file is imported when the command is called, so that `--help` reads this table alone.
 
-Errors in the command line itself, found before the files that it names are read.
-
-One table has the range of every option's number, so that all commands refuse a number with the same
+The checks find errors in the command line itself, before the files that it names are read. One
+table has the range of every option's number, so that all commands refuse a number with the same
 error. Options of earlier versions are refused with the one that replaced them.
 """
 
@@ -307,6 +306,7 @@ _OF_COMMANDS: dict[tuple[str, str], NumberRange] = {
     ("quickstart", "--threshold"): NumberRange(-100_000),
     ("study seeds", "--count"): NumberRange(2),
     ("study learning", "--draws"): NumberRange(2),
+    ("doctor", "--resamples"): NumberRange(20),
     ("learn", "--judge-twice"): NumberRange(0, 1),
     ("learn", "--least-labels"): NumberRange(2),
     ("versions", "--steps"): NumberRange(0),
@@ -416,8 +416,9 @@ def check_spelling(command: str, args: list[str]) -> None:
     for old in RETIRED:
         if old.command == command and old.option in given:
             raise UsageError(f"{command} has no {old.option} any more: {old.now}")
-    if command == "layers" and "--store" not in given and not [*args[:2], "-"][1].startswith("-"):
-        store, data = args[:2]
+    first = [arg for arg in args[:2] if not arg.startswith("-")]
+    if command == "layers" and "--store" not in given and len(first) == 2:
+        store, data = first
         raise UsageError(
             f"a store is given with --store: prefill-router layers {data} --store {store}"
         )

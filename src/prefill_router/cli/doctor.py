@@ -16,6 +16,7 @@ from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import ExitCode, app, columns, err, out, print_json
 from prefill_router.cli.commands import one_of
+from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from prefill_router.activations import Activations, ActivationStore
-    from prefill_router.cli.judged_queries import UnseenQueries
     from prefill_router.data import RoutingDataset
     from prefill_router.evaluation import CalibratorComparison, Estimate, Reliability, Trial
     from prefill_router.router import Router
@@ -47,7 +47,9 @@ def doctor(
     given_lam: opt.OwnLam = None,
     part: opt.UnseenPart = "test",
     store: opt.Stores = None,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples and shuffles.")] = 1000,
+    resamples: Annotated[
+        int, typer.Option(help="Bootstrap resamples and shuffles, at least 20.")
+    ] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of everything that is random.")] = 0,
     probe: Annotated[
         bool, typer.Option(help="Also predict on nonsense prompts; needs the encoder.")
@@ -71,7 +73,6 @@ def doctor(
 
     Example: prefill-router doctor router --data answers --out check-up
     """
-    from prefill_router.cli.judged_queries import PARTS, UnseenQueries
     from prefill_router.data import Origin, read_dataset
     from prefill_router.studies.doctor import KIND, write_checkup
 
@@ -114,7 +115,7 @@ def doctor(
 
 def _examined(
     router: "Router",
-    unseen: "UnseenQueries",
+    unseen: UnseenQueries,
     stores: Sequence["Activations"],
     *,
     lam: float,
@@ -209,14 +210,13 @@ def _flips(
     seed: int,
     bar: BarProgress,
 ) -> "tuple[RobustnessStudy | None, str]":
-    from prefill_router.files import default_cache
     from prefill_router.studies.robustness import CHANGES, perturbed, robustness_study, sampled
 
     if not count:
         return None, "it was left out"
     some = sampled(judged, count, seed=seed)
     versions = {kind: perturbed(some.queries, kind, seed=seed) for kind in CHANGES}
-    cache = default_cache()
+    cache = files.default_cache()
     try:
         return robustness_study(
             router, some, versions, lam=lam, stores=stores, cache=cache, seed=seed, progress=bar
@@ -242,7 +242,7 @@ def _show(found: "Checkup", to: Path | None) -> None:
         out.say(f"report: {to / 'index.html'}")
 
 
-_HOW = (
+_NO_CALIBRATION_PART = (
     "the router's split has no calibration part to fit calibrators on, so none was tried; draw a "
     "split with one (prefill-router split DIR --calibration --out split.json) and fit the router "
     "with --split split.json"
@@ -274,13 +274,13 @@ def calibration(
     from prefill_router.data import read_dataset
     from prefill_router.evaluation import reliability_of, try_calibrators
 
-    _check(to)
+    _check_folder(to)
     router = opt.load_router(folder, encoder_folder)
     dataset = read_dataset(data)
     stores = opt.open_stores(store)
     bar = BarProgress(console=err)
     found = reliability_of(
-        _trial(router, dataset, "test", stores, bar),
+        _part_trial(router, dataset, "test", stores, bar),
         bins=bins,
         resamples=resamples,
         seed=seed,
@@ -289,26 +289,27 @@ def calibration(
     tried: Sequence[CalibratorComparison] = ()
     if "calibration" in router.split.parts:
         bare = replace(router, calibrator=None)  # its own was fitted on this part
-        parts = [_trial(bare, dataset, part, stores, bar) for part in ("calibration", "test")]
+        parts = [_part_trial(bare, dataset, part, stores, bar) for part in ("calibration", "test")]
         tried = try_calibrators(*parts, resamples=resamples, seed=seed, progress=bar)
-    _write(found, tried, to, title=f"Reliability of {folder.name} on {data.name}, test part")
+    title = f"Reliability of {folder.name} on {data.name}, test part"
+    _write_calibration(found, tried, to, title=title)
     if as_json:
         print_json(found.to_dict() | {"calibrators": [one.to_dict() for one in tried]})
     else:
         _show_reliability(found, tried)
         out.say(f"figure and tables: {to}")
     if not tried:
-        err.say(f"note: {_HOW}")
+        err.say(f"note: {_NO_CALIBRATION_PART}")
 
 
-def _check(to: Path) -> None:
+def _check_folder(to: Path) -> None:
     """Check, before long work, that the folder can be written."""
     if to.exists() and not to.is_dir():
         raise ConfigError(f"{to} is a file; --out takes a folder")
     files.check_place(to / "reliability.png")
 
 
-def _trial(
+def _part_trial(
     router: "Router",
     dataset: "RoutingDataset",
     part: str,
@@ -319,18 +320,13 @@ def _trial(
     from prefill_router.evaluation import Trial
 
     ids = router.split["calibration" if part == "calibration" else "test"]
-    lacking = set(ids) - set(dataset.query_ids)
-    if lacking:
-        raise DataError(
-            f"the dataset lacks {len(lacking):,} of the {len(ids):,} queries in the {part} part of "
-            "the router's split; give the dataset that the router was fitted on, all of it"
-        )
+    opt.check_part(dataset, ids, part, fix="give that one, whole")
     chosen = dataset.select(ids)
     predicted = opt.predict(router, chosen, stores, progress)
     return Trial.join(predicted, chosen)
 
 
-def _write(
+def _write_calibration(
     found: "Reliability", tried: "Sequence[CalibratorComparison]", to: Path, *, title: str
 ) -> None:
     import polars as pl
@@ -355,7 +351,7 @@ def _show_reliability(found: "Reliability", tried: "Sequence[CalibratorCompariso
     out.print(_brier(found))
     if found.resamples:
         out.print()
-        out.say(_verdict(found.off))
+        out.say(_calibration_words(found.off))
     if tried:
         out.print()
         out.print(_calibrators(tried))
@@ -363,7 +359,7 @@ def _show_reliability(found: "Reliability", tried: "Sequence[CalibratorCompariso
         out.say(f"note: {note}")
 
 
-def _verdict(off: Sequence[str]) -> str:
+def _calibration_words(off: Sequence[str]) -> str:
     if not off:
         return "no target's probabilities are further off than chance explains"
     return f"further off than chance explains, worst first: {', '.join(off)}"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -11,6 +11,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, one_of
 from prefill_router.cli.options import with_engine, worker_range
+from prefill_router.files import default_cache
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _LAYERS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 _SHARD = re.compile(r"([0-9]{1,9})/([0-9]{1,9})")
-_Choice = TypeVar("_Choice", bound=str)
 
 
 @app.command()
@@ -106,7 +106,6 @@ def encode(
     from prefill_router.activations import ROUNDINGS
     from prefill_router.data import open_queries
     from prefill_router.encoders import TEMPLATES, EncoderSource, load_encoder, plan_encoding
-    from prefill_router.files import default_cache
 
     _check_vllm(from_vllm, layers, write_prompts, computing=device or batch_tokens or engine)
     part, numbers = _shard(shard), _numbers(layers)

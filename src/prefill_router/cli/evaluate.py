@@ -4,7 +4,6 @@
 routers are significant.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -141,7 +140,8 @@ def _part(dataset: "RoutingDataset", drawn: "Split", part: str) -> "RoutingDatas
             err.print(f"note: the router was trained on {seen:,} of these queries")
         return dataset
     name = one_of("--part", part, PARTS)
-    _check_held(dataset, drawn[name], part)
+    fix = "to judge the router on all of this dataset, say --part all"
+    opt.check_part(dataset, drawn[name], part, fix=fix)
     return dataset.select(drawn[name])
 
 
@@ -149,17 +149,7 @@ def _trained_on(dataset: "RoutingDataset", drawn: "Split") -> int:
     return len(set(dataset.query_ids) & set(drawn["train"]))
 
 
-def _check_held(dataset: "RoutingDataset", ids: Sequence[str], part: str) -> None:
-    lacking = set(ids) - set(dataset.query_ids)
-    if lacking:
-        raise DataError(
-            f"the dataset lacks {len(lacking):,} of the {len(ids):,} queries in the {part} part "
-            "of the router's split, so it isn't the one that the router was fitted on, or not the "
-            "whole of it; to judge the router on all of this dataset, say --part all"
-        )
-
-
-_COLUMNS = {
+_COMPARED = {
     "auc_mean": "mean AUC",
     "choice_auc": "choice AUC",
     "brier_mean": "Brier",
@@ -237,11 +227,11 @@ def compare(
     origin.write(to)
     states = gather(needs, dataset, stores, sources=opt.sources(encoder_folder), progress=bar)
     result = run_plan(plan, dataset, states, folder=to / ROUTERS, engine=engine, progress=bar)
-    write(result, to, title=f"Routers on {data.name}", known=_known(plan, data))
+    write(result, to, title=f"Routers on {data.name}", known=_compare_facts(plan, data))
     if as_json:
         print_json(to_dict(result))
         return
-    _show(result)
+    _show_compare(result)
     out.say(f"report: {to / 'index.html'}")
 
 
@@ -256,7 +246,7 @@ def _encoder_prices(given: list[str]) -> dict[str, float]:
         ) from None
 
 
-def _known(plan: "ComparisonPlan", data: PathOrUrl) -> dict[str, str]:
+def _compare_facts(plan: "ComparisonPlan", data: PathOrUrl) -> dict[str, str]:
     sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in plan.drawn.parts.items())
     return {
         "dataset": str(data),
@@ -273,17 +263,17 @@ def _charged(plan: "ComparisonPlan") -> str:
     return f"{prices} per million tokens, part of these routers' costs"
 
 
-def _show(result: "ComparisonResult") -> None:
+def _show_compare(result: "ComparisonResult") -> None:
     from prefill_router.evaluation import HEADLINE, worded
     from prefill_router.studies.comparison import by_number, significance_of, verdict
 
-    table = columns("router", *_COLUMNS.values())
+    table = columns("router", *_COMPARED.values())
     marks = {"better": "+", "worse": "-", "": " "}
     for one in by_number(result.routers, "auc_mean"):
         cells = [
             worded(one.headline[name].value, HEADLINE[name].unit)
             + marks[significance_of(one.against, name)]
-            for name in _COLUMNS
+            for name in _COMPARED
         ]
         table.add_row(one.name, *cells)
     out.print(table)

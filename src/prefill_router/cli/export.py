@@ -11,7 +11,7 @@ from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, reading_words
-from prefill_router.cli.receipts import HELP, URL, moment
+from prefill_router.cli.receipts import SINCE_HELP, URL, moment
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
@@ -51,7 +51,7 @@ def export(
             help="The pool file; without it, targets have no prices.", rich_help_panel=_RECEIPTS
         ),
     ] = None,
-    since: Annotated[str | None, typer.Option(help=HELP, rich_help_panel=_RECEIPTS)] = None,
+    since: Annotated[str | None, typer.Option(help=SINCE_HELP, rich_help_panel=_RECEIPTS)] = None,
     unscored: Annotated[
         bool,
         typer.Option(
@@ -253,10 +253,9 @@ def _decided(
     stores: "Sequence[Activations]",
     bar: BarProgress,
 ) -> "list[tuple[Query, str]]":
-    from prefill_router.files import default_cache
     from prefill_router.studies.robustness import chosen, predicted
 
-    found = predicted(router, queries, stores=stores, cache=default_cache(), progress=bar)
+    found = predicted(router, queries, stores=stores, cache=files.default_cache(), progress=bar)
     targets = [router.pool.names[k] for k in chosen(router, found, lam)]
     return list(zip(queries, targets, strict=True))
 

@@ -35,8 +35,9 @@ def fit(
     effort: Annotated[
         str | None,
         typer.Option(
-            help="quick takes a recipe as it is; normal tries a few on train rows, some two "
-            "minutes; best more. By default normal, without --recipe and options of the features."
+            help="quick takes a recipe as it is; normal tries a few on train rows, about two "
+            "minutes; best tries more. By default normal, without --recipe and options of the "
+            "features."
         ),
     ] = None,
     for_: Annotated[

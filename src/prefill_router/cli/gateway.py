@@ -214,7 +214,7 @@ def litellm(
     if as_json:
         _print_json(found, to, settings)
     else:
-        _show(found, to, settings)
+        _show_import(found, to, settings)
 
 
 def _check_places(config: Path, to: Path, settings: Path | None) -> None:
@@ -231,7 +231,7 @@ def _check_places(config: Path, to: Path, settings: Path | None) -> None:
             files.check_place(place)
 
 
-def _show(found: "ImportedConfig", to: Path, settings: Path | None) -> None:
+def _show_import(found: "ImportedConfig", to: Path, settings: Path | None) -> None:
     out.say(f"{to}: {', '.join(found.pool.names)}")
     variables = sorted({p.api_key_env for p in found.pool.providers if p.api_key_env})
     if variables:
@@ -271,7 +271,6 @@ _File = Annotated[Path, typer.Option("--file", help="The file of keys.")]
 _Name = Annotated[
     str, typer.Argument(metavar="NAME", help="The key's name in receipts and budgets.")
 ]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _DEFAULT = Path("keys.yaml")
 
 
@@ -297,7 +296,7 @@ def new(
     no_learning: Annotated[
         bool, typer.Option("--no-learning", help="None of its requests is kept to learn from.")
     ] = False,
-    as_json: _AsJson = False,
+    as_json: opt.AsDocument = False,
 ) -> None:
     """Make a key, print it once, and keep its hash.
 
@@ -332,7 +331,7 @@ def new(
 @_key.command(name="list")
 def list_keys(
     file: _File = _DEFAULT,
-    as_json: _AsJson = False,
+    as_json: opt.AsDocument = False,
 ) -> None:
     """List the keys of a file, and what they may do.
 
@@ -346,12 +345,12 @@ def list_keys(
         return
     table = Table("name", "created", "may", "expires", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row["name"], row["created"] or "-", _told(row), row["expires"] or "-")
+        table.add_row(row["name"], row["created"] or "-", _key_words(row), row["expires"] or "-")
     out.say(table)
 
 
 @_key.command()
-def revoke(name: _Name, file: _File = _DEFAULT, as_json: _AsJson = False) -> None:
+def revoke(name: _Name, file: _File = _DEFAULT, as_json: opt.AsDocument = False) -> None:
     """Remove a key from a file; a running gateway refuses it after its next reload.
 
     Example: prefill-router key revoke alice --file keys.yaml
@@ -377,7 +376,7 @@ def _checked(given: dict[str, Any]) -> "ClientKey":
         raise UsageError(told) from None
 
 
-def _told(row: dict[str, Any]) -> str:
+def _key_words(row: dict[str, Any]) -> str:
     limits = [
         f"{row[field]:,} {words}"
         for field, words in (

@@ -2,7 +2,6 @@
 
 `grade` makes a dataset of a run's answers; `learn` earns labels from sampled traffic within a
 purse, and fits versions.
-
 """
 
 import json
@@ -34,6 +33,7 @@ from prefill_router.cli.application import (
 )
 from prefill_router.cli.commands import UsageError, one_of, reading_words
 from prefill_router.cli.receipts import URL
+from prefill_router.errors import FormatError
 from prefill_router.harness.grading import GRADERS
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
@@ -77,7 +77,8 @@ def grade(
     interpreter: Annotated[
         Path | None,
         typer.Option(
-            "--python", help="The interpreter that runs the programs, one with numpy say."
+            "--python",
+            help="The interpreter that runs the programs, for example one with NumPy.",
         ),
     ] = None,
     skip: Annotated[
@@ -223,10 +224,9 @@ def _cells(target: "GradedTarget", digits: int) -> tuple[str, ...]:
 
 
 _NICE = 10
+"""By how much the learner lowers its priority."""
 _EACH_ROUND = 0.5
 """The share of what the purse has left that a round may spend, where more rounds follow."""
-
-
 _SPAN = re.compile(r"(\d{1,5})([mhd])")
 _SECONDS = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -236,7 +236,11 @@ def learn(
     receipts: Annotated[str, typer.Option(help=URL)],
     pool: Annotated[Path, typer.Option(help="The pool.yaml of the targets, with prices.")],
     judge: Annotated[
-        Path, typer.Option(help="A pool.yaml of the judges; another family judges, if there is.")
+        Path,
+        typer.Option(
+            help="A pool.yaml of the judges; one of another model family than the target's is "
+            "preferred."
+        ),
     ],
     versions: Annotated[str, typer.Option(help="The folder or URL of the versions.")],
     per_day: Annotated[
@@ -325,7 +329,7 @@ def learn(
             limits=limits,
             encoder=encoder,
             recipe=None if recipe is None else read_recipe(recipe),
-            rubric=RUBRIC if rubric is None else rubric.read_text(encoding="utf-8"),
+            rubric=RUBRIC if rubric is None else _read_rubric(rubric),
             form=judge_by,
             pattern=pattern,
             function=grader_function,
@@ -343,6 +347,13 @@ def learn(
             if not follow:
                 return
             time.sleep(pause)
+
+
+def _read_rubric(place: Path) -> str:
+    try:
+        return place.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not UTF-8 at byte {error.start}", file=place) from None
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
     from prefill_router.activations import Pooling
-    from prefill_router.data import RoutingDataset, Split
     from prefill_router.layers import Ablation, DepthProfile, EncoderSweep, Survey
 
 
@@ -52,7 +51,7 @@ def layers(
         files.check_place(to / "figure.png")
     stores = opt.open_stores(store)
     dataset = read_dataset(data)
-    train = dataset.select(drawn(dataset, split_file, seed)["train"])
+    train = dataset.select(opt.drawn_split(dataset, split_file, seed)["train"])
     sites = [candidate_sites(s, poolings=poolings, all_layers=all_layers) for s in stores]
     for states, candidates in zip(stores, sites, strict=True):
         states.require(candidates[0], train.prompt_keys)  # before the first takes its time
@@ -80,13 +79,6 @@ def layers(
     _print_readings(found)
     if to is not None:
         out.say(f"figures: {to}")
-
-
-def drawn(dataset: "RoutingDataset", file: Path | None, seed: int) -> "Split":
-    """The split in a file, or one that is drawn now."""
-    from prefill_router.data import load_split, split
-
-    return split(dataset, seed=seed) if file is None else load_split(file)
 
 
 def _ablations(found: "DepthProfile", poolings: "list[Pooling]") -> "list[Ablation]":
@@ -232,7 +224,7 @@ def sweep(
     files.check_place(to / "sweep.png")
     stores = opt.open_stores(store)
     dataset = read_dataset(data)
-    parts = drawn(dataset, split_file, seed)
+    parts = opt.drawn_split(dataset, split_file, seed)
     found = run(
         stores,
         dataset.select(parts["train"]),

@@ -25,7 +25,8 @@ from prefill_router.cli.application import (
     print_json,
 )
 from prefill_router.cli.commands import UsageError, one_of
-from prefill_router.cli.receipts import HELP, URL, moment
+from prefill_router.cli.receipts import SINCE_HELP, URL, moment
+from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
 from prefill_router.errors import DataError
 from prefill_router.files import check_place
 from prefill_router.progress import BarProgress
@@ -76,7 +77,6 @@ def keep(
 
     Example: prefill-router keep router --data answers --keep 0.95
     """
-    from prefill_router.cli.judged_queries import PARTS, UnseenQueries
     from prefill_router.data import read_dataset
     from prefill_router.evaluation import Trial
     from prefill_router.studies.guarantee import guarantee
@@ -211,14 +211,20 @@ def replay(
         typer.Option(help="A deadline to try, as in routing.latency."),
     ] = None,
     dollars_per_second: Annotated[
-        float, typer.Option(help="A price of waiting to try, as there.")
+        float, typer.Option(help="A price of waiting to try, as in routing.latency.")
     ] = 0.0,
-    keep: Annotated[float, typer.Option(help="With these, the accuracy to keep, as there.")] = 1.0,
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            help="With a deadline or a price of waiting: the share of the accuracy to keep, by "
+            "default 1."
+        ),
+    ] = None,
     sessions: Annotated[
         bool,
         typer.Option("--sessions", help="Let conversations keep their target, as in the gateway."),
     ] = False,
-    since: Annotated[str | None, typer.Option(help=HELP)] = None,
+    since: Annotated[str | None, typer.Option(help=SINCE_HELP)] = None,
     to: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Draw the curve into this folder.")
     ] = None,
@@ -243,8 +249,12 @@ def replay(
     latency = None
     if deadline_seconds is not None or dollars_per_second:
         latency = LatencySettings(
-            deadline_seconds=deadline_seconds, dollars_per_second=dollars_per_second, keep=keep
+            deadline_seconds=deadline_seconds,
+            dollars_per_second=dollars_per_second,
+            keep=1.0 if keep is None else keep,
         )
+    elif keep is not None:
+        raise UsageError("--keep needs --deadline-seconds or --dollars-per-second")
     if not sessions:
         found = _decide(read, lam or _LAMS, router, prices, encoder_folder, latency)
     elif router is None and pool is None:

@@ -18,13 +18,13 @@ import typer
 from prefill_router import files
 from prefill_router.cli.application import err, out
 from prefill_router.cli.commands import UsageError, one_of
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, DataError
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, RemotePath, location
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations, ActivationStore, Pooling
-    from prefill_router.data import Origin, Query, RoutingDataset
+    from prefill_router.data import Origin, Query, RoutingDataset, Split
     from prefill_router.engines import RayEngine
     from prefill_router.policy import Predictions
     from prefill_router.progress import Progress
@@ -236,17 +236,43 @@ def predict(
     progress: "Progress",
 ) -> "Predictions":
     """A router's predictions; states that no store holds are encoded now and kept in the cache."""
-    from prefill_router.files import default_cache
-
-    return router.predict(dataset, stores=stores, cache=default_cache(), progress=progress)
+    return router.predict(dataset, stores=stores, cache=files.default_cache(), progress=progress)
 
 
-Command = TypeVar("Command", bound=Callable[..., None])
+def drawn_split(dataset: "RoutingDataset", file: Path | None, seed: int) -> "Split":
+    """The split in a file, or one that is drawn now."""
+    from prefill_router.data import load_split, split
+
+    return split(dataset, seed=seed) if file is None else load_split(file)
+
+
+def check_part(dataset: "RoutingDataset", ids: Sequence[str], part: str, *, fix: str) -> None:
+    """Check that a dataset has every query in a part of a router's split.
+
+    Args:
+        dataset: The dataset.
+        ids: The queries of the part.
+        part: Its name.
+        fix: What to do if some are lacking, for the error.
+
+    Raises:
+        DataError: Some are lacking.
+    """
+    lacking = len(set(ids) - set(dataset.query_ids))
+    if lacking:
+        raise DataError(
+            f"the dataset lacks {lacking:,} of the {len(ids):,} queries in the {part} part of the "
+            "router's split, so it isn't the one that the router was fitted on, or not the whole "
+            f"of it; {fix}"
+        )
+
+
+_Function = TypeVar("_Function", bound=Callable[..., None])
 ENGINES = ("local", "ray")
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 
-def with_engine(command: Command) -> Command:
+def with_engine(command: _Function) -> _Function:
     """Give a command the options of engines; it gets the engine as `engine`, None for local."""
     own, added = inspect.signature(command), inspect.signature(_engine)
 

@@ -98,7 +98,10 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(help="Seeds of the seed study; by default 5 (the paper has 10).")
     ] = None,
-    resamples: Annotated[int | None, typer.Option(help="Bootstrap resamples.")] = None,
+    resamples: Annotated[
+        int | None,
+        typer.Option(help="Bootstrap resamples; by default 1000, with --quick 100."),
+    ] = None,
     seed: opt.StudySeed = 0,
     quick: Annotated[
         bool,

@@ -53,7 +53,7 @@ def quickstart(
         typer.Option(help="Look prices up in OpenRouter's list of models, a URL or a file."),
     ] = None,
     format_: Annotated[
-        str | None, typer.Option("--format", help="One of import's; by default guessed.")
+        str | None, typer.Option("--format", help="A format of `import`; guessed by default.")
     ] = None,
     prompt: Annotated[str | None, _column("prompt")] = None,
     target: Annotated[str | None, _column("target")] = None,

@@ -14,6 +14,7 @@ import numpy as np
 
 from prefill_router import files
 from prefill_router.cli.application import CommandRun, ExitCode, counted, dollars
+from prefill_router.cli.unseen_queries import UnseenQueries
 
 if TYPE_CHECKING:
     from prefill_router.data import Query, RoutingDataset
@@ -88,7 +89,6 @@ def _provider(name: str, known: "Mapping[str, KnownProvider]") -> tuple[str, str
     return YOURS, name
 
 
-_RUBRIC = "The answer is correct and complete, and does what was asked."
 _LEARNING = """\
 learning:
   share: 0.05  # of the requests; 0 keeps none
@@ -215,9 +215,7 @@ class QuickstartResult:
             shown: Whether the commands' results are printed.
         """
         from prefill_router.activations import ActivationStore
-        from prefill_router.cli.judged_queries import UnseenQueries
         from prefill_router.evaluation import evaluate
-        from prefill_router.files import default_cache
         from prefill_router.router import Router
 
         data, states, folder = self.data, self.folder / "states", self.folder / "router"
@@ -229,7 +227,7 @@ class QuickstartResult:
         router = Router.load(folder)
         rows = UnseenQueries.of(router, self.dataset, "test")
         store = ActivationStore.open(states)
-        predictions = router.predict(rows.judged, stores=[store], cache=default_cache())
+        predictions = router.predict(rows.judged, stores=[store], cache=files.default_cache())
         self.evaluation = evaluate(
             predictions,
             rows.judged,
@@ -356,9 +354,11 @@ class QuickstartResult:
 
 def _task(query: "Query") -> str:
     """A question for `collect`, graded by a judge."""
+    from prefill_router.learning import RUBRIC
+
     asked = (
         {"prompt": query.prompt}
         if isinstance(query.prompt, str)
         else {"messages": [{"role": m.role, "content": m.content} for m in query.prompt]}
     )
-    return json.dumps({"id": query.id, **asked, "grader": "judge", "rubric": _RUBRIC}) + "\n"
+    return json.dumps({"id": query.id, **asked, "grader": "judge", "rubric": RUBRIC}) + "\n"

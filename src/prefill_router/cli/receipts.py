@@ -33,7 +33,12 @@ if TYPE_CHECKING:
     from prefill_router.gateway.receipts import Explanation, Mean, Savings, SavingsEstimate
     from prefill_router.router import VersionStep
 
-HELP = "Only requests since this time: 24h, 7d, or a date or time as 2026-11-22T08:30 (UTC)."
+SINCE_HELP = "Only requests since this time: 24h, 7d, or a date or time as 2026-11-22T08:30 (UTC)."
+RECEIPTS = "sqlite:///receipts.sqlite"
+"""Where a gateway keeps its receipts by default."""
+URL = "An SQLite file, sqlite:///FILE, or postgresql://... with its password in PGPASSWORD."
+VARIABLE = "PREFILL_ROUTER_RECEIPTS__URL"
+"""The environment variable of the gateway's setting."""
 
 
 def moment(text: str | None) -> float | None:
@@ -50,13 +55,6 @@ def moment(text: str | None) -> float | None:
         return since_time(text)
     except DataError as error:
         raise UsageError(str(error)) from None
-
-
-RECEIPTS = "sqlite:///receipts.sqlite"
-"""Where a gateway keeps its receipts by default."""
-URL = "An SQLite file, sqlite:///FILE, or postgresql://... with its password in PGPASSWORD."
-VARIABLE = "PREFILL_ROUTER_RECEIPTS__URL"
-"""The environment variable of the gateway's setting."""
 
 
 @app.command()
@@ -204,7 +202,7 @@ _MANY = 1000
 @app.command()
 def canary(
     receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
-    since: Annotated[str | None, typer.Option(help=HELP)] = None,
+    since: Annotated[str | None, typer.Option(help=SINCE_HELP)] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Compare routed traffic with the rest, where only a share is routed (`traffic.share`).
@@ -306,7 +304,7 @@ _UNKNOWN = "not known"
 @app.command()
 def savings(
     receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
-    since: Annotated[str | None, typer.Option(help=HELP)] = None,
+    since: Annotated[str | None, typer.Option(help=SINCE_HELP)] = None,
     baseline: Annotated[
         str | None,
         typer.Option(metavar="TARGET", help="By default the best single target."),

@@ -2,9 +2,8 @@
 
 `show` prints a router's card, and `reprice` gives the same router other prices. `versions`,
 `promote` and `rollback` are about which version of a router serves; a gateway that serves these
-versions (`serve --versions`) takes each step within seconds.
-
-`prefill-router add-target` and `remove-target`: a router's targets change without a new fit.
+versions (`serve --versions`) takes each step within seconds. `add-target` and `remove-target`
+change a router's targets without fitting it again.
 """
 
 from collections.abc import Collection
@@ -20,7 +19,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, counted, dollars, err, out, print_json
 from prefill_router.cli.commands import UsageError, reading_words
 from prefill_router.errors import ConfigError
-from prefill_router.files import file_digest
+from prefill_router.files import default_cache, file_digest
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, reading
 
@@ -150,7 +149,7 @@ def reprice(
             }
         )
         return
-    out.say(_summary(router.pool, pool))
+    out.say(_price_changes(router.pool, pool))
     if unmoved:
         err.say(
             "without effect, since output token counts are unknown and the median recorded cost is "
@@ -186,7 +185,7 @@ def _prices(target: "Target") -> str:
     return f"${target.input_price} in, ${target.output_price} out"
 
 
-def _summary(before: "Pool", after: "Pool") -> str:
+def _price_changes(before: "Pool", after: "Pool") -> str:
     lines = [
         f"{old.name}: {_prices(old)} -> {_prices(new)}"
         for old, new in zip(before, after, strict=True)
@@ -218,7 +217,7 @@ def versions(
     if as_json:
         print_json(state.model_dump(mode="json"))
         return
-    _show(state)
+    _show_versions(state)
     for step in state.steps[max(0, len(state.steps) - steps) :]:
         share = f" with {100 * step.share:g} % of conversations" if step.share else ""
         out.say(f"{step.at}  {step.version or 'default target'}: {step.event}{share}, by {step.by}")
@@ -252,7 +251,7 @@ def promote(
         if name is not None and name != found.state().candidate:
             found.shadow(name, by="operator")
         state = found.widen(share, by="operator")
-    _tell(state, as_json=as_json)
+    _show_step(state, as_json=as_json)
 
 
 @app.command()
@@ -272,10 +271,10 @@ def rollback(
     """
     from prefill_router.router import VersionRegistry
 
-    _tell(VersionRegistry.at(registry, create=False).roll_back(name), as_json=as_json)
+    _show_step(VersionRegistry.at(registry, create=False).roll_back(name), as_json=as_json)
 
 
-def _tell(state: "VersionState", *, as_json: bool) -> None:
+def _show_step(state: "VersionState", *, as_json: bool) -> None:
     if as_json:
         print_json(
             state.model_dump(mode="json", include={"current", "candidate", "stage", "share"})
@@ -289,7 +288,7 @@ def _tell(state: "VersionState", *, as_json: bool) -> None:
         out.say(f"{state.current or 'the default target'} serves")
 
 
-def _show(state: "VersionState") -> None:
+def _show_versions(state: "VersionState") -> None:
     table = Table(box=None, pad_edge=False)
     for title in ("version", "added", "from", "labels", "verdict", ""):
         table.add_column(title, justify="right" if title == "labels" else "left")
@@ -362,7 +361,6 @@ def add_target(
     tasks.jsonl --run run --max-cost 2 --out wider
     """
     from prefill_router.data import read_dataset
-    from prefill_router.files import default_cache
     from prefill_router.fitting import add_target as fit_target, known_answers
 
     _check_free(to, overwrite=overwrite)

@@ -49,7 +49,10 @@ def search(
     seed: Annotated[
         int, typer.Option(help="Seed of the split and of all else that is random.")
     ] = 0,
-    resamples: Annotated[int, typer.Option(help="For the intervals on test; 0 for none.")] = 1000,
+    resamples: Annotated[
+        int,
+        typer.Option(help="Bootstrap resamples for the intervals on the test part; 0 for none."),
+    ] = 1000,
     sealed: Annotated[
         bool, typer.Option("--sealed", help="Only choose, and leave the test part unopened.")
     ] = False,
@@ -126,7 +129,7 @@ class _SearchJob:
         self, stores: Sequence[PathOrUrl], encoders: list[Path] | None, *, sealed: bool
     ) -> "SearchResult":
         """Search, choose, write; and open the test part, unless it stays sealed."""
-        from prefill_router.data import load_split, read_dataset, split
+        from prefill_router.data import read_dataset
         from prefill_router.fitting import gather
         from prefill_router.studies.search import (
             ROUTER,
@@ -140,11 +143,7 @@ class _SearchJob:
         )
 
         dataset = read_dataset(self._data)
-        drawn = (
-            split(dataset, seed=self._config.seed)
-            if self._split is None
-            else load_split(self._split)
-        )
+        drawn = opt.drawn_split(dataset, self._split, self._config.seed)
         begin(self._to, plan_of(self._space, self._config, dataset, drawn))
         bar, found = BarProgress(console=err), opt.sources(encoders)
         needs = [n for c in openers(self._space) for n in self._space.recipe(c).needs]

@@ -15,13 +15,13 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import err, out, print_json
 from prefill_router.cli.commands import UsageError, one_of
 from prefill_router.cli.options import SplitFile, with_engine
+from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
 from prefill_router.errors import ConfigError, FitError
+from prefill_router.files import default_cache
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, location
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from prefill_router.activations import Activations
     from prefill_router.data import Query, RoutingDataset, Split
     from prefill_router.engines import Engine
@@ -316,14 +316,13 @@ def robustness(
 ) -> None:
     """Count the decisions that change if prompts have typos, other words or reordered options.
 
-    Both are decided at lam by the encoder's states. The share that stays is RouterArena's
-    robustness; what the others cost is told by the labels of the original prompts.
+    Original and changed prompts are both decided at lam, by the encoder's states. The share of
+    decisions that stay is RouterArena's robustness; what the others cost is told by the labels of
+    the original prompts.
 
     Example: prefill-router study robustness router --data answers --out robustness
     """
-    from prefill_router.cli.judged_queries import PARTS, UnseenQueries
     from prefill_router.data import read_dataset
-    from prefill_router.files import default_cache
     from prefill_router.reporting import check_place, mark
     from prefill_router.studies.robustness import NAME, report_of, robustness_study, sampled
 

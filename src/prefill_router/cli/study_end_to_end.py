@@ -9,7 +9,13 @@ import typer
 
 from prefill_router.cli.application import err
 from prefill_router.cli.commands import one_of
-from prefill_router.cli.options import RouterFolder, UnseenPart, open_stores, path_or_url
+from prefill_router.cli.options import (
+    RouterFolder,
+    UnseenPart,
+    load_router,
+    open_stores,
+    path_or_url,
+)
 from prefill_router.cli.study import (
     AsJson,
     Data,
@@ -22,7 +28,9 @@ from prefill_router.cli.study import (
     finish,
     study,
 )
+from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
+from prefill_router.files import default_cache
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
@@ -87,7 +95,6 @@ def end_to_end(
 
     Example: prefill-router study end-to-end router --data answers --encoder-price 0.16 --out costs
     """
-    from prefill_router.cli.judged_queries import PARTS, answers_seconds
     from prefill_router.reporting import check_place, mark
     from prefill_router.studies.end_to_end import (
         LAMS,
@@ -110,7 +117,7 @@ def end_to_end(
         sample=sample,
         seed=seed,
     )
-    seconds, timing = answers_seconds(inputs.judged, speeds, run)
+    seconds, timing = _answers_seconds(inputs.judged, speeds, run)
     mark(to, NAME, {"router": str(folder), "reference": str(reference or ""), "part": part})
     routers, asked = {ROUTER: inputs.router}, {ROUTER: charge}
     if reference is not None:
@@ -161,13 +168,10 @@ class _ContenderInputs:
         sample: int,
         seed: int,
     ) -> "_ContenderInputs":
-        from prefill_router.cli.judged_queries import UnseenQueries
-        from prefill_router.cli.options import sources
         from prefill_router.data import read_dataset
-        from prefill_router.router import Router
         from prefill_router.studies.guarantee import best_single
 
-        router = Router.load(folder, sources=sources(encoder_folder))
+        router = load_router(folder, encoder_folder)
         unseen = UnseenQueries.of(router, read_dataset(data), part)
         base = unseen.train or unseen.judged
         if unseen.train is None:
@@ -191,10 +195,7 @@ class _ContenderInputs:
 
     def other(self, folder: PathOrUrl, encoder_folder: Sequence[Path] | None) -> "Router":
         """The reference, checked to be comparable with the router."""
-        from prefill_router.cli.options import sources
-        from prefill_router.router import Router
-
-        found = Router.load(folder, sources=sources(encoder_folder))
+        found = load_router(folder, encoder_folder)
         if found.pool.names != self.router.pool.names:
             raise ConfigError(
                 f"the reference has the targets {found.pool.names}, the router "
@@ -219,7 +220,6 @@ class _ContenderInputs:
     ) -> "Contender":
         """A router with its predictions, its latency and its encoder's cost."""
         from prefill_router.evaluation import Trial
-        from prefill_router.files import default_cache
         from prefill_router.studies.end_to_end import Contender, tokens_read
 
         cache = default_cache()
@@ -260,3 +260,60 @@ def _route(name: str, router: "Router") -> Callable[["Prompt"], object]:
             ) from None
 
     return route
+
+
+def _measured_seconds(folder: Path, dataset: "RoutingDataset") -> "PerCell":
+    """Seconds from each request to the end of its answer in a run; NaN where there is none.
+
+    Args:
+        folder: The run's folder.
+        dataset: The queries and targets; those that the run lacks stay NaN.
+
+    Raises:
+        FormatError: The folder isn't a run.
+        DataError: It has no answer to any of these queries.
+    """
+    import numpy as np
+
+    from prefill_router.harness import Run
+
+    row = {name: i for i, name in enumerate(dataset.query_ids)}
+    column = {name: k for k, name in enumerate(dataset.pool.names)}
+    seconds = np.full((len(row), len(column)), np.nan)
+    with Run.open(folder) as run:
+        shared = column.keys() & set(run.pool.names)
+        for answer in run.answers(targets=shared):
+            if answer.reply is not None and answer.query_id in row:
+                seconds[row[answer.query_id], column[answer.target]] = answer.reply.seconds
+    if np.isnan(seconds).all():
+        raise DataError(
+            f"{folder} has no answer to any of the queries that are judged; name the run that the "
+            "dataset was graded from"
+        )
+    return seconds
+
+
+def _answers_seconds(
+    judged: "RoutingDataset", speeds: Path | None, run: Path | None
+) -> "tuple[PerCell, str]":
+    """Seconds of each answer, from speeds or as measured in a run, and a note on the source."""
+    import numpy as np
+
+    from prefill_router.studies.end_to_end import answer_seconds, read_speeds
+
+    seconds = np.full(judged.correct.shape, np.nan)
+    sources = []
+    if speeds is not None:
+        given = read_speeds(speeds)
+        if run is None and (lacking := sorted(set(judged.pool.names) - set(given))):
+            raise DataError(f"{speeds} lacks the targets {lacking}; name the speed of each")
+        seconds = answer_seconds(judged, given)
+        sources.append(f"TTFT and output tokens at the speeds in {speeds.name}")
+    if run is not None:
+        timed = _measured_seconds(run, judged)
+        seconds = np.where(np.isnan(timed), seconds, timed)
+        share = float(np.mean(~np.isnan(timed)))
+        sources.insert(0, f"measured in {run} ({100 * share:.0f} % of the answers)")
+    if not sources:
+        err.print("note: no --speeds and no --run, so the time of the answers is unknown")
+    return seconds, "; else ".join(sources)

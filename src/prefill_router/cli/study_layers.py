@@ -16,6 +16,9 @@ from prefill_router.cli.options import (
     NeededStores,
     Poolings,
     SplitFile,
+    drawn_split,
+    open_stores,
+    parse_poolings,
     with_engine,
 )
 from prefill_router.cli.study import AsJson, Out, Seed, facts, finish, study
@@ -47,8 +50,6 @@ def layers(
 
     Example: prefill-router study layers answers --store states --out layer-selection
     """
-    from prefill_router.activations import ActivationStore
-    from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset, split
     from prefill_router.reporting import check_place, mark
     from prefill_router.studies import ablation_study, report_ablations
@@ -58,7 +59,7 @@ def layers(
     names = [path.resolve().name for path in data]
     if len(set(names)) < len(names):
         raise ConfigError(f"the datasets' folders are called {names}; each needs a name of its own")
-    stores = [ActivationStore.open(path) for path in store]
+    stores = open_stores(store)
     pools = {}
     for name, path in zip(names, data, strict=True):
         dataset = read_dataset(path)
@@ -105,18 +106,15 @@ def dimensions(
 
     Example: prefill-router study dimensions answers --store states --out dimensions
     """
-    from prefill_router.activations import ActivationStore
-    from prefill_router.cli.layers import drawn
-    from prefill_router.cli.options import parse_poolings
     from prefill_router.data import read_dataset
     from prefill_router.reporting import check_place, mark
     from prefill_router.studies import dimension_study, report_dimensions
 
     sizes, poolings = _sizes(dims), parse_poolings(pooling)
     check_place(to, "dimensions")
-    stores = [ActivationStore.open(path) for path in store]
+    stores = open_stores(store)
     dataset = read_dataset(data)
-    parts = drawn(dataset, split_file, seed)
+    parts = drawn_split(dataset, split_file, seed)
     asked = {"dims": sizes, "poolings": poolings, "seed": seed, "split": parts.to_dict()}
     mark(to, "dimensions", asked)
     found = dimension_study(

@@ -35,7 +35,6 @@ from .paid_calls import (
     reported_cost as reported_cost,
 )
 from .price_list import (
-    PRICES as PRICES,
     PriceChange as PriceChange,
     RefreshedPool as RefreshedPool,
     refresh_prices as refresh_prices,

@@ -112,7 +112,7 @@ class ErrorBody:
     Attributes:
         kind: Its type.
         code: Its code; in some shapes an HTTP status.
-        words: Its message; never shown.
+        words: Its message; shown only in translated answers.
         headers: The headers of the provider behind an aggregator that passes them on (OpenRouter).
     """
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from prefill_router.errors import ConfigError, DataError, FailureKind, FormatError, UpstreamError
 from prefill_router.importers import shown_cell
 from prefill_router.short_repr import short_repr
-from prefill_router.targets import Pool, Target
+from prefill_router.targets import PRICES, Pool, Target
 
 MOST_BYTES: Final = 64 * 2**20
 """The largest list that is read; OpenRouter's is less than one megabyte."""
@@ -129,8 +129,6 @@ def _failed(
 
 
 OPENROUTER: Final = "https://openrouter.ai/api/v1/models"
-PRICES: Final = ("input_price", "output_price", "cached_input_price", "reasoning_price")
-"""The prices of a target, by the names of its fields."""
 _MILLION = Decimal(1_000_000)
 _DEAREST = Decimal("0.01")  # dollars per token; ten times what any model has cost so far
 _PER_REQUEST = "request"

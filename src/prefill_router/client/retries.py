@@ -78,13 +78,12 @@ def _moment(text: str | None) -> float | None:
 
 def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
     """Seconds until each used-up limit is reset; limits with a remainder are skipped."""
-    for prefix, place in (("x-ratelimit-reset", "x-ratelimit-remaining"),):
-        for kind in ("", *(f"-{name}" for name in _LIMITED)):
-            if _number(headers.get(place + kind)) not in (None, 0.0):
-                continue
-            found = _duration_or_moment(headers.get(prefix + kind), now)
-            if found is not None:
-                yield found
+    for kind in ("", *(f"-{name}" for name in _LIMITED)):
+        if _number(headers.get(f"x-ratelimit-remaining{kind}")) not in (None, 0.0):
+            continue
+        found = _duration_or_moment(headers.get(f"x-ratelimit-reset{kind}"), now)
+        if found is not None:
+            yield found
     for kind in _LIMITED:
         if _number(headers.get(f"anthropic-ratelimit-{kind}-remaining")) == 0.0:
             found = _rfc3339(headers.get(f"anthropic-ratelimit-{kind}-reset"), now)
@@ -161,7 +160,7 @@ class RetryPolicy:
 
     attempts: int = 5
     seconds: float = 1.0
-    chance: random.Random = field(default_factory=lambda: random.Random(0), repr=False)
+    chance: random.Random = field(default_factory=random.Random, repr=False)
     patience: int = 4
 
     def __post_init__(self) -> None:
@@ -378,7 +377,11 @@ class ProviderGate:
         while self._in_flight >= max(int(self._window), 1):
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
-            await turn
+            try:
+                await turn
+            except asyncio.CancelledError:
+                self._wake()  # whoever waits behind this one
+                raise
         self._in_flight += 1
 
     def leave(self) -> None:

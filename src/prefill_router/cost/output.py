@@ -315,7 +315,7 @@ def fit_output(
     logs = np.log(np.maximum(np.asarray(tokens, dtype=np.float64), 1))
     length = (float(logs.mean()), float(logs.std()) or 1.0, float(logs.min()), float(logs.max()))
     mean, scale = _scaling(features)
-    read = _Inputs(features, mean, scale, _length(tokens, length)[:, :2])
+    read = _StandardisedInputs(features, mean, scale, _length(tokens, length)[:, :2])
     weights = np.zeros((features.shape[1] + _OF_LENGTH, len(train.pool)), dtype=np.float32)
     targets: list[OutputOfTarget | None] = []
     unseen = np.full((2, *train.correct.shape), np.nan)
@@ -344,7 +344,7 @@ class _Learned(NamedTuple):
 
 
 @final
-class _Inputs:
+class _StandardisedInputs:
     """The standardised features beside the length, computed block by block, or once if few."""
 
     def __init__(
@@ -358,9 +358,9 @@ class _Inputs:
         self._parts, self._rows = (features, mean, scale, length), rows
         self._whole = self._computed(slice(None)) if len(row_blocks(len(self))) == 1 else None
 
-    def of(self, rows: NDArray[np.int64]) -> "_Inputs":
+    def of(self, rows: NDArray[np.int64]) -> "_StandardisedInputs":
         """Only these rows."""
-        return _Inputs(*self._parts, rows)
+        return _StandardisedInputs(*self._parts, rows)
 
     def __len__(self) -> int:
         return len(self._parts[0]) if self._rows is None else len(self._rows)
@@ -374,7 +374,9 @@ class _Inputs:
         return np.column_stack([(features[rows] - mean) * scale, length[rows]])
 
 
-def _learned(read: _Inputs, amounts: Vector, folds: NDArray[np.int64]) -> _Learned | None:
+def _learned(
+    read: _StandardisedInputs, amounts: Vector, folds: NDArray[np.int64]
+) -> _Learned | None:
     known = ~np.isnan(amounts)
     if not known.any():
         return None

@@ -1,9 +1,8 @@
-"""The interface of encoders: from prompts to hidden states at prefill.
+"""The interface of encoders: their names, tokenisation, batches, and hidden states at prefill.
 
-Also tokenisation (templates, truncation, and which prompts are refused), and the batching of
-prompts of similar length.
-
-Names of encoders, and the options of the functions that load them.
+An `Encoder` turns prompts into hidden states; a `VectorEncoder` outputs one vector per prompt.
+Tokenisation covers templates, truncation, and which prompts are refused. Prompts of similar length
+are batched together. An encoder's name has one of these forms:
 
     NAME                       hidden states of a network: its layers; `last`, `mean`, `rest`
     sentence:NAME              the embedding of a sentence-transformers model
@@ -12,9 +11,7 @@ Names of encoders, and the options of the functions that load them.
     decision:MODEL@BASE_URL#F  what a decision model says of the options in the file F
     signals:NAME               perplexity and related numbers of a causal language model
 
-The last four have one site, `own.1`. An `Address` is the `MODEL@BASE_URL` of an endpoint.
-
-Encoders that output one vector per prompt.
+All but the first have one site, `own.1`. An `Address` is the `MODEL@BASE_URL` of an endpoint.
 """
 
 import math
@@ -472,6 +469,16 @@ class EncoderRequest:
     quantisation: str | None = None
 
 
+def check_batch_tokens(request: EncoderRequest) -> None:
+    """Check the limit on tokens per batch.
+
+    Raises:
+        ConfigError: It is below 1.
+    """
+    if request.batch_tokens is not None and request.batch_tokens < 1:
+        raise ConfigError(f"a batch has {request.batch_tokens} tokens; it needs at least one")
+
+
 _BYTES_PER_TOKEN = 4
 
 
@@ -550,8 +557,8 @@ def estimated_tokens(text: str) -> int:
     return math.ceil(len(text.encode()) / _BYTES_PER_TOKEN)
 
 
-def check_options(request: EncoderRequest) -> None:
-    """Refuse options that don't apply to these encoders.
+def check_vector_options(request: EncoderRequest) -> None:
+    """Refuse options that don't apply to encoders that output one vector per prompt.
 
     Raises:
         ConfigError: Layers or a chat template are requested.

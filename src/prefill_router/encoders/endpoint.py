@@ -46,8 +46,9 @@ from prefill_router.encoders.base import (
     States,
     TokenizedPrompt,
     VectorEncoder,
-    check_options,
+    check_batch_tokens,
     check_prompt,
+    check_vector_options,
     estimated_tokens,
     vector_prompt,
 )
@@ -409,10 +410,9 @@ def load_endpoint_encoder(request: EncoderRequest) -> EndpointEncoder:
         UpstreamError: The endpoint returns no embedding.
         ProvenanceError: It isn't the expected encoder.
     """
-    check_options(request)
+    check_vector_options(request)
     api = _api(EncoderName.parse(request.name))
-    if request.batch_tokens is not None and request.batch_tokens < 1:
-        raise ConfigError(f"a batch has {request.batch_tokens} tokens; it needs at least one")
+    check_batch_tokens(request)
     if request.expected is not None:
         made_by = replace(request.expected, encoder=api.name, template_hash=api.reads)
         request.expected.require(made_by, what=f"the encoder {api.name}")

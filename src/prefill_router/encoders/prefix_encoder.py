@@ -9,10 +9,9 @@ tokens, and if nothing depends on the length of the prompt. The first condition 
 short prompt; for the second the network's configuration is checked, and unknown kinds of networks
 are refused.
 
-A prefix cache: keys and values of prompts' prefixes in blocks of tokens, and their reuse.
-
-The cache is bounded by its size. A block is looked up by its tokens and the block before it, never
-by a hash alone, so a prompt that differs anywhere before the block can't match it.
+The cache has the keys and values of prefixes in blocks of tokens, and is bounded by its size. A
+block is looked up by its tokens and the block before it, never by a hash alone, so a prompt that
+differs anywhere before the block can't match it.
 """
 
 import inspect
@@ -115,9 +114,8 @@ class PrefixStore:
                 self._bytes += block.nbytes
             number = self._held[key][0]
             used.append(key)
-        for key in reversed(
-            used
-        ):  # the first block last, so that no block outlives its predecessor
+        # the first block last, so that no block outlives its predecessor
+        for key in reversed(used):
             self._held.move_to_end(key)
         while self._bytes > self._most_bytes:
             _, (_, dropped) = self._held.popitem(last=False)

@@ -6,12 +6,11 @@ compare it with the whole network. Any other family is loaded whole and its late
 dropped, since some (such as those whose last blocks share keys and values) compute something else
 when the configuration has fewer blocks.
 
-Files of llama.cpp (GGUF), as Ollama and LM Studio keep them, dequantised once.
-
-`transformers` reads such a file in tens of seconds, and what it gives computes in ordinary weights.
-So these are written to a folder of the cache, in the type that is computed in, with the file's
-configuration, tokenizer and chat template; from then on it is a local encoder like any other. Its
-revision is the digest of the file, whatever the cache holds.
+A GGUF file, as Ollama and LM Studio keep them, is dequantised once: `transformers` reads such a
+file in tens of seconds, and what it gives computes in ordinary weights. So these are written to a
+folder of the cache, in the type that is computed in, with the file's configuration, tokenizer and
+chat template; from then on it is a local encoder like any other. Its revision is the digest of the
+file, whatever the cache holds.
 """
 
 import copy
@@ -28,23 +27,24 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from prefill_router.activations import Provenance
-from prefill_router.encoders import provenance
 from prefill_router.encoders.base import EncoderRequest
 from prefill_router.encoders.hub import HubEncoder, on_device
 from prefill_router.encoders.llama import fuse_blocks
 from prefill_router.encoders.provenance import (
     TOKENIZER_FILES,
     batch_tokens_on,
+    check_files,
     device_of,
     dtype_of,
     file_revision,
     last_layer,
+    loading_errors,
     provenance_of,
 )
 from prefill_router.errors import ConfigError
@@ -54,7 +54,7 @@ from prefill_router.lazy_imports import optional_imports
 
 def hub_errors(request: EncoderRequest) -> AbstractContextManager[None]:
     """A context that turns exceptions of the loaders into a `ConfigError` of our own."""
-    return provenance.loading_errors(request, StrictDataclassError)
+    return loading_errors(request, StrictDataclassError)
 
 
 def prepare(request: EncoderRequest) -> None:
@@ -65,7 +65,7 @@ def prepare(request: EncoderRequest) -> None:
     """
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    provenance.check_files(request)
+    check_files(request)
 
 
 def config_and_tokenizer(request: EncoderRequest) -> tuple[Any, Any]:
@@ -360,7 +360,7 @@ def _dequantised(file: Path, revision: str, dtype: torch.dtype) -> Path:
 
 
 def _dequantise(file: Path, folder: Path, dtype: torch.dtype) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import GgufConfig  # the first releases of transformers 5 lack it
 
     header = _GgufHeader.read(file)
     place, name = str(file.parent), file.name

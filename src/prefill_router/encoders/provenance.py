@@ -21,8 +21,9 @@ import torch
 from safetensors import SafetensorError
 
 from prefill_router.activations import Provenance
-from prefill_router.encoders.base import EncoderRequest, Template
+from prefill_router.encoders.base import EncoderRequest, Template, check_batch_tokens
 from prefill_router.errors import ConfigError
+from prefill_router.files import file_digest
 
 _WHOLE_BYTES = 1 << 30
 _BLOCK_BYTES = 1 << 20
@@ -56,7 +57,7 @@ def folder_revision(folder: Path) -> str:
 def file_revision(file: Path) -> str:
     """Digest of an encoder that is one file: `sha256:...`, or `sampled:...` for a big one."""
     is_whole = file.stat().st_size <= _WHOLE_BYTES
-    content = _whole(file) if is_whole else _sampled(file)
+    content = file_digest(file) if is_whole else _sampled(file)
     return f"{'sha256' if is_whole else 'sampled'}:{content[:40]}"
 
 
@@ -76,7 +77,7 @@ def _revision(folder: Path, small: list[Path], weights: list[Path]) -> str:
     is_whole = sum(path.stat().st_size for path in weights) <= _WHOLE_BYTES
     digest = hashlib.sha256()
     for path in [*small, *weights]:
-        content = _whole(path) if is_whole or path in small else _sampled(path)
+        content = file_digest(path) if is_whole or path in small else _sampled(path)
         digest.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
     return f"{'sha256' if is_whole else 'sampled'}:{digest.hexdigest()[:40]}"
 
@@ -88,15 +89,10 @@ def template_digest(template: str, chat_template: object, files: list[Path], tok
         digest.update(str(chat_template).encode())
     kept = [path for path in files if path.suffix != ".jinja"]
     for path in kept:
-        digest.update(f"\n{path.name} {_whole(path)}".encode())
+        digest.update(f"\n{path.name} {file_digest(path)}".encode())
     if not kept:
         digest.update(repr(sorted(tokenizer.get_vocab().items())).encode())
     return digest.hexdigest()[:40]
-
-
-def _whole(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sampled(path: Path) -> str:
@@ -159,8 +155,7 @@ def check_files(request: EncoderRequest) -> None:
     """
     if request.is_local and request.revision is not None:
         raise ConfigError(f"{request.source} is a local folder; leave the revision out")
-    if request.batch_tokens is not None and request.batch_tokens < 1:
-        raise ConfigError(f"a batch has {request.batch_tokens} tokens; it needs at least one")
+    check_batch_tokens(request)
 
 
 def provenance_of(

@@ -15,8 +15,8 @@ from prefill_router.encoders.base import (
     States,
     TokenizedPrompt,
     VectorEncoder,
-    check_options,
     check_prompt,
+    check_vector_options,
     estimated_tokens,
     vector_prompt,
 )
@@ -101,7 +101,7 @@ def load_sentence_encoder(request: EncoderRequest, *, prompt: str) -> SentenceEn
     transformer = _library(request.name)
     from prefill_router.encoders.pretrained import commit_of, hub_errors, prepare
 
-    check_options(request)
+    check_vector_options(request)
     prepare(request)
     device = device_of(request.device)
     with hub_errors(request):

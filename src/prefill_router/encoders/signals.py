@@ -28,8 +28,8 @@ from prefill_router.encoders.base import (
     States,
     TokenizedPrompt,
     VectorEncoder,
-    check_options,
     check_prompt,
+    check_vector_options,
     tokenized,
 )
 from prefill_router.encoders.hub import TokenBatch, pad
@@ -130,7 +130,7 @@ def load_signals_encoder(request: EncoderRequest) -> SignalsEncoder:
             invalid.
         ProvenanceError: It isn't the expected encoder.
     """
-    check_options(request)
+    check_vector_options(request)
     prepare(request)
     device = device_of(request.device)
     dtype = dtype_of(request.dtype or "float32", device)

@@ -1,5 +1,6 @@
 from .bootstrap import (
     LEVEL as LEVEL,
+    SAME as SAME,
     Band as Band,
     Bootstrap as Bootstrap,
     Estimate as Estimate,
@@ -8,6 +9,7 @@ from .bootstrap import (
     Weights as Weights,
     chunks as chunks,
     divide as divide,
+    estimates_to_dict as estimates_to_dict,
     known_mean as known_mean,
     mean_over as mean_over,
     ones as ones,
@@ -19,10 +21,9 @@ from .chance_labels import (
     TargetOverlap as TargetOverlap,
     weighted_means as weighted_means,
 )
-from .curve import LambdaSweep as LambdaSweep, Points as Points
+from .curve import CPT as CPT, LambdaSweep as LambdaSweep, Points as Points
 from .evaluation import (
     DEFAULT_LAM as DEFAULT_LAM,
-    Comparison as Comparison,
     Curve as Curve,
     Evaluation as Evaluation,
     Step as Step,
@@ -48,7 +49,12 @@ from .metrics import (
     rankings as rankings,
 )
 from .off_policy import PolicyValue as PolicyValue, PolicyValues as PolicyValues
-from .paired_comparison import Paired as Paired, compare as compare, paired as paired
+from .paired_comparison import (
+    Comparison as Comparison,
+    Paired as Paired,
+    compare as compare,
+    paired as paired,
+)
 from .quality_checks import (
     QualityCheck as QualityCheck,
     RecordedCheck as RecordedCheck,

@@ -160,8 +160,8 @@ class Estimate:
 Estimates = Mapping[str, Estimate]
 
 
-def estimates_to_dict(values: Estimates) -> dict[str, Any]:
-    """Plain values for JSON, by name."""
+def estimates_to_dict(values: Mapping[Any, Estimate]) -> dict[str, Any]:
+    """Plain values for JSON by name, each with its interval; None where one isn't defined."""
     return {name: estimate.to_dict() for name, estimate in values.items()}
 
 

@@ -42,6 +42,8 @@ MOST_LACKING: Final = 0.05
 """Where more than this share of the queries lack overlap, nothing is estimated."""
 LEAST_EFFECTIVE: Final = 30.0
 """With a smaller effective number of labels, intervals can't be trusted."""
+_LEAST = 20
+"""With a smaller effective number of its labels, a target has no mean."""
 _FAR = 4
 """So many standard deviations below the expected number of labels aren't chance."""
 
@@ -322,6 +324,3 @@ def weighted_means(
         counted = np.where(enough & ~np.isnan(table), weight, 0)
         means.append(divide((counted * np.nan_to_num(table)).sum(axis=0), counted.sum(axis=0)))
     return means[0], means[1]
-
-
-_LEAST = 20

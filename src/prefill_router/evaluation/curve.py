@@ -5,10 +5,9 @@ label or a cost are sorted once by lam. Nothing happens between two of them, so 
 finite list of operating points, each with its interval of lam; running sums of the changes give
 every point's accuracy and mean observed cost.
 
-A strong and a weak target: accuracy over the share of queries sent to the strong one.
-
-RouteLLM (Ong et al., 2024): APGR is the part of the accuracy gap between the two that is closed, on
-average over that share; CPT(x) is the share that closes the part x.
+Of a strong and a weak target, the curve is the accuracy over the share of queries that are sent to
+the strong one. RouteLLM (Ong et al., 2024) sums it up: APGR is the part of the accuracy gap between
+the two that is closed, on average over that share; CPT(x) is the share that closes the part x.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +20,18 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.evaluation.bootstrap import SAME, PerResample, Weights, divide, mean_over
+from prefill_router.evaluation.bootstrap import (
+    SAME,
+    PerPoint,
+    PerResample,
+    Weights,
+    divide,
+    mean_over,
+)
 from prefill_router.evaluation.judged_predictions import PerQuery, Trial
 from prefill_router.policy import Threshold
 from prefill_router.short_repr import short_repr
 
-PerPoint = Float[NDArray[np.float64], "resample point"]
 STEPS = (1e-2, 1e-3, 1e-4, 1e-5)
 """The steps of the paper's lambda table."""
 

@@ -1,10 +1,9 @@
 """Evaluate one system's predictions against labels and observed costs, at several settings.
 
-Operating points: the exact curve and the paper's lambda table, and the points to report.
-
-A maximum over lam on the judged queries is biased upwards by selection. So the lam values at which
-a router is reported are chosen on out-of-fold predictions for train rows, and only measured on the
-test part.
+These settings are the operating points of the exact curve, those of the paper's lambda table, and
+the points to report. A maximum over lam on the judged queries is biased upwards by selection. So
+the lam values at which a router is reported are chosen on out-of-fold predictions for train rows,
+and only measured on the test part.
 """
 
 from collections import Counter
@@ -262,7 +261,7 @@ class Evaluation:
         targets: The targets' names.
         headline: The metrics of the system by name, see `scores.HEADLINE`.
         per_target: Metrics by target, then by name, see `scores.TARGET`.
-        regimes: Metrics by consensus regime, then by name, see `catalogue.REGIME`.
+        regimes: Metrics by consensus regime, then by name, see `scores.REGIME`.
         regime_sizes: How many of the compared queries each regime has; the others are `unmeasured`.
         anchors: `cost_low`, `cost_high` (US dollars), `floor`, `ceiling` of the normalised plane.
         curve: Every exact operating point.
@@ -350,39 +349,6 @@ class Evaluation:
             return {}
         lams = {0.0, 1.0} if self.chosen is None else {0.0, self.chosen.worth, 1.0}
         return {"off_policy": self.off_policy.to_dict(sorted(lams))}
-
-
-@short_repr
-@final
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Paired differences of two systems on the same queries, first minus second.
-
-    Attributes:
-        first: The first system's numbers, by name.
-        second: The second's.
-        difference: First minus second, with the interval of the paired differences.
-    """
-
-    first: Mapping[str, float]
-    second: Mapping[str, float]
-    difference: Estimates
-
-    def significant(self, name: str) -> bool:
-        """Whether the interval of a difference excludes zero."""
-        return self.difference[name].is_significant
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; None where a number isn't defined."""
-        return {
-            name: {
-                "first": plain(self.first[name]),
-                "second": plain(self.second[name]),
-                "difference": estimate.to_dict(),
-                "significant": self.significant(name),
-            }
-            for name, estimate in self.difference.items()
-        }
 
 
 DEFAULT_LAM = 0.5

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.evaluation.bootstrap import SAME, PerResample, divide
-from prefill_router.evaluation.curve import ComparedSystems, CurveReading, PerPoint, Points
+from prefill_router.evaluation.bootstrap import SAME, PerPoint, PerResample, divide
+from prefill_router.evaluation.curve import ComparedSystems, CurveReading, Points
 from prefill_router.evaluation.fixed_mix import (
     Anchors,
     area,

@@ -9,7 +9,7 @@ one, in order of accuracy gained per dollar.
 `mix_of` gives the best mixes on the evaluated queries themselves. `FixedChoice` finds them on the
 train part; their accuracy and cost are measured on the same queries as the router's.
 
-The accuracy-cost plane: normalised axes, areas, the distance to the oracle, concave envelopes.
+Areas and distances to the oracle are measured in the plane with normalised axes:
 
     x = (1/C - 1/C_high) / (1/C_low - 1/C_high)          (`inverse`; the paper's)
     x = (C_high - C) / (C_high - C_low)                  (`linear`)
@@ -37,6 +37,7 @@ from prefill_router.data import RoutingDataset, well_measured
 from prefill_router.evaluation.bootstrap import (
     SAME,
     KnownTable,
+    PerPoint,
     PerResample,
     Weights,
     divide,
@@ -51,7 +52,6 @@ from prefill_router.evaluation.quality_checks import PerCell
 from prefill_router.short_repr import short_repr
 
 Axis = Literal["inverse", "linear"]
-PerPoint = Float[NDArray[np.float64], "resample point"]
 Mask = Bool[NDArray[np.bool_], "resample point"]
 
 

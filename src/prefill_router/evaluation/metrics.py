@@ -4,7 +4,7 @@ They are computed by target, by regime, and overall at lam = 1. Each takes weigh
 per resample. Missing labels and costs are left out of every mean; a mean over nothing is NaN.
 
 The AUC is how often a correctly answered query has a higher score than a wrongly answered one, ties
-counting half; 0.5 is chance. `probes.ranking` has the version for unweighted rows.
+counting half; 0.5 is chance. `statistics.auc_by_target` is for rows without weights.
 
 Choice AUC measures whether the probabilities identify which of two targets is right. Most of a
 target's AUC comes from the difficulty of the queries, which all targets share and which does not
@@ -33,6 +33,7 @@ from prefill_router.evaluation.bootstrap import (
 from prefill_router.evaluation.judged_predictions import Trial, once_per_trial
 from prefill_router.evaluation.quality_checks import PerCell
 from prefill_router.short_repr import short_repr
+from prefill_router.statistics import log_odds
 
 _LONG = 20_000
 """With more queries, resamples are computed one by one, so that each fits the processor's cache."""
@@ -166,7 +167,7 @@ class PairRankings:
 
 def _pairs(correctness: PerCell, correct: PerCell) -> Iterator[tuple[int, int, Ranking]]:
     chance = np.clip(correctness, _LEAST, 1 - _LEAST)
-    odds = np.log(chance) - np.log1p(-chance)
+    odds = log_odds(chance)
     labels = binary(correct)
     for first, second in combinations(range(correct.shape[1]), 2):
         apart = labels[:, first] + labels[:, second] == 1

@@ -18,8 +18,8 @@ from prefill_router.evaluation.bootstrap import (
     estimates,
     estimates_to_dict,
     ones,
+    plain,
 )
-from prefill_router.evaluation.evaluation import Comparison
 from prefill_router.evaluation.fixed_mix import Axis
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.quality_checks import QualityCheck
@@ -72,6 +72,39 @@ class Paired:
                 for name, numbers in self.difference.items()
             },
             "bootstrap": bootstrap_note(self.resamples, self.seed),
+        }
+
+
+@short_repr
+@final
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Paired differences of two systems on the same queries, first minus second.
+
+    Attributes:
+        first: The first system's numbers, by name.
+        second: The second's.
+        difference: First minus second, with the interval of the paired differences.
+    """
+
+    first: Mapping[str, float]
+    second: Mapping[str, float]
+    difference: Estimates
+
+    def significant(self, name: str) -> bool:
+        """Whether the interval of a difference excludes zero."""
+        return self.difference[name].is_significant
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; None where a number isn't defined."""
+        return {
+            name: {
+                "first": plain(self.first[name]),
+                "second": plain(self.second[name]),
+                "difference": estimate.to_dict(),
+                "significant": self.significant(name),
+            }
+            for name, estimate in self.difference.items()
         }
 
 

@@ -2,9 +2,8 @@
 
 Of the queries that are predicted 0.7, are seven in ten answered correctly? Each function takes
 weights, or the statistics that `Bins.sums` computes from them, and gives one row per resample and
-one column per target, with all targets together in the last.
-
-Predictions sorted into bins once, so that the sums under any weights need one matrix product.
+one column per target, with all targets together in the last. Since the predictions are sorted into
+bins once, the sums under any weights need one matrix product.
 
 In a resample, the statistics of a bin carry the noise of the sample and that of the resampling, and
 both bias non-negative errors upwards. The weights separate the two: a query that counts w times

@@ -59,7 +59,7 @@ MEANINGS: Mapping[str, str] = {
     "outcomes there",
     "log_loss": "mean cross-entropy, nats",
 }
-PerCell = Float[NDArray[np.float64], "column bin"]
+PerBinCell = Float[NDArray[np.float64], "column bin"]
 _Table = dict[str, NDArray[np.float64]]
 _OBSERVED = "observed in bins of equal "
 
@@ -80,11 +80,11 @@ class Diagram:
     """
 
     bins: Bins
-    cells: PerCell
-    predicted: PerCell
-    observed: PerCell
-    lower: PerCell
-    upper: PerCell
+    cells: PerBinCell
+    predicted: PerBinCell
+    observed: PerBinCell
+    lower: PerBinCell
+    upper: PerBinCell
 
     def rows(self) -> list[dict[str, Any]]:
         """The data of the figure, one row for each bin that isn't empty."""
@@ -117,7 +117,7 @@ class Reliability:
     Attributes:
         queries: Number of judged queries.
         labels: Number of labels of each target.
-        estimates: Metrics by target, `binning.POOLED` and `MEAN`, then by name; see `MEANINGS`.
+        estimates: Metrics by target, `reliability.POOLED` and `MEAN`, then by name; see `MEANINGS`.
         diagrams: Diagrams with bins of equal width and of equal mass.
         resamples: How many resamples the intervals come from.
         seed: Random seed of the resamples.

@@ -5,14 +5,19 @@ of the judged queries, beside those of single targets and the oracle; the choice
 by target, by regime, and on solvable queries.
 """
 
-from typing import TypeAlias
-
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.evaluation.bootstrap import SAME, PerResample, divide, mean_over
-from prefill_router.evaluation.metrics import NO_PAIR, auc_by_target, brier_by_target, macro_mean
+from prefill_router.evaluation.metrics import (
+    NO_PAIR,
+    PerRegime,
+    PerTarget,
+    auc_by_target,
+    brier_by_target,
+    macro_mean,
+)
 from prefill_router.evaluation.reliability import calibration_error, chance_error
 from prefill_router.evaluation.scores import NO_COST, Scores, metric, regime_metric, target_metric
 
@@ -166,8 +171,6 @@ def _of_headroom(scores: Scores, gain: PerResample, single: PerResample) -> PerR
     return divide(gain, np.where(room > SAME, room, 0))
 
 
-PerTarget: TypeAlias = Float[NDArray[np.float64], "resample target"]
-PerRegime: TypeAlias = Float[NDArray[np.float64], "resample regime"]
 _NONE_ROUTED = "no measured query is routed to it"
 _NONE_AWAY = "no measured query is routed away from it"
 _NO_DELTA = "every measured query is routed to it, or none is"

@@ -4,9 +4,9 @@ The quality of the probabilities (AUC, Brier, calibration) is measured on every 
 of router, single targets, mixes and oracle use the queries where the outcomes of all sides are
 known (`Trial.compared`): a missing label helps none of them.
 
-The metrics by name: what each number means, how it is computed, and which variant was used.
-
-A metric is one function of `Scores`, registered where it is written, in a module of `MODULES`:
+The metrics are listed by name, each with what it means, how it is computed, and which variant was
+used. A metric is one function of `Scores`, registered where it is written, in a module that
+`MODULES` names:
 
     @metric("Mean AUC", "number", "higher")
     def _auc_mean(scores: Scores) -> PerResample:
@@ -35,6 +35,7 @@ from prefill_router.evaluation import metrics
 from prefill_router.evaluation.bootstrap import (
     SAME,
     Estimate,
+    PerPoint,
     PerResample,
     Weights,
     known_mean,
@@ -48,7 +49,7 @@ from prefill_router.evaluation.curve import (
     Points,
     StrongWeak,
 )
-from prefill_router.evaluation.fixed_mix import Anchors, Axis, PerPoint, frontier
+from prefill_router.evaluation.fixed_mix import Anchors, Axis, frontier
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.reliability import Bins, BinSums, PerColumn, decomposition
 from prefill_router.policy import OperatingPoints

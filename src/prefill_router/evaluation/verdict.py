@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
-from jaxtyping import Int
-from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset
 from prefill_router.evaluation.bootstrap import (
@@ -23,6 +21,7 @@ from prefill_router.evaluation.bootstrap import (
     ones,
     plain,
 )
+from prefill_router.evaluation.chance_labels import Choice
 from prefill_router.evaluation.fixed_mix import FixedChoice, FixedOutcome
 from prefill_router.evaluation.judged_predictions import Trial
 from prefill_router.evaluation.metrics import NO_PAIR, PairRankings
@@ -30,7 +29,6 @@ from prefill_router.evaluation.scores import interval, worded
 from prefill_router.short_repr import short_repr
 
 Word = Literal["worth it", "can't tell", "not worth it"]
-Choice = Int[NDArray[np.int64], " query"]
 WORTH = 0.01
 """A gain of accuracy that can't reach this counts as none: one percentage point."""
 HALF = 0.5

@@ -1,25 +1,28 @@
 """The interface of feature families, the families by kind, and several of them together.
 
+`EncoderStates` is a kind of states, with its form in a saved family and the reading of such states.
 A family is a frozen map from prompts and their states to columns. `ColumnScaler` standardises
 columns of statistics by the train rows, and clips them. A kind is imported when it is first looked
 up.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from prefill_router import mapped_matrix
-from prefill_router.activations import Activations, Provenance, Rounding, Site
+from prefill_router.activations import Activations, Provenance, Rounding, Site, rounded
 from prefill_router.data import Prompt, RoutingDataset, prompt_key
+from prefill_router.encoders import States
 from prefill_router.errors import ConfigError, CorruptError, ProvenanceError
+from prefill_router.geometry import SiteStates
 from prefill_router.progress import Progress
 from prefill_router.serialization import Kinds, Part, StrictModel, Tensors, under, validated
 from prefill_router.short_repr import short_repr
@@ -46,6 +49,60 @@ class EncoderStates:
     def of(cls, activations: Activations) -> "EncoderStates":
         """The kind of states in a store or a batch."""
         return cls(activations.provenance, activations.rounding)
+
+
+class SavedProvenance(StrictModel):
+    """The provenance of states, as it is saved."""
+
+    encoder: str
+    revision: str
+    template: Literal["chat", "plain"]
+    template_hash: str
+    max_tokens: PositiveInt
+    dtype: str
+    num_layers: PositiveInt
+    hidden_size: PositiveInt
+    quantisation: str | None = None
+    computed_by: str | None = None
+
+    def provenance(self) -> Provenance:
+        """The provenance that was saved."""
+        return Provenance(**self.model_dump(include=set(SavedProvenance.model_fields)))
+
+
+class SavedStates(SavedProvenance):
+    """A kind of states, as it is saved."""
+
+    rounding: Rounding
+
+    @classmethod
+    def of(cls, source: EncoderStates) -> dict[str, Any]:
+        """The plain values of a kind of states."""
+        return {**source.provenance.to_dict(), "rounding": source.rounding}
+
+    def source(self) -> EncoderStates:
+        """The kind of states that was saved."""
+        return EncoderStates(self.provenance(), self.rounding)
+
+
+def states_like(
+    source: EncoderStates, site: Site, activations: Activations, keys: Sequence[str]
+) -> Iterator[tuple[slice, States]]:
+    """Rows (a slice of the keys) and their states, rounded like those of the train rows.
+
+    Raises:
+        ProvenanceError: The states are of another encoder, site or type.
+        StoreError: Some states are missing.
+    """
+    source.provenance.require(activations.provenance, what=activations.name)
+    if activations.rounding not in ("float32", source.rounding):
+        raise ProvenanceError(
+            f"{activations.name} holds {activations.rounding}; the router was fitted on states "
+            f"rounded to {source.rounding}: encode the queries again in that type"
+        )
+    for rows, states in SiteStates(activations, site, keys):
+        same = activations.rounding == source.rounding
+        yield rows, states if same else rounded(states, source.rounding)
 
 
 @short_repr

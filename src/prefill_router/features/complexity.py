@@ -446,6 +446,4 @@ def _of_text(text: str) -> tuple[float, ...]:
     return (*readability(words), *diversity(words), *structure(words), *information(words))
 
 
-__all__ = ["COLUMNS", "ENTRY", "Complexity", "ComplexityConfig", "measure"]
-
 ENTRY = FamilyEntry(ComplexityConfig, Complexity)

@@ -1,10 +1,10 @@
-"""Equation 3: one block of features per target, concatenated, from an encoder of each target's.
+"""The features of Equation 3: the block of features of each target, side by side.
 
-A block is the reduced states of one site of one encoder. An extractor is saved as plain values and
-arrays, which are checked when they are read back.
+A block is the reduced states of one site of one encoder; targets may share it. An extractor is
+saved as plain values and arrays, which are checked when they are read back.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
@@ -19,14 +19,19 @@ from prefill_router.activations import (
     Activations,
     Pooling,
     Provenance,
-    Rounding,
     Site,
-    rounded,
 )
 from prefill_router.data import RoutingDataset
-from prefill_router.errors import ConfigError, FitError, ProvenanceError
-from prefill_router.features.base import Columns, EncoderStates, Family, PromptStates, find_store
-from prefill_router.geometry import SiteStates
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.features.base import (
+    Columns,
+    EncoderStates,
+    Family,
+    PromptStates,
+    SavedStates,
+    find_store,
+    states_like,
+)
 from prefill_router.layers import (
     Method,
     Pinned,
@@ -239,26 +244,6 @@ class Block:
         return result
 
 
-def states_like(
-    source: EncoderStates, site: Site, activations: Activations, keys: Sequence[str]
-) -> Iterator[tuple[slice, Float32[NDArray[np.float32], "query hidden"]]]:
-    """Rows (a slice of the keys) and their states, rounded like those of the train rows.
-
-    Raises:
-        ProvenanceError: The states are of another encoder, site or type.
-        StoreError: Some states are missing.
-    """
-    source.provenance.require(activations.provenance, what=activations.name)
-    if activations.rounding not in ("float32", source.rounding):
-        raise ProvenanceError(
-            f"{activations.name} holds {activations.rounding}; the router was fitted on states "
-            f"rounded to {source.rounding}: encode the queries again in that type"
-        )
-    for rows, states in SiteStates(activations, site, keys):
-        same = activations.rounding == source.rounding
-        yield rows, states if same else rounded(states, source.rounding)
-
-
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
@@ -445,40 +430,6 @@ def _distinct_blocks(
     order = list(blocks)
     mine = [fitted[store.provenance, choice.site, choice.dim] for store, choice in wanted]
     return tuple(blocks.values()), tuple(order.index((b.provenance, b.site, b.dim)) for b in mine)
-
-
-class SavedProvenance(StrictModel):
-    """The provenance of states, as it is saved."""
-
-    encoder: str
-    revision: str
-    template: Literal["chat", "plain"]
-    template_hash: str
-    max_tokens: PositiveInt
-    dtype: str
-    num_layers: PositiveInt
-    hidden_size: PositiveInt
-    quantisation: str | None = None
-    computed_by: str | None = None
-
-    def provenance(self) -> Provenance:
-        """The provenance that was saved."""
-        return Provenance(**self.model_dump(include=set(SavedProvenance.model_fields)))
-
-
-class SavedStates(SavedProvenance):
-    """A kind of states, as it is saved."""
-
-    rounding: Rounding
-
-    @classmethod
-    def of(cls, source: EncoderStates) -> dict[str, Any]:
-        """The plain values of a kind of states."""
-        return {**source.provenance.to_dict(), "rounding": source.rounding}
-
-    def source(self) -> EncoderStates:
-        """The kind of states that was saved."""
-        return EncoderStates(self.provenance(), self.rounding)
 
 
 class _SavedBlock(StrictModel):

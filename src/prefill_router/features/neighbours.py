@@ -1,9 +1,7 @@
 """Statistics of the nearest train queries: how often, and how close, each target was right.
 
-Statistics of the labels and distances of the K nearest rows (section 3.2 of the paper).
-
-The paper names the neighbour-correct ratio, distance-weighted correctness and class-conditional
-distance means; the details are defined here.
+Section 3.2 of the paper names the neighbour-correct ratio, distance-weighted correctness and
+class-conditional distance means; the details are defined here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +18,12 @@ from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.features.base import Columns, ColumnScaler, FamilyEntry, PromptStates
-from prefill_router.features.single_site import SingleSite, SingleSiteFamily, VectorsConfig
+from prefill_router.features.single_site import (
+    PerDimension,
+    SingleSite,
+    SingleSiteFamily,
+    VectorsConfig,
+)
 from prefill_router.geometry import NeighbourIndex, Vectors
 from prefill_router.progress import Progress
 from prefill_router.reduction import standard_scale
@@ -36,6 +39,12 @@ Statistic = Literal["share", "weighted share", "distance where right", "distance
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 """The statistics of each K and each target, in the order of the columns."""
 
+MOST_SEARCHED = 50_000
+"""The most train rows among which neighbours are searched."""
+MISSING = -1.0
+"""The label of a train row where it wasn't measured, as it is stored."""
+_KEY_BYTES = 32  # of a SHA-256
+_QUERIES_AT_ONCE = 4096
 _COUNTED_AT_ONCE = 512
 _NEAREST = 1e-3  # times the distance to the K-th: the least distance for the weights of `inverse`
 _STEEPNESS = 8.0  # of the weights of `exponential`, per unit of cosine
@@ -62,7 +71,7 @@ def check_options(
         raise ConfigError(f"smoothing is {smoothing}; it is a number of neighbours, 0 or more")
 
 
-def statistics(
+def neighbour_statistics(
     index: NeighbourIndex,
     correct: Labels,
     vectors: Float32[NDArray[np.float32], "query dim"],
@@ -164,9 +173,6 @@ def _base_rates(correct: Labels) -> Float64[NDArray[np.float64], " target"]:
     return np.asarray(np.where(count > 0, total / np.maximum(count, 1), overall))
 
 
-PerDimension = Float32[NDArray[np.float32], " hidden"]
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class VectorSpace:
@@ -250,7 +256,7 @@ class NeighboursConfig(VectorsConfig):
         vectors = np.concatenate(parts)
         index = NeighbourIndex.of(vectors, train.prompt_keys)
         correct = train.correct.astype(np.float32)
-        raw = statistics(
+        raw = neighbour_statistics(
             index,
             correct,
             vectors,
@@ -287,13 +293,6 @@ class NeighboursConfig(VectorsConfig):
         return VectorSpace(
             self.normalise, moments.mean.astype(np.float32), scale.astype(np.float32)
         )
-
-
-MOST_SEARCHED = 50_000
-"""The most train rows among which neighbours are searched."""
-MISSING = -1.0
-_KEY_BYTES = 32  # of a SHA-256
-_QUERIES_AT_ONCE = 4096
 
 
 @final
@@ -371,7 +370,7 @@ class Neighbours(SingleSiteFamily):
         """The columns of these queries; a train row isn't its own neighbour."""
         result = np.empty((len(reading), self.width), dtype=np.float32)
         for rows, vectors in vectors_of(self.where, reading, self.space):
-            raw = statistics(
+            raw = neighbour_statistics(
                 self.index,
                 self.correct,
                 vectors,
@@ -407,7 +406,5 @@ def _unit(vectors: Vectors) -> Vectors:
     length = np.linalg.norm(wide, axis=1, keepdims=True)
     return np.asarray(wide / np.where(length > 0, length, 1), dtype=np.float32)
 
-
-__all__ = ["ENTRY", "Neighbours", "NeighboursConfig"]
 
 ENTRY = FamilyEntry(NeighboursConfig, Neighbours)

@@ -1,9 +1,8 @@
-"""The paper's features (Equation 3) as a family, and blocks that join several sites.
+"""The families of features from hidden states: the paper's, and several sites in one block.
 
-Several sites in one block: each standardised, side by side or averaged, and one PCA over all.
-
-The paper reads one site per target. Here layers that know different things are read together, of
-one encoder or of several, and enter once for all targets.
+The paper's features (Equation 3) read one site per target. In a joint block, layers that know
+different things are read together, of one encoder or of several, and enter once for all targets:
+each site is standardised, the sites are put side by side or averaged, and one PCA reduces them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -180,9 +179,9 @@ class Joint(Family):
 
     Attributes:
         places: Which states are read, in the order of their dimensions.
-        mean: Of the train rows, for the dimensions of all sites, one site after another.
+        mean: The train rows' mean of every dimension, one site after another.
         scale: Their standard deviation; 1 for dimensions that are constant.
-        components: What each column takes of each dimension.
+        components: The weight of each dimension in each column.
     """
 
     kind: ClassVar[str] = "joint"
@@ -201,7 +200,7 @@ class Joint(Family):
 
     @property
     def width(self) -> int:
-        """How many columns it has."""
+        """The number of columns."""
         return len(self.components)
 
     @property
@@ -210,7 +209,7 @@ class Joint(Family):
         return tuple(dict.fromkeys(place.source for place in self.places))
 
     def sites_of(self, provenance: Provenance) -> tuple[Site, ...]:
-        """What it reads of one encoder, sorted."""
+        """The sites of one encoder that it reads, sorted."""
         return tuple(sorted({s for place in self.places for s in place.sites_of(provenance)}))
 
     def read(self, reading: PromptStates) -> Columns:
@@ -235,7 +234,7 @@ class JointConfig(FamilyConfig):
         encoders: Which encoders are read; every one whose states are given, if none is named.
         sites: The sites of each encoder, such as `{minilm: [mean.3, mean.4]}`; the others' are all
             candidates of layer selection with one of the poolings.
-        poolings: Of those candidates.
+        poolings: The poolings of those candidates.
         combine: `concatenated` has every dimension of every site side by side; `averaged` takes the
             mean over the sites of each standardised dimension.
         dim: Principal components to keep.
@@ -299,7 +298,7 @@ class JointConfig(FamilyConfig):
 
 
 def _moments(read: Sequence[Place], keys: Sequence[str]) -> Iterator[Moments]:
-    """Of the sites side by side, some rows at a time."""
+    """The moments of the sites side by side, a chunk of rows at a time."""
     at_once = max(1, CHUNK_BYTES // (4 * sum(s.provenance.hidden_size for s, _ in read)))
     for start in range(0, len(keys), at_once):
         some = keys[start : start + at_once]

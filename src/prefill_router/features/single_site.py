@@ -1,11 +1,9 @@
-"""Families that read one site of one encoder: embeddings and language-model signals.
+"""Families that read one site of one encoder: dense embeddings, and language-model signals.
 
-Dense embeddings of the prompt: the whole vector, or its leading principal components.
-
-Language-model signals of the prompt: its log-probability, perplexity and entropy.
-
-The perplexity is used as its logarithm, since a single outlier would dominate otherwise. This
-logarithm is minus the mean log-probability, so two of the three columns carry the same information.
+An embedding of the prompt is the whole vector, or its leading principal components. The signals of
+the prompt are its log-probability, perplexity and entropy. The perplexity is used as its logarithm,
+since a single outlier would dominate otherwise. This logarithm is minus the mean log-probability,
+so two of the three columns carry the same information.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +18,14 @@ from pydantic import AfterValidator, Field
 
 from prefill_router.activations import Activations, Provenance, Site
 from prefill_router.data import RoutingDataset
-from prefill_router.encoders import MINILM, OWN, EncoderName, gives_own_vectors, recorded_name
+from prefill_router.encoders import (
+    MINILM,
+    OWN,
+    EncoderName,
+    States,
+    gives_own_vectors,
+    recorded_name,
+)
 from prefill_router.errors import ConfigError
 from prefill_router.features.base import (
     Columns,
@@ -30,15 +35,15 @@ from prefill_router.features.base import (
     FamilyEntry,
     Need,
     PromptStates,
+    SavedStates,
     find_store,
+    states_like,
 )
-from prefill_router.features.extractor import SavedStates, states_like
 from prefill_router.geometry import Moments, SiteStates
 from prefill_router.progress import Progress
 from prefill_router.reduction import Reducer, standard_scale
 from prefill_router.serialization import Part, Saved
 
-States = Float32[NDArray[np.float32], "query hidden"]
 Vectors = Float64[NDArray[np.float64], "query column"]
 
 
@@ -351,9 +356,8 @@ def _check(provenance: Provenance) -> None:
 
 def _signal_vectors(states: States) -> Vectors:
     vectors = states.astype(np.float64)
-    vectors[:, _PERPLEXITY] = np.log(
-        np.maximum(vectors[:, _PERPLEXITY], 1.0)
-    )  # a perplexity is at least 1
+    perplexity = np.maximum(vectors[:, _PERPLEXITY], 1.0)  # it is at least 1
+    vectors[:, _PERPLEXITY] = np.log(perplexity)
     return vectors
 
 

@@ -17,8 +17,14 @@ from pydantic import AfterValidator, Field, PositiveInt
 from prefill_router.activations import Activations, Provenance
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError
-from prefill_router.features.base import Columns, Family, FamilyConfig, FamilyEntry, PromptStates
-from prefill_router.features.extractor import SavedProvenance
+from prefill_router.features.base import (
+    Columns,
+    Family,
+    FamilyConfig,
+    FamilyEntry,
+    PromptStates,
+    SavedProvenance,
+)
 from prefill_router.options import (
     BELOW_ONE,
     Count,
@@ -277,5 +283,3 @@ class TextNetwork(Family):
 
 
 ENTRY = FamilyEntry(TextNetworkConfig, TextNetwork)
-
-__all__ = ["ENTRY", "TextNetwork", "TextNetworkConfig"]

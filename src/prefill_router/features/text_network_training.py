@@ -1,10 +1,8 @@
-"""Fine-tuning of networks on the text, whole or by LoRA adapters.
+"""Fine-tuning of pretrained networks on the text, by LoRA adapters (Hu et al. 2021).
 
-One network learns all targets, or each target has its own.
-
-A pretrained network with LoRA adapters (Hu et al. 2021) and its own outputs.
-
-The adapted linear layers are given by name, or are the query and value projections.
+One network with an output for each target learns all of them, or each target has its own network.
+The adapted linear layers are given by name, or are the query and value projections of the
+attention.
 """
 
 import math

@@ -1,9 +1,8 @@
 """Fitting of a router from a dataset and hidden states.
 
 Sites, reducers, predictor, shrinkage and costs are fitted on the train part, and the calibrator on
-the calibration part. The test part is used once, at the end, for the numbers on the card.
-
-A check before a router is written: another router there isn't replaced by mistake.
+the calibration part. The test part is used once, at the end, for the numbers on the card. Before a
+router is written, it is checked that no other router is replaced by mistake.
 """
 
 from collections import Counter

@@ -4,12 +4,10 @@ The states that a recipe's features read come from stores, or are encoded now. A
 are mixed into the training labels (section 3.2 of the paper). Descriptions of targets and of groups
 of queries are embedded by an encoder.
 
-Out-of-fold predictions for train rows, and what is learned from them.
-
-A recipe's cascade is one such thing. Another are training labels that may be wrong: they are
-replaced by how probably they are right. A judge's label y that is wrong with the probability e says
-by Bayes' rule, given the probability p that was predicted without it, that the answer is correct
-with the probability
+A recipe's cascade is learned from out-of-fold predictions for train rows. They also correct
+training labels that may be wrong: these are replaced by how probably they are right. A judge's
+label y that is wrong with the probability e says by Bayes' rule, given the probability p that was
+predicted without it, that the answer is correct with the probability
 
     p (1 - e) / (p (1 - e) + (1 - p) e)     for y = 1, and with e in the place of 1 - e for y = 0.
 

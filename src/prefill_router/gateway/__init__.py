@@ -10,6 +10,7 @@
     receipts/    one row per request; explain, replay and export read them
     telemetry/   metrics, traces, logs, health
     guard/       authentication, rate limits and checks of requests
+    shared/      what replicas share through one PostgreSQL database
     runtime/     the assembled gateway: what a reload replaces, and what lasts
     page/        the web page, and the numbers on it
     api/         the HTTP routes and the server's process

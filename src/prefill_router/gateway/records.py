@@ -1,6 +1,8 @@
-"""The records of one request, and the types and headers that the gateway's parts share.
+"""The records of one request: `RoutingRequest`, `RoutingDecision`, `RequestOutcome`, `Receipt`.
 
-Sampled requests: which can be asked again of another target, and the text of their answers.
+Before them are the words and headers that the gateway's parts share. After them is what a call to a
+target needs: `ForwardRequest`, and, where the request is sampled to learn from, whether it can be
+asked again of another target, and the text of its answer.
 """
 
 import json
@@ -11,175 +13,6 @@ from typing import Any, Final, Literal, final, get_args
 from prefill_router.client import Usage
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Ability, Endpoint
-
-MOST_BYTES: Final = 2**18
-"""The longest body, in bytes, and the longest answer, in characters, that are kept."""
-_MOST_READ: Final = 2**20
-"""The longest answer in one piece, in bytes, that is read for its text."""
-_MOST_UNREAD: Final = 2**16
-"""The most bytes of events that are kept before they are read."""
-_INPUT: Mapping[Endpoint, str] = {"chat": "messages", "messages": "messages", "responses": "input"}
-_BOUND: Final = (
-    *("previous_response_id", "conversation", "prompt", "background", "container"),
-    *("mcp_servers", "plugins", "web_search_options", "provider"),
-)
-"""Fields by which a request needs what is kept at one provider, or tools that run there, or says
-which providers may have it."""
-_LEFT_OUT: Final = frozenset(
-    (
-        *("model", "models", "route", "stream", "stream_options", "store"),
-        *("user", "safety_identifier", "metadata", "prompt_cache_key", "service_tier"),
-    )
-)
-"""Fields that say where and how a request goes, or whom it is for, rather than what it asks."""
-_TEXTS: Final = ("text", "input_text", "output_text")
-_MARKS: Mapping[Endpoint, bytes] = {
-    "chat": b'"content"',
-    "messages": b"text_delta",
-    "responses": b"output_text.delta",
-}
-"""What an event that has text contains."""
-
-
-def is_repeatable(
-    endpoint: Endpoint, value: Mapping[str, Any], needs: frozenset[Ability], *, size: int
-) -> bool:
-    """Whether any target can be asked a request again, since it is text alone.
-
-    Not so with tools, tool results, images, other files or several answers, or where it continues
-    something that one provider keeps, or says which providers may have it.
-
-    Args:
-        endpoint: The endpoint.
-        value: The body's fields.
-        needs: The abilities that its target needs.
-        size: The body's size in bytes.
-    """
-    if endpoint not in _INPUT or size > MOST_BYTES or needs - {"json_schema"}:
-        return False
-    if any(value.get(name) for name in _BOUND) or value.get("n") not in (None, 1):
-        return False
-    turns = value[_INPUT[endpoint]]
-    if not _is_text(value.get("system", "")) or not _is_text(value.get("instructions") or ""):
-        return False
-    if isinstance(turns, str):
-        return True
-    return bool(turns) and all("role" in turn and _is_text(turn.get("content")) for turn in turns)
-
-
-def _is_text(content: object) -> bool:
-    if isinstance(content, list):
-        return all(isinstance(p, Mapping) and p.get("type") in _TEXTS for p in content)
-    return isinstance(content, str)
-
-
-def repeatable_body(body: bytes) -> dict[str, Any]:
-    """The fields of a request that say what it asks.
-
-    Raises:
-        ValueError: It isn't JSON.
-    """
-    return {name: v for name, v in json.loads(body).items() if name not in _LEFT_OUT}
-
-
-@final
-class AnswerText:
-    """The text of one answer, taken as it passes and read when it is written, as far as possible.
-
-    Args:
-        endpoint: The endpoint; it must be one of those that `is_repeatable` accepts.
-    """
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint, self._mark = endpoint, _MARKS[endpoint]
-        self.clear()
-
-    @property
-    def length(self) -> int:
-        """The characters that were read, and the bytes that weren't yet."""
-        return self._read_length + self._unread_length
-
-    @property
-    def text(self) -> str | None:
-        """The text so far; None where it is too long, or the answer has more than text."""
-        self._read()
-        return "".join(self._pieces) if self._is_whole else None
-
-    def clear(self) -> None:
-        """Forget what was taken, since another target is asked."""
-        self._pieces: list[str] = []
-        self._unread: list[bytes] = []
-        self._texts: Callable[[Endpoint, Any], Iterator[str]] = _delta
-        self._read_length = self._unread_length = 0
-        self._is_whole = True
-
-    def drop(self) -> None:
-        """Have no text, since the answer isn't whole, or more than text."""
-        self.clear()
-        self._is_whole = False
-
-    def take(self, body: bytes) -> None:
-        """Take an answer that isn't streamed."""
-        self._unread, self._unread_length, self._texts = [body], len(body), _whole
-        if len(body) > _MOST_READ:
-            self.drop()
-
-    def take_event(self, data: bytes) -> None:
-        """Take the data of an event."""
-        if self._is_whole and self._mark in data:
-            self._unread.append(data)
-            self._unread_length += len(data)
-            if self._unread_length > _MOST_UNREAD:
-                self._read()
-
-    def _read(self) -> None:
-        try:
-            values = json.loads(b"[%s]" % b",".join(self._unread))
-            found = [text for value in values for text in self._texts(self._endpoint, value)]
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-            self.drop()
-            return
-        self._unread, self._unread_length = [], 0
-        self._pieces += found
-        self._read_length += sum(map(len, found))
-        if self._read_length > MOST_BYTES:
-            self.drop()
-
-
-def _whole(endpoint: Endpoint, value: Mapping[str, Any]) -> Iterator[str]:
-    """The texts of an answer; an error where it has anything else but reasoning."""
-    if endpoint == "chat":
-        yield from _contents(value["choices"][0]["message"]["content"])
-    elif endpoint == "messages":
-        yield from _contents(value["content"])
-    else:
-        for item in value["output"]:
-            if item["type"] != "reasoning":
-                yield from _contents(item["content"])
-
-
-def _contents(content: Any) -> Iterator[str]:
-    if isinstance(content, str):
-        yield content
-        return
-    for part in content:
-        if part["type"] in _TEXTS:
-            yield part["text"]
-        elif part["type"] not in ("thinking", "redacted_thinking"):
-            raise ValueError(part["type"])
-
-
-def _delta(endpoint: Endpoint, event: Mapping[str, Any]) -> Iterator[str]:
-    """The texts of an event of a stream."""
-    if endpoint == "chat":
-        for choice in event.get("choices") or ():
-            content = (choice.get("delta") or {}).get("content")
-            yield from () if content is None else _contents(content)
-    elif endpoint == "messages":
-        yield event["delta"]["text"]
-    elif event["type"] == "response.output_text.delta":
-        yield event["delta"]
-
 
 Scored = Literal["last_user", "last_user_with_system", "conversation", "conversation_with_system"]
 """The part of a request that the encoder reads: the last user turn or all turns, with or without
@@ -235,23 +68,6 @@ OUTCOMES: tuple[OutcomeKind, ...] = get_args(OutcomeKind)
 HEADER = "x-prefill-router-"
 """The prefix of the gateway's own headers, in requests and responses."""
 SESSION_HEADER = "x-session-id"
-
-__all__ = [
-    "FALLBACKS",
-    "FALLBACK_REASONS",
-    "HEADER",
-    "OUTCOMES",
-    "REASONS",
-    "SCORED",
-    "SESSION_HEADER",
-    "Ability",
-    "Endpoint",
-    "FallbackReason",
-    "OutcomeKind",
-    "Reason",
-    "Scored",
-]
-
 
 Header = tuple[bytes, bytes]
 """A name in lower case, and a value."""
@@ -469,63 +285,6 @@ class RequestOutcome:
     deployment: str | None = None
 
 
-@short_repr
-@final
-@dataclass(frozen=True, kw_only=True)
-class ForwardRequest:
-    """One call to forward.
-
-    Attributes:
-        endpoint: The endpoint.
-        method: The HTTP method.
-        below: The path after the endpoint's path, percent-encoded, e.g. `/resp_1/cancel`.
-        query: The client's query string, percent-encoded.
-        is_plain: Whether it is a passthrough call, whose answer is forwarded unread.
-        lacking: The statuses by which a target says that it doesn't support a passthrough call.
-        bodies: Makes the body for a deployment, given its name; called for each attempt.
-        order: The targets that may be called, in order. A deployment in the place of its target
-            means that none of the target's other endpoints may be called.
-        stream: Whether the client requested a stream.
-        usage_added: Whether the body requests token counts that the client didn't; the event that
-            has only these is then dropped.
-        headers: The client's headers that targets get, with names in lower case.
-        reply_headers: Makes the gateway's own response headers, given the target that answers
-            (None for none) and the attempts.
-        finished: Awaited once, just before the last byte is sent or after a disconnect.
-        stay: Whether only the first target may answer.
-        input_tokens: Estimated input tokens, used where a target reports none.
-        began: When the request arrived, by the loop's clock; None for now.
-        named: Called with the deployment and the answer's id once a stream has sent the id.
-        conversation: The name of the conversation, or of the request if it has none; it keeps to
-            one of a target's endpoints.
-        settled: Called once no more targets will be called, so that bodies are no longer needed.
-        answer: Takes the answer's text, where the request is sampled; None otherwise.
-        translated: The targets and deployments that are asked by a chat in place of a message.
-    """
-
-    endpoint: Endpoint
-    bodies: Callable[[str], bytes]
-    order: tuple[str, ...]
-    finished: Callable[[RequestOutcome], Awaitable[None]]
-    reply_headers: Callable[[str | None, tuple[TargetAttempt, ...]], list[Header]]
-    stream: bool = False
-    usage_added: bool = False
-    headers: list[Header] = field(default_factory=list)
-    stay: bool = False
-    input_tokens: int = 0
-    began: float | None = None
-    method: bytes = b"POST"
-    below: bytes = b""
-    query: bytes = b""
-    is_plain: bool = False
-    lacking: frozenset[int] = frozenset()
-    named: Callable[[str, str], None] | None = None
-    conversation: str = ""
-    settled: Callable[[], object] = lambda: None
-    answer: AnswerText | None = None
-    translated: Collection[str] = ()
-
-
 APART: Mapping[str, str] = {
     "named": "for a target that the client named",
     "tool_loop": "in a tool loop, where the target is kept",
@@ -637,3 +396,229 @@ def cost_elsewhere(
         if less < here and less_there < there:
             here, there = here - less, there - less_there
     return paid * there / here if here > 0 else there
+
+
+MOST_BYTES: Final = 2**18
+"""The longest body, in bytes, and the longest answer, in characters, that are kept."""
+_MOST_READ: Final = 2**20
+"""The longest answer in one piece, in bytes, that is read for its text."""
+_MOST_UNREAD: Final = 2**16
+"""The most bytes of events that are kept before they are read."""
+_INPUT: Mapping[Endpoint, str] = {"chat": "messages", "messages": "messages", "responses": "input"}
+_BOUND: Final = (
+    *("previous_response_id", "conversation", "prompt", "background", "container"),
+    *("mcp_servers", "plugins", "web_search_options", "provider"),
+)
+"""Fields by which a request needs what is kept at one provider, or tools that run there, or says
+which providers may have it."""
+_LEFT_OUT: Final = frozenset(
+    (
+        *("model", "models", "route", "stream", "stream_options", "store"),
+        *("user", "safety_identifier", "metadata", "prompt_cache_key", "service_tier"),
+    )
+)
+"""Fields that say where and how a request goes, or whom it is for, rather than what it asks."""
+_TEXTS: Final = ("text", "input_text", "output_text")
+_MARKS: Mapping[Endpoint, bytes] = {
+    "chat": b'"content"',
+    "messages": b"text_delta",
+    "responses": b"output_text.delta",
+}
+"""What an event that has text contains."""
+
+
+def is_repeatable(
+    endpoint: Endpoint, value: Mapping[str, Any], needs: frozenset[Ability], *, size: int
+) -> bool:
+    """Whether any target can be asked a request again, since it is text alone.
+
+    Not so with tools, tool results, images, other files or several answers, or where it continues
+    something that one provider keeps, or says which providers may have it.
+
+    Args:
+        endpoint: The endpoint.
+        value: The body's fields.
+        needs: The abilities that its target needs.
+        size: The body's size in bytes.
+    """
+    if endpoint not in _INPUT or size > MOST_BYTES or needs - {"json_schema"}:
+        return False
+    if any(value.get(name) for name in _BOUND) or value.get("n") not in (None, 1):
+        return False
+    turns = value[_INPUT[endpoint]]
+    if not _is_text(value.get("system", "")) or not _is_text(value.get("instructions") or ""):
+        return False
+    if isinstance(turns, str):
+        return True
+    return bool(turns) and all("role" in turn and _is_text(turn.get("content")) for turn in turns)
+
+
+def _is_text(content: object) -> bool:
+    if isinstance(content, list):
+        return all(isinstance(p, Mapping) and p.get("type") in _TEXTS for p in content)
+    return isinstance(content, str)
+
+
+def repeatable_body(body: bytes) -> dict[str, Any]:
+    """The fields of a request that say what it asks.
+
+    Raises:
+        ValueError: It isn't JSON.
+    """
+    return {name: v for name, v in json.loads(body).items() if name not in _LEFT_OUT}
+
+
+@final
+class AnswerText:
+    """The text of one answer, taken as it passes and read when it is written, as far as possible.
+
+    Args:
+        endpoint: The endpoint; it must be one of those that `is_repeatable` accepts.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint, self._mark = endpoint, _MARKS[endpoint]
+        self.clear()
+
+    @property
+    def length(self) -> int:
+        """The characters that were read, and the bytes that weren't yet."""
+        return self._read_length + self._unread_length
+
+    @property
+    def text(self) -> str | None:
+        """The text so far; None where it is too long, or the answer has more than text."""
+        self._read()
+        return "".join(self._pieces) if self._is_whole else None
+
+    def clear(self) -> None:
+        """Forget what was taken, since another target is asked."""
+        self._pieces: list[str] = []
+        self._unread: list[bytes] = []
+        self._texts: Callable[[Endpoint, Any], Iterator[str]] = _delta
+        self._read_length = self._unread_length = 0
+        self._is_whole = True
+
+    def drop(self) -> None:
+        """Have no text, since the answer isn't whole, or more than text."""
+        self.clear()
+        self._is_whole = False
+
+    def take(self, body: bytes) -> None:
+        """Take an answer that isn't streamed."""
+        self._unread, self._unread_length, self._texts = [body], len(body), _whole
+        if len(body) > _MOST_READ:
+            self.drop()
+
+    def take_event(self, data: bytes) -> None:
+        """Take the data of an event."""
+        if self._is_whole and self._mark in data:
+            self._unread.append(data)
+            self._unread_length += len(data)
+            if self._unread_length > _MOST_UNREAD:
+                self._read()
+
+    def _read(self) -> None:
+        try:
+            values = json.loads(b"[%s]" % b",".join(self._unread))
+            found = [text for value in values for text in self._texts(self._endpoint, value)]
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            self.drop()
+            return
+        self._unread, self._unread_length = [], 0
+        self._pieces += found
+        self._read_length += sum(map(len, found))
+        if self._read_length > MOST_BYTES:
+            self.drop()
+
+
+def _whole(endpoint: Endpoint, value: Mapping[str, Any]) -> Iterator[str]:
+    """The texts of an answer; an error where it has anything else but reasoning."""
+    if endpoint == "chat":
+        yield from _contents(value["choices"][0]["message"]["content"])
+    elif endpoint == "messages":
+        yield from _contents(value["content"])
+    else:
+        for item in value["output"]:
+            if item["type"] != "reasoning":
+                yield from _contents(item["content"])
+
+
+def _contents(content: Any) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+        return
+    for part in content:
+        if part["type"] in _TEXTS:
+            yield part["text"]
+        elif part["type"] not in ("thinking", "redacted_thinking"):
+            raise ValueError(part["type"])
+
+
+def _delta(endpoint: Endpoint, event: Mapping[str, Any]) -> Iterator[str]:
+    """The texts of an event of a stream."""
+    if endpoint == "chat":
+        for choice in event.get("choices") or ():
+            content = (choice.get("delta") or {}).get("content")
+            yield from () if content is None else _contents(content)
+    elif endpoint == "messages":
+        yield event["delta"]["text"]
+    elif event["type"] == "response.output_text.delta":
+        yield event["delta"]
+
+
+@short_repr
+@final
+@dataclass(frozen=True, kw_only=True)
+class ForwardRequest:
+    """One call to forward.
+
+    Attributes:
+        endpoint: The endpoint.
+        method: The HTTP method.
+        below: The path after the endpoint's path, percent-encoded, e.g. `/resp_1/cancel`.
+        query: The client's query string, percent-encoded.
+        is_plain: Whether it is a passthrough call, whose answer is forwarded unread.
+        lacking: The statuses by which a target says that it doesn't support a passthrough call.
+        bodies: Makes the body for a deployment, given its name; called for each attempt.
+        order: The targets that may be called, in order. A deployment in the place of its target
+            means that none of the target's other endpoints may be called.
+        stream: Whether the client requested a stream.
+        usage_added: Whether the body requests token counts that the client didn't; the event that
+            has only these is then dropped.
+        headers: The client's headers that targets get, with names in lower case.
+        reply_headers: Makes the gateway's own response headers, given the target that answers
+            (None for none) and the attempts.
+        finished: Awaited once, just before the last byte is sent or after a disconnect.
+        stay: Whether only the first target may answer.
+        input_tokens: Estimated input tokens, used where a target reports none.
+        began: When the request arrived, by the loop's clock; None for now.
+        named: Called with the deployment and the answer's id once a stream has sent the id.
+        conversation: The name of the conversation, or of the request if it has none; it keeps to
+            one of a target's endpoints.
+        settled: Called once no more targets will be called, so that bodies are no longer needed.
+        answer: Takes the answer's text, where the request is sampled; None otherwise.
+        translated: The targets and deployments that are asked by a chat in place of a message.
+    """
+
+    endpoint: Endpoint
+    bodies: Callable[[str], bytes]
+    order: tuple[str, ...]
+    finished: Callable[[RequestOutcome], Awaitable[None]]
+    reply_headers: Callable[[str | None, tuple[TargetAttempt, ...]], list[Header]]
+    stream: bool = False
+    usage_added: bool = False
+    headers: list[Header] = field(default_factory=list)
+    stay: bool = False
+    input_tokens: int = 0
+    began: float | None = None
+    method: bytes = b"POST"
+    below: bytes = b""
+    query: bytes = b""
+    is_plain: bool = False
+    lacking: frozenset[int] = frozenset()
+    named: Callable[[str, str], None] | None = None
+    conversation: str = ""
+    settled: Callable[[], object] = lambda: None
+    answer: AnswerText | None = None
+    translated: Collection[str] = ()

@@ -383,9 +383,67 @@ class StreamSettings(SettingsSection):
     usage: Literal["ask", "leave"] = "ask"
 
 
+Section = TypeVar("Section", bound=SettingsSection)
+
+
+class GatewaySettings(SettingsSection):
+    """All settings; every section has defaults.
+
+    Attributes:
+        keys: The file of client keys, see `prefill-router key`; None requires no keys.
+        forward_headers: Further request headers that are forwarded to targets.
+        traces: The OTLP endpoint of traces; None for none.
+    """
+
+    listen: ListenSettings = ListenSettings()
+    routing: RoutingSettings = RoutingSettings()
+    sessions: SessionSettings = SessionSettings()
+    failures: FailureSettings = FailureSettings()
+    budgets: tuple[BudgetSettings, ...] = ()
+    traffic: TrafficSettings = TrafficSettings()
+    receipts: ReceiptSettings = ReceiptSettings()
+    savings: SavingsSettings = SavingsSettings()
+    learning: LearningSettings = LearningSettings()
+    shared: SharedSettings = SharedSettings()
+    limits: LimitSettings = LimitSettings()
+    logs: LogSettings = LogSettings()
+    streams: StreamSettings = StreamSettings()
+    keys: Path | None = None
+    forward_headers: tuple[str, ...] = ()
+    traces: str | None = None
+
+    @field_validator("traces")
+    @classmethod
+    def _is_address(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "")
+        if url is not None and not (parts.scheme in ("http", "https") and parts.netloc):
+            raise ValueError("must be an OTLP endpoint, for example http://127.0.0.1:4318")
+        return url
+
+    def section(self, kind: type[Section]) -> Section:
+        """The section of this class, one of the gateway's own or of `SECTIONS`.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        found = next((value for _, value in self if isinstance(value, kind)), None)
+        if found is None:
+            raise ConfigError(f"the settings have no section of the class {kind.__name__}")
+        return found
+
+
+SECTIONS: dict[str, type[SettingsSection]] = {}
+"""Further sections by name; sections added here are read and checked like the others."""
+
+
+def _model() -> type[GatewaySettings]:
+    further: Any = {name: (kind, kind()) for name, kind in SECTIONS.items()}
+    base = GatewaySettings
+    return create_model(base.__name__, __base__=base, **further) if further else base
+
+
 PREFIX = "PREFILL_ROUTER_"
 _JOINT = "__"
-Section = TypeVar("Section", bound=SettingsSection)
 Place = tuple[int | str, ...]
 """The path of a setting: names, and positions in lists."""
 
@@ -461,62 +519,6 @@ def _models(kind: Any) -> Iterator[type[BaseModel]]:
             yield each
 
 
-class GatewaySettings(SettingsSection):
-    """All settings; every section has defaults.
-
-    Attributes:
-        keys: The file of client keys, see `prefill-router key`; None requires no keys.
-        forward_headers: Further request headers that are forwarded to targets.
-        traces: The OTLP endpoint of traces; None for none.
-    """
-
-    listen: ListenSettings = ListenSettings()
-    routing: RoutingSettings = RoutingSettings()
-    sessions: SessionSettings = SessionSettings()
-    failures: FailureSettings = FailureSettings()
-    budgets: tuple[BudgetSettings, ...] = ()
-    traffic: TrafficSettings = TrafficSettings()
-    receipts: ReceiptSettings = ReceiptSettings()
-    savings: SavingsSettings = SavingsSettings()
-    learning: LearningSettings = LearningSettings()
-    shared: SharedSettings = SharedSettings()
-    limits: LimitSettings = LimitSettings()
-    logs: LogSettings = LogSettings()
-    streams: StreamSettings = StreamSettings()
-    keys: Path | None = None
-    forward_headers: tuple[str, ...] = ()
-    traces: str | None = None
-
-    @field_validator("traces")
-    @classmethod
-    def _is_address(cls, url: str | None) -> str | None:
-        parts = urlsplit(url or "")
-        if url is not None and not (parts.scheme in ("http", "https") and parts.netloc):
-            raise ValueError("must be an OTLP endpoint, for example http://127.0.0.1:4318")
-        return url
-
-    def section(self, kind: type[Section]) -> Section:
-        """The section of this class, one of the gateway's own or of `SECTIONS`.
-
-        Raises:
-            ConfigError: There is none.
-        """
-        found = next((value for _, value in self if isinstance(value, kind)), None)
-        if found is None:
-            raise ConfigError(f"the settings have no section of the class {kind.__name__}")
-        return found
-
-
-SECTIONS: dict[str, type[SettingsSection]] = {}
-"""Further sections by name; sections added here are read and checked like the others."""
-
-
-def _model() -> type[GatewaySettings]:
-    further: Any = {name: (kind, kind()) for name, kind in SECTIONS.items()}
-    base = GatewaySettings
-    return create_model(base.__name__, __base__=base, **further) if further else base
-
-
 def read_settings(
     path: Path | None = None,
     *,
@@ -564,10 +566,14 @@ def stray_variables(environment: Mapping[str, str] | None = None) -> dict[str, s
         By variable, the end of a sentence that suggests a setting; empty for no suggestion.
     """
     model = _model()
-    return {v.name: _meant(v, model) for v in _variables(environment, model) if _is_stray(v, model)}
+    return {
+        v.name: _meant_variable(v, model)
+        for v in _variables(environment, model)
+        if _is_stray(v, model)
+    }
 
 
-def _meant(variable: Variable, model: type[BaseModel]) -> str:
+def _meant_variable(variable: Variable, model: type[BaseModel]) -> str:
     name = str(variable.path[0])
     for part, field in model.model_fields.items():
         if name in getattr(field.annotation, "model_fields", ()):
@@ -640,8 +646,8 @@ def setting_errors(
     return problems
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    """A suggestion of the known name that was meant, or empty if none is similar."""
+def meant(name: str, known: Sequence[str]) -> str:
+    """The end of a sentence: which known name may be meant; empty if none is similar."""
     close = get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -651,7 +657,7 @@ def _words(found: "ErrorDetails", model: type[BaseModel]) -> str:
         part = model_at(found["loc"][:-1], model)
         names = [] if part is None else list(part.model_fields)
         name = str(found["loc"][-1])
-        return f"no such setting; the settings are {', '.join(names)}{nearest(name, names)}"
+        return f"no such setting; the settings are {', '.join(names)}{meant(name, names)}"
     words, got = found["msg"].removeprefix("Value error, "), found["input"]
     is_word = isinstance(got, str) and found["type"] in _QUOTED and len(got) <= _SHORT
     return f"{words}, not {got!r}" if is_word or isinstance(got, int | float) else words

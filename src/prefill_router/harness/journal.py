@@ -29,7 +29,6 @@ from prefill_router.harness.run import (
     task_digest,
     task_texts,
 )
-from prefill_router.harness.run_database import storable
 
 Recorded = Callable[[StoreError | None], object]
 """Called in the journal's thread once something is on the disk, or with the error if it isn't."""
@@ -226,6 +225,8 @@ def _insert_answer(database: sqlite3.Connection, answer: Answer) -> None:
 def _columns(answer: Answer) -> tuple[object, ...]:
     reply, usage = answer.reply, answer.reply and answer.reply.usage
     texts = (reply.finish_reason, reply.served_by) if reply else (None, None)
+    # the record has the texts unchanged
+    finish_reason, served_by = (None if t is None else run_database.storable(t) for t in texts)
     return (
         answer.target,
         answer.query_id,
@@ -234,7 +235,8 @@ def _columns(answer: Answer) -> tuple[object, ...]:
         answer.charged,
         len(answer.attempts),
         answer.cost_source,
-        *(None if t is None else storable(t) for t in texts),  # the record has them unchanged
+        finish_reason,
+        served_by,
         _count(usage and usage.input_tokens),
         _count(usage and usage.cached_tokens),
         _count(usage and usage.output_tokens),

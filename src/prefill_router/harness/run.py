@@ -1,11 +1,9 @@
-"""A run on disk: its tasks and every answer, as JSON that loses nothing; rows are only added.
+"""A run on disk: a folder with its tasks and every answer, to which rows are only added.
 
-A folder `RUN/` with `run.json` (format, pool and options) and `run.sqlite` (see
-`harness.run_database`). Whole records of answers are read in batches, in the order asked for.
-
-Tasks and answers, and their form as JSON, which loses nothing.
-
-A task is a query together with how its answers are graded.
+The folder `RUN/` has `run.json` (format, pool and options) and `run.sqlite` (see
+`harness.run_database`). A task is a query together with how its answers are graded. Tasks and
+answers are stored as JSON that loses nothing; whole records of answers are read in batches, in the
+order asked for.
 """
 
 import hashlib
@@ -19,13 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, final
 
-from prefill_router import files
+from prefill_router import __version__, files
 from prefill_router.client import CostSource, Reply, Usage
 from prefill_router.data import Message, Query
 from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError
-from prefill_router.files import writer_lock
 from prefill_router.harness import run_database
-from prefill_router.harness.run_database import SqliteFile
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool, pool_from_dict
 
@@ -225,6 +221,7 @@ def _with_names(value: Any) -> Any:
     return value
 
 
+_ROWS_AT_ONCE = 256
 MANIFEST = "run.json"
 LOCK = "run"
 
@@ -236,8 +233,6 @@ def is_run(folder: Path) -> bool:
 
 def write_manifest(folder: Path, pool: Pool, options: Mapping[str, Any], *, created: str) -> None:
     """Write `run.json`, whole or not at all."""
-    from prefill_router import __version__
-
     manifest = {
         "format": run_database.VERSION,
         "package": __version__,
@@ -285,11 +280,8 @@ def check_place(folder: Path) -> None:
     files.check_place(folder, replaced=False)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder for the run")
-    ours = (
-        run_database.DATABASE,
-        f".{LOCK}.",
-        MANIFEST,
-    )  # left by a process that was killed at the start
+    # what a process that was killed at the start has left
+    ours = (run_database.DATABASE, f".{LOCK}.", MANIFEST)
     others = (
         [p.name for p in folder.iterdir() if not p.name.startswith(ours)] if folder.exists() else []
     )
@@ -305,22 +297,21 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-_RECORDS_AT_ONCE = 256
-
-
 def checksum(stored: str | bytes) -> int:
     """CRC-32 of a record as it is stored."""
     return zlib.crc32(stored.encode() if isinstance(stored, str) else stored)
 
 
-def read_records(database: SqliteFile, folder: Path, wanted: Sequence[int]) -> Iterator[Answer]:
+def read_records(
+    database: run_database.SqliteFile, folder: Path, wanted: Sequence[int]
+) -> Iterator[Answer]:
     """The answers with these numbers, in this order.
 
     Raises:
         CorruptError: A record is missing, or isn't what was written.
     """
-    for start in range(0, len(wanted), _RECORDS_AT_ONCE):
-        part = wanted[start : start + _RECORDS_AT_ONCE]
+    for start in range(0, len(wanted), _ROWS_AT_ONCE):
+        part = wanted[start : start + _ROWS_AT_ONCE]
         marks = ",".join("?" * len(part))
         query = f"SELECT seq, checksum, body FROM records WHERE seq IN ({marks})"
         rows = {seq: (check, body) for seq, check, body in database.each(query, *part)}
@@ -344,7 +335,6 @@ Retry = Literal["failed", "all", "none"]
 """Which missing answers are asked for again: those that a retry may get, all, or none."""
 PERMANENT = frozenset({"context_too_long", "content_filter", "refused"})
 """Reasons for which the same request would fail again."""
-_AT_ONCE = 256
 _DECIMALS = 12  # of US dollars; smaller parts are rounding errors of sums
 _LATEST = "SELECT query_id, target, MAX(seq), missing FROM answers GROUP BY query_id, target"
 
@@ -370,21 +360,33 @@ class Run:
 
     @classmethod
     def create(
-        cls, folder: Path | str, pool: Pool, *, options: Mapping[str, Any] | None = None
+        cls,
+        folder: Path | str,
+        pool: Pool,
+        *,
+        options: Mapping[str, Any] | None = None,
+        may_exist: bool = False,
     ) -> "Run":
         """Create a run without tasks and answers, in an empty or a new folder.
+
+        Args:
+            folder: The run's folder.
+            pool: The targets.
+            options: The options of `collect`.
+            may_exist: Whether a run that another process has made here meanwhile is opened.
 
         Raises:
             ConfigError: The folder holds something else, or another process works on it.
         """
         folder = Path(folder)
         check_place(folder)
-        with writer_lock(folder, LOCK, wait=False) as alone:
+        with files.writer_lock(folder, LOCK, wait=False) as alone:
             refuse_second(folder, alone=alone)
-            if is_run(folder):
+            if not is_run(folder):
+                run_database.create(folder)
+                write_manifest(folder, pool, options or {}, created=utc_now())
+            elif not may_exist:
                 raise ConfigError(f"{folder} is a run already; open it, or name another folder")
-            run_database.create(folder)
-            write_manifest(folder, pool, options or {}, created=utc_now())
         return cls.open(folder)
 
     @classmethod
@@ -429,8 +431,8 @@ class Run:
         Raises:
             DataError: The run has no such task.
         """
-        for start in range(0, len(query_ids), _AT_ONCE):
-            part = query_ids[start : start + _AT_ONCE]
+        for start in range(0, len(query_ids), _ROWS_AT_ONCE):
+            part = query_ids[start : start + _ROWS_AT_ONCE]
             marks = ",".join("?" * len(part))
             bodies = dict(self._each(f"SELECT id, body FROM tasks WHERE id IN ({marks})", *part))
             for query_id in part:

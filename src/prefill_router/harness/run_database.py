@@ -122,7 +122,7 @@ def refusals(tables: tuple[str, ...], why: str) -> str:
 
 
 def storable(text: str) -> str:
-    """The text without lone surrogates, which SQLite can't store."""
+    """The text with lone surrogates replaced, since neither SQLite nor a file can hold them."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Import of scored answers in public formats: one module per format, one function for all."""
+"""Import of scored answers: a reader for each format, and one function for all of them."""
 
 from prefill_router.lazy_imports import face
 

@@ -5,14 +5,16 @@ from .builder import (
     Place as Place,
     Problem as Problem,
 )
+from .dataset_import import (
+    Imported as Imported,
+    import_dataset as import_dataset,
+    read_prices as read_prices,
+)
 from .registry import FORMATS as FORMATS, Format as Format
 from .source_guess import (
-    Imported as Imported,
     SourceDoubt as SourceDoubt,
     SourceGuess as SourceGuess,
     guess_source as guess_source,
-    import_dataset as import_dataset,
-    read_prices as read_prices,
     recognised_format as recognised_format,
 )
 from .sources import documents as documents, parse_list as parse_list

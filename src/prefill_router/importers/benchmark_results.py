@@ -1,26 +1,22 @@
-"""Published results of benchmarks: LLMRouterBench, MMLU-Pro's and RouterArena's files.
+"""Published results of benchmarks: the files of LLMRouterBench, MMLU-Pro and RouterArena.
 
-A result is at `<dataset>/<split>/<target>/<dataset>-<split>-<target>-YYYYMMDD_HHMMSS.json`. For
-each (dataset, split, target) the newest file is used, by the time in its name; files with
-`"demo": true` are skipped. Records of different targets are joined on (dataset, split, index). The
-prompt is `origin_query`, or `prompt` where that is missing; a score of null is a missing label.
+A result of LLMRouterBench is at
+`<dataset>/<split>/<target>/<dataset>-<split>-<target>-YYYYMMDD_HHMMSS.json`. For each (dataset,
+split, target) the newest file is used, by the time in its name; files with `"demo": true` are
+skipped. Records of different targets are joined on (dataset, split, index). The prompt is
+`origin_query`, or `prompt` where that is missing; a score of null is a missing label.
 
-MMLU-Pro `eval_results`: one zip, or unpacked JSON list, per target.
+MMLU-Pro's `eval_results` are one zip, or unpacked JSON list, per target, whose name is in the file
+name: `model_outputs_<target>_5shots.zip`. An answer from which no letter could be extracted (`pred`
+is null) counts as wrong, as in the published scores. The prompt is the question and its lettered
+options, without the five shots. The archives were made over months in which questions were
+corrected: the first text is kept, and each label is by its own file's answer key.
 
-The file name contains the target: `model_outputs_<target>_5shots.zip`. An answer from which no
-letter could be extracted (`pred` is null) counts as wrong, as in the published scores. The prompt
-is the question and its lettered options, without the five shots. The archives were made over months
-in which questions were corrected: the first text is kept, and each label is by its own file's
-answer key.
-
-RouterArena predictions: JSON lists of one answer per entry.
-
-`prediction` names the target, `global index` the query; `accuracy` is the label and null where the
-answer wasn't scored. The benchmark is the index without its number: `AIME_112` is from `AIME`. The
-cost of a failed call is unknown if it is given as zero.
-
-Its questions are JSON lists too, `router_data.json` and `router_robustness.json`, of entries with
-`global index` and `prompt_formatted` or `prompt`.
+RouterArena's predictions are JSON lists with an entry per answer. `prediction` names the target,
+`global index` the query; `accuracy` is the label and null where the answer wasn't scored. The
+benchmark is the index without its number: `AIME_112` is from `AIME`. The cost of a failed call is
+unknown if it is given as zero. RouterArena's questions are JSON lists too, `router_data.json` and
+`router_robustness.json`, of entries with `global index` and `prompt_formatted` or `prompt`.
 """
 
 import re

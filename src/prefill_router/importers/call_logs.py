@@ -4,21 +4,18 @@ A log has prompts, answers, token counts and often costs, but scores seldom. A q
 a call's last user turn, which is what the gateway reads by default, and is identified by it: calls
 with the same text are the same query, and those of one target are runs of it.
 
-LiteLLM's spend logs: the table `LiteLLM_SpendLogs`, or the reply of `/spend/logs`.
+LiteLLM's spend logs are the table `LiteLLM_SpendLogs`, or the reply of `/spend/logs`. A target is
+the `model_group`, the name that clients ask for, or else the `model`. Prompts are there only if the
+proxy keeps them. `spend` is the cost in US dollars; an answer from LiteLLM's own cache cost nothing
+and is left out. There are no scores.
 
-A target is the `model_group`, the name that clients ask for, or else the `model`. Prompts are there
-only if the proxy keeps them. `spend` is the cost in US dollars; an answer from LiteLLM's own cache
-cost nothing and is left out. There are no scores.
-
-Batch files of OpenAI and Anthropic: requests and results, joined by their `custom_id`.
-
-OpenAI: requests are JSON Lines of `{custom_id, method, url, body}`, results of `{custom_id,
-response: {status_code, body}, error}`. Anthropic: requests are `{custom_id, params}`, by themselves
-or in a list `requests`; results are `{custom_id, result: {type, message}}`. A target is a model as
-it was requested. There are token counts, but neither scores nor costs.
-
-A `custom_id` is unique in one batch. If the sources have it in several batches, the model of the
-result tells which request it answers: a provider appends a date to the model's name.
+Batch files of OpenAI and Anthropic have requests and results, joined by their `custom_id`. OpenAI's
+requests are JSON Lines of `{custom_id, method, url, body}`, the results of `{custom_id, response:
+{status_code, body}, error}`. Anthropic's requests are `{custom_id, params}`, by themselves or in a
+list `requests`; the results are `{custom_id, result: {type, message}}`. A target is a model as it
+was requested. There are token counts, but neither scores nor costs. A `custom_id` is unique in one
+batch. If the sources have it in several batches, the model of the result tells which request it
+answers: a provider appends a date to the model's name.
 """
 
 import json

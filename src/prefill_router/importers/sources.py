@@ -93,7 +93,7 @@ def documents(path: Path) -> Iterator[Document]:
     except FormatError:
         raise
     except _BROKEN as error:
-        raise FormatError(f"can't be read: {_reason(error)}", file=path) from None
+        raise FormatError(f"can't be read: {first_line(error)}", file=path) from None
 
 
 def tar_documents(path: Path) -> Iterator[Document]:
@@ -120,7 +120,7 @@ def tar_documents(path: Path) -> Iterator[Document]:
     except FormatError:
         raise
     except _BROKEN as error:
-        raise FormatError(f"isn't a complete tar: {_reason(error)}", file=path) from None
+        raise FormatError(f"isn't a complete tar: {first_line(error)}", file=path) from None
 
 
 def parse(document: Document) -> Any:
@@ -195,5 +195,6 @@ def _printable(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def _reason(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or the name of its class where it has no text."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -17,6 +17,7 @@ from polars.exceptions import PanicException, PolarsError
 
 from prefill_router.errors import FormatError
 from prefill_router.importers.builder import DatasetBuilder, Place
+from prefill_router.importers.sources import first_line
 
 MAX_LINE = 64 * 2**20
 """The longest line, or CSV record, in characters; a file with a longer one isn't a table."""
@@ -199,7 +200,7 @@ def _parquet(
         for number, row in enumerate(frame.iter_rows(named=True), 1):
             yield Place(str(path), number), row
     except (PolarsError, PanicException, OSError, ValueError) as error:
-        raise FormatError(f"isn't readable Parquet: {_first_line(error)}", file=path) from None
+        raise FormatError(f"isn't readable Parquet: {first_line(error)}", file=path) from None
 
 
 def _schema(path: Path) -> list[str]:
@@ -207,7 +208,7 @@ def _schema(path: Path) -> list[str]:
         with path.open("rb") as file:
             columns = list(pl.read_parquet_schema(file))
     except (PolarsError, PanicException, OSError, ValueError) as error:
-        raise FormatError(f"isn't readable Parquet: {_first_line(error)}", file=path) from None
+        raise FormatError(f"isn't readable Parquet: {first_line(error)}", file=path) from None
     check_count(columns, path)
     return columns
 
@@ -228,7 +229,3 @@ def _require(columns: Iterable[str], needs: Sequence[str], path: Path) -> None:
     lacking = [column for column in needs if column not in present]
     if lacking:
         raise FormatError(f"lacks the columns {lacking}; it has {list(present)}", file=path, line=1)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

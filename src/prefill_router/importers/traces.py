@@ -1,19 +1,17 @@
-"""Traces of calls: Langfuse's exports, and OpenInference's spans.
+"""Traces of calls to language models: Langfuse's exports, and OpenInference's spans.
 
-Read are the export of the interface, of the programming interface and of blob storage: observations
-or traces, with scores in a list beside them or in files of their own. Field names are written as
-`traceId` or as `trace_id`. Calls are the observations of type GENERATION. A score of a trace counts
-for its generation if it has only one.
+Of Langfuse, the exports of its user interface, of its API and of blob storage are read:
+observations or traces, with scores in a list beside them or in files of their own. Field names are
+written as `traceId` or as `trace_id`. Calls are the observations of type GENERATION. A score of a
+trace counts for its generation if it has only one. The label is the score that `Columns.correct`
+names, or else the most frequent one. A score's value is a number, or in categorical scores a word
+such as pass.
 
-The label is the score that `Columns.correct` names, or else the most frequent one. A score's value
-is a number, or in categorical scores a word such as pass.
-
-OpenInference's spans: exports of Phoenix and Arize, and OTLP JSON.
-
-Calls are the spans of kind LLM. Their attributes are flat columns (`attributes.llm.model_name`), an
-object `attributes`, nested or flat, or OTLP's list of keys and values. Annotations are labels: a
-record with a span's id and a score, or the span's own columns, such as Arize's
-`eval.correctness.score`. `Columns.correct` names the annotation, or else the most frequent is used.
+Of OpenInference, the exports of Phoenix and Arize and OTLP JSON are read. Calls are the spans of
+kind LLM. Their attributes are flat columns (`attributes.llm.model_name`), an object `attributes`,
+nested or flat, or OTLP's list of keys and values. Annotations are labels: a record with a span's id
+and a score, or the span's own columns, such as Arize's `eval.correctness.score`. `Columns.correct`
+names the annotation, or else the most frequent is used.
 """
 
 from collections import Counter
@@ -25,7 +23,7 @@ from prefill_router.importers import call_logs, values
 from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome
 from prefill_router.importers.values import Columns
 
-_Record = Mapping[str, Any]
+_Fields = Mapping[str, Any]
 
 
 class _Score(NamedTuple):
@@ -42,7 +40,7 @@ def read_langfuse(paths: Sequence[Path], into: DatasetBuilder, columns: Columns)
         FormatError: A source doesn't exist, or no generation can be used.
         ConfigError: No score has the name that was given.
     """
-    calls: list[tuple[Place, _Record]] = []
+    calls: list[tuple[Place, _Fields]] = []
     scores: list[_Score] = []
     with call_logs.calls_of(paths, into) as (log, found):
         for path in found:
@@ -63,16 +61,16 @@ def read_langfuse(paths: Sequence[Path], into: DatasetBuilder, columns: Columns)
                 _add_generation(place, call, label(score, name), log)
 
 
-def _at(record: _Record, *names: str) -> Any:
+def _at(record: _Fields, *names: str) -> Any:
     """The first of these fields that is filled."""
     return next((record[name] for name in names if record.get(name) not in (None, "")), None)
 
 
-def _place_of(call: _Record) -> tuple[str, str]:
+def _place_of(call: _Fields) -> tuple[str, str]:
     return str(_at(call, "trace_id", "traceId") or ""), str(call.get("id"))
 
 
-def _generations(record: _Record) -> Iterator[_Record]:
+def _generations(record: _Fields) -> Iterator[_Fields]:
     inner = call_logs.as_json(record.get("observations"))
     if str(record.get("type")).upper() == "GENERATION":
         yield record
@@ -83,7 +81,7 @@ def _generations(record: _Record) -> Iterator[_Record]:
                 yield from _generations({**trace, **one})
 
 
-def _scores(record: _Record) -> Iterator[_Score]:
+def _scores(record: _Fields) -> Iterator[_Score]:
     inner = call_logs.as_json(record.get("scores"))
     if isinstance(inner, list):
         own = {"traceId": record.get("id")} if "type" not in record else record
@@ -103,7 +101,7 @@ def _scores(record: _Record) -> Iterator[_Score]:
 
 
 def _add_generation(
-    place: Place, call: _Record, correct: float | None, log: call_logs.CallLog
+    place: Place, call: _Fields, correct: float | None, log: call_logs.CallLog
 ) -> None:
     usage = call_logs.fields_of(_at(call, "usage_details", "usageDetails", "usage"))
     cost = call_logs.fields_of(_at(call, "cost_details", "costDetails"))
@@ -125,12 +123,11 @@ def _add_generation(
     )
 
 
-def _kinds(usage: _Record, kind: str) -> float | None:
+def _kinds(usage: _Fields, kind: str) -> float | None:
     """The tokens of all kinds of input or output, cached and reasoning tokens too."""
     return call_logs.total(usage, *(name for name in usage if name.startswith(kind)))
 
 
-_Attributes = Mapping[str, Any]
 _KIND = "openinference.span.kind"
 _PREFIX = "attributes."
 
@@ -142,7 +139,7 @@ def read_openinference(paths: Sequence[Path], into: DatasetBuilder, columns: Col
         FormatError: A source doesn't exist, or no span can be used.
         ConfigError: No annotation has the name that was given.
     """
-    calls: list[tuple[Place, str, _Attributes]] = []
+    calls: list[tuple[Place, str, _Fields]] = []
     scores: dict[str, dict[str, object]] = {}
     with call_logs.calls_of(paths, into) as (log, found):
         for path in found:
@@ -163,7 +160,7 @@ def read_openinference(paths: Sequence[Path], into: DatasetBuilder, columns: Col
                 _add_span(place, name, attributes, label(score, chosen), log)
 
 
-def _spans(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _spans(record: _Fields) -> Iterator[_Fields]:
     """The spans of a record; OTLP nests them."""
     for name in ("resourceSpans", "scopeSpans", "spans"):
         inner = record.get(name)
@@ -175,13 +172,13 @@ def _spans(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield record
 
 
-def _id(span: Mapping[str, Any]) -> str:
+def _id(span: _Fields) -> str:
     context = call_logs.fields_of(span.get("context"))
     named = ("context.span_id", "spanId", "span_id")
     return str(context.get("span_id") or next((span[n] for n in named if span.get(n)), ""))
 
 
-def _flat(span: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(span: _Fields) -> dict[str, Any]:
     """The attributes of a span by their full names."""
     listed = span.get("attributes")
     if isinstance(listed, list):
@@ -210,7 +207,7 @@ def _flatten(value: object, name: str, into: dict[str, Any]) -> None:
         into[name] = value
 
 
-def _annotations(span: Mapping[str, Any], held: _Attributes) -> Iterator[tuple[str, object]]:
+def _annotations(span: _Fields, held: _Fields) -> Iterator[tuple[str, object]]:
     """The names and scores of annotations; a label counts where there is no score."""
     result = call_logs.fields_of(span.get("result")) or span
     score = result.get("score") if result.get("score") is not None else result.get("label")
@@ -224,7 +221,7 @@ def _annotations(span: Mapping[str, Any], held: _Attributes) -> Iterator[tuple[s
 def _add_span(
     place: Place,
     name: str,
-    held: _Attributes,
+    held: _Fields,
     correct: float | None,
     log: call_logs.CallLog,
 ) -> None:
@@ -242,7 +239,7 @@ def _add_span(
     )
 
 
-def _prompt(held: _Attributes) -> str | None:
+def _prompt(held: _Fields) -> str | None:
     """The last user message, or else the input value."""
     prefix = "llm.input_messages."
     turns: dict[int, dict[str, Any]] = {}
@@ -254,7 +251,7 @@ def _prompt(held: _Attributes) -> str | None:
     return call_logs.last_user_text(messages or held.get("input.value"))
 
 
-def _content(turn: Mapping[str, Any]) -> object:
+def _content(turn: _Fields) -> object:
     """The text of a message, which may be split into parts."""
     parts = [v for n, v in turn.items() if n.endswith(".message_content.text")]
     return turn.get("content") or "\n".join(part for part in parts if isinstance(part, str))

@@ -1,8 +1,7 @@
-"""Cells and columns: the conversion of values, and which column of a user's table holds what.
+"""The values of cells, and which column of a user's own table holds what.
 
-None, an empty cell, NaN, and the words `null` and `nan` count as missing.
-
-A user's own table: which column holds what, and how its scores become labels in [0, 1].
+None, an empty cell, NaN, and the words `null` and `nan` count as missing. `Scale` turns scores into
+labels in [0, 1].
 """
 
 import math

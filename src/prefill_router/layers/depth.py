@@ -4,7 +4,7 @@ Three readings of every site, on the train rows alone: Fisher J, the out-of-fold
 probes, and the leave-one-out AUC of the votes of nearest neighbours; and the probes' AUC within
 each subject, which tells what a layer knows beyond the subject of a query.
 
-The encoder-target sweep: which encoder predicts which target best (section 5.1).
+`sweep` finds which encoder predicts which target best (section 5.1 of the paper).
 """
 
 from collections import Counter
@@ -24,11 +24,13 @@ from prefill_router.layers.selection import (
     Grid,
     Scope,
     Selection,
+    SiteScores,
     Survey,
     candidate_sites,
     enough_labels,
     fit_reducer,
     mean_over_targets,
+    plain,
     select,
     survey,
 )
@@ -49,7 +51,6 @@ NEIGHBOURS = 25
 """The number of neighbours that vote, as in the paper's kNN baseline."""
 SUBJECTS = 20
 """The most subjects that are named; the mean of the others is one more."""
-PerTarget = Float64[NDArray[np.float64], "site target"]
 
 
 @short_repr
@@ -75,7 +76,7 @@ class DepthProfile:
     queries: int
     survey: Survey
     grid: Grid
-    votes: PerTarget | None
+    votes: SiteScores | None
     subjects: tuple[str, ...]
     by_subject: Float64[NDArray[np.float64], "site subject target"]
 
@@ -115,12 +116,12 @@ class DepthProfile:
         ]
         everything = self.readings()
         whole = [
-            {**place, "subject": None, **{name: _known(v[i]) for name, v in everything.items()}}
+            {**place, "subject": None, **{name: plain(v[i]) for name, v in everything.items()}}
             for i, place in enumerate(places)
         ]
         nothing = dict.fromkeys(everything)
         return whole + [
-            {**place, "subject": subject, **nothing, "probe_auc": _known(values[i])}
+            {**place, "subject": subject, **nothing, "probe_auc": plain(values[i])}
             for subject, values in self.subject_means().items()
             for i, place in enumerate(places)
         ]
@@ -221,7 +222,7 @@ def _votes_auc(
     sites: Sequence[Site],
     neighbours: int,
     progress: Progress,
-) -> PerTarget | None:
+) -> SiteScores | None:
     rows = []
     with progress.task("neighbours", total=len(sites)) as advance:
         for site in sites:
@@ -250,10 +251,6 @@ def _subjects(train: RoutingDataset) -> dict[str, NDArray[np.float64]]:
         if judged.any():
             found[name] = np.where(inside[:, None] & judged, train.correct, np.nan)
     return found
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 Table = Float64[NDArray[np.float64], "encoder target"]
@@ -286,8 +283,8 @@ class EncoderSweep:
                 "encoder": encoder,
                 "target": target,
                 "site": self.sites[e][k].name,
-                "auc": _known(self.auc[e, k]),
-                "cross_validated_auc": _known(self.cross_validated[e, k]),
+                "auc": plain(self.auc[e, k]),
+                "cross_validated_auc": plain(self.cross_validated[e, k]),
             }
             for e, encoder in enumerate(self.encoders)
             for k, target in enumerate(self.targets)

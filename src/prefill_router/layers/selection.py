@@ -3,12 +3,11 @@
 The candidates are the sites of a store, and the best by a criterion is chosen. A selection has a
 site and a dimension for every target.
 
-Criteria of sites: their geometry and probe AUC, and how well they agree.
-
-`survey` measures the geometry of every site of an encoder on the train rows (section 6 of the
-paper), `search` the cross-validated probe AUC of sites and dimensions (the paper's grid search,
-section 3.1), and `ablation` how good the layers that each criterion selects are for probes (the
-layer-selection ablation, appendix A).
+The criteria are the geometry of the sites and their probe AUC: `survey` measures the geometry of
+every site of an encoder on the train rows (section 6 of the paper), and `search` the
+cross-validated probe AUC of sites and dimensions (the paper's grid search, section 3.1). `ablation`
+says how good the layers that each criterion selects are for probes (the layer-selection ablation,
+appendix A).
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,10 +68,10 @@ class Survey:
             {
                 "layer": site.layer,
                 "pooling": site.pooling,
-                "effective_dimensionality": _known(self.effective_dimensionality[i]),
-                "anisotropy": _known(self.anisotropy[i]),
-                "fisher_mean": _known(mean_over_targets(self.fisher)[i]),
-                **{f"fisher:{t}": _known(self.fisher[i, k]) for k, t in enumerate(self.targets)},
+                "effective_dimensionality": plain(self.effective_dimensionality[i]),
+                "anisotropy": plain(self.anisotropy[i]),
+                "fisher_mean": plain(mean_over_targets(self.fisher)[i]),
+                **{f"fisher:{t}": plain(self.fisher[i, k]) for k, t in enumerate(self.targets)},
             }
             for i, site in enumerate(self.sites)
         ]
@@ -145,7 +144,8 @@ def _survey_site(
     )
 
 
-def _known(value: float) -> float | None:
+def plain(value: float) -> float | None:
+    """The number, or None where it isn't finite: JSON has no NaN."""
     return float(value) if np.isfinite(value) else None
 
 
@@ -218,7 +218,7 @@ def search(
     return Grid(train.pool.names, ordered, rising, np.stack(tables))
 
 
-Scores = Float64[NDArray[np.float64], "site target"]
+SiteScores = Float64[NDArray[np.float64], "site target"]
 
 
 @short_repr
@@ -319,7 +319,9 @@ def ablation(
     return Ablation(tuple(poolings), dim, names, selectors)
 
 
-def _greatest(name: str, criterion: Scores, auc: Scores, sites: tuple[Site, ...]) -> Selector:
+def _greatest(
+    name: str, criterion: SiteScores, auc: SiteScores, sites: tuple[Site, ...]
+) -> Selector:
     best = criterion.argmax(axis=0)
     reached = float(auc[best, np.arange(auc.shape[1])].mean())
     return Selector(name, reached, tuple(sites[i] for i in best))

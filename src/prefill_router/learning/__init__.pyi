@@ -1,3 +1,4 @@
+from .anchors import AnchorExpectation as AnchorExpectation
 from .judging import (
     RUBRIC as RUBRIC,
     AnswerJudges as AnswerJudges,
@@ -30,7 +31,6 @@ from .side_plan import (
     propensities as propensities,
 )
 from .target_changes import (
-    AnchorExpectation as AnchorExpectation,
     ChangeSettings as ChangeSettings,
     QualityWatch as QualityWatch,
     TargetChange as TargetChange,

@@ -6,13 +6,12 @@ client got and one that was asked on the side, is judged in both orders. The lab
 the side is then whether it is better, and that of the client's the share of comparisons that it
 won: such labels rank the targets within a request, and don't say that an answer is right.
 
-How often each source of labels errs, estimated from how the sources agree.
-
-Two labels of one answer that are wrong independently, with the probabilities a and b, contradict
-each other with the probability a (1 - b) + b (1 - a). Where b is known, a follows; where a judge is
-asked the same again, or about a pair in both orders, a = b. Mistakes that a judge repeats don't
-show in its agreement with itself, so the estimate starts from no less than `UNKNOWN` and moves to
-what better known sources say, as far as there are labels of both.
+How often each source of labels errs is estimated from how the sources agree. Two labels of one
+answer that are wrong independently, with the probabilities a and b, contradict each other with the
+probability a (1 - b) + b (1 - a). Where b is known, a follows; where a judge is asked the same
+again, or about a pair in both orders, a = b. Mistakes that a judge repeats don't show in its
+agreement with itself, so the estimate starts from no less than `ASSUMED_ERROR` and moves to what
+better known sources say, as far as there are labels of both.
 """
 
 import math
@@ -38,7 +37,7 @@ from prefill_router.harness.grading import judge_prompt, pair_prompt, read_prefe
 from prefill_router.learning.paid_questions import PaidQuestion, PurseEntry
 from prefill_router.targets import Pool, Target
 
-UNKNOWN: Final = 0.05
+ASSUMED_ERROR: Final = 0.05
 """The error of a judge of which nothing is known but its agreement with itself."""
 BEHIND: Final = 20.0
 """So many comparisons weigh as much as what is assumed without them."""
@@ -162,7 +161,7 @@ def _source(
             compared=len(pairs),
             contradicted=off,
             theirs=theirs,
-            assumed=USER_ERROR if name == "user" else UNKNOWN,
+            assumed=USER_ERROR if name == "user" else ASSUMED_ERROR,
         ),
     )
 
@@ -307,7 +306,7 @@ class AnswerJudges:
 
         Args:
             judged: The answer.
-            errors: The estimated error of each source; `UNKNOWN` of others.
+            errors: The estimated error of each source; `ASSUMED_ERROR` of others.
             again: Whether it was judged before, and is judged again to measure the judge.
         """
         request = judged.request
@@ -330,7 +329,7 @@ class AnswerJudges:
                 ),
                 asked=judge,
                 prompt=prompt,
-                rows=_Labelled(judged, name, errors.get(source, UNKNOWN), read, self._clock),
+                rows=_Labelled(judged, name, errors.get(source, ASSUMED_ERROR), read, self._clock),
             )
             for name, prompt, read in told
         ]

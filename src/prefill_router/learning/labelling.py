@@ -25,6 +25,7 @@ from prefill_router.gateway.receipts import (
     read_receipts,
     write_learning,
 )
+from prefill_router.learning.anchors import AnchorQuestion
 from prefill_router.learning.judging import (
     AGAIN,
     AnswerJudges,
@@ -42,7 +43,6 @@ from prefill_router.learning.paid_questions import (
     side_question,
 )
 from prefill_router.learning.side_plan import LabellingSettings, SidePlan, chance
-from prefill_router.learning.target_changes import AnchorQuestion
 from prefill_router.learning.verifiers import Verifiers
 from prefill_router.progress import Progress
 from prefill_router.targets import Pool, Target

@@ -8,10 +8,8 @@ they are looked at. What can't be known, for lack of overlap, counts against eac
 A test's hypothesis is about the mean of each difference given the earlier ones: it is meant for
 traffic whose mix stays about the same while the candidate is tested.
 
-Tries a candidate on labelled traffic that it wasn't fitted on, and takes the step that follows.
-
-What serves now is watched in the same way: if it is surely worse than what served before, it is
-rolled back.
+A candidate is tried on traffic that it wasn't fitted on. What serves now is watched in the same
+way: if it is surely worse than what served before, it is rolled back.
 """
 
 import math
@@ -27,6 +25,7 @@ from numpy.typing import NDArray
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
+from prefill_router.evaluation import DEFAULT_LAM
 from prefill_router.gateway import Receipt
 from prefill_router.gateway.receipts import export, labelled_samples, scored_receipts
 from prefill_router.learning.target_changes import current_samples, current_scores, follows_change
@@ -364,10 +363,6 @@ def _plain(value: float) -> float | None:
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
-_USUAL_LAM: Final = 0.5
-"""The lam of routers without one of their own, as the gateway has it."""
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class CandidateStep:
@@ -488,7 +483,7 @@ def _choices(
     made = router.predict(wanted, stores=[states], progress=progress)
     path = router.policy.path(made.correctness, made.normalised_cost, targets=made.targets)
     points = router.record.chosen
-    return made, path.at(_USUAL_LAM if points is None else points.worth)
+    return made, path.at(DEFAULT_LAM if points is None else points.worth)
 
 
 def _with_others(

@@ -25,16 +25,18 @@ from prefill_router.gateway.receipts import (
     read_receipts,
     write_learning,
 )
-from prefill_router.learning.labelling import receipts_of
-from prefill_router.learning.target_changes import (
+from prefill_router.learning.anchors import (
     LEARNED,
     AnchorQuestion,
     AnswerGrades,
-    ChangeSettings,
     FirstJudgment,
     Observation,
-    QualityWatch,
     anchor_observations,
+)
+from prefill_router.learning.labelling import receipts_of
+from prefill_router.learning.target_changes import (
+    ChangeSettings,
+    QualityWatch,
     mix_change,
     price_change,
 )

@@ -1,6 +1,4 @@
-"""Policies: from predicted correctness and cost to a target, before any is called.
-
-The policies that choose before any target is called.
+"""Policies: from predicted correctness and cost to a target, before any target is called.
 
 `Lambda` is the paper's, Equation 2, and `Argmax` its limit: the most probable target whatever it
 costs. `Tolerance` takes the cheapest target that is nearly as probably right as the best (NVIDIA's
@@ -8,9 +6,8 @@ LLM router blueprint, version 3). `Threshold` has a strong and a weak target: th
 queries that it is likely enough to win (RouteLLM, Ong et al., 2024). `Tiered` has two stages: first
 it chooses the tier of targets that a query needs, then the target in that tier.
 
-The input of policies, `Predictions`, and their chosen settings, `OperatingPoints`.
-
-`Predictions` are made by a router, or any other predictor, before any target has answered.
+A policy's input is `Predictions`, made by a router or any other predictor. `OperatingPoints` are
+the settings that were chosen for a router's policy.
 """
 
 from abc import ABC, abstractmethod

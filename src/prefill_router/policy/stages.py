@@ -1,9 +1,7 @@
-"""Cascades learned from data: their order and thresholds, and FrugalGPT's scorer.
+"""`FrugalCascade`: a cascade whose order, thresholds and scorer are learned from train rows.
 
-FrugalGPT (Chen, Zaharia and Zou, 2023) searches for the list of targets, and the score at which
-each of them is accepted, that are right most often within a budget.
-
-A cascade whose order, thresholds and scorer are learned from train rows (FrugalGPT).
+It is FrugalGPT's (Chen, Zaharia and Zou, 2023), which searches for the list of targets, and the
+score at which each of them is accepted, that are right most often within a budget.
 """
 
 import math

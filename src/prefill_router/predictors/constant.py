@@ -1,12 +1,9 @@
-"""Predictors that learn little: base rates, and features that are the logits already.
+"""Predictors that learn little: base rates, and features that are the targets' logits already.
 
-It is the baseline that every other predictor must beat. With it the choice between targets depends
-only on their costs.
-
-A predictor for features that are the targets' logits already, one column each.
-
-It is for features that were trained to predict correctness themselves, such as networks on the
-text, or for a judge's scores.
+`constant` gives every query the base rates of the train rows. It is the baseline that every other
+predictor must beat: with it the choice between targets depends only on their costs. `given` is for
+features, one column per target, that were trained to predict correctness themselves, such as
+networks on the text, or for a judge's scores.
 """
 
 from dataclasses import dataclass

@@ -269,5 +269,3 @@ def _without_itself(
 
 
 ENTRY = PredictorEntry(GraphConfig, GraphRouter, "GraphRouter", "Feng et al. 2025, GraphRouter")
-
-__all__ = ["ENTRY", "GraphConfig", "GraphRouter"]

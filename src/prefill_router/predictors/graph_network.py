@@ -1,16 +1,14 @@
-"""The graph of a GraphRouter and its network: message passing, then a score for each pair.
+"""The graph of a GraphRouter, its network, and the training of several such networks.
 
 torch-geometric passes messages along the graph's edges. There are three kinds of nodes: queries,
 tasks and targets. A query has an edge to its task, and to each target that has a label for it two
 edges: one with the label as its weight ("right") and one with 1 minus the label ("wrong"). Where
 the cost of a target's answer is known, a third edge has it as its weight ("cost"), whether or not
-there is a label.
+there is a label. After some rounds of message passing each pair of a query and a target gets a
+score.
 
-After some rounds of message passing each pair of a query and a target gets a score.
-
-Training of a GraphRouter: several networks, each trained on a graph of the train rows.
-
-In every step the queries to predict aren't in the graph.
+Each network is trained on a graph of train rows, from which the queries to predict are left out in
+every step.
 """
 
 import math

@@ -8,13 +8,11 @@ with inverse distances).
 A target's neighbours are the k nearest queries for which it was *measured*. Where many labels are
 missing, each target still has k votes, at somewhat greater distances.
 
-Cluster routing: how often each target was right on train queries of a query's cluster.
-
-The train queries are clustered by k-means; a query gets the rates of its nearest clusters (Zhang
-2025, "The Avengers", and Avengers-Pro, which adds up the nearest few).
-
-k-means is Lloyd's algorithm from k-means++ starts. It is deterministic given the seed, and an empty
-cluster gets the row that is farthest from its centre, so that no cluster ends without rows.
+Cluster routing groups the train queries by k-means. A query's probabilities are the rates at which
+each target was right in its nearest clusters (Zhang 2025, "The Avengers", and Avengers-Pro, which
+adds up the nearest few). k-means is Lloyd's algorithm from k-means++ starts. It is deterministic
+given the seed, and an empty cluster gets the row that is farthest from its centre, so that no
+cluster ends without rows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -218,7 +216,7 @@ def _raw(share: Weights, kernel: Kernel) -> Weights:
             return np.maximum(1 - share**2, 0)
 
 
-_ROWS = 2048  # rows per batch; bounds the memory
+_QUERIES_AT_ONCE = 2048  # searched together; bounds the memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,8 +248,8 @@ class NearestRows(Predictor):
         """
         check_features(features, width=self.width)
         result = np.tile(self.memory.rates.astype(np.float64), (len(features), 1))
-        for start in range(0, len(features), _ROWS):
-            rows = slice(start, start + _ROWS)
+        for start in range(0, len(features), _QUERIES_AT_ONCE):
+            rows = slice(start, start + _QUERIES_AT_ONCE)
             for search in self.memory.searches:
                 for target, distances, votes in search.nearest(features[rows], self.k):
                     weights = neighbour_weights(distances, self.kernel, bandwidth=self.bandwidth)
@@ -330,6 +328,102 @@ class KnnScoreConfig(PredictorConfig):
 LI = "Li 2025, Rethinking Predictive Modeling for LLM Routing"
 MAJORITY = PredictorEntry(KnnMajorityConfig, KnnMajority, "kNN majority vote", LI)
 SCORE = PredictorEntry(KnnScoreConfig, KnnScore, "kNN score", LI)
+
+
+Rows = Float64[NDArray[np.float64], "row feature"]
+Centres = Float64[NDArray[np.float64], "cluster feature"]
+Cluster = Int[NDArray[np.int64], " row"]
+_NEAR = 1e-200  # the least squared distance of rows that differ, where rounding gives 0
+_ROWS_AT_ONCE = 4096  # whose distances are computed together; bounds the memory
+
+
+def kmeans(
+    rows: Float32[NDArray[np.float32], "row feature"],
+    clusters: int,
+    *,
+    seed: int,
+    restarts: int,
+    iterations: int,
+) -> Centres:
+    """The centres with the least total squared distance among several starts.
+
+    Args:
+        rows: The rows, finite, at least one.
+        clusters: The number of clusters; no more than there are distinct rows.
+        seed: The seed of the starts.
+        restarts: The number of starts.
+        iterations: The most iterations of each start; it stops when no row changes its cluster.
+    """
+    wide = rows.astype(np.float64)
+    wide -= wide.mean(axis=0)
+    same = row_numbers(wide)
+    clusters = min(clusters, int(same.max()) + 1)
+    best, least = wide[:0], np.inf
+    for random in np.random.default_rng(seed).spawn(restarts):
+        centres = _lloyd(wide, _start(wide, same, clusters, random), iterations)
+        total = float(squared_distances(wide, centres).min(axis=1).sum())
+        if not len(best) or total < least:
+            best, least = centres, total
+    return np.asarray(best + rows.mean(axis=0, dtype=np.float64))
+
+
+def squared_distances(rows: Rows, centres: Centres) -> Float64[NDArray[np.float64], "row cluster"]:
+    """The squared Euclidean distance of every row to every centre."""
+    result = np.empty((len(rows), len(centres)))
+    lengths = np.einsum("cf,cf->c", centres, centres)
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        some = rows[start : start + _ROWS_AT_ONCE]
+        own = np.einsum("rf,rf->r", some, some)[:, None]
+        result[start : start + _ROWS_AT_ONCE] = own + lengths - 2 * (some @ centres.T)
+    return np.maximum(result, 0)
+
+
+def _start(rows: Rows, same: Cluster, clusters: int, random: np.random.Generator) -> Centres:
+    """k-means++ (Arthur and Vassilvitskii 2007): distant rows are likelier to be the next centre.
+
+    Args:
+        rows: The rows to choose from.
+        same: A number for each row that equal rows share; at most one of equal rows is chosen.
+        clusters: The number of centres.
+        random: The random generator.
+    """
+    chosen = [int(random.integers(len(rows)))]
+    nearest = np.full(len(rows), np.inf)
+    while len(chosen) < clusters:
+        away = squared_distances(rows, rows[chosen[-1:]])[:, 0]
+        nearest = np.minimum(nearest, np.maximum(away, _NEAR))
+        nearest[same == same[chosen[-1]]] = 0
+        chosen.append(int(random.choice(len(rows), p=nearest / nearest.sum())))
+    return rows[chosen]
+
+
+def _lloyd(rows: Rows, centres: Centres, iterations: int) -> Centres:
+    before = None
+    for _ in range(iterations):
+        squared = squared_distances(rows, centres)
+        own = _filled(squared, squared.argmin(axis=1))
+        if before is not None and np.array_equal(own, before):
+            break
+        centres, before = _means(rows, own, len(centres)), own
+    return centres
+
+
+def _filled(squared: Float64[NDArray[np.float64], "row cluster"], own: Cluster) -> Cluster:
+    """Give each empty cluster the row that is farthest from its centre and isn't alone there."""
+    counts = np.bincount(own, minlength=squared.shape[1])
+    away = squared[np.arange(len(own)), own]
+    for empty in np.flatnonzero(counts == 0):
+        row = int(np.where(counts[own] > 1, away, -1.0).argmax())
+        counts[own[row]] -= 1
+        own[row], away[row], counts[empty] = empty, 0.0, 1
+    return own
+
+
+def _means(rows: Rows, own: Cluster, clusters: int) -> Centres:
+    order = np.argsort(own, kind="stable")
+    starts = np.searchsorted(own[order], np.arange(clusters))
+    sums = np.add.reduceat(rows[order], starts, axis=0)
+    return np.asarray(sums / np.bincount(own, minlength=clusters)[:, None])
 
 
 @final
@@ -435,100 +529,6 @@ def _rates(
     return found
 
 
-ENTRY = PredictorEntry(ClustersConfig, Clusters, "Clusters (Avengers)", "Zhang 2025, The Avengers")
-
-
-Rows = Float64[NDArray[np.float64], "row feature"]
-Centres = Float64[NDArray[np.float64], "cluster feature"]
-Cluster = Int[NDArray[np.int64], " row"]
-_NEAR = 1e-200  # the least squared distance of rows that differ, where rounding gives 0
-_CLUSTER_ROWS = 4096  # rows per batch; bounds the memory
-
-
-def kmeans(
-    rows: Float32[NDArray[np.float32], "row feature"],
-    clusters: int,
-    *,
-    seed: int,
-    restarts: int,
-    iterations: int,
-) -> Centres:
-    """The centres with the least total squared distance among several starts.
-
-    Args:
-        rows: The rows, finite, at least one.
-        clusters: The number of clusters; no more than there are distinct rows.
-        seed: The seed of the starts.
-        restarts: The number of starts.
-        iterations: The most iterations of each start; it stops when no row changes its cluster.
-    """
-    wide = rows.astype(np.float64)
-    wide -= wide.mean(axis=0)
-    same = row_numbers(wide)
-    clusters = min(clusters, int(same.max()) + 1)
-    best, least = wide[:0], np.inf
-    for random in np.random.default_rng(seed).spawn(restarts):
-        centres = _lloyd(wide, _start(wide, same, clusters, random), iterations)
-        total = float(squared_distances(wide, centres).min(axis=1).sum())
-        if not len(best) or total < least:
-            best, least = centres, total
-    return np.asarray(best + rows.mean(axis=0, dtype=np.float64))
-
-
-def squared_distances(rows: Rows, centres: Centres) -> Float64[NDArray[np.float64], "row cluster"]:
-    """The squared Euclidean distance of every row to every centre."""
-    result = np.empty((len(rows), len(centres)))
-    lengths = np.einsum("cf,cf->c", centres, centres)
-    for start in range(0, len(rows), _CLUSTER_ROWS):
-        some = rows[start : start + _CLUSTER_ROWS]
-        own = np.einsum("rf,rf->r", some, some)[:, None]
-        result[start : start + _CLUSTER_ROWS] = own + lengths - 2 * (some @ centres.T)
-    return np.maximum(result, 0)
-
-
-def _start(rows: Rows, same: Cluster, clusters: int, random: np.random.Generator) -> Centres:
-    """k-means++ (Arthur and Vassilvitskii 2007): distant rows are likelier to be the next centre.
-
-    Args:
-        rows: The rows to choose from.
-        same: A number for each row that equal rows share; at most one of equal rows is chosen.
-        clusters: The number of centres.
-        random: The random generator.
-    """
-    chosen = [int(random.integers(len(rows)))]
-    nearest = np.full(len(rows), np.inf)
-    while len(chosen) < clusters:
-        away = squared_distances(rows, rows[chosen[-1:]])[:, 0]
-        nearest = np.minimum(nearest, np.maximum(away, _NEAR))
-        nearest[same == same[chosen[-1]]] = 0
-        chosen.append(int(random.choice(len(rows), p=nearest / nearest.sum())))
-    return rows[chosen]
-
-
-def _lloyd(rows: Rows, centres: Centres, iterations: int) -> Centres:
-    before = None
-    for _ in range(iterations):
-        squared = squared_distances(rows, centres)
-        own = _filled(squared, squared.argmin(axis=1))
-        if before is not None and np.array_equal(own, before):
-            break
-        centres, before = _means(rows, own, len(centres)), own
-    return centres
-
-
-def _filled(squared: Float64[NDArray[np.float64], "row cluster"], own: Cluster) -> Cluster:
-    """Give each empty cluster the row that is farthest from its centre and isn't alone there."""
-    counts = np.bincount(own, minlength=squared.shape[1])
-    away = squared[np.arange(len(own)), own]
-    for empty in np.flatnonzero(counts == 0):
-        row = int(np.where(counts[own] > 1, away, -1.0).argmax())
-        counts[own[row]] -= 1
-        own[row], away[row], counts[empty] = empty, 0.0, 1
-    return own
-
-
-def _means(rows: Rows, own: Cluster, clusters: int) -> Centres:
-    order = np.argsort(own, kind="stable")
-    starts = np.searchsorted(own[order], np.arange(clusters))
-    sums = np.add.reduceat(rows[order], starts, axis=0)
-    return np.asarray(sums / np.bincount(own, minlength=clusters)[:, None])
+CLUSTERS = PredictorEntry(
+    ClustersConfig, Clusters, "Clusters (Avengers)", "Zhang 2025, The Avengers"
+)

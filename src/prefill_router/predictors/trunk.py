@@ -322,5 +322,3 @@ def _set_constants(
 
 
 ENTRY = PredictorEntry(TrunkConfig, SharedTrunkNet, "SharedTrunkNet", "section 3.1 of the paper")
-
-__all__ = ["ENTRY", "SharedTrunkNet", "TrainingCurves", "TrunkConfig", "TrunkFit", "fit_trunk"]

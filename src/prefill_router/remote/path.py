@@ -1,9 +1,8 @@
-"""A path at a URL, read and written through fsspec, and parts of objects in the cache.
+"""A path at a URL, read and written through fsspec, and copies of parts of objects in the cache.
 
 Credentials come from the environment or the provider's own files, never from a URL. Errors of the
-libraries are told in our own words, and the URLs that they quote are cut to their places.
-
-Parts of objects, copied to the cache under the SHA-256 of their content when first read.
+libraries are told in our own words, and the URLs that they quote are cut to their places. A part of
+an object is copied to the cache when it is first read, under the SHA-256 of its content.
 """
 
 import hashlib
@@ -20,7 +19,6 @@ from typing_extensions import TypeAliasType
 
 from prefill_router import files
 from prefill_router.errors import ConfigError, CorruptError, PrefillRouterError
-from prefill_router.files import refuse_url
 from prefill_router.lazy_imports import EXTRAS, installed
 from prefill_router.progress import Progress, SilentProgress
 
@@ -279,7 +277,7 @@ def location(place: PathOrUrl | str, *, progress: Progress | None = None) -> Pat
         return place
     found = None if isinstance(place, Path) else _URL.fullmatch(place)
     if found is None:
-        refuse_url(Path(place))
+        files.refuse_url(Path(place))
         return Path(place)
     shown, authority = redacted(str(place)), found[2].partition("/")[0]
     if ":" in authority.rpartition("@")[0] or "?" in found[2]:

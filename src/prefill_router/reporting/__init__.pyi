@@ -1,4 +1,4 @@
-from .accuracy_cost_figures import (
+from .evaluation_charts import (
     CURVES as CURVES,
     CurveLine as CurveLine,
     View as View,
@@ -59,7 +59,6 @@ from .report import (
     estimate_cell as estimate_cell,
     flat as flat,
     heading as heading,
-    plain_numbers as plain_numbers,
     significance as significance,
 )
 from .report_files import (

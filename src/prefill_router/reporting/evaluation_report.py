@@ -136,7 +136,7 @@ def evaluation_figures(evaluation: Evaluation) -> list[ReportFigure]:
         MissingExtraError: Matplotlib isn't installed.
     """
     # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.reporting.accuracy_cost_figures import draw, drawing
+    from prefill_router.reporting.evaluation_charts import draw, drawing
 
     shown = [drawing(evaluation, "raw"), drawing(evaluation, "normalised")]
     return [

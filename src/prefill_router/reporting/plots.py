@@ -14,7 +14,7 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import Evaluation
 from prefill_router.plotting import Axes, Figure
-from prefill_router.reporting.accuracy_cost_figures import is_wide
+from prefill_router.reporting.evaluation_charts import is_wide
 from prefill_router.reporting.evaluation_report import evaluation_figures
 from prefill_router.reporting.figures import (
     BLUE,

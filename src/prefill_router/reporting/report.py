@@ -1,7 +1,7 @@
 """The parts of a report: text, tables and figures, independent of the output format.
 
 A part of a page is a paragraph (a string), a list of facts (a mapping), or one of the classes here.
-Everything is plain text, which `pages` escapes; none of it is HTML.
+Everything is plain text, which `report_files` escapes; none of it is HTML.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -298,11 +298,6 @@ def flat(numbers: Mapping[str, Estimate]) -> dict[str, float]:
 def ends(one: Estimate, *, name: str = "value") -> dict[str, float]:
     """A number as columns of a CSV file: its value, then the bounds of its interval."""
     return {name: one.value, "lower": one.lower, "upper": one.upper}
-
-
-def plain_numbers(numbers: Mapping[Any, Estimate]) -> dict[str, Any]:
-    """Numbers for JSON by name, each with its interval; None where one isn't defined."""
-    return {name: one.to_dict() for name, one in numbers.items()}
 
 
 def _figures(parts: Sequence[Part]) -> Iterator[ReportFigure]:

@@ -154,7 +154,7 @@ def _fisher(run: PoolRun) -> Claim:
 
 
 STUDY = "reproduction"
-"""The name of the study in `study.json` (`reporting.report.mark`)."""
+"""The name of the study in `study.json` (`reporting.mark`)."""
 WORK = "work"
 
 

@@ -3,10 +3,8 @@
 Nothing in the record affects decisions but the lam that versions serve at. The card is what a
 person should know before trusting a router, as Markdown.
 
-Targets that joined or left a router after its fit.
-
-The log-odds of a target that joined are a linear function of those of the targets that the router
-was fitted for,
+The log-odds of a target that joined after the fit are a linear function of those of the targets
+that the router was fitted for,
 
     z_new = w[0] + w[1] * m + sum over j of w[j + 2] * (z[j] - m)
 
@@ -14,7 +12,6 @@ with `z` the log-odds of their shrunk and calibrated probabilities and `m` their
 have a normal distribution, the posterior after the target's labels (`fitting.add_target`), so
 that every prediction has a standard deviation, which few labels leave large. The probability is
 the mean over this distribution, after its log-odds are lowered by `caution` standard deviations.
-
 The fitted parts stay as they are: the other targets' probabilities and costs don't change.
 """
 

@@ -1,8 +1,7 @@
 """The assembled router: it encodes a request, predicts, estimates costs, and chooses.
 
-The locations of a router's encoders, and the states of a dataset.
-
-States come from a complete store, from the cache, or from the encoder at run time.
+The states of a dataset come from a complete store, from the cache, or from an encoder that is
+loaded when it is needed; `EncoderSources` says where the encoders are.
 """
 
 import hashlib

@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
+from prefill_router import __version__
 from prefill_router.activations import Provenance, Site
 from prefill_router.cost import CostEstimator
 from prefill_router.data import Split
@@ -203,8 +204,6 @@ class SwitchyardCheckpoint:
         )
 
     def _record(self) -> RouterRecord:
-        from prefill_router import __version__
-
         nothing = TrainedOn(fingerprint="unknown", queries={}, benchmarks={}, missing_labels=0)
         note = (
             f"imported from a prefill checkpoint of Switchyard, whose encoder is named "

@@ -1,9 +1,7 @@
-"""One run of a program: its limits, its command line, and its processes.
+"""One run of a program in the sandbox: its limits, its command line, its processes, its outcome.
 
 The run's output is read while it runs, and the run is stopped when it writes too much or takes too
 long.
-
-The limits of a program, the outcome of a run, and the command line of a run.
 
 The command line combines bubblewrap, two tools of util-linux, and a Python interpreter. It has two
 forms, for root and for ordinary users. As root, bubblewrap creates the namespaces with root's own
@@ -333,7 +331,7 @@ MOST_FILES = 10_000
 """Most files in the writable folders: even an empty one takes a kilobyte that no limit counts."""
 _STOP_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
-_WATCH_CHUNK = 1 << 16
+_CHUNK_BYTES = 1 << 16
 
 
 @final
@@ -444,7 +442,7 @@ def _read_some(
 ) -> None:
     """Wait until something can be read, and read it."""
     for key, _ in selector.select(seconds):
-        data = os.read(key.fd, _WATCH_CHUNK) if key.fd in sinks else b""
+        data = os.read(key.fd, _CHUNK_BYTES) if key.fd in sinks else b""
         if data:
             sinks[key.fd].take(data)
         else:
@@ -453,7 +451,6 @@ def _read_some(
 
 _START_SECONDS = 60.0
 _END_SECONDS = 30.0
-_CHUNK = 1 << 16
 
 
 @final
@@ -593,7 +590,7 @@ def _first_inside(info: int) -> int:
 
 def _read(descriptor: int) -> bytes:
     """The available data, after at most a second."""
-    return os.read(descriptor, _CHUNK) if _readable(descriptor, seconds=1) else b""
+    return os.read(descriptor, _CHUNK_BYTES) if _readable(descriptor, seconds=1) else b""
 
 
 def _readable(descriptor: int, *, seconds: float) -> bool:

@@ -8,9 +8,8 @@ of its owner. All else is plain JSON, checked strictly by pydantic. Bounds are t
 `pydantic.Field`, for arrays too. Saved data never names code: the class that reads decides what is
 built.
 
-What a part's annotations declare: how each field is saved and how plain values are checked.
-
-Registries of the kinds of a part, by name; a kind's module is imported when it is looked up.
+`Kinds` is a registry of the kinds of a part, such as predictors, by name; a kind's module is
+imported when it is looked up.
 """
 
 import json

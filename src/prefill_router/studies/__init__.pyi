@@ -4,8 +4,16 @@ from .ablations import (
     report_ablations as report_ablations,
 )
 from .dimensions import dimension_study as dimension_study, report_dimensions as report_dimensions
-from .pages import report_ratio as report_ratio, report_shift as report_shift
-from .ratio import routing_ratio as routing_ratio, strongest as strongest
+from .ratio import (
+    report_ratio as report_ratio,
+    routing_ratio as routing_ratio,
+    strongest as strongest,
+)
 from .recipe_fits import RecipeFailure as RecipeFailure, fit_all as fit_all, priced as priced
 from .seeds import report_seeds as report_seeds, seed_study as seed_study
-from .shift import Shift as Shift, arms as arms, shift_study as shift_study
+from .shift import (
+    Shift as Shift,
+    arms as arms,
+    report_shift as report_shift,
+    shift_study as shift_study,
+)

@@ -21,8 +21,8 @@ from prefill_router.gateway.forecast.encoder_process import (
     plain_found,
     plain_options,
     plain_prompt,
-    prompt_of,
     read_frame,
+    read_prompt,
     receive_frame,
     sources_of,
 )
@@ -140,7 +140,7 @@ def test_what_is_no_greeting_is_refused(value: Any) -> None:
 
 def test_prompts_and_sources_come_through(tmp_path: Path) -> None:
     for prompt in ("text", (Message("system", "be brief"), Message("user", "why?"))):
-        assert prompt_of(read_frame(io.BytesIO(pack_frame(plain_prompt(prompt))))) == prompt
+        assert read_prompt(read_frame(io.BytesIO(pack_frame(plain_prompt(prompt))))) == prompt
     sources = EncoderSources(folders={"tiny": tmp_path}, device="cpu", trust_remote_code=True)
     told = sources_of(plain_options(tmp_path, sources, threads=2, reuse_bytes=0))
     assert told == EncoderSources(

@@ -12,16 +12,16 @@ import pytest
 from starlette.applications import Starlette
 
 from prefill_router.gateway import records
+from prefill_router.gateway.api.openapi import page_paths
 from prefill_router.gateway.errors import RefusalError
 from prefill_router.gateway.page import (
     PageSource,
     page_routes,
     shapes,
-    shapes as shapes_module,
     views,
 )
-from prefill_router.gateway.page.routes import HEADERS, read_page_files
-from prefill_router.gateway.proxy import Breakers
+from prefill_router.gateway.page.routes import PAGE_FILE_HEADERS, read_page_files
+from prefill_router.gateway.proxy import Breakers, BreakerState
 from prefill_router.gateway.receipts import summary
 from prefill_router.gateway.receipts.writer import MinuteCounts
 from prefill_router.targets import Pool, Target
@@ -47,9 +47,10 @@ def test_the_page_is_html_that_nothing_may_be_added_to(source: FakeSource) -> No
     reply = ask(source, "/")
     assert reply.status_code == 200
     assert reply.headers["content-type"] == "text/html; charset=utf-8"
-    assert HEADERS.items() <= dict(reply.headers).items()
+    assert PAGE_FILE_HEADERS.items() <= dict(reply.headers).items()
     policy = dict(
-        part.strip().split(" ", 1) for part in HEADERS["content-security-policy"].split(";")
+        part.strip().split(" ", 1)
+        for part in PAGE_FILE_HEADERS["content-security-policy"].split(";")
     )
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
@@ -121,11 +122,11 @@ def test_the_check_of_shapes_finds_what_is_wrong() -> None:
     [
         ("overview", shapes.Overview),
         ("timeline", shapes.Timeline),
-        ("decisions", shapes_module.Decisions),
-        ("decisions?outcome=cut&id=00", shapes_module.Decisions),
+        ("decisions", shapes.Decisions),
+        ("decisions?outcome=cut&id=00", shapes.Decisions),
         ("spend", shapes.Spend),
-        ("savings", shapes_module.SavingsPanel),
-        ("versions", shapes_module.VersionsView),
+        ("savings", shapes.SavingsPanel),
+        ("versions", shapes.VersionsView),
         ("curve", shapes.CurveView),
         ("whatif?lam=0.9", shapes.WhatIf),
         ("targets", shapes.Targets),
@@ -153,7 +154,7 @@ def test_decisions_go_on_from_a_cursor() -> None:
 def test_one_decision(source: FakeSource) -> None:
     known = source.kept[-1].detail
     reply = ask(source, f"/page/api/decisions/{known['decision']['id']}")
-    conform(reply.json(), shapes_module.DecisionDetail, "detail")
+    conform(reply.json(), shapes.DecisionDetail, "detail")
     assert reply.json() == json.loads(json.dumps(known))
     missing = ask(source, "/page/api/decisions/pr_0")
     assert missing.status_code == 404
@@ -246,6 +247,17 @@ def test_a_source_that_can_not_answer_is_told_of() -> None:
     reply = ask(source, "/page/api/spend")
     assert reply.status_code == 503
     assert reply.json()["error"]["message"].startswith("the receipts can't be read")
+    assert reply.headers["retry-after"] == "5"
+
+
+def test_every_path_is_described(source: FakeSource) -> None:
+    served = {
+        (route.path, method.lower())
+        for route in page_routes(source)
+        if route.path.startswith("/page/api/")
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    assert served == {(path, method) for path, of in page_paths().items() for method in of}
 
 
 def test_a_refusal_keeps_its_status_and_headers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +297,7 @@ def test_every_word_of_the_gateway_is_known_to_the_page() -> None:
         "ENDS": set(get_args(records.AttemptEnd)),
         "SCORED": set(records.SCORED),
         "STATES": set(get_args(shapes.State)),
-        "BREAKERS": set(get_args(shapes.Breaker)),
+        "BREAKERS": set(get_args(BreakerState)),
     }
 
 
@@ -296,7 +308,7 @@ def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
     write(file, receipts)
     for receipt in receipts:
         found = views.detail(receipt)
-        conform(found, shapes_module.DecisionDetail, "detail")
+        conform(found, shapes.DecisionDetail, "detail")
         assert "hidden" not in json.dumps(found)
     conform(views.spend(summary(str(file), 0.0), 0.0), shapes.SpendWindow, "spend")
     pool = Pool(tuple(Target(name=name, base_url="http://127.0.0.1:9/v1") for name in TARGETS))
@@ -308,9 +320,7 @@ def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
 
 
 def test_a_view_has_the_fields_of_its_shape_alone() -> None:
-    assert views.pick(
-        shapes_module.SwitchPoint, {"target": "a", "key": "b"}, made_receipt(1).choice
-    ) == {
+    assert views.pick(shapes.SwitchPoint, {"target": "a", "key": "b"}, made_receipt(1).choice) == {
         "lam": 0.9,
         "target": "a",
     }

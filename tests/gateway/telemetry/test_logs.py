@@ -1,5 +1,7 @@
 """The log's lines, and that no secret is in any of them; traces."""
 
+import asyncio
+import gc
 import io
 import json
 import logging
@@ -119,6 +121,28 @@ def test_errors_are_told_without_what_may_quote_a_prompt() -> None:
     assert third["error_text"] == "no route"
     for line in written(form="text", work=work):
         assert "a prompt" not in line
+
+
+def test_errors_that_asyncio_tells_are_without_it_too() -> None:
+    async def fails(prompt: str) -> None:
+        raise KeyError(prompt)
+
+    def called(prompt: str) -> None:
+        raise KeyError(prompt)
+
+    async def both() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(called, "a prompt")
+        task = loop.create_task(fails("a prompt"))
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+
+    lines = written(form="text", work=lambda: asyncio.run(both()))
+    callback, task = lines
+    assert "Exception in callback test_errors" in callback
+    assert "Task exception was never retrieved" in task
+    assert all("error=KeyError" in line and "a prompt" not in line for line in lines)
 
 
 @pytest.mark.parametrize("form", ["json", "text"])

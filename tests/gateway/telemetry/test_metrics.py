@@ -23,12 +23,10 @@ from prefill_router.gateway.telemetry import (
     HealthFinding,
     Metrics,
     check_encoder,
-    check_keys,
     check_receipts,
     check_shared,
     check_targets,
 )
-from prefill_router.targets import Pool, Target
 from tests.gateway.telemetry.receipts import RECEIPT, attempt, receipt
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -292,18 +290,6 @@ def test_what_the_checks_find() -> None:
     assert check_shared(is_in_step=True, is_out_of_lease=False).verdict == "ok"
     assert check_shared(is_in_step=False, is_out_of_lease=False).verdict == "degraded"
     assert check_shared(is_in_step=False, is_out_of_lease=True).verdict == "failed"
-    url = "http://127.0.0.1:1/v1"
-    pool = Pool(
-        (
-            Target(name="a", base_url=url, api_key_env="KEY_A"),
-            Target(name="b", base_url=url, api_key_env="KEY_B"),
-        )
-    )
-    assert check_keys(pool, {"KEY_A": "x", "KEY_B": "y"}).verdict == "ok"
-    found = check_keys(pool, {"KEY_A": "secret"})
-    assert found.verdict == "degraded"
-    assert "secret" not in found.note
-    assert check_keys(pool, {"KEY_A": ""}).verdict == "failed"
 
 
 def test_an_event_loop_that_is_held_up_is_noticed() -> None:

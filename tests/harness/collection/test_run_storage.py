@@ -27,11 +27,12 @@ from prefill_router.errors import (
     StoreError,
 )
 from prefill_router.harness import Answer, Attempt, Run, Task, run as run_module
+from prefill_router.harness.collection import job
 from prefill_router.harness.journal import Journal
 from prefill_router.harness.run import Retry, checksum
 from prefill_router.targets import Pool, Target
 from tests.commands import truncate
-from tests.harness.collection.runs import rows, tasks
+from tests.harness.collection.runs import make_run, pool_of, rows, tasks
 
 pytestmark = pytest.mark.slow
 
@@ -280,6 +281,21 @@ def test_a_run_is_made_only_where_nothing_is(run: Run, tmp_path: Path) -> None:
     for missing in (tmp_path / "nowhere", tmp_path / "file", tmp_path / "other"):
         with pytest.raises(FormatError, match="no run"):
             Run.open(missing)
+
+
+def test_a_run_that_another_process_has_just_made_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = pool_of("http://127.0.0.1:9")
+
+    def made_after_the_look(folder: Path) -> bool:
+        Run.create(folder, pool).close()
+        return False
+
+    monkeypatch.setattr(job, "is_run", made_after_the_look)
+    make_run(tmp_path / "run", pool, 1)
+    with Run.open(tmp_path / "run") as run:
+        assert len(run.finished()) == 2
 
 
 def test_what_was_killed_at_the_start_is_gone_on_with(run: Run) -> None:

@@ -266,8 +266,7 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
         except DataError as error:
             raise RefusalError(str(error)) from None
         except StoreError as error:
-            kind, code = "server_error", "unavailable"
-            raise RefusalError(str(error), status=503, kind=kind, code=code) from None
+            raise RefusalError.unavailable(str(error)) from None
         return JSONResponse(found.to_dict())
 
     health = health_checks(gateway)

@@ -1,4 +1,4 @@
-"""The OpenAPI descriptions of the routed endpoints and the passthrough calls.
+"""The OpenAPI descriptions of the routed endpoints, the passthrough calls and the page's API.
 
 Only the fields that the gateway itself reads are described; every other field is forwarded to the
 target unchanged.
@@ -140,12 +140,17 @@ def page_paths() -> dict[str, Any]:
     lam = {"type": "number", "minimum": 0, "maximum": 1}
     asked = {
         "overview": [],
-        "decisions": [_query("limit", {"type": "integer", "minimum": 1}), _query("after", _TEXT)],
+        "timeline": [],
+        "decisions": [
+            _parameter("limit", "query", {"type": "integer", "minimum": 1}),
+            *(_parameter(name, "query", _TEXT) for name in ("after", "outcome", "id")),
+        ],
         "decisions/{id}": [{"name": "id", "in": "path", "required": True, "schema": _TEXT}],
         "spend": [],
         "savings": [],
+        "versions": [],
         "curve": [],
-        "whatif": [{**_query("lam", lam), "required": True}],
+        "whatif": [{**_parameter("lam", "query", lam), "required": True}],
         "targets": [],
         "drift": [],
     }
@@ -157,10 +162,6 @@ def page_paths() -> dict[str, Any]:
     content = {"application/json": {"schema": {**body, "additionalProperties": False}}}
     set_lam = _of_page("lam", {"requestBody": {"required": True, "content": content}})
     return {**found, "/page/api/lam": {"post": set_lam}}
-
-
-def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
 def _of_page(path: str, asked: dict[str, Any]) -> dict[str, Any]:
@@ -210,14 +211,13 @@ _PASSTHROUGH_SUMMARIES = {
     "input_items": "The input of a stored response, by the target that keeps it",
     "cancel": "Cancels a background response, at the target that keeps it",
 }
-_PLAIN_TEXT: dict[str, Any] = {"type": "string"}
 _ANY: dict[str, Any] = {"type": "object"}
 _QUERIES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "retrieve": (("stream", {"type": "boolean"}), ("starting_after", {"type": "integer"})),
-    "input_items": (("after", _PLAIN_TEXT), ("limit", {"type": "integer"}), ("order", _PLAIN_TEXT)),
+    "input_items": (("after", _TEXT), ("limit", {"type": "integer"}), ("order", _TEXT)),
 }
 """The query parameters of each call; others are forwarded to the target too."""
-_TARGET = {f"{HEADER}target": {"description": _OWN["target"], "schema": _PLAIN_TEXT}}
+_TARGET = {f"{HEADER}target": {"description": _OWN["target"], "schema": _TEXT}}
 
 
 def plain_paths() -> dict[str, Any]:
@@ -234,9 +234,9 @@ def plain_paths() -> dict[str, Any]:
 
 def _stored(name: str) -> dict[str, Any]:
     named = [
-        {"name": "id", "in": "path", "required": True, "schema": _PLAIN_TEXT},
+        {"name": "id", "in": "path", "required": True, "schema": _TEXT},
         *(_parameter(query, "query", schema) for query, schema in _QUERIES.get(name, ())),
-        *(_parameter(f"{HEADER}{name}", "header", _PLAIN_TEXT) for name in ("allow", "exclude")),
+        *(_parameter(f"{HEADER}{name}", "header", _TEXT) for name in ("allow", "exclude")),
     ]
     body = {"required": False, "content": {"application/json": {"schema": _ANY}}}
     return {
@@ -270,7 +270,7 @@ def _parameter(name: str, place: str, schema: dict[str, Any]) -> dict[str, Any]:
 def _replies(*, stream: bool) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": _ANY}}
     if stream:
-        content["text/event-stream"] = {"schema": _PLAIN_TEXT}
+        content["text/event-stream"] = {"schema": _TEXT}
     answer = "The target's answer, byte for byte"
     return {
         "200": {"description": answer, "headers": _TARGET, "content": content},

@@ -53,7 +53,7 @@ def run(places: GatewayPaths, loaded: LoadedGateway, *, on_ready: Callable[[str]
         listening(loaded.settings.listen) as place,
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
-        address = address_of(loaded.settings.listen, place)
+        address = url_of(loaded.settings.listen, place)
         try:
             runner.run(serve(places, loaded, place, lambda *_: on_ready(address), log))
         except asyncio.CancelledError:
@@ -269,7 +269,7 @@ def _reload_on_hangup(gateway: Gateway) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
 
 
-def address_of(listen: ListenSettings, place: socket.socket) -> str:
+def url_of(listen: ListenSettings, place: socket.socket) -> str:
     """The URL of a bound socket."""
     host = f"[{listen.host}]" if ":" in listen.host else listen.host
     return f"http://{host}:{place.getsockname()[1]}"
@@ -338,7 +338,7 @@ def serving_gateway(
         thread.start()
         try:
             thread.await_ready()
-            yield RunningGateway(address_of(loaded.settings.listen, place))
+            yield RunningGateway(url_of(loaded.settings.listen, place))
         finally:
             thread.end()
 

@@ -18,10 +18,10 @@ from typing import Any, final
 
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.gateway.api.server import (
-    address_of,
     cancelled_by_signals,
     listening,
     serving_log,
+    url_of,
 )
 from prefill_router.gateway.api.worker import LONGEST_READ, PLACES, Channel
 from prefill_router.gateway.forecast import (
@@ -137,7 +137,7 @@ class _Supervisor:
                 self._begin(self._keep(number))
             if self._places.registry is not None:
                 self._begin(self._version_watch(self._places.registry).run())
-            on_ready(address_of(self._loaded.settings.listen, self._place))
+            on_ready(url_of(self._loaded.settings.listen, self._place))
             await self._ending.wait()
         finally:
             await self._end()

@@ -7,10 +7,12 @@ wrong, and ends when the supervisor does.
 """
 
 import asyncio
+import logging
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, final
 
@@ -29,6 +31,7 @@ from prefill_router.gateway.runtime import Gateway, GatewayPaths, ServedVersions
 from prefill_router.gateway.telemetry import PlainFamily
 
 LONGEST_READ = 1 << 20
+_log = logging.getLogger(__name__)
 Handlers = Mapping[str, Callable[[Any], Awaitable[Any]]]
 
 
@@ -86,7 +89,7 @@ class Channel:
                 if "name" in frame:
                     task = asyncio.create_task(self._handle(frame))
                     self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                    task.add_done_callback(partial(self._handled, frame["call"]))
                 else:
                     self._settle(frame)
         except (FrameError, OSError):
@@ -104,16 +107,26 @@ class Channel:
             future.set_result(frame["value"])
 
     async def _handle(self, frame: dict[str, Any]) -> None:
-        answer: dict[str, Any] = {"answer": frame["call"]}
         try:
-            answer["value"] = await self._handlers[frame["name"]](frame["value"])
+            answer = {"value": await self._handlers[frame["name"]](frame["value"])}
         except PrefillRouterError as error:
-            answer["error"] = list(error.told)
+            answer = {"error": list(error.told)}
         except OSError as error:
-            answer["error"] = [str(error)]
-        if frame["call"] is not None:
+            answer = {"error": [str(error)]}
+        self._answer(frame["call"], answer)
+
+    def _handled(self, number: int | None, task: asyncio.Task[None]) -> None:
+        """Answer a call that failed in an unexpected way, so that nobody waits for it."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a call of another process failed", exc_info=error)
+            told = f"it failed with {type(error).__name__}; the log says where"
+            self._answer(number, {"error": [told]})
+
+    def _answer(self, number: int | None, answer: dict[str, Any]) -> None:
+        if number is not None:
             with suppress(OSError):
-                self._writer.write(pack_frame(answer))
+                self._writer.write(pack_frame({"answer": number, **answer}))
 
 
 PLACES = TypeAdapter(GatewayPaths)

@@ -1,9 +1,7 @@
 """Which targets may answer a request, what each would cost, and the errors where none may.
 
-Costs are those of Equation 1, scores those of Equation 2. Only the length of a request's text is
-known here.
-
-The errors that clients get where no target may answer, or the required one can't.
+Costs are those of Equation 1, scores those of Equation 2. Of a request's text only the length is
+known here. A client gets an error where no target may answer, or the one that it needs can't.
 """
 
 import math

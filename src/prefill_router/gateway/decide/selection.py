@@ -39,9 +39,14 @@ from prefill_router.gateway.settings import (
 from prefill_router.policy import Lambda, Policy, rank, score
 
 Per = Literal["hour", "day"]
+_log = logging.getLogger(__name__)
 _SECONDS: dict[Per, int] = {"hour": 3600, "day": 86_400}
 _STAGES = 10
 _WINDOWS = 2
+_SLACK = 60.0  # seconds; a longer jump of the system's clock is ignored at first
+_BELIEVED = 3600.0  # seconds, after which it is accepted
+_running = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""A monotonic clock in seconds, which includes time asleep where the system can tell."""
 
 
 @final
@@ -291,13 +296,6 @@ def _all_spent(state: BudgetState) -> RefusalError:
     )
 
 
-_log = logging.getLogger(__name__)
-_SLACK = 60.0
-_BELIEVED = 3600.0
-_running = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-"""A monotonic clock in seconds, which includes time asleep where the system can tell."""
-
-
 @final
 class SteadyClock:
     """The system's time, with jumps of more than a minute ignored at first.
@@ -429,7 +427,7 @@ class TargetChooser:
             ):
                 return TargetChoice(_first(rest, order), "share", winner, known.cost)
 
-        def rank(p: PerTarget, dollars: PerTarget, among: list[int]) -> list[int]:
+        def ranked(p: PerTarget, dollars: PerTarget, among: list[int]) -> list[int]:
             dearer = self._costs.normalise(known.cost + dollars)
             return policy_order(self._policy, p, dearer, lam, names=names, among=among)
 
@@ -437,7 +435,7 @@ class TargetChooser:
         unready = {*limited, *late}
         reason: Reason = "policy" if known.fallback is None else "fallback"
         if waits is not None or limited:
-            order = order_ready(order, known.trusted, names, waits, limited, rank)
+            order = order_ready(order, known.trusted, names, waits, limited, ranked)
             if known.trusted is not None and order[0] != winner:
                 reason = "headroom" if winner in limited else "latency"
         kept = self._kept(question, known, allowance, among, order[0], waits)
@@ -487,14 +485,13 @@ def _first(column: int, order: list[int]) -> list[int]:
     return [column, *(k for k in order if k != column)]
 
 
-PolicyColumn = Float[NDArray[np.float64], " target"]
 _CLEAR = 1e-9
 
 
 def policy_order(
     policy: Policy,
-    correctness: PolicyColumn,
-    cost: PolicyColumn,
+    correctness: PerTarget,
+    cost: PerTarget,
     lam: float,
     *,
     names: tuple[str, ...],
@@ -550,9 +547,6 @@ def _by_score(
     return order
 
 
-PriorColumn = Float[NDArray[np.float64], " target"]
-
-
 def check_fallback(fallback: str, names: tuple[str, ...]) -> None:
     """Check that a fallback is known.
 
@@ -569,8 +563,8 @@ def check_fallback(fallback: str, names: tuple[str, ...]) -> None:
 def fallback_order(
     fallback: str,
     policy: Policy,
-    prior: PriorColumn | None,
-    cost: PriorColumn,
+    prior: PerTarget | None,
+    cost: PerTarget,
     lam: float,
     *,
     names: tuple[str, ...],
@@ -602,8 +596,8 @@ def fallback_order(
 
 def _by_prior(
     policy: Policy,
-    prior: PriorColumn | None,
-    cost: PriorColumn,
+    prior: PerTarget | None,
+    cost: PerTarget,
     lam: float,
     names: tuple[str, ...],
     among: Sequence[int],
@@ -613,7 +607,7 @@ def _by_prior(
     return policy_order(policy, prior, cost, lam, names=names, among=among)
 
 
-def _best(prior: PriorColumn | None, cost: PriorColumn, among: Sequence[int]) -> list[int]:
+def _best(prior: PerTarget | None, cost: PerTarget, among: Sequence[int]) -> list[int]:
     if prior is None:
         return sorted(among, key=lambda k: -cost[k])
     return sorted(among, key=lambda k: (-prior[k], cost[k]))
@@ -650,5 +644,5 @@ def keeps_target(
     """
     if winner == present:
         return True
-    score = costs.scores(correctness, cost, lam)
-    return bool(score[winner] - score[present] <= margin)
+    scores = costs.scores(correctness, cost, lam)
+    return bool(scores[winner] - scores[present] <= margin)

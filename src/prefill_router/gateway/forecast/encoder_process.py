@@ -120,7 +120,7 @@ def plain_prompt(prompt: Prompt) -> Any:
     return prompt if isinstance(prompt, str) else [[m.role, m.content] for m in prompt]
 
 
-def prompt_of(value: Any) -> Prompt:
+def read_prompt(value: Any) -> Prompt:
     """Read the result of `plain_prompt`."""
     return value if isinstance(value, str) else tuple(Message(role, text) for role, text in value)
 
@@ -355,7 +355,7 @@ async def start_encoder(
     """Start a process, and wait until it is warm.
 
     Args:
-        options: Its options, from `messages.plain_options`.
+        options: Its options, from `plain_options`.
         seconds: The time limit.
         place: The listening socket whose connections it answers, where several processes share it.
 

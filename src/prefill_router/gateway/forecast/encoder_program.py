@@ -27,8 +27,8 @@ from prefill_router.gateway.forecast.encoder_process import (
     ForecastResult,
     pack_frame,
     plain_found,
-    prompt_of,
     read_frame,
+    read_prompt,
     sources_of,
 )
 from prefill_router.gateway.forecast.shared_encoder import serve_clients
@@ -175,7 +175,7 @@ def _serve(router: Router, source: BinaryIO, sink: BinaryIO) -> int:
 def _forecast(router: Router, prompts: Sequence[Any]) -> tuple[list[Any], float]:
     """The results of prompts as plain values, and the seconds that they took."""
     begun = time.perf_counter()
-    found = forecast_each(router, [prompt_of(prompt) for prompt in prompts])
+    found = forecast_each(router, [read_prompt(prompt) for prompt in prompts])
     return [plain_found(one) for one in found], time.perf_counter() - begun
 
 

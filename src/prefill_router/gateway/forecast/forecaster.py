@@ -29,12 +29,15 @@ from prefill_router.gateway.forecast.encoder_process import (
     plain_prompt,
     start_encoder,
 )
-from prefill_router.gateway.forecast.queue import (
-    BatchTimeModel,
-    ForecastJob,
-    ForecastQueue,
+from prefill_router.gateway.forecast.queue import BatchTimeModel, ForecastJob, ForecastQueue
+from prefill_router.gateway.forecast.shared_encoder import (
+    FIRST_PAUSE,
+    HANG_SECONDS,
+    LONGEST_PAUSE,
+    PATIENCE,
+    EncoderConnection,
+    connect_encoder,
 )
-from prefill_router.gateway.forecast.shared_encoder import EncoderConnection, connect_encoder
 from prefill_router.gateway.records import FallbackReason
 from prefill_router.remote import PathOrUrl, location
 from prefill_router.router import EncoderSources, Forecast
@@ -110,9 +113,7 @@ class ForecastCache:
 
 _Link = EncoderProcess | EncoderConnection
 _log = logging.getLogger(__name__)
-_LONGEST_PAUSE = 30.0
 _BATCH_CHARACTERS = 1_000_000
-_PATIENCE = 10  # the longest prompts take this many times as long as that of the warm-up
 
 
 @final
@@ -156,9 +157,9 @@ class Forecaster:
         threads: int | None = None,
         reuse_bytes: int = 0,
         max_characters: int = 1_000_000,
-        hang_seconds: float = 30.0,
+        hang_seconds: float = HANG_SECONDS,
         start_seconds: float = 600.0,
-        pause_seconds: float = 0.5,
+        pause_seconds: float = FIRST_PAUSE,
     ) -> None:
         self._options = plain_options(
             location(folder), sources or EncoderSources(), threads=threads, reuse_bytes=reuse_bytes
@@ -330,7 +331,7 @@ class Forecaster:
             self._pause = self._first_pause
 
     async def _read(self, link: _Link, batch: list[ForecastJob]) -> None:
-        limit = self._hang_seconds + _PATIENCE * link.hello.prompt_seconds * len(batch)
+        limit = self._hang_seconds + PATIENCE * link.hello.prompt_seconds * len(batch)
         try:
             async with asyncio.timeout(limit):
                 answer = await link.ask({"prompts": [plain_prompt(job.prompt) for job in batch]})
@@ -358,7 +359,7 @@ class Forecaster:
     async def _start_again(self) -> _Link:
         while True:
             await asyncio.sleep(self._pause)
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
             self._state = "starting"
             try:
                 self._link = link = await self._linked()
@@ -524,6 +525,10 @@ class DriftWatch:
         least: The number of requests from which on there is a report.
         shares: The share of train rows in each bin of each feature; a tenth, except where many rows
             have the same value. By default, a tenth each.
+
+    Attributes:
+        features: The names of the features.
+        least: The number of requests from which on there is a report.
     """
 
     def __init__(
@@ -539,7 +544,7 @@ class DriftWatch:
         self._rows = np.zeros((max(window, least), len(self.features)), dtype=np.int64)
         self._counts = np.zeros((len(self.features), _BINS), dtype=np.int64)
         self._columns = np.arange(len(self.features))
-        self._least = least
+        self.least = least
         self._seen = 0
 
     def add(self, bins: Sequence[int]) -> None:
@@ -560,7 +565,7 @@ class DriftWatch:
 
     def report(self) -> Drift | None:
         """The drift of the latest requests; None while there are too few."""
-        if not self.features or self.requests < self._least:
+        if not self.features or self.requests < self.least:
             return None
         found = {
             name: stability_index(counts.tolist(), shares)

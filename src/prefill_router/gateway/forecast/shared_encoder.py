@@ -1,7 +1,7 @@
 """One encoder's process that several gateways share, over a Unix socket.
 
 The owner starts the process and restarts it when it ends (`SharedEncoder`). Each gateway opens a
-connection (`EncoderConnection`), which takes the place of a `EncoderProcess`. The process encodes
+connection (`EncoderConnection`), which takes the place of an `EncoderProcess`. The process encodes
 what waits on all connections together (`serve_clients`). A connection that ends affects no other.
 """
 
@@ -30,13 +30,17 @@ from prefill_router.gateway.forecast.encoder_process import (
     start_encoder,
 )
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+"""Seconds before a process that failed is started again: at first, and at most."""
+HANG_SECONDS = 30.0
+"""A batch that takes this much longer than expected hangs."""
+PATIENCE = 10
+"""The longest prompts take this many times as long as that of the warm-up."""
 _log = logging.getLogger(__name__)
 _BUFFER = 1 << 20
-_FIRST_PAUSE, _LONGEST_PAUSE, _STABLE = 0.5, 30.0, 60.0
+_STABLE = 60.0  # seconds after which a process that ends is no longer one that keeps failing
 _BACKLOG = 128
 _ACCEPT_PAUSE = 0.1
-_HANG_SECONDS = 30.0
-_PATIENCE = 10  # the longest prompts take this many times as long as that of the warm-up
 
 
 @final
@@ -45,8 +49,7 @@ class SharedEncoder:
 
     Args:
         path: The path of the Unix socket, in a folder that only this user can enter.
-        options: The process's options, from `messages.plain_options`, and `most_prompts` of a
-            batch.
+        options: The process's options, from `plain_options`, and `most_prompts` of a batch.
         start_seconds: Time limit for loading, a download included.
     """
 
@@ -92,18 +95,18 @@ class SharedEncoder:
         return await start_encoder(self._options, seconds=self._start_seconds, place=self._place)
 
     async def _watch(self, link: EncoderProcess) -> None:
-        fingerprint, pause = link.hello.fingerprint, _FIRST_PAUSE
+        fingerprint, pause = link.hello.fingerprint, FIRST_PAUSE
         clock = asyncio.get_running_loop().time
         while True:
             began = clock()
             await link.gone.wait()
             if clock() - began > _STABLE:
-                pause = _FIRST_PAUSE
+                pause = FIRST_PAUSE
             words = await link.last_words()
             _log.warning("the encoder's process ended: %s; it is restarted", words)
             while link.gone.is_set():
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, LONGEST_PAUSE)
                 try:
                     link = await self._started()
                 except (ConfigError, OSError) as error:
@@ -117,7 +120,7 @@ class SharedEncoder:
 
 @final
 class EncoderConnection:
-    """A connection to a shared encoder's process, used like a `EncoderProcess`.
+    """A connection to a shared encoder's process, used like an `EncoderProcess`.
 
     Attributes:
         hello: The process's first message.
@@ -209,7 +212,7 @@ def serve_clients(
     *,
     works: Callable[[], bool],
     most: int,
-    hang_seconds: float = _HANG_SECONDS,
+    hang_seconds: float = HANG_SECONDS,
 ) -> bool:
     """Answer all connections, in the encoder's process.
 
@@ -256,7 +259,7 @@ def serve_clients(
     while following is not None:
         batch, following = _batch(following, waiting, most)
         prompts = [prompt for one in batch for prompt in one.prompts]
-        limit = hang_seconds + _PATIENCE * hello.prompt_seconds * len(prompts)
+        limit = hang_seconds + PATIENCE * hello.prompt_seconds * len(prompts)
         faulthandler.dump_traceback_later(limit, exit=True)  # works whatever holds the interpreter
         found, seconds = forecast(prompts)
         faulthandler.cancel_dump_traceback_later()

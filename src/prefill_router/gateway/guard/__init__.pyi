@@ -2,6 +2,7 @@ from .admission import (
     FREE_BODY as FREE_BODY,
     KEY as KEY,
     LEAVE as LEAVE,
+    PAGE_HEADERS as PAGE_HEADERS,
     Guard as Guard,
     GuardedSend as GuardedSend,
     Leave as Leave,

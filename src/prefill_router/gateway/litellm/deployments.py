@@ -2,11 +2,10 @@
 
 The fields of each part of the file are checked when they are read; unread ones are listed.
 
-The OpenAI-compatible endpoints of providers, by LiteLLM's names.
-
-Names, addresses and key variables are those of LiteLLM 1.109.1 (`litellm.get_llm_provider` and
-main.py), which are the same in 1.106.2; `benchmarks/litellm_real.py` compares. Three addresses
-differ: LiteLLM uses the native protocols of Gemini and Ollama, and DeepSeek's beta endpoint.
+`KNOWN` has the OpenAI-compatible endpoints of providers, by LiteLLM's names. Names, addresses and
+key variables are those of LiteLLM 1.109.1 (`litellm.get_llm_provider` and main.py), which are the
+same in 1.106.2; `benchmarks/litellm_real.py` compares. Three addresses differ: LiteLLM uses the
+native protocols of Gemini and Ollama, and DeepSeek's beta endpoint.
 """
 
 import re

@@ -1,16 +1,16 @@
 """A routing strategy for LiteLLM's Router, and a plugin for its Router and proxy.
 
-LiteLLM's `set_custom_routing_strategy`, or `register_plugin` since 1.109, replaces two methods of
-the Router by a strategy's; each gets a request and returns one entry of the Router's `model_list`
-(https://docs.litellm.ai/docs/routing, "Custom Routing Strategy"). The router's order of targets is
-the order in which LiteLLM's model groups are tried for a deployment.
+The strategy takes the place of two methods of the Router, by LiteLLM's
+`set_custom_routing_strategy`, or by `register_plugin` since 1.109; each gets a request and returns
+one entry of the Router's `model_list` (https://docs.litellm.ai/docs/routing, "Custom Routing
+Strategy"). The router's order of targets is the order in which LiteLLM's model groups are tried for
+a deployment.
 
-A routing plugin for LiteLLM's Router and proxy, which reports what came of its decisions.
-
-LiteLLM (its Router from 1.92, its proxy from 1.94) runs the objects in `plugins` before each
-attempt at a request: `run(context)` may narrow `context.candidate_models`, the models of the
-group's deployments, and write `context.signals`, which later come with the events that LiteLLM logs
-(https://docs.litellm.ai/docs, "routing plugins" and "custom callbacks").
+The plugin reports what came of its decisions. LiteLLM (its Router from 1.92, its proxy from 1.94)
+runs the objects in `plugins` before each attempt at a request: `run(context)` may narrow
+`context.candidate_models`, the models of the group's deployments, and write `context.signals`,
+which later come with the events that LiteLLM logs (https://docs.litellm.ai/docs, "routing plugins"
+and "custom callbacks").
 """
 
 import logging
@@ -27,7 +27,6 @@ from prefill_router.gateway.litellm.gateway_client import (
     GatewayDecision,
     LiteLLMRequest,
     NoDecisionError,
-    SpentError,
     check_options,
     failed_before,
     read_request,
@@ -35,7 +34,6 @@ from prefill_router.gateway.litellm.gateway_client import (
 from prefill_router.gateway.records import HEADER
 from prefill_router.remote import PathOrUrl, location
 
-__all__ = ["PrefillRouterStrategy", "SpentError"]
 _log = logging.getLogger("prefill_router.litellm")
 _picking = ContextVar("_picking", default=False)
 """Whether LiteLLM is picking now; its async method may call the other one, which is ours."""

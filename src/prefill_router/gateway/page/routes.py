@@ -6,7 +6,6 @@ The JSON is described in `shapes`; its numbers come from a `PageSource`.
 import asyncio
 import hashlib
 import json
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -20,6 +19,7 @@ from starlette.routing import Route
 from prefill_router import __version__
 from prefill_router.errors import DataError, PrefillRouterError, StoreError
 from prefill_router.gateway.errors import RefusalError
+from prefill_router.gateway.guard import PAGE_HEADERS
 from prefill_router.gateway.page import views
 from prefill_router.gateway.page.shapes import (
     NONE,
@@ -117,7 +117,7 @@ class PageSource(Protocol):
 API = "/page/api"
 _MOST_ROWS = 200
 _MOST_BYTES = 1024
-_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+_API_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 _Answer = Callable[[Request], Awaitable[Any]]
 
@@ -152,8 +152,8 @@ def _route(path: str, answer: _Answer, *, method: str = "GET") -> Route:
         except RefusalError as error:
             return _json(error.body(), status=error.status, headers=error.headers)
         except PrefillRouterError as error:
-            down = RefusalError(str(error), status=503, kind="server_error", code="unavailable")
-            return _json(down.body(), status=503)
+            down = RefusalError.unavailable(str(error))
+            return _json(down.body(), status=down.status, headers=down.headers)
 
     return Route(f"{API}/{path}", serve, methods=[method])
 
@@ -164,7 +164,7 @@ def _json(value: Any, *, status: int = 200, headers: dict[str, str] | None = Non
         body,
         status_code=status,
         media_type="application/json",
-        headers={**_HEADERS, **(headers or {})},
+        headers={**_API_HEADERS, **(headers or {})},
     )
 
 
@@ -232,19 +232,13 @@ _TYPES = {
     "svg": "image/svg+xml",
 }
 _HOME = "index.html"
-HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-        "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-    ),
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
+PAGE_FILE_HEADERS = {
+    **{name.decode(): value.decode() for name, value in PAGE_HEADERS},
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
 }
-"""The page's security headers: it loads nothing from elsewhere and can't be framed."""
+"""The page's security headers: it loads nothing from elsewhere and can't be framed.
+
+Behind a `Guard` only `permissions-policy` is new."""
 
 
 @final
@@ -260,7 +254,7 @@ class PageFile:
         self.name, self.body = name, body
         self.etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         self._headers = {
-            **HEADERS,
+            **PAGE_FILE_HEADERS,
             # Browsers revalidate each time, so that an upgrade never mixes old and new modules.
             "cache-control": "no-cache",
             "etag": self.etag,
@@ -293,17 +287,15 @@ def file_routes() -> list[Route]:
     ]
 
 
-_log = logging.getLogger(__name__)
 _HOUR, _DAY = 3600.0, 86_400.0
 _KEPT_SECONDS = 2.0  # how long sums over receipts are cached, since several pages may request them
-_NEEDED = 200
 _MOST_READ = 500  # receipts; reading them takes a twentieth of a second
 _MUCH_DRIFT = 0.25
 
 
 @final
 class PageNumbers:
-    """The numbers of the page's API (a `page.PageSource`)."""
+    """The numbers of the page's API (a `PageSource`)."""
 
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
@@ -344,7 +336,9 @@ class PageNumbers:
         async with self._reading:
             if self._all is None or time.monotonic() - self._all[0] > _KEPT_SECONDS:
                 try:
-                    found = await asyncio.to_thread(recent, self._receipts_url(), _MOST_READ)
+                    found = await asyncio.to_thread(
+                        recent, self._gateway.readable_receipts(), _MOST_READ
+                    )
                 except StoreError:
                     return self._gateway.recent
                 every = RecentRequests()
@@ -400,7 +394,7 @@ class PageNumbers:
         """Everything about one decision; None if there is none with this id."""
         receipt = self._gateway.recent.find(id)
         if receipt is None:
-            url = self._receipts_url()
+            url = self._gateway.readable_receipts()
             found = await asyncio.to_thread(lambda: [*read_receipts(url, ids=[id])])
             receipt = found[0] if found else None
         if receipt is None:
@@ -432,23 +426,13 @@ class PageNumbers:
         return views.versions(state, str(self._gateway.live.loaded.served))
 
     async def _summed(self, now: float) -> Spend:
-        url = self._receipts_url()
+        url = self._gateway.readable_receipts()
         hour, day = now - _HOUR, now - now % _DAY
         return Spend(
             hour=views.spend(await asyncio.to_thread(summary, url, hour), hour),
             day=views.spend(await asyncio.to_thread(summary, url, day), day),
             budgets=[views.budget(state, now) for state in self._gateway.budgets.states(now)],
         )
-
-    def _receipts_url(self) -> str:
-        """The URL of the receipts.
-
-        Raises:
-            StoreError: The database is known to be unavailable; trying it would take seconds.
-        """
-        if not self._gateway.writer.healthy:
-            raise StoreError("the receipts' database can't be reached now")
-        return self._gateway.receipts_url
 
     async def curve(self) -> CurveView:
         """The accuracy-cost curve of the recent requests."""
@@ -480,7 +464,7 @@ class PageNumbers:
         return DriftView(
             watched=bool(watch.features),
             requests=watch.requests,
-            needed=_NEEDED,
+            needed=watch.least,
             mean=None if report is None else report.mean,
             features=[
                 FeatureDrift(feature=name, psi=psi)

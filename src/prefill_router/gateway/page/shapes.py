@@ -7,11 +7,11 @@ Unknown values are null. Numbers are finite. None of them ever contains a prompt
 
 from typing import Literal, TypedDict
 
+from prefill_router.gateway.proxy import BreakerState
 from prefill_router.gateway.records import AttemptEnd, FallbackReason, OutcomeKind, Reason, Scored
 from prefill_router.targets import Ability, Endpoint
 
 State = Literal["ready", "degraded", "not_ready"]
-Breaker = Literal["closed", "half_open", "open"]
 
 
 class SharedView(TypedDict):
@@ -115,7 +115,7 @@ class TargetHealth(TypedDict):
 
     target: str
     provider: str
-    breaker: Breaker
+    breaker: BreakerState
     retry_in: float | None
     requests: int
     failures: int

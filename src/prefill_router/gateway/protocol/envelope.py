@@ -1,14 +1,10 @@
-"""Reads a request's body once; targets get the original bytes, with their model's name.
+"""Reads a request's body once; targets get the original bytes, with their own model's name.
 
-The types of the fields that the gateway reads are checked. All other fields are forwarded
-unchecked, so that new fields need no new gateway. `scored_prompt` is the text that the encoder
-reads.
-
-Locates the values of a JSON object in its text, and replaces its model.
-
-The values are parsed by the standard library's decoder; only the outermost object is traversed
-here, so that one value, such as the model's name, can be replaced while every other byte stays
-the same.
+The standard library's decoder parses the values. Only the outermost object is traversed here, which
+tells where each value is in the text: so `Splicer` can replace one of them, such as the model's
+name, while every other byte stays the same. The types of the fields that the gateway reads are
+checked; all other fields are forwarded unchecked, so that new fields need no new gateway.
+`scored_prompt` is the text that the encoder reads.
 """
 
 import gc

@@ -1,11 +1,10 @@
-"""Reads routing preferences from headers, the model's name, and OpenRouter's fields.
+"""Reads what a request asks of the router: its model's name, headers, and OpenRouter's fields.
 
-The model's name requests routing, perhaps at a given lam, or names one target. Some of a client's
-headers are forwarded to the target, and most of the target's response headers to the client.
-
-OpenRouter's routing fields: its dial of cost against quality, allowed models, and fallbacks.
-
-They are for the gateway: no target gets them.
+The model's name requests routing, perhaps at a given lam, or names one target. Headers have
+preferences of the gateway's own. OpenRouter's fields are its dial of cost against quality, allowed
+models, and fallbacks; they are for the gateway, and no target gets them. Of the other headers,
+`HeaderFilter` forwards some of a client's to the target, and `to_client` most of the target's to
+the client.
 """
 
 import difflib

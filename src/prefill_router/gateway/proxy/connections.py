@@ -4,7 +4,7 @@ A `ClientConnection` sends to the client and notices its disconnect. A `Provider
 one call at a time and puts the response into a `ResponseStream` as it arrives. httptools parses the
 bytes, at a tenth of the cost of a full HTTP client.
 
-Calls a provider through a proxy that the environment names, with httpx2.
+`ProxiedConnections` calls a provider through a proxy that the environment names, with httpx2.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.gateway.errors import BrokenResponseError, ClientGoneError
 from prefill_router.gateway.records import AttemptEnd, Header
 
+IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
 _MOST_WAITING = 2**18  # bytes buffered for a slow client before reading from the target pauses
 _LONGEST_HEAD = 2**18  # bytes of a response's headers, or of anything else outside the body
 _SWITCHING, _FIRST_FINAL = 101, 200
@@ -406,9 +407,6 @@ class ProviderConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
 
-_IDLE_SECONDS = 3.0  # as for connections without a proxy
-
-
 def wants_proxy(url: httpx2.URL) -> bool:
     """Whether the environment names a proxy for this URL (`HTTPS_PROXY`, `NO_PROXY`, ...).
 
@@ -441,7 +439,7 @@ class ProxiedConnections:
                 limits=httpx2.Limits(
                     max_connections=None,
                     max_keepalive_connections=None,
-                    keepalive_expiry=_IDLE_SECONDS,
+                    keepalive_expiry=IDLE_SECONDS,
                 ),
                 timeout=httpx2.Timeout(None, connect=connect_seconds),
                 # no cookies: one client's would be sent with the next client's request

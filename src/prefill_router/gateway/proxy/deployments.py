@@ -3,8 +3,6 @@
 Idle connections are reused, the latest first. Where the environment names a proxy for a provider,
 its calls go through that proxy.
 
-Which of the targets' endpoints may be called now, and in which order.
-
 A target or endpoint that fails repeatedly isn't called for a while: its circuit breaker is open.
 
 Where a target has several endpoints, a conversation stays at one, whose prompt cache holds it.
@@ -32,6 +30,7 @@ from prefill_router.client import NO_KEY, limits_left
 from prefill_router.errors import ConfigError
 from prefill_router.gateway.errors import BrokenResponseError
 from prefill_router.gateway.proxy.connections import (
+    IDLE_SECONDS,
     ClientConnection,
     ProviderConnection,
     ProxiedConnections,
@@ -44,7 +43,6 @@ from prefill_router.targets import Endpoint, Provider, Target
 
 _NO_BODY = {b"POST": b"content-length: 0\r\n\r\n", b"GET": b"\r\n", b"DELETE": b"\r\n"}
 """The end of the headers of a request without a body (RFC 9110, 8.6)."""
-_IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
 
 
 @final
@@ -147,9 +145,9 @@ class ConnectionPool:
             connection.leave()
             return
         loop = asyncio.get_running_loop()
-        self._idle.append((loop.time() + _IDLE_SECONDS, connection))
+        self._idle.append((loop.time() + IDLE_SECONDS, connection))
         if self._sweeper is None:
-            self._sweeper = loop.call_later(_IDLE_SECONDS, self._sweep)
+            self._sweeper = loop.call_later(IDLE_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
         """Close connections that were idle too long; those idle longest come first."""

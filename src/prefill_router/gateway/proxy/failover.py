@@ -1,19 +1,19 @@
 """Calls target after target until one begins to answer; after that there is no failover.
 
-The attempts of a call are recorded and reported to the circuit breakers.
-
-Passthrough calls: their answers are forwarded, and only their end is observed.
+The attempts of a call are recorded and reported to the circuit breakers. The answers to passthrough
+calls are forwarded unread: only their end is observed.
 """
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
-from prefill_router.client import ErrorBody, forms_of_key, without_key
-from prefill_router.gateway.errors import BrokenResponseError, ClientGoneError
+from prefill_router.client import ErrorBody, forms_of_key, read_error, without_key
+from prefill_router.gateway.errors import BrokenResponseError, ClientGoneError, RefusalError
 from prefill_router.gateway.proxy.connections import ClientConnection, ResponseStream
 from prefill_router.gateway.proxy.deployments import (
     Breakers,
@@ -30,6 +30,7 @@ from prefill_router.gateway.proxy.failures import (
     classify_refusal,
     refused_wait,
 )
+from prefill_router.gateway.proxy.message_translation import MessageStream, message
 from prefill_router.gateway.proxy.response_metadata import (
     SEQUENCE_NUMBER,
     ResponseMetadata,
@@ -210,9 +211,7 @@ async def open_answer(
         ClientGoneError: The client has disconnected.
     """
     if target in call.translated:
-        from prefill_router.gateway.proxy.message_translation import open_translated
-
-        return await open_translated(call, target, line, client)
+        return await _open_translated(call, target, line, client)
     arrival: ResponseStream | None = None
     opened: OpenResponse | None = None
     try:
@@ -226,6 +225,47 @@ async def open_answer(
             client.stop_with(None)
             arrival.close()
     return opened
+
+
+async def _open_translated(
+    call: ForwardRequest, target: str, line: ProviderEndpoint, client: ClientConnection
+) -> OpenResponse:
+    """Call a target by a chat in the place of a message; the answer is a message.
+
+    Raises:
+        AttemptFailedError: There is no answer, or none that can be translated.
+        ClientGoneError: The client has disconnected.
+    """
+    headers = [header for header in call.headers if not header[0].startswith(b"anthropic-")]
+    chat = replace(call, endpoint="chat", translated=(), query=b"", answer=None, headers=headers)
+    try:
+        opened = await open_answer(chat, target, line, client)
+    except AttemptFailedError as failure:
+        if failure.refusal is not None:
+            failure.refusal = _translated_refusal(failure.refusal)
+        raise
+    except (RecursionError, RefusalError):  # only where it was barely read before
+        body = b'{"error":{"message":"the body is nested too deeply; use fewer levels"}}'
+        refusal = _translated_refusal(TargetRefusal(status=400, headers=[], body=body))
+        raise AttemptFailedError("refused", status=400, refusal=refusal) from None
+    if isinstance(opened.watch, StreamObserver):
+        stream = MessageStream(
+            opened.watch, answer=call.answer, input_tokens=call.input_tokens, target=target
+        )
+        return replace(opened, body=stream.translate(opened.body), watch=stream)
+    usage, _ = opened.facts.usage(input_tokens=call.input_tokens)
+    said = message(parsed(opened.body) or {}, usage, target=target)
+    if said is None:
+        raise AttemptFailedError("malformed", status=opened.status)
+    return replace(opened, body=json.dumps(said).encode())
+
+
+def _translated_refusal(refusal: TargetRefusal) -> TargetRefusal:
+    words = read_error(parsed(refusal.body.strip()) or {}).words or "the target refused the request"
+    error = RefusalError(words, status=refusal.status).body(anthropic=True)
+    headers = [header for header in refusal.headers if header[0] != b"content-type"]
+    kind = (b"content-type", b"application/json")
+    return replace(refusal, headers=[*headers, kind], body=json.dumps(error).encode())
 
 
 async def _read(call: ForwardRequest, arrival: ResponseStream, key: str | None) -> OpenResponse:

@@ -8,63 +8,17 @@ failure of the target, never a made-up input, unless the limit of tokens cut the
 import json
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, final
 
 from prefill_router.client import Usage, read_error
 from prefill_router.gateway.errors import RefusalError
-from prefill_router.gateway.proxy.connections import ClientConnection
-from prefill_router.gateway.proxy.deployments import ProviderEndpoint
-from prefill_router.gateway.proxy.failover import OpenResponse, open_answer
-from prefill_router.gateway.proxy.failures import AttemptFailedError, TargetRefusal
 from prefill_router.gateway.proxy.response_metadata import ResponseMetadata, StreamObserver, parsed
-from prefill_router.gateway.records import AnswerText, ForwardRequest
+from prefill_router.gateway.records import AnswerText
 
 _STOPS = {"length": "max_tokens", "content_filter": "refusal"}
 """The reasons that count whatever the answer has; otherwise a tool call or an end stopped it."""
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _BAD_ARGUMENTS = "the target wrote arguments of a tool call that aren't a JSON object"
-
-
-async def open_translated(
-    call: ForwardRequest, target: str, line: ProviderEndpoint, client: ClientConnection
-) -> OpenResponse:
-    """Call a target by a chat in the place of a message; the answer is a message.
-
-    Raises:
-        AttemptFailedError: There is no answer, or none that can be translated.
-        ClientGoneError: The client has disconnected.
-    """
-    headers = [header for header in call.headers if not header[0].startswith(b"anthropic-")]
-    chat = replace(call, endpoint="chat", translated=(), query=b"", answer=None, headers=headers)
-    try:
-        opened = await open_answer(chat, target, line, client)
-    except AttemptFailedError as failure:
-        if failure.refusal is not None:
-            failure.refusal = _refusal(failure.refusal)
-        raise
-    except (RecursionError, RefusalError):  # only where it was barely read before
-        body = b'{"error":{"message":"the body is nested too deeply; use fewer levels"}}'
-        refusal = _refusal(TargetRefusal(status=400, headers=[], body=body))
-        raise AttemptFailedError("refused", status=400, refusal=refusal) from None
-    if isinstance(opened.watch, StreamObserver):
-        stream = MessageStream(
-            opened.watch, answer=call.answer, input_tokens=call.input_tokens, target=target
-        )
-        return replace(opened, body=stream.translate(opened.body), watch=stream)
-    usage, _ = opened.facts.usage(input_tokens=call.input_tokens)
-    said = message(parsed(opened.body) or {}, usage, target=target)
-    if said is None:
-        raise AttemptFailedError("malformed", status=opened.status)
-    return replace(opened, body=json.dumps(said).encode())
-
-
-def _refusal(refusal: TargetRefusal) -> TargetRefusal:
-    words = read_error(parsed(refusal.body.strip()) or {}).words or "the target refused the request"
-    error = RefusalError(words, status=refusal.status).body(anthropic=True)
-    headers = [header for header in refusal.headers if header[0] != b"content-type"]
-    kind = (b"content-type", b"application/json")
-    return replace(refusal, headers=[*headers, kind], body=json.dumps(error).encode())
 
 
 def message(chat: Mapping[str, Any], usage: Usage | None, *, target: str) -> dict[str, Any] | None:

@@ -57,16 +57,12 @@ from .receipt_replay import (
     replay_setting as replay_setting,
 )
 from .receipt_summary import (
-    CHARGES as CHARGES,
-    Deduction as Deduction,
     KeyTotals as KeyTotals,
     Mean as Mean,
     ReceiptsSummary as ReceiptsSummary,
-    SavingsEstimate as SavingsEstimate,
     SingleTargetCosts as SingleTargetCosts,
     TargetTotals as TargetTotals,
     compare_share as compare_share,
-    read_costs as read_costs,
     summary as summary,
 )
 from .replay_figure import write_picture as write_picture
@@ -82,8 +78,12 @@ from .rows import (
     prompt_of as prompt_of,
 )
 from .savings import (
+    CHARGES as CHARGES,
+    Deduction as Deduction,
     RequestSaving as RequestSaving,
     Savings as Savings,
+    SavingsEstimate as SavingsEstimate,
+    read_costs as read_costs,
     request_saving as request_saving,
     savings_since as savings_since,
 )

@@ -1,9 +1,7 @@
-"""What another lam, other prices or another router would have chosen, conversations included.
+"""Replays recorded requests: what another lam, other prices or another router would have chosen.
 
-Replays recorded requests at another lam, with conversations that keep their target.
-
-The gateway's own code decides, on the data in receipts. Each setting has its own memory of
-conversations, in which answers end at their recorded times.
+The gateway's own code decides, on the data in receipts. Where conversations keep their target, each
+setting has its own memory of conversations, in which answers end at their recorded times.
 """
 
 import heapq

@@ -216,7 +216,7 @@ class SavingsReports:
             if made is not None and time.monotonic() < made[0]:
                 return made[1]
             began = time.monotonic()
-            url = self._receipts_url()
+            url = self._gateway.readable_receipts()
             found = await asyncio.to_thread(savings_since, url, which, since=start, best=self.best)
             now = time.monotonic()
             if len(self._made) >= _MOST:
@@ -231,7 +231,7 @@ class SavingsReports:
         if (which.baseline or self.best) is None:
             return None
         try:
-            url = self._receipts_url()
+            url = self._gateway.readable_receipts()
             return await asyncio.to_thread(request_saving, url, receipt, which, best=self.best)
         except StoreError:
             return None
@@ -246,7 +246,10 @@ class SavingsReports:
         )
 
     def learning(self) -> dict[str, float]:
-        """Dollars spent on scores and side answers, by kind, at most a minute old."""
+        """Dollars spent on scores and side answers, by kind, as last read.
+
+        A call reads them again in the background once a minute.
+        """
         if not self._reading and time.monotonic() - self._learning_at > _LEARNING_SECONDS:
             self._reading = True
             threading.Thread(target=self._read_learning, daemon=True).start()
@@ -255,7 +258,7 @@ class SavingsReports:
     def _read_learning(self) -> None:
         self._learning_at = time.monotonic()
         try:
-            found = read_costs(self._receipts_url())
+            found = read_costs(self._gateway.readable_receipts())
             self._learning = {one.kind: one.dollars or 0.0 for one in found}
         except StoreError:
             return
@@ -265,8 +268,3 @@ class SavingsReports:
     def _settings(self, baseline: str | None) -> SavingsSettings:
         found = self._gateway.settings.savings
         return found if baseline is None else found.model_copy(update={"baseline": baseline})
-
-    def _receipts_url(self) -> str:
-        if not self._gateway.writer.healthy:
-            raise StoreError("the receipts' database can't be reached now")
-        return self._gateway.receipts_url

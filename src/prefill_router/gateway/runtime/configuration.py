@@ -16,7 +16,7 @@ from prefill_router.gateway.guard import ClientKeys, check_listen, read_keys
 from prefill_router.gateway.protocol import HeaderFilter
 from prefill_router.gateway.records import FALLBACKS
 from prefill_router.gateway.runtime.versions import ServedVersions
-from prefill_router.gateway.settings import GatewaySettings, nearest, read_settings, stray_variables
+from prefill_router.gateway.settings import GatewaySettings, meant, read_settings, stray_variables
 from prefill_router.remote import PathOrUrl, location
 from prefill_router.router import (
     EncoderSources,
@@ -51,6 +51,8 @@ class GatewayPaths:
         device: The device of the encoder; None to choose automatically.
         threads: CPU threads of the encoder; None for one fewer than there are cores, which leaves
             one for the gateway.
+        encoders: The folder of the sockets of the encoders' processes that several workers share;
+            None where the gateway starts its own process.
         versions: The folder or URL of a router's versions, which take the place of `router`.
         pinned: Which of them are loaded, whatever their state says; None for what it says.
     """
@@ -92,6 +94,7 @@ class GatewayPaths:
 _T = TypeVar("_T")
 _OTHER_VARIABLES = (
     "PREFILL_ROUTER_CACHE",
+    "PREFILL_ROUTER_DECISIONS_KEY",
     "PREFILL_ROUTER_EMBEDDINGS_KEY",
     "PREFILL_ROUTER_EMBEDDINGS_URL",
     PLAIN_HTTP,
@@ -304,21 +307,21 @@ def _check_targets(settings: GatewaySettings | None, pool: Pool, light: LightRou
     if fallback is not None and not light.fingerprint and fallback not in known:
         problems.append(
             "there is no router, so a target must answer everything: name it with --default, or "
-            f"as routing.fallback; the pool has {sorted(known)}{nearest(fallback, list(known))}"
+            f"as routing.fallback; the pool has {sorted(known)}{meant(fallback, list(known))}"
         )
     elif fallback is not None and fallback not in {*known, *FALLBACKS}:
-        near = nearest(fallback, [*FALLBACKS, *known])
+        near = meant(fallback, [*FALLBACKS, *known])
         problems.append(
             f"routing.fallback is {fallback!r}; it must be one of {list(FALLBACKS)} or a target; "
             f"{there}{near}"
         )
     otherwise = None if settings is None else settings.traffic.otherwise
     if otherwise is not None and otherwise not in known:
-        near = nearest(otherwise, list(known))
+        near = meant(otherwise, list(known))
         problems.append(f"traffic.otherwise is {otherwise!r}; {there}{near}")
     baseline = None if settings is None else settings.savings.baseline
     if baseline is not None and baseline not in known:
-        near = nearest(baseline, list(known))
+        near = meant(baseline, list(known))
         problems.append(f"savings.baseline is {baseline!r}; {there}{near}")
     if problems:
         raise ConfigError(*problems)
@@ -328,7 +331,7 @@ def _check_budgets(settings: GatewaySettings, keys: ClientKeys | None) -> None:
     known = [key.name for key in keys or ()]
     named = {b.key for b in settings.budgets if b.key is not None}
     problems = [
-        f"budgets name the key {name!r}, which isn't in the file of keys{nearest(name, known)}"
+        f"budgets name the key {name!r}, which isn't in the file of keys{meant(name, known)}"
         for name in sorted(named - set(known))
     ]
     if problems:
@@ -339,7 +342,7 @@ def _warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) -> Iter
     others = [name for name in pool.names if name not in light.pool.names]
     lacking = [name for name in light.pool.names if name not in pool.names]
     if lacking:
-        near = next(filter(None, (nearest(name, others) for name in lacking)), "")
+        near = next(filter(None, (meant(name, others) for name in lacking)), "")
         yield f"{', '.join(lacking)}: no endpoint in the pool, so never called{near}"
     for name in settings.routing.names:
         if name in pool.names:
@@ -350,9 +353,9 @@ def _warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) -> Iter
         *_OTHER_VARIABLES,
         *(p.api_key_env for p in map(deployed.provider_of, deployed.names)),
     }
-    for name, meant in stray_variables().items():
+    for name, suggestion in stray_variables().items():
         if name not in theirs:
-            yield f"the environment variable {name} isn't a setting{meant}"
+            yield f"the environment variable {name} isn't a setting{suggestion}"
 
 
 def _unpriced(pool: Pool, estimated: Collection[str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Protocol, final, runtime_checkable
 
 from prefill_router.client import NO_KEY, Redaction, provider_keys
+from prefill_router.errors import StoreError
 from prefill_router.gateway.decide import (
     Budgets,
     Decider,
@@ -174,6 +175,16 @@ class Gateway:
         """The trade-off of a request that gives none, after the whole gateway's budgets."""
         states = self.budgets.states(time.time())
         return self.lam * min((s.factor for s in states if s.budget.key is None), default=1.0)
+
+    def readable_receipts(self) -> str:
+        """The URL of the receipts, for reading them.
+
+        Raises:
+            StoreError: The database is known to be unavailable; trying it would take seconds.
+        """
+        if not self.writer.healthy:
+            raise StoreError("the receipts' database can't be reached now")
+        return self.receipts_url
 
     async def start(self) -> None:
         """Open the receipts, read state from them, and start the encoder.

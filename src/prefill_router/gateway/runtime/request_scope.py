@@ -1,9 +1,8 @@
 """One request's scope: the snapshot that it uses from beginning to end, and its record.
 
-A reload replaces the whole `Snapshot`; requests that began with one end with it. Metrics, log and
-traces are recorded from the receipt.
-
-What records the end of a request, and the details of a router that its receipt has.
+A reload replaces the whole `Snapshot`; requests that began with one end with it. `RequestRecord`
+makes the receipt when a request ends, and hands it to a `RequestRecorder`: metrics, log and traces
+are recorded from the receipt.
 """
 
 import asyncio
@@ -118,6 +117,7 @@ class Snapshot:
         targets: All targets and their deployments, by name.
         policy: The kind of the router's policy.
         passing: Selects the headers that are forwarded to targets.
+        models: The provider's name of the model of each target and deployment, by its name.
         details: The details of every receipt: the cost scale, the policy and the version.
         session_details: The details of receipts with a session: also the session settings.
         chat_only: The targets and deployments that don't serve messages, with the name of a chat's

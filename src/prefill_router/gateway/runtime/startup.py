@@ -145,9 +145,8 @@ def refuse_unshared(loaded: LoadedGateway) -> None:
     Raises:
         ConfigError: They would need state that they don't share; the message says which.
     """
-    shared = getattr(loaded.settings, "shared", None)
     missing = needs_shared_state(loaded)
-    if missing and getattr(shared, "url", None) is None:
+    if missing and loaded.settings.shared.url is None:
         raise ConfigError(
             f"several workers would each have their own {', '.join(missing)}; share them through "
             "PostgreSQL with shared: {url: postgresql://...}, do without them, or serve with one "

@@ -2,7 +2,7 @@
 
 tables        the tables and statements
 connection    one connection, which never blocks the event loop and never waits long
-leases        each replica's part of the budgets, limits of keys, and conversations
+leases        leases of budgets, limits of keys, and conversations
 state         keeps a gateway and the database in step
 """
 

@@ -1,17 +1,14 @@
-"""What replicas share: parts of budgets, limits of keys, and conversations.
+"""What replicas share: leases of budgets, limits of keys, and conversations.
 
-A decision looks only at these numbers. A lease belongs to the replica until it gives it back or the
-hour or day ends, so that one that is cut off may go on with it, and what one that was killed has
-spent is never spent again.
+A decision looks only at the leases of budgets. A lease belongs to the replica until it gives it
+back or the hour or day ends, so that one that is cut off may go on with it, and what one that was
+killed has spent is never spent again.
 
-The limits of keys that replicas share: the database admits each request of a key with limits.
+The database admits each request of a key with limits. While it is away, each replica admits its
+share: the limit divided by the number of replicas, rounded down, and at least 1.
 
-While it is away each replica admits its share: the limit divided by the number of replicas, rounded
-down, and at least 1.
-
-Conversations, tool calls and stored responses as rows that replicas share.
-
-A row is named by a hash, so that no id of a client or a target is in the table.
+Conversations, tool calls and stored responses are rows, named by a hash, so that no id of a client
+or a target is in the table.
 """
 
 import asyncio

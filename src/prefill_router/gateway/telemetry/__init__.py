@@ -1,4 +1,10 @@
-"""Telemetry: metrics, drift, logs, traces, health."""
+"""What the gateway tells of itself: metrics, its log, traces and health checks.
+
+metrics   counts requests for Prometheus, and writes the lines of the log
+gauges    the gauges for Prometheus, which are read on each scrape
+traces    one span per request, sent to an OpenTelemetry collector
+health    the checks of `/health` and `/ready`, and the event loop's lag
+"""
 
 from prefill_router.lazy_imports import face
 

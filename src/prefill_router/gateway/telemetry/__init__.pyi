@@ -13,7 +13,6 @@ from .health import (
     HealthReport as HealthReport,
     check_encoder as check_encoder,
     check_forecasts as check_forecasts,
-    check_keys as check_keys,
     check_process as check_process,
     check_receipts as check_receipts,
     check_shared as check_shared,

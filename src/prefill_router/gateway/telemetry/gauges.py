@@ -11,8 +11,7 @@ from prometheus_client.registry import Collector
 
 from prefill_router import __version__
 from prefill_router.gateway.forecast import Drift
-
-BreakerState = Literal["closed", "half_open", "open"]
+from prefill_router.gateway.proxy import BreakerState
 
 
 @final

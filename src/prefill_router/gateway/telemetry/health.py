@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 from prefill_router.gateway.forecast import FallbackShare
-from prefill_router.targets import Pool
 
 HealthVerdict = Literal["ok", "degraded", "failed"]
 _BEAT = 0.5  # seconds
@@ -197,18 +196,3 @@ def check_shared(*, is_in_step: bool, is_out_of_lease: bool) -> HealthFinding:
     if is_out_of_lease:
         return HealthFinding("failed", "the shared database is away, and a budget's lease is spent")
     return HealthFinding("degraded", "the shared database is away; leases and shares are used")
-
-
-def check_keys(pool: Pool, environment: Mapping[str, str]) -> HealthFinding:
-    """Check that the environment variables of the targets' keys are set."""
-    pool = pool.deployed
-    named = {name: pool.provider_of(name).api_key_env for name in pool.names}
-    without = sum(
-        variable is not None and not environment.get(variable) for variable in named.values()
-    )
-    if not without:
-        return HealthFinding("ok")
-    verdict: HealthVerdict = "failed" if without == len(named) else "degraded"
-    return HealthFinding(
-        verdict, f"{without} of {len(named)} targets have no key in the environment"
-    )

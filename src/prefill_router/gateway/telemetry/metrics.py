@@ -1,15 +1,14 @@
 """What telemetry tells of each request: counters for Prometheus, and lines of the log.
 
-Several workers show theirs as those of one gateway: counters and some gauges are added.
-
-The log: lines on standard error, written by a thread of its own so that requests never wait.
-
-A line is JSON for programs, or text for people.
+The counters, and some gauges, of several workers are added, and shown as those of one gateway. A
+line of the log is JSON for programs, or text for people; a thread of its own writes it to standard
+error, so that requests never wait.
 """
 
 import json
 import logging
 import queue
+import re
 import sys
 import threading
 import traceback
@@ -315,6 +314,7 @@ class Metrics:
 FIELDS = "prefill_router_fields"
 """The attribute of a log record with further fields: plain values, or a `Receipt`."""
 _SAFE = (PrefillRouterError, OSError)  # their messages quote no prompt; those of others may
+_QUOTED = re.compile(r"[(<\n]")  # where asyncio's text goes on with values
 
 
 @final
@@ -341,11 +341,11 @@ class _Lines(logging.Formatter):
                 "time": moment.isoformat(timespec="milliseconds"),
                 "level": level,
                 "logger": record.name,
-                "event": record.getMessage(),
+                "event": _event(record),
                 **fields,
             }
             return self._redact(json.dumps(value, default=str))
-        parts = [f"{moment:%Y-%m-%d %H:%M:%S}", level, record.getMessage()]
+        parts = [f"{moment:%Y-%m-%d %H:%M:%S}", level, _event(record)]
         for name, value in fields.items():
             parts.append(f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}")
         return self._redact(" ".join(parts).replace("\r", "\\r").replace("\n", "\\n"))
@@ -382,6 +382,12 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     if isinstance(given, Receipt):
         return fields_of(given)
     return dict(given) if isinstance(given, dict) else {}
+
+
+def _event(record: logging.LogRecord) -> str:
+    """What happened; asyncio's own text without arguments and exceptions, which quote prompts."""
+    text = record.getMessage()
+    return _QUOTED.split(text, 1)[0].strip() if record.name == "asyncio" else text
 
 
 def _error(record: logging.LogRecord) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def collect(
     folder, options, pool = Path(folder), options or CollectOptions(), pool.at_first()
     check_askable(pool, limit=options.limit, assume_free=options.assume_free)
     tasks = _refuse_no_tasks(tasks)
-    run = Run.open(folder) if is_run(folder) else Run.create(folder, pool)
+    run = Run.open(folder) if is_run(folder) else Run.create(folder, pool, may_exist=True)
     with run, Journal(run) as journal:
         run.adopt(joined_pool(run, pool), options.to_dict())
         if options.settled:

@@ -4,9 +4,8 @@ Open are the questions of the present pool and tasks that the run has no answer 
 run's tasks are read ahead in batches, since they are asked in order. Each provider has a queue, in
 which retries that are due come before new questions. New questions are taken one by one, and only
 while few questions wait for a retry, so that a run of any length needs little memory. The record of
-a finished question is made of its calls.
-
-Estimates of collecting: calls, tokens, dollars and time, and a spending limit that is enough.
+a finished question is made of its calls. The open questions' calls, tokens, dollars and time are
+estimated beforehand, and so is a spending limit that is enough for them.
 """
 
 import asyncio
@@ -19,7 +18,6 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 from typing import Any, Literal, final
 
 from prefill_router.client import (
@@ -603,6 +601,6 @@ def _probable_cost(number: int, charged: list[float], expected: float) -> tuple[
     """Mean and variance of the charge for more questions; the mean's own variance is included."""
     if not charged:
         return expected, 0.0
-    mean = fmean(charged)
-    variance = fmean((dollars - mean) ** 2 for dollars in charged)
+    mean = statistics.fmean(charged)
+    variance = statistics.fmean((dollars - mean) ** 2 for dollars in charged)
     return number * mean, variance * number * (1 + number / len(charged))

@@ -1,11 +1,9 @@
 """The graders `code` and `python`: programs against tests, and a function of the user's own.
 
-In the sandbox an answer's code runs within a small program of ours. The code can read and change
-everything in its process, that program included. So the program decides nothing: it passes a test's
-input in and the output out. Whether the output is right is decided outside, where the expected
-outputs are.
-
-The grader `python`: a function of the user's own.
+The grader `code` runs an answer's code in the sandbox, within a small program of ours. The code can
+read and change everything in its process, that program included. So the program decides nothing: it
+passes a test's input in and the output out. Whether the output is right is decided outside, where
+the expected outputs are. The grader `python` calls the user's function in this process.
 """
 
 import importlib

@@ -1,10 +1,8 @@
 """The grades of a run: a table with a row per answer, the dataset made of it, and a report.
 
-The index of tasks leaves out the options of graders, since tests can be very large.
-
-The report of grading a run: counts, costs and times of each target, and examples.
-
-Each reason for missing labels has an example that can be printed.
+The report has the counts, costs and times of each target, and an example of each reason for a
+missing label. The index of a run's tasks leaves out the options of graders, since tests can be very
+large.
 """
 
 import io
@@ -26,6 +24,7 @@ from prefill_router.harness.grading.base import Grade
 from prefill_router.harness.grading.caches import JudgeBill
 from prefill_router.harness.grading.judge import FAILED, JUDGES, OVER_LIMIT
 from prefill_router.harness.run import Answer, Run, Task
+from prefill_router.harness.run_database import storable
 from prefill_router.targets import Pool
 
 _SHOWN = 120
@@ -53,7 +52,7 @@ class UngradedExample:
         return dict(vars(self))
 
 
-def example_of(query: Query, target: str, detail: str) -> UngradedExample:
+def _example_of(query: Query, target: str, detail: str) -> UngradedExample:
     """The example made of an answer and its grade's detail."""
     line = " ".join(detail.split())
     if _quotes(line, " ".join(prompt_text(query.prompt).split())):
@@ -372,7 +371,7 @@ class GradeTable:
         found: dict[str, UngradedExample] = {}
         for _, _, (name, target, _, _, missing, _, detail, *_) in self._sorted():
             if missing is not None and missing not in found:
-                found[missing] = example_of(self._tasks[name].query, target, detail)
+                found[missing] = _example_of(self._tasks[name].query, target, detail)
         return dict(sorted(found.items()))
 
     def write(self, folder: Path) -> None:
@@ -392,7 +391,7 @@ def _row(entry: TaskEntry, answer: Answer, grade: Grade) -> tuple[Any, ...]:
     if reply is not None:
         first = (reply.first_token_seconds, reply.first_answer_seconds)
         times = (reply.finish_reason, *first, reply.seconds)
-    said = (grade.missing, _clean(grade.extracted), _clean(grade.detail))
+    said = (grade.missing, storable(grade.extracted), storable(grade.detail))
     return (entry.query.id, answer.target, entry.grader, grade.score, *said, *times)
 
 
@@ -406,8 +405,3 @@ def _tokens(answer: Answer) -> tuple[int | None, int | None]:
     usage = answer.reply.usage
     counts = (usage.input_tokens, usage.output_tokens)
     return tuple(None if n is None or n < 0 else n for n in counts)  # type: ignore[return-value]
-
-
-def _clean(text: str) -> str:
-    """The text with lone surrogates replaced, since no file can contain them."""
-    return text.encode("utf-8", "replace").decode()

@@ -1,6 +1,6 @@
-"""Grades a run: opens the graders that its tasks name, and makes the dataset that `fit` reads.
+"""Grades a run: passes its answers to graders, and makes the dataset that `fit` reads.
 
-The graders of one run, each opened when it is first needed; those that ask a judge share it.
+A grader is opened when it is first needed; graders that ask a judge share one client.
 """
 
 import os
@@ -15,7 +15,6 @@ from typing import Any, final
 from prefill_router import files
 from prefill_router.data import Origin, check_replaceable, write_dataset
 from prefill_router.errors import ConfigError, PrefillRouterError
-from prefill_router.files import writer_lock
 from prefill_router.harness.grading.base import Grade, Grader, Settings, ungraded
 from prefill_router.harness.grading.caches import GradeCache, JudgeBill, Judgments, grade_key
 from prefill_router.harness.grading.grade_table import (
@@ -215,7 +214,7 @@ def _exclusive_lock(folder: Path) -> Iterator[None]:
     if not os.access(folder, os.W_OK):
         yield
         return
-    with writer_lock(folder, LOCK, wait=False) as alone:
+    with files.writer_lock(folder, LOCK, wait=False) as alone:
         if not alone:
             raise ConfigError(f"another process is grading {folder}; wait until it has ended")
         yield

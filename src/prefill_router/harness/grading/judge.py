@@ -1,9 +1,9 @@
-"""The graders that ask a judge: another language model scores an answer, or compares two.
+"""The graders that ask a judge, and prompts and verdicts of judges that compare two answers.
 
-The judged answer may contain anything, such as instructions to the judge or a made-up verdict. It
-is delimited by two lines that it can't predict. The verdict is parsed from the judge's reply.
-
-Asks a judge which of two answers is better, where no answer is known to be right.
+A judge is another language model. It scores an answer, or says which of two answers is better where
+no answer is known to be right. The judged answers may contain anything, such as instructions to the
+judge or a made-up verdict. They are delimited by lines that they can't predict. The verdict is
+parsed from the judge's reply.
 """
 
 import hashlib
@@ -82,8 +82,8 @@ def judge_prompt(kind: Kind, task: Task, answer: str, *, soft: bool) -> str:
     fields = [_EXTRACTED, _REASONING, verdict]
     if kind == "hle":
         fields.append(_CONFIDENCE)
-    question = question_text(task)
-    mark = delimiter(question, answer, *task.answer)
+    question = _question_text(task)
+    mark = _delimiter(question, answer, *task.answer)
     rubric = _RUBRIC.format(rubric=str(task.options.get("rubric", "")).strip())
     return _TASK.format(
         criterion=_HLE if kind == "hle" else rubric,
@@ -96,7 +96,7 @@ def judge_prompt(kind: Kind, task: Task, answer: str, *, soft: bool) -> str:
     )
 
 
-def question_text(task: Task) -> str:
+def _question_text(task: Task) -> str:
     """A task's prompt as a judge reads it."""
     prompt = task.query.prompt
     if isinstance(prompt, str):
@@ -111,7 +111,7 @@ def _reference(answers: tuple[str, ...], mark: str) -> str:
     return f"{mark} right answer{several}\n" + "\n".join(answers) + "\n"
 
 
-def delimiter(*parts: str) -> str:
+def _delimiter(*parts: str) -> str:
     """A delimiter that none of the parts contains, since it is a hash of them all."""
     digest = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
     return f"=== {digest[:16]}"
@@ -156,13 +156,13 @@ def read_verdict(reply: str, *, soft: bool) -> JudgeVerdict | None:
     """
     wanted = "score" if soft else "correct"
     try:
-        found = last_object(reply)
+        found = _last_object(reply)
     except ValueError:
         return None
     return _verdict_of(_lines(reply, wanted) if found is None else found, wanted)
 
 
-def last_object(reply: str) -> Mapping[str, Any] | None:
+def _last_object(reply: str) -> Mapping[str, Any] | None:
     """The JSON object at the end of a reply; None where there is none.
 
     Raises:
@@ -389,10 +389,10 @@ _SCORES = {"a": 1.0, "b": 0.0, "tie": 0.5}
 
 def pair_prompt(task: Task, first: str, second: str) -> str:
     """The judge's prompt about two answers to a task with the option `rubric`."""
-    question = question_text(task)
+    question = _question_text(task)
     return _PAIR_TASK.format(
         rubric=str(task.options.get("rubric", "")).strip(),
-        mark=delimiter(question, first, second),
+        mark=_delimiter(question, first, second),
         question=question,
         first=first,
         second=second,
@@ -402,7 +402,7 @@ def pair_prompt(task: Task, first: str, second: str) -> str:
 def read_preference(reply: str) -> float | None:
     """1 if the first answer is better, 0 if the second is, 0.5 for neither; None if unreadable."""
     try:
-        found = last_object(reply)
+        found = _last_object(reply)
     except ValueError:
         return None
     return None if found is None else _SCORES.get(str(found.get("better", "")).strip().lower())

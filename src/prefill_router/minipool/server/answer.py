@@ -1,8 +1,7 @@
-"""Answers one request, and the client's connection that it answers on.
+"""The answer to one request: the client's connection, the reply, and the task that makes it.
 
-A client's connection: its request, the reply to it, and whether it is still open.
-
-A reply is sent event by event, with the faults to inject.
+The connection has the request, and knows whether the client is still there. A reply is sent event
+by event, with the faults to inject.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
-"""The server of the tiny pool: the ASGI application, and its thread in this process.
+"""The server of small models: the ASGI application, its thread in this process, and its log.
 
-Runs the server in a thread of this process, on loopback by default.
-
-It also serves the tiny pool, and makes the pool file for it.
+It listens on loopback by default. `serve_pool` serves the models of the tiny pool, and
+`served_pool` is the pool to give to whoever asks them.
 """
 
 import asyncio
@@ -495,8 +494,8 @@ def served_pool(
         concurrency=_CONCURRENCY,
     )
     request = RequestOptions(max_tokens=_MOST_TOKENS, temperature=0.0)
-    targets = tuple(
+    served = tuple(
         replace(target, provider=provider.name, request=request, serves=_SERVES)
         for target in priced.select(NAMES if names is None else names)
     )
-    return Pool(targets, priced.prices_date, (provider,))
+    return Pool(served, priced.prices_date, (provider,))

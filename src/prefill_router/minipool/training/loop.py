@@ -5,10 +5,8 @@ The optimiser is Muon for the matrices of the network, and AdamW for everything 
 computed by five Newton-Schulz steps. On these networks it needs about half as many examples as
 AdamW alone. Matrices of the same shape are updated together, which makes it cheap here.
 
-Trains, writes and evaluates every model of the pool.
-
-A model is a folder as `transformers` reads it, with its training curves; one figure shows the
-curves of all models. The written models are evaluated by their accuracy on held-out tasks, by
+A model is written as a folder that `transformers` reads, with its training curves; one figure shows
+the curves of all models. The written models are evaluated by their accuracy on held-out tasks, by
 family and difficulty.
 """
 
@@ -37,7 +35,6 @@ from transformers.utils import logging as transformers_logging
 
 from prefill_router import files
 from prefill_router.errors import ConfigError
-from prefill_router.files import check_place
 from prefill_router.minipool.tasks import FAMILIES, LEVELS, MiniTask, draw_task, make_tasks
 from prefill_router.minipool.training.network import (
     ASSISTANT,
@@ -308,7 +305,7 @@ def train_models(
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = make_tokenizer()
     for name in names:
-        check_place(out / name)
+        files.check_place(out / name)
         profile = PROFILES[name]
         if steps is not None:
             profile = replace(profile, steps=steps)

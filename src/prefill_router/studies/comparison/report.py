@@ -19,6 +19,7 @@ from prefill_router.evaluation import (
     Estimate,
     Estimates,
     MetricEntry,
+    estimates_to_dict,
     plain,
     worded,
 )
@@ -39,7 +40,6 @@ from prefill_router.reporting import (
     estimate_cell,
     flat,
     heading,
-    plain_numbers,
     significance,
     write_report_files,
 )
@@ -52,7 +52,7 @@ from prefill_router.studies.comparison.comparison import (
 from prefill_router.studies.recipe_fits import failures
 
 STUDY = "comparison"
-"""The name of the study in `study.json` (`reporting.report.mark`)."""
+"""The name of the study in `study.json` (`reporting.mark`)."""
 
 
 def write(result: ComparisonResult, folder: Path, *, title: str, known: Mapping[str, str]) -> None:
@@ -92,9 +92,9 @@ def _one(one: ComparedRouter) -> dict[str, Any]:
         "recipe": one.fitted.recipe.to_dict(),
         "seconds": plain(one.fitted.seconds),
         "notes": list(one.fitted.router.record.notes),
-        "evaluation": {**one.evaluation.to_dict(), **plain_numbers(one.headline)},
-        "minus_reference": plain_numbers(one.against),
-        "minus_constant": plain_numbers(one.over_constant),
+        "evaluation": {**one.evaluation.to_dict(), **estimates_to_dict(one.headline)},
+        "minus_reference": estimates_to_dict(one.against),
+        "minus_constant": estimates_to_dict(one.over_constant),
     }
 
 

@@ -1,6 +1,5 @@
 """The whole check-up, and its verdict: the router compared with fixed mixes at equal cost."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -16,10 +15,11 @@ from prefill_router.evaluation import (
 )
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.studies.doctor import confidence, fixed_choice
-from prefill_router.studies.doctor.confidence import PerQuery, Probabilities, Probe, Region
+from prefill_router.studies.doctor.confidence import Probabilities, Probe, Region
 from prefill_router.studies.doctor.fixed_choice import Lift, ShuffledControl, SwitchRate
 from prefill_router.studies.doctor.subject import (
     Finding,
+    PerQuery,
     Sign,
     Subject,
     percent,
@@ -212,7 +212,3 @@ def _check_counts(resamples: int, shuffles: int, seed: int) -> None:
 def _overlap_notes(subject: Subject) -> tuple[str, ...]:
     overlap = subject.trial.overlap_of([subject.choice])
     return () if overlap is None else (overlap.note,)
-
-
-SIGNS: Mapping[str, str] = {"good": "ok", "bad": "!!", "unclear": "??", "note": "--"}
-"""How each sign is shown in a terminal."""

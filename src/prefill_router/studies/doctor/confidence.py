@@ -30,6 +30,7 @@ from prefill_router.evaluation import (
 )
 from prefill_router.studies.doctor.subject import (
     Finding,
+    PerQuery,
     Sign,
     Subject,
     percent,
@@ -130,7 +131,6 @@ TOLERATED_GAP = 0.05
 _MOST = 4000
 _ROWS = 256
 Features = Float[NDArray[np.floating[Any]], "_row feature"]
-PerQuery = Float[NDArray[np.float64], " query"]
 
 
 @final

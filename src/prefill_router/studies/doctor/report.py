@@ -12,7 +12,8 @@ from pathlib import Path
 
 from prefill_router.data import Origin
 from prefill_router.reporting import Banner, Checks, Lines, Note, Report, ReportKind, Section
-from prefill_router.studies.doctor.checkup import FORMAT, SIGNS, Checkup
+from prefill_router.studies.doctor.checkup import FORMAT, Checkup
+from prefill_router.studies.doctor.subject import SIGNS
 
 KIND = ReportKind("a check-up", "doctor.json", FORMAT)
 _READING = (

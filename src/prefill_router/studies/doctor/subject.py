@@ -29,6 +29,8 @@ from prefill_router.policy import check_lam
 from prefill_router.studies.guarantee import best_single
 
 Sign = Literal["good", "bad", "unclear", "note"]
+SIGNS: Mapping[str, str] = {"good": "ok", "bad": "!!", "unclear": "??", "note": "--"}
+"""How each sign is shown in a terminal."""
 
 
 @final

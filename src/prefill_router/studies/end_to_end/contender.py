@@ -11,10 +11,8 @@ change. There are two ways to compute it then:
     The anchors move by the same amount, as in the paper, which translates the whole curve. With
     linear cost this changes nothing; with inverse cost it changes P-AUCCC slightly.
 
-Latency of routing decisions, and duration of the targets' answers.
-
-The speed of a machine fluctuates, so compared systems take turns on every prompt, all prompts are
-timed in several rounds, and intervals are over both rounds and prompts.
+Decisions are timed on this machine. Its speed fluctuates, so compared systems take turns on every
+prompt, all prompts are timed in several rounds, and intervals are over both rounds and prompts.
 
 The speeds of targets are published or measured. `speeds.yaml`::
 
@@ -433,7 +431,7 @@ class ContenderUse:
     shares: Float[NDArray[np.float64], " target"]
 
     def numbers(self, weights: Weights, routing: PerResample) -> dict[str, PerResample]:
-        """The metrics in each resample, by name (`result.NUMBERS`); costs are per query.
+        """The metrics in each resample, by name (`study.NUMBERS`); costs are per query.
 
         Args:
             weights: How often each query counts.

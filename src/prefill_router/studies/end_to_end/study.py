@@ -1,4 +1,4 @@
-"""Total cost and time of routers and the best single target at several lam."""
+"""Total cost and time of routers and the best single target at several lam, and their summary."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ from prefill_router.evaluation import (
     chunks,
     divide,
     dollars,
+    estimates_to_dict,
     ones,
     worded,
 )
 from prefill_router.policy import check_lam
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.reporting import plain_numbers
 from prefill_router.studies.end_to_end.contender import (
     ChargedPlane,
     Contender,
@@ -122,8 +122,8 @@ class EndToEndStudy:
             "queries": self.queries,
             "best_single": self.best,
             "points": [_point_dict(point) for point in self.points],
-            "p_auccc": {name: plain_numbers(values) for name, values in self.areas.items()},
-            "p_auccc_difference": plain_numbers(self.area_difference),
+            "p_auccc": {name: estimates_to_dict(values) for name, values in self.areas.items()},
+            "p_auccc_difference": estimates_to_dict(self.area_difference),
             "latency": {
                 name: None if one is None else one.to_dict(resamples=self.resamples, seed=self.seed)
                 for name, one in self.latencies.items()
@@ -148,8 +148,8 @@ def alone(target: str) -> str:
 def _point_dict(point: EndToEndPoint) -> dict[str, Any]:
     return {
         "lam": point.lam,
-        "systems": {name: plain_numbers(values) for name, values in point.systems.items()},
-        "against": {name: plain_numbers(values) for name, values in point.against.items()},
+        "systems": {name: estimates_to_dict(values) for name, values in point.systems.items()},
+        "against": {name: estimates_to_dict(values) for name, values in point.against.items()},
         "shares": {name: dict(values) for name, values in point.shares.items()},
     }
 

@@ -1,9 +1,8 @@
 """Find the cheapest lam whose accuracy is guaranteed, or say what is missing for one.
 
 The hypothesis at one lam is that routing there falls short of the promised share; `Hypotheses`
-tests it.
-
-Advice where no lam can be guaranteed: more queries, more labels, or a weaker guarantee.
+tests it. Where no lam can be guaranteed, the advice is more queries, more labels, or a weaker
+guarantee.
 """
 
 import math

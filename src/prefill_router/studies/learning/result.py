@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from prefill_router.errors import FitError
 from prefill_router.evaluation import (
     LEVEL,
+    SAME,
     Estimate,
     LambdaSweep,
     PerResample,
@@ -29,20 +30,19 @@ from prefill_router.evaluation import (
     best_point,
     brier_by_target,
     divide,
+    estimates_to_dict,
     known_mean,
     macro_mean,
     mean_over,
     plain,
     rankings,
 )
-from prefill_router.reporting import plain_numbers
 from prefill_router.studies.learning.subsamples import Size
 from prefill_router.studies.recipe_fits import RecipeFailure
 
 Number = Literal["auc_mean", "brier_mean", "argmax_accuracy", "headroom_captured"]
 NUMBERS: tuple[Number, ...] = get_args(Number)
 """Names of metrics in `evaluation.HEADLINE`."""
-_SAME = 1e-12
 
 
 @final
@@ -63,7 +63,7 @@ class FitJudge:
             "auc_mean": macro_mean(auc_by_target(self._ranking, weights)),
             "brier_mean": macro_mean(brier_by_target(trial, weights)),
             "argmax_accuracy": mean_over(same, label),
-            "headroom_captured": divide(top - single, np.where(room > _SAME, room, 0)),
+            "headroom_captured": divide(top - single, np.where(room > SAME, room, 0)),
         }
 
 
@@ -214,7 +214,7 @@ class SizePoint:
             "measured": self.size.measured,
             "queries": self.queries,
             "labels": self.labels,
-            "numbers": plain_numbers(self.numbers),
+            "numbers": estimates_to_dict(self.numbers),
             "draws": {name: [plain(v) for v in values] for name, values in self.draws.items()},
         }
 
@@ -305,7 +305,7 @@ class LearningCurve:
             "because": self.because,
             "points": [point.to_dict() for point in self.points],
             "trends": {name: trend.to_dict() for name, trend in self.trends.items()},
-            "spread": plain_numbers(self.spread),
+            "spread": estimates_to_dict(self.spread),
             "failed": {one.name: one.why for one in self.failed},
         }
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
@@ -38,7 +37,6 @@ from prefill_router.studies.learning.result import (
 from prefill_router.studies.learning.subsamples import FULL, Size, labels_of, sizes_for, thinned
 from prefill_router.studies.recipe_fits import RecipeFailure
 
-PerDraw = Float[NDArray[np.float64], "resample draw"]
 _LEAST_DRAWS = 2
 
 

@@ -76,8 +76,8 @@ def report_of(study: RobustnessStudy, *, title: str, known: Mapping[str, str]) -
 
 
 _REFERENCE = (
-    "A decision is allowed to change where two targets are about equally good; what flips cost is "
-    "in accuracy and cost."
+    "A decision is allowed to change where two targets are about equally good; the columns "
+    "accuracy and cost say what the changes cost."
 )
 
 

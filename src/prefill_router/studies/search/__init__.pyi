@@ -1,11 +1,3 @@
-from .cross_validation import (
-    SearchConfig as SearchConfig,
-    SearchResult as SearchResult,
-    choose as choose,
-    conclude as conclude,
-    openers as openers,
-    search as search,
-)
 from .effort import (
     EFFORTS as EFFORTS,
     Effort as Effort,
@@ -23,3 +15,11 @@ from .report import (
     write as write,
 )
 from .space import DEFAULT as DEFAULT, Space as Space, read_space as read_space
+from .trial_loop import (
+    SearchConfig as SearchConfig,
+    SearchResult as SearchResult,
+    choose as choose,
+    conclude as conclude,
+    openers as openers,
+    search as search,
+)

@@ -28,9 +28,9 @@ from prefill_router.fitting import (
 from prefill_router.layers import candidate_sites
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import EncoderSources
-from prefill_router.studies.search.cross_validation import MARGINS, answer
 from prefill_router.studies.search.fold_scores import FoldScore, FoldScorer, Objective
 from prefill_router.studies.search.holdout_guard import TrainOnly
+from prefill_router.studies.search.trial_loop import MARGINS, answer
 
 Effort = Literal["quick", "normal", "best"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)

@@ -1,4 +1,7 @@
-"""The scores of a candidate on each fold, computed once and kept in files."""
+"""The scores of candidates on each fold, the trials that they make up, and the trials' ranking.
+
+A score is computed once and kept in a file, from which an interrupted search goes on.
+"""
 
 import hashlib
 import json
@@ -45,7 +48,7 @@ WORDS: Mapping[Objective, str] = {
     "headroom": "headroom captured",
 }
 OBJECTIVES: tuple[Objective, ...] = ("choice", "auc", "brier", "headroom")
-Part = NDArray[np.float32]
+Columns = NDArray[np.float32]
 """Feature columns of some rows; parts differ in their number of rows."""
 _PARTS = ("fit", "held", "judged")
 
@@ -126,7 +129,7 @@ class FoldScorer:
     objective: Objective
     cache: Path | None = None
     _rows: dict[tuple[int, bool], FoldRows] = field(default_factory=dict, repr=False)
-    _columns: dict[str, list[Part]] = field(default_factory=dict, repr=False)
+    _columns: dict[str, list[Columns]] = field(default_factory=dict, repr=False)
 
     def score(
         self, recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int
@@ -176,11 +179,11 @@ class FoldScorer:
         drawn = split(rest, seed=self.seed, fractions=CALIBRATION)
         return FoldRows(rest.select(drawn["train"]), rest.select(drawn["calibration"]), judged)
 
-    def _features(self, recipe: Recipe, rows: FoldRows, fold: int) -> list[Part]:
+    def _features(self, recipe: Recipe, rows: FoldRows, fold: int) -> list[Columns]:
         parts = [self._family(one, rows, fold) for one in recipe.features]
         return [np.concatenate(side, axis=1) for side in zip(*parts, strict=True)]
 
-    def _family(self, config: FamilyConfig, rows: FoldRows, fold: int) -> list[Part]:
+    def _family(self, config: FamilyConfig, rows: FoldRows, fold: int) -> list[Columns]:
         made_by = sorted(str(store.provenance) for store in self.states)
         drawn = [fold, bool(len(rows.held)), self.folds, self.seed]
         what = [FAMILIES.kind_of(config), repr(config), *drawn, made_by]
@@ -210,8 +213,8 @@ class FoldScorer:
         rows: FoldRows,
         correctness: NDArray[np.float64],
         recipe: Recipe,
-        fit: Part,
-        judged: Part,
+        fit: Columns,
+        judged: Columns,
     ) -> FoldScore:
         correct, once = rows.judged.correct, ones(len(rows.judged))
         columns = zip(correctness.T, correct.T, strict=True)
@@ -236,8 +239,8 @@ class FoldScorer:
         rows: FoldRows,
         correctness: NDArray[np.float64],
         recipe: Recipe,
-        fit: Part,
-        judged: Part,
+        fit: Columns,
+        judged: Columns,
     ) -> Predictions:
         """The predictions with the judged rows' estimated costs, fitted on the rows of the fit."""
         given, asked = self._tokens(rows.fit), self._tokens(rows.judged)
@@ -266,12 +269,12 @@ def _groups(part: RoutingDataset) -> tuple[str, ...]:
     return tuple(" / ".join(filter(None, (q.benchmark, q.domain))) for q in part.queries)
 
 
-def _keep(place: Path, parts: list[Part]) -> None:
+def _keep(place: Path, parts: list[Columns]) -> None:
     with files.replacing_file(place) as temporary:
         save_file(dict(zip(_PARTS, parts, strict=True)), temporary)
 
 
-def _read_columns(place: Path, rows: FoldRows) -> list[Part] | None:
+def _read_columns(place: Path, rows: FoldRows) -> list[Columns] | None:
     """The kept columns; None where there are none or their shape doesn't match."""
     try:
         held = read_tensors(place).tensors

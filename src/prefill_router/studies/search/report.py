@@ -10,10 +10,6 @@ opened.json     when the test part was opened, and for which configuration
 router/         the fitted winner, once the test part was opened
 figures/        .png, .svg, .csv
 index.html      one page with all of it; works offline
-
-The page of a search: one file that works offline, for readers who don't know the paper.
-
-Its figures show the best score so far, and the best score of each pair of features and predictor.
 """
 
 import json
@@ -28,12 +24,7 @@ from prefill_router import files
 from prefill_router.data import RoutingDataset, Split, save_split
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import HEADLINE, NOTHING, interval, worded
-from prefill_router.plotting import Figure
 from prefill_router.reporting import (
-    BLUE,
-    INK,
-    ORANGE,
-    PALE,
     Cell,
     Code,
     Note,
@@ -45,14 +36,12 @@ from prefill_router.reporting import (
     Section,
     Table,
     estimate_cell,
-    new_figure,
-    style,
     write_report_files,
 )
 from prefill_router.studies.recipe_fits import priced
-from prefill_router.studies.search.cross_validation import SearchConfig, SearchResult, spread
 from prefill_router.studies.search.fold_scores import WORDS, RankedCandidate, SearchTrial
 from prefill_router.studies.search.space import Space
+from prefill_router.studies.search.trial_loop import SearchConfig, SearchResult
 
 FORMAT = "prefill-router search 1"
 PLAN, WINNER, SPLIT, ROUTER = "plan.json", "winner.yaml", "split.json", "router"
@@ -116,18 +105,15 @@ def write(
         title: Title of the page.
         known: Facts about the data, by name.
     """
-    # Here and not above: matplotlib takes longer to import than most commands to run.
-    from prefill_router.studies.search import report as page
-
-    text = yaml.safe_dump(page.recipe_of(verdict), sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(recipe_of(verdict), sort_keys=False, allow_unicode=True)
     files.write_text(folder / WINNER, text)
     save_split(drawn, folder / SPLIT)
     report = Report(
         name="search",
         title=title,
-        summary=page.words(verdict),
+        summary=words(verdict),
         known=known,
-        parts=page.page_parts(verdict),
+        parts=page_parts(verdict),
         numbers=verdict.to_dict(),
         tables={"ranking": _ranking(verdict)},
     )
@@ -171,6 +157,14 @@ _CAPTIONS = {
 
 def page_parts(verdict: SearchResult) -> list[Part]:
     """The parts of the page below the summary."""
+    # Here and not above: matplotlib takes longer to import than most commands to run.
+    from prefill_router.studies.search.figures import (
+        draw_pairs,
+        draw_progress,
+        pair_rows,
+        progress_rows,
+    )
+
     progress = ReportFigure(
         "progress", draw_progress(verdict), progress_rows(verdict), _CAPTIONS["progress"]
     )
@@ -282,7 +276,7 @@ def _edges(verdict: SearchResult) -> Table:
 def _best(verdict: SearchResult) -> Table:
     rows: list[Row] = []
     for one in verdict.ranking[:_SHOWN]:
-        recipe, error = one.recipe.to_dict(), spread(one)
+        recipe, error = one.recipe.to_dict(), _spread(one)
         made = yaml.safe_dump(
             {name: recipe[name] for name in ("features", "predictor")},
             sort_keys=False,
@@ -304,106 +298,18 @@ def _best(verdict: SearchResult) -> Table:
     return Table(head, rows)
 
 
+def _spread(one: RankedCandidate) -> float:
+    """The standard error of a configuration's mean AUC over folds."""
+    values = [score.auc for score in one.scores]
+    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+
+
 def _times(verdict: SearchResult) -> Table:
     rows = [
         [name, f"{count:,}", f"{seconds:,.0f}"]
         for name, (count, seconds) in seconds_by_predictor(verdict.trials).items()
     ]
     return Table(["Predictor", "trials", "seconds"], rows)
-
-
-def progress_rows(verdict: SearchResult) -> list[dict[str, Any]]:
-    """Each trial's mean over its folds, and the best finished one so far."""
-    objective, rows, best = verdict.config.objective, list[dict[str, Any]](), float("nan")
-    sign = -1.0 if objective == "brier" else 1.0
-    for trial in verdict.trials:
-        value = trial.best(objective, trial.folds)
-        if not np.isfinite(value):
-            continue
-        if trial.state == "finished":
-            best = float(np.nanmax([best, value]))
-        rows.append(
-            {
-                "trial": trial.number,
-                "features": trial.candidate.features,
-                "predictor": trial.candidate.predictor,
-                "state": trial.state,
-                "folds": trial.folds,
-                objective: sign * value,
-                "best": sign * best,
-            }
-        )
-    return rows
-
-
-def draw_progress(verdict: SearchResult) -> Figure:
-    """Dots are trials, the line is the best so far."""
-    rows, objective = progress_rows(verdict), verdict.config.objective
-    figure = new_figure(9.0, 4.2)
-    axes = figure.add_subplot()
-    states = (("stopped", PALE, "stopped early"), ("finished", BLUE, "all folds"))
-    for state, colour, label in states:
-        chosen = [row for row in rows if row["state"] == state]
-        x, y = [row["trial"] for row in chosen], [row[objective] for row in chosen]
-        axes.plot(x, y, "o", color=colour, ms=4, label=label)
-    numbers = [row["trial"] for row in rows]
-    best = [row["best"] for row in rows]
-    axes.step(numbers, best, where="post", color=ORANGE, label="best so far")
-    done = [row[objective] for row in rows if row["state"] == "finished"]
-    if done:
-        # One very bad trial must not compress the scale of all others.
-        low, high = np.quantile(done, [0.0, 1.0]) + np.array([-0.02, 0.005])
-        axes.set_ylim(*((low, high) if objective != "brier" else (low + 0.015, high + 0.015)))
-    axes.legend(frameon=False, fontsize=8, labelcolor=INK)
-    style(axes, x="trial", y=f"{WORDS[objective]}, folds of the train part", grid=False)
-    return figure
-
-
-def best_of_pairs(verdict: SearchResult) -> dict[tuple[str, str], RankedCandidate]:
-    """The best configuration of each pair of features and predictor, finished or stopped."""
-    found: dict[tuple[str, str], RankedCandidate] = {}
-    for one in verdict.ranking:
-        found.setdefault((one.features, one.predictor), one)
-    return found
-
-
-def pair_rows(verdict: SearchResult) -> list[dict[str, Any]]:
-    """The data of the second figure."""
-    return [
-        {
-            "features": features,
-            "predictor": predictor,
-            "auc": one.mean("auc"),
-            "brier": one.mean("brier"),
-            "folds": len(one.scores),
-            "state": one.state,
-        }
-        for (features, predictor), one in best_of_pairs(verdict).items()
-    ]
-
-
-def draw_pairs(verdict: SearchResult) -> Figure:
-    """Draw the best AUC of each pair of features and predictor; empty where none was tried."""
-    best = best_of_pairs(verdict)
-    features, predictors = list(verdict.space.features), list(verdict.space.predictors)
-    table = np.full((len(features), len(predictors)), np.nan)
-    for (read, predictor), one in best.items():
-        table[features.index(read), predictors.index(predictor)] = one.mean("auc")
-    figure = new_figure(3.6 + 0.85 * len(predictors), 1.9 + 0.42 * len(features))
-    axes = figure.add_subplot()
-    top = float(np.nanmax(table))
-    low = max(float(np.nanmin(table)), top - 0.04)
-    axes.pcolormesh(table, cmap="cividis", vmin=low, vmax=top)
-    axes.invert_yaxis()
-    for i, j in np.argwhere(np.isfinite(table)).tolist():
-        text = f"{table[i, j]:.3f}" + "*" * (best[features[i], predictors[j]].state != "finished")
-        colour = "white" if table[i, j] < (low + top) / 2 else "black"
-        how: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
-        axes.text(j + 0.5, i + 0.5, text, color=colour, **how)
-    axes.set_xticks(np.arange(len(predictors)) + 0.5, predictors, rotation=30, ha="right")
-    axes.set_yticks(np.arange(len(features)) + 0.5, features)
-    style(axes, grid=False)
-    return figure
 
 
 def seconds_by_predictor(trials: tuple[SearchTrial, ...]) -> dict[str, tuple[int, float]]:

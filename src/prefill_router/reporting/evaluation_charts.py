@@ -1,6 +1,6 @@
 """The figures of an evaluation: accuracy against cost, and reliability diagrams.
 
-Reliability diagrams: small multiples with one panel per target, and their data.
+The diagrams have one panel per target, small enough that all are seen together.
 """
 
 import math
@@ -438,7 +438,7 @@ def draw_diagrams(diagram: Diagram, errors: Mapping[str, str], *, title: str) ->
         if k >= len(names):
             axes.set_visible(False)
             continue
-        _draw(axes, diagram, k)
+        _draw_panel(axes, diagram, k)
         lowest = k + across >= len(names)
         if lowest:
             axes.tick_params(labelbottom=True)
@@ -455,7 +455,7 @@ def draw_diagrams(diagram: Diagram, errors: Mapping[str, str], *, title: str) ->
     return figure
 
 
-def _draw(axes: Axes, diagram: Diagram, column: int) -> None:
+def _draw_panel(axes: Axes, diagram: Diagram, column: int) -> None:
     """Draw the points with their intervals, the diagonal, and the distribution of predictions."""
     used = diagram.cells[column] > 0
     x, y = diagram.predicted[column, used], diagram.observed[column, used]

@@ -1,13 +1,9 @@
-"""The search: candidates are proposed and scored fold by fold, and the winner is judged once.
+"""The search: candidates are proposed and tried fold by fold, and the winner is judged once.
 
-Folds are scored in this process, in several worker processes, or by an engine.
-
-Proposals of candidates: first every predictor and every set of features, then optuna's TPE.
-
-A proposal depends only on the seed and on the earlier trials, so that an interrupted search
-continues as if it had never stopped.
-
-The end of a search: the winner is fitted on all train rows and judged once on the test part.
+Every predictor and every set of features is proposed first; after that, optuna's TPE proposes. A
+proposal depends only on the seed and on the earlier trials, so that an interrupted search continues
+as if it had never stopped. Folds are scored in this process, in several worker processes, or by an
+engine. In the end the winner is fitted on all train rows and judged once on the test part.
 """
 
 import time
@@ -565,9 +561,3 @@ def conclude(
     opened = tuple(sealed.openings)
     done = replace(verdict, evaluation=fitted.evaluation, openings=opened)
     return done, fitted.router
-
-
-def spread(one: RankedCandidate) -> float:
-    """The standard error of a configuration's mean AUC over folds."""
-    values = [score.auc for score in one.scores]
-    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")

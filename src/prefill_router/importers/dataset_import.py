@@ -1,0 +1,144 @@
+"""The import of scored answers in any format of the registry, and the prices of its targets.
+
+A format's reader gives its rows to a `DatasetBuilder`. The sources have no prices; these are read
+from a file of their own and matched by the targets' names.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, final
+
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import ConfigError, DataError, FormatError
+from prefill_router.importers import sources, values
+from prefill_router.importers.builder import DatasetBuilder, ImportReport
+from prefill_router.importers.registry import FORMATS, Format
+from prefill_router.importers.values import Columns
+from prefill_router.lazy_imports import load
+from prefill_router.targets import MOST_PRICE, Pool, Target, read_pool
+
+Reader = Callable[[Sequence[Path], DatasetBuilder, Columns], None]
+_INPUT, _OUTPUT = "input_token_price_per_million", "output_token_price_per_million"
+
+
+def read_prices(path: Path) -> Pool:
+    """Read a `pool.yaml`, a `prices.csv`, or RouterArena's JSON of prices per million tokens.
+
+    Raises:
+        FormatError: The file is missing or malformed.
+    """
+    if path.suffix.lower() != ".json":
+        return read_pool(path)
+    (document,) = sources.documents(path)
+    content = sources.parse(document)
+    if not isinstance(content, dict):
+        raise FormatError(f"must be an object of target and {{{_INPUT}, {_OUTPUT}}}", file=path)
+    try:
+        return Pool(tuple(_priced_target(name, entry) for name, entry in content.items()))
+    except (ConfigError, DataError) as error:
+        raise FormatError(str(error), file=path) from None
+
+
+def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, list[str]]:
+    """Give each target of a dataset the prices and settings of the listed target.
+
+    Returns:
+        The dataset, and notes on names that are in only one of the two.
+    """
+    names = set(listed.names)
+    pool = Pool(
+        tuple(listed[t.name] if t.name in names else t for t in dataset.pool),
+        listed.prices_date,
+        listed.providers,
+    )
+    known = set(dataset.pool.names)
+    unknown = [name for name in listed.names if name not in known]
+    lacking = [target.name for target in pool if not target.has_price]
+    notes = []
+    if unknown:
+        notes.append(f"in the prices but not in the data, left out: {', '.join(unknown)}")
+    if lacking:
+        notes.append(f"without a price: {', '.join(lacking)}")
+    return dataset.with_pool(pool), notes
+
+
+def _priced_target(name: str, entry: object) -> Target:
+    if not isinstance(entry, dict):
+        raise ConfigError(
+            f"the entry of {name!r} is {json.dumps(entry)[:40]}; it must be an object"
+        )
+    return Target(
+        name=values.filled_text(name, "a target's name"),
+        input_price=values.cell_amount(entry.get(_INPUT), _INPUT, most=MOST_PRICE),
+        output_price=values.cell_amount(entry.get(_OUTPUT), _OUTPUT, most=MOST_PRICE),
+    )
+
+
+@final
+class Imported(NamedTuple):
+    """The result of an import.
+
+    Attributes:
+        dataset: The dataset.
+        report: The report of what was read, kept and left out.
+    """
+
+    dataset: RoutingDataset
+    report: ImportReport
+
+
+def import_dataset(
+    format: str,  # noqa: A002
+    sources: Sequence[Path | str],
+    *,
+    columns: Columns | None = None,
+    prices: Path | str | None = None,
+    strict: bool = False,
+    skip_malformed: bool = False,
+) -> Imported:
+    """Read scored answers in one of the formats.
+
+    Args:
+        format: A name in `FORMATS`.
+        sources: Files or folders.
+        columns: Column names, for a user's own table.
+        prices: A pool.yaml, a prices.csv or RouterArena's JSON; matched by target name.
+        strict: Whether to stop at the first malformed row.
+        skip_malformed: Whether to continue, however many rows are malformed.
+
+    Raises:
+        ConfigError: There is no such format, or it has no such column options.
+        FormatError: A source doesn't exist, nothing could be used, more than one row in a hundred
+            is malformed, or, if strict, any is.
+    """
+    columns = columns or Columns()
+    kind = _format(format, columns)
+    if not sources:
+        raise ConfigError("no source was named; name at least one file or folder")
+    if strict and skip_malformed:
+        raise ConfigError("strict and skip_malformed contradict each other; choose one")
+    listed = None if prices is None else read_prices(Path(prices))
+    collector = DatasetBuilder(
+        strict=strict,
+        skip_malformed=skip_malformed,
+        scaled="scale" in kind.columns,
+        averaged=kind.averaged or columns.repeats == "mean",
+    )
+    read: Reader = load("prefill_router.importers", kind.reader)
+    read([Path(source) for source in sources], collector, columns)
+    dataset, report = collector.finish(format=format, sources=[str(s) for s in sources])
+    if listed is None:
+        return Imported(dataset, report)
+    priced, notes = with_prices(dataset, listed)
+    return Imported(priced, replace(report, notes=(*report.notes, *notes)))
+
+
+def _format(name: str, columns: Columns) -> Format:
+    if name not in FORMATS:
+        raise ConfigError(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")
+    surplus = sorted(set(columns.given()) - FORMATS[name].columns)
+    if surplus:
+        raise ConfigError(f"the format {name} has fixed columns; leave out {surplus}")
+    return FORMATS[name]

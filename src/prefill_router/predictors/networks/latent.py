@@ -1,0 +1,270 @@
+"""Networks that combine latent vectors of queries and of targets, in a space of few dimensions.
+
+`matrix_factorisation`: the score w^T (v_t * (W q + b)) of a target t on a query q is RouteLLM's
+(Ong and others, 2024). Here it is the logit of a correct answer, learned from the cells of the
+table of labels, for a pool of any size.
+
+`pairwise_factorisation`: RouteLLM says that target i beats target j on query q with the probability
+sigmoid(w^T ((v_i - v_j) * (W q + b))), the targets' vectors being of length one, and learns it from
+comparisons of two answers with a winner. Here a pair has a winner where one target was right and
+the other wrong. The level that all targets share on a query, such as its difficulty, can't be
+learned from pairs: it is a linear function of the features, fitted to the labels. A logistic
+regression on level and score, with an offset for each target, fitted on held-out rows, turns them
+into probabilities.
+
+`irt`: item response theory, with queries as items and targets as respondents (2PL). A target's
+probability is sigmoid(a(q) . theta - b(q)), with its ability theta, the query's discrimination a
+and the query's difficulty b (IRT-Router and MIRT-Router, Song and others 2025). Discrimination and
+difficulty are functions of the features, so that new queries have them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, final
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+from prefill_router.errors import ConfigError
+from prefill_router.options import AT_LEAST_ONE, Count, Dropout, NotNegative
+from prefill_router.predictors.base import Features, PredictorEntry
+from prefill_router.predictors.networks.ensemble import (
+    DIFFICULTY,
+    DISCRIMINATION,
+    Arrays,
+    Logits,
+    NetworkConfig,
+    NetworkEnsemble,
+    Rates,
+    Rows,
+    perceptron_outputs,
+    perceptron_shapes,
+)
+from prefill_router.serialization import Shape
+
+if TYPE_CHECKING:
+    from prefill_router.predictors.networks.architectures import Architecture
+
+_LEAST = 1e-12  # as torch's normalize
+_HEADS = DISCRIMINATION, DIFFICULTY
+
+
+@dataclass(frozen=True, eq=False)
+class LatentVectors(NetworkEnsemble):
+    """Vectors of the targets, and a linear map from features to such vectors."""
+
+    @classmethod
+    def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
+        """The names and shapes of the arrays."""
+        features, *_, dimensions = widths
+        return {
+            "weight.query": (1, features, dimensions),
+            "bias.query": (1, 1, dimensions),
+            "target": (1, targets, dimensions),
+            "combine": (1, 1, dimensions),
+        }
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Factorisation(LatentVectors):
+    """The score of query and target is the logit of a right answer."""
+
+    kind: ClassVar[str] = "matrix_factorisation"
+
+    def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
+        return _products(arrays, rows, arrays["target"][0])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PairwiseFactorisation(LatentVectors):
+    """The score ranks the targets of a query; the level is what all targets share."""
+
+    kind: ClassVar[str] = "pairwise_factorisation"
+
+    @classmethod
+    def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
+        """The names and shapes of the arrays."""
+        return super().shapes(widths, targets) | {
+            "weight.level": (1, widths[0], 1),
+            "bias.level": (1, 1, 1),
+            "slope": (1, 1, 1),
+            "offset": (1, 1, targets),
+        }
+
+    def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
+        level = rows @ arrays["weight.level"][0] + arrays["bias.level"][0]
+        return np.asarray(level + arrays["slope"][0] * _ahead(arrays, rows) + arrays["offset"][0])
+
+    def win_rate(
+        self, features: Features, strong: str, weak: str
+    ) -> Float64[NDArray[np.float64], " query"]:
+        """The probability that one target beats another where only one is right (RouteLLM's).
+
+        Args:
+            features: The same features that it was fitted on.
+            strong: The name of the winner.
+            weak: The name of the loser.
+
+        Raises:
+            ConfigError: One of them wasn't learned, or the features don't fit.
+        """
+        lacking = [name for name in (strong, weak) if name not in self.learned]
+        if lacking:
+            raise ConfigError(f"no pairs with {lacking} were learned; known are {self.learned}")
+        i, j = self.learned.index(strong), self.learned.index(weak)
+
+        def gap(arrays: Arrays, rows: Rows) -> Logits:
+            ahead = _ahead(arrays, rows)
+            return np.asarray(ahead[:, [i]] - ahead[:, [j]])
+
+        return self._mean(features, gap, 1)[:, 0]
+
+
+def _products(
+    arrays: Arrays, rows: Rows, vectors: Float64[NDArray[np.float64], "target dimension"]
+) -> Logits:
+    """The score of every query with each target's vector."""
+    query = rows @ arrays["weight.query"][0] + arrays["bias.query"][0]
+    return np.asarray(query * arrays["combine"][0] @ vectors.T)
+
+
+def _ahead(arrays: Arrays, rows: Rows) -> Logits:
+    """Each target's score minus the mean over targets."""
+    vectors = arrays["target"][0]
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _LEAST)
+    scores = _products(arrays, rows, unit)
+    return np.asarray(scores - scores.mean(axis=1, keepdims=True))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ItemResponse(NetworkEnsemble):
+    """Abilities of the targets; discrimination and difficulty of a query from its features."""
+
+    kind: ClassVar[str] = "irt"
+
+    @classmethod
+    def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
+        """The names and shapes of the arrays."""
+        *before, dimensions = widths
+        heads = list(zip(_HEADS, (dimensions, 1), strict=True))
+        found = perceptron_shapes(tuple(before), heads, side_by_side=1)
+        return found | {"ability": (1, targets, dimensions)}
+
+    @property
+    def abilities(self) -> Float64[NDArray[np.float64], "learned dimension"]:
+        """Abilities of the learned targets, mean over networks; comparable with one dimension."""
+        found: NDArray[np.float64] = self.arrays["ability"][:, 0].mean(axis=0, dtype=np.float64)
+        return found
+
+    def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
+        layers = len(self.widths) - 2
+        matters, hard = (perceptron_outputs(arrays, rows, layers, head) for head in _HEADS)
+        if self.widths[-1] == 1:
+            matters = np.logaddexp(matters, 0)
+        return np.asarray(matters @ arrays["ability"][0].T - hard)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentConfig(NetworkConfig):
+    """Options of the factorisations.
+
+    Attributes:
+        dimensions: The dimension of the vectors of targets and queries.
+        dropout: The dropout rate of these dimensions.
+    """
+
+    dimensions: Count = 32
+    dropout: Dropout = 0.0
+    weight_decay: NotNegative = 1.0
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The dimensions."""
+        return (self.dimensions,)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class FactorisationConfig(LatentConfig):
+    """Options of the matrix factorisation; missing cells are left out."""
+
+    predictor: ClassVar[type[NetworkEnsemble]] = Factorisation
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The map to the dimensions."""
+        return ("query",)
+
+    def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
+        """The network."""
+        from prefill_router.predictors.networks.architectures import Factors
+
+        return Factors(shapes, rates)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PairwiseConfig(LatentConfig):
+    """Options of the matrix factorisation on pairs; pairs with a missing label are left out."""
+
+    predictor: ClassVar[type[NetworkEnsemble]] = PairwiseFactorisation
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The map to the dimensions, and the level."""
+        return ("query", "level")
+
+    def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
+        """The network."""
+        from prefill_router.predictors.networks.architectures import Preferences
+
+        return Preferences(shapes, rates)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class IRTConfig(NetworkConfig):
+    """Options of the item response model; missing cells are left out.
+
+    Attributes:
+        dimensions: The dimension of the abilities; 1 is IRT-2PL, with positive discriminations,
+            and more is MIRT-2PL.
+        hidden: The widths of the hidden layers before discrimination and difficulty; empty for
+            linear functions.
+    """
+
+    predictor: ClassVar[type[NetworkEnsemble]] = ItemResponse
+    dimensions: Count = 1
+    hidden: Annotated[tuple[int, ...], AT_LEAST_ONE.each] = (128,)
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The hidden layers, then the dimensions."""
+        return (*self.hidden, self.dimensions)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The first hidden layer, or the heads themselves."""
+        return ("0",) if self.hidden else _HEADS
+
+    def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
+        """The network."""
+        from prefill_router.predictors.networks.architectures import Items
+
+        return Items(shapes, rates, len(self.hidden))
+
+
+ROUTELLM = "RouteLLM, Ong and others 2024"
+FACTORISATION = PredictorEntry(
+    FactorisationConfig, Factorisation, "Matrix factorisation", f"after {ROUTELLM}"
+)
+PAIRWISE = PredictorEntry(
+    PairwiseConfig, PairwiseFactorisation, "Matrix factorisation on pairs", ROUTELLM
+)
+IRT = PredictorEntry(
+    IRTConfig, ItemResponse, "IRT", "IRT-Router and MIRT-Router, Song and others 2025"
+)
