@@ -13,7 +13,6 @@ tasks or actors, and errors of this package travel as values, so that Ray's logs
 
 import logging
 import os
-import pickle
 import secrets
 import sys
 from abc import ABC, abstractmethod
@@ -37,6 +36,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Kept = TypeVar("Kept")
 Task = Callable[[Shared, Item, Progress], Result]
+_THREADS = "OMP_NUM_THREADS"
 
 
 class TaskPool(ABC, Generic[Shared]):
@@ -129,16 +129,34 @@ class LocalEngine(Engine):
         if self.processes == 1:
             yield _ThisProcess(shared, progress or SilentProgress())
             return
-        with ProcessPoolExecutor(
+        executor = ProcessPoolExecutor(
             self.processes,
             mp_context=get_context("spawn"),
             initializer=_begin_process,
-            initargs=(pickle.dumps(shared),),  # read once the process has its settings
-        ) as executor:
+            initargs=(shared,),
+        )
+        with _one_thread_each(), executor:
             try:
                 yield _Processes(executor, self.processes)
             finally:
                 executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Let processes that start meanwhile have one thread; more would compete for the cores.
+
+    It must be in their environment as they start: what is shared brings NumPy, which reads it once.
+    """
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_THREADS]
+        else:
+            os.environ[_THREADS] = before
 
 
 @final
@@ -166,9 +184,8 @@ class _Processes(TaskPool[Shared]):
 _shared_here: list[Any] = []
 
 
-def _begin_process(shared: bytes) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"  # one process per core; read when NumPy is imported
-    _shared_here.append(pickle.loads(shared))
+def _begin_process(shared: Any) -> None:
+    _shared_here.append(shared)
     Thread(target=_end_with_parent, daemon=True).start()
 
 

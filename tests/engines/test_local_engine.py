@@ -54,6 +54,7 @@ def test_a_process_has_one_thread_whatever_is_shared(monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(name, raising=False)
     found = LocalEngine(2).map(threads, np.ones(3), [0], finish=lambda _, result: result)
     assert found == [{1}]
+    assert "OMP_NUM_THREADS" not in os.environ
 
 
 def test_an_error_is_the_same_in_another_process() -> None:

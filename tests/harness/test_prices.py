@@ -281,7 +281,7 @@ def test_command_says_that_comments_are_lost(server: PriceServer, tmp_path: Path
     [
         (("--from", "{url}/nothing"), "HTTP 404"),
         (("--from", "{folder}/pool.yaml"), "is not JSON; a list of models is JSON"),
-        (("--map", "oss"), "--map is 'oss'; write it as TARGET=NAME"),
+        (("--map", "oss"), "--map is 'oss'; write it as TARGET=MODEL"),
         (("--map", "nobody=openai/gpt-oss-20b"), "unknown targets"),
         (("--map", "oss=openrouter/auto"), "its price for prompt varies"),
         (("--provider", "a", "--provider", "b"), "--provider names a and b"),

@@ -159,7 +159,7 @@ class FakeRecord:
 
 
 class FakeRouter:
-    """Saves a folder, as a router does."""
+    """Has nothing but a record."""
 
     record = FakeRecord()
 
@@ -167,15 +167,20 @@ class FakeRouter:
         assert record is self.record
         return self
 
-    def save(self, place: Path) -> None:
-        place.mkdir(parents=True)
-        (place / "router.json").write_text("{}")
+
+def save_folder(router: FakeRouter, place: Path, *, new: bool) -> None:
+    """Saves a folder, as for a router."""
+    assert not new
+    assert router.record.notes == ()
+    place.mkdir(parents=True)
+    (place / "router.json").write_text("{}")
 
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VersionRegistry:
     """Two versions, of which the first serves and the second is the candidate."""
     monkeypatch.setattr("prefill_router.router.versions.fingerprint", lambda _: "0" * 16)
+    monkeypatch.setattr("prefill_router.router.versions.save_router", save_folder)
     found = VersionRegistry.at(tmp_path / "versions")
     for _ in range(2):
         found.add(FakeRouter(), {})  # type: ignore[arg-type]

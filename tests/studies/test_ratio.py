@@ -13,15 +13,8 @@ from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import evaluate
 from prefill_router.policy import Predictions, Threshold
 from prefill_router.reporting.report_files import check_place, mark, write_report_files
-from prefill_router.studies.ratio import (
-    RATIOS,
-    RatioOrder,
-    RatioStudy,
-    report_ratio,
-    routing_ratio,
-    strongest,
-    summary,
-)
+from prefill_router.studies.ratio import RATIOS, RatioOrder, RatioStudy, routing_ratio, strongest
+from prefill_router.studies.ratio_page import report_ratio, summary
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import shuffled
 

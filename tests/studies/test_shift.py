@@ -14,16 +14,8 @@ from prefill_router.evaluation import Estimate
 from prefill_router.evaluation.scores import NOTHING
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
 from prefill_router.reporting.report_files import write_report_files
-from prefill_router.studies.shift import (
-    PRESETS,
-    Shift,
-    ShiftStudy,
-    arms,
-    paper_rows,
-    report_shift,
-    shift_study,
-    summary,
-)
+from prefill_router.studies.shift import PRESETS, Shift, ShiftStudy, arms, shift_study
+from prefill_router.studies.shift_page import paper_rows, report_shift, summary
 from prefill_router.testing import make_routing_dataset
 from tests.fakes.planted_signal import relabelled, shuffled, states_of
 
