@@ -69,6 +69,8 @@ class Held:
             script: list[Any] = list(chunked([*SAID, COUNTS, DONE]))
             script.insert(4, self.let_go)
             made[CHEAP].then(script)
+        while made[CHEAP].asked.acquire(blocking=False):  # by requests before these
+            pass
         self._threads = [threading.Thread(target=self._ask, args=(url,)) for _ in range(count)]
         for thread in self._threads:
             thread.start()
