@@ -129,13 +129,12 @@ class LocalEngine(Engine):
         if self.processes == 1:
             yield _ThisProcess(shared, progress or SilentProgress())
             return
-        executor = ProcessPoolExecutor(
+        with ProcessPoolExecutor(
             self.processes,
             mp_context=get_context("spawn"),
             initializer=_begin_process,
             initargs=(shared,),
-        )
-        with _one_thread_each(), executor:
+        ) as executor:
             try:
                 yield _Processes(executor, self.processes)
             finally:
@@ -178,7 +177,8 @@ class _Processes(TaskPool[Shared]):
         self._executor, self.size = executor, size
 
     def submit(self, task: Task[Shared, Item, Result], item: Item) -> "Future[Result]":
-        return self._executor.submit(_run, task, item)
+        with _one_thread_each():  # the executor starts its processes here
+            return self._executor.submit(_run, task, item)
 
 
 _shared_here: list[Any] = []
