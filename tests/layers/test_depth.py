@@ -14,10 +14,8 @@ from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from prefill_router import geometry
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, stratified_folds
-from prefill_router.errors import MissingExtraError
 from prefill_router.layers import (
     DepthProfile,
     depth_profile,
@@ -204,19 +202,6 @@ def test_the_data_file_has_every_number_of_the_figure(
         assert len(whole) == sum(len(one.sites) for one in profiles)
         expected = np.concatenate([mean_over_targets(one.grid.auc[:, 0]) for one in profiles])
         np.testing.assert_allclose(whole["probe_auc"], expected)
-
-
-def test_without_faiss_the_rest_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
-        raise MissingExtraError("faiss-cpu", extra="neighbours", needed_for="neighbours")
-
-    monkeypatch.setattr(geometry, "_faiss", missing)
-    found = depth_profile(STATES, ANSWERS, sites=[HERE], dim=DIM)
-    assert found.votes is None
-    assert found.rows()[0]["votes_auc"] is None
-    assert found.rows()[0]["probe_auc"] > 0.6
-    numbers, _ = drawn([found], tmp_path, monkeypatch)
-    assert numbers
 
 
 def test_the_planted_layer_knows_most() -> None:

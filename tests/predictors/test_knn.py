@@ -1,4 +1,3 @@
-import sys
 from typing import Any
 
 import numpy as np
@@ -7,7 +6,7 @@ from hypothesis import example, given, settings, strategies as st
 from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsRegressor
 
-from prefill_router.errors import ConfigError, CorruptError, MissingExtraError
+from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors import Examples, load_predictor
 from prefill_router.predictors.knn import (
     KERNELS,
@@ -148,15 +147,3 @@ def test_saved_labels_must_be_labels(value: float) -> None:
     tensors["labels"][3, 1] = value
     with pytest.raises(CorruptError, match="labels"):
         load_predictor(predictor.to_dict(), tensors)
-
-
-def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = drawn()
-    predictor = KnnScoreConfig().fit(train).predictor
-    again = load_predictor(predictor.to_dict(), predictor.tensors())
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    for config in (KnnScoreConfig(), KnnMajorityConfig()):
-        with pytest.raises(MissingExtraError, match=r"prefill-router\[neighbours\]"):
-            config.fit(train)
-    with pytest.raises(MissingExtraError, match="faiss-cpu"):
-        again.correctness(train.features)

@@ -192,8 +192,6 @@ def _print_readings(found: "list[DepthProfile]") -> None:
                     _number(row["votes_auc"], 4),
                 )
     out.print(table)
-    if any(one.votes is None for one in found):
-        out.say("note: votes need FAISS; install it with: pip install 'prefill-router[neighbours]'")
 
 
 def _number(value: float | None, digits: int) -> str:

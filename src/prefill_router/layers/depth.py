@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from prefill_router.activations import Activations, Pooling, Site
 from prefill_router.data import RoutingDataset, binary, stratified_folds
-from prefill_router.errors import ConfigError, MissingExtraError
+from prefill_router.errors import ConfigError
 from prefill_router.geometry import Moments, NeighbourIndex, SiteStates
 from prefill_router.layers.selection import (
     Grid,
@@ -65,7 +65,7 @@ class DepthProfile:
         queries: The number of train rows.
         survey: The geometry of the sites, with Fisher J.
         grid: The probes' AUC at the sites, with one number of components: the mean over folds.
-        votes: The AUC of neighbours' votes; NaN where undefined. None where FAISS isn't installed.
+        votes: The AUC of neighbours' votes; NaN where undefined.
         subjects: The domains of the queries, or their benchmarks, those with most rows first.
         by_subject: The probes' AUC over the rows of each subject, of all folds together, since a
             fold has few of them; NaN for a target with fewer than ten labels of either class.
@@ -76,7 +76,7 @@ class DepthProfile:
     queries: int
     survey: Survey
     grid: Grid
-    votes: SiteScores | None
+    votes: SiteScores
     subjects: tuple[str, ...]
     by_subject: Float64[NDArray[np.float64], "site subject target"]
 
@@ -87,11 +87,10 @@ class DepthProfile:
 
     def readings(self) -> dict[str, Float64[NDArray[np.float64], " site"]]:
         """Each reading of the sites, as its mean over the targets for which it is defined."""
-        nothing = np.full((len(self.sites), len(self.survey.targets)), np.nan)
         return {
             "fisher": mean_over_targets(self.survey.fisher),
             "probe_auc": mean_over_targets(self.grid.auc[:, 0]),
-            "votes_auc": mean_over_targets(nothing if self.votes is None else self.votes),
+            "votes_auc": mean_over_targets(self.votes),
         }
 
     def subject_means(self) -> dict[str, Float64[NDArray[np.float64], " site"]]:
@@ -187,7 +186,6 @@ def neighbour_votes(
 
     Raises:
         FitError: The states are all the same.
-        MissingExtraError: FAISS isn't installed.
         StoreError: States are missing or not finite.
     """
     vectors = _directions(SiteStates(activations, site, train.prompt_keys))
@@ -222,14 +220,11 @@ def _votes_auc(
     sites: Sequence[Site],
     neighbours: int,
     progress: Progress,
-) -> SiteScores | None:
+) -> SiteScores:
     rows = []
     with progress.task("neighbours", total=len(sites)) as advance:
         for site in sites:
-            try:
-                votes = neighbour_votes(activations, train, site=site, neighbours=neighbours)
-            except MissingExtraError:
-                return None
+            votes = neighbour_votes(activations, train, site=site, neighbours=neighbours)
             rows.append(known_auc(votes, train.correct))
             advance()
     return np.stack(rows)

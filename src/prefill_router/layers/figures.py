@@ -191,9 +191,6 @@ def _draw_readings(figure: Any, rows: pl.DataFrame, dim: int) -> None:
         panel.set(ylabel=unit, xlabel="depth (layer / number of layers)")
         panel.grid(axis="y", color="#dddddd", linewidth=0.6)
     panels[0].set_ylim(bottom=0)
-    if rows["votes_auc"].is_null().all():
-        where = {"transform": panels[2].transAxes, "ha": "center", "va": "center"}
-        panels[2].text(0.5, 0.5, "not computed", **where)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 

@@ -72,11 +72,7 @@ class NeighbourRows(Part):
 
     @classmethod
     def of(cls, examples: Examples) -> "NeighbourRows":
-        """Store the train rows.
-
-        Raises:
-            MissingExtraError: FAISS isn't installed.
-        """
+        """Store the train rows."""
         used = usable_rows(examples)
         labels = np.where(used.present & examples.learnable, used.correct, MISSING)
         rates = examples.base_rates.astype(np.float32)
@@ -241,11 +237,7 @@ class NearestRows(Predictor):
         return self.memory.width
 
     def correctness(self, features: Features) -> Correctness:
-        """The weighted mean of the labels of each target's k nearest measured rows.
-
-        Raises:
-            MissingExtraError: FAISS isn't installed.
-        """
+        """The weighted mean of the labels of each target's k nearest measured rows."""
         check_features(features, width=self.width)
         result = np.tile(self.memory.rates.astype(np.float64), (len(features), 1))
         for start in range(0, len(features), _QUERIES_AT_ONCE):
