@@ -4,7 +4,8 @@ Every message says what was wrong, what is accepted, and how to fix it.
 
     PrefillRouterError
     ├── ConfigError        options, pools or prices that contradict each other or make no sense
-    │   └── MissingExtraError   an optional package is needed and not installed
+    │   ├── MissingExtraError   an optional package is needed and not installed
+    │   └── PluginError    a part of another distribution can't be loaded
     ├── DataError          queries, labels or files of labels that can't be used
     │   ├── FormatError    a file isn't what its format says (carries the file and the line)
     │   ├── OverlapError   labels that an estimate needs couldn't be observed
@@ -95,6 +96,10 @@ class MissingExtraError(ConfigError):
         )
         self.package = package
         self.extra = extra
+
+
+class PluginError(ConfigError):
+    """A part that another distribution adds can't be loaded."""
 
 
 class DataError(PrefillRouterError):

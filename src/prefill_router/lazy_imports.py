@@ -66,8 +66,10 @@ def face(
     return load_extra, names, public
 
 
-def load(package: str, home: str) -> Any:
-    """The object at `module:NAME` in a package."""
+def load(package: str, home: str | Callable[..., Any]) -> Any:
+    """The object at `module:NAME` in a package, or the object itself where it is given."""
+    if not isinstance(home, str):
+        return home
     module, _, name = home.partition(":")
     return getattr(import_module(f"{package}.{module}"), name)
 

@@ -21,7 +21,7 @@ REPEATS: Final[tuple[Literal["mean"]]] = ("mean",)
 SWITCHYARD = "switchyard"
 _LISTING = "  \n".join(
     (
-        *(f"{name}: {one.summary}" for name, one in FORMATS.items()),
+        *opt.list_entries(FORMATS),
         f"{SWITCHYARD}: a prefill checkpoint of NVIDIA's Switchyard, as a router",
     )
 )

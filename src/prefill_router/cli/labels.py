@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from prefill_router.learning import CandidateStep, LearningRound
 
 
-_LISTING = "  \n".join(f"{name}: {kind.summary}" for name, kind in GRADERS.items())
+_LISTING = "  \n".join(opt.list_entries(GRADERS))
 
 
 @app.command(

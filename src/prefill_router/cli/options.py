@@ -19,6 +19,7 @@ from prefill_router import files
 from prefill_router.cli.application import err, out
 from prefill_router.cli.commands import UsageError, one_of
 from prefill_router.errors import ConfigError, DataError
+from prefill_router.plugins import Registry
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, RemotePath, location
 
@@ -34,6 +35,15 @@ if TYPE_CHECKING:
 def path_or_url(text: str) -> Path | RemotePath:
     """The place that an argument names; transfers to and from a URL show their progress."""
     return location(text, progress=BarProgress(console=err))
+
+
+def list_entries(registry: Registry[Any]) -> list[str]:
+    """A line for each entry of a registry: its name and summary, or why it can't be loaded."""
+    entries, errors = registry.load_all()
+    return [
+        *(f"{name}: {entry.summary}" for name, entry in entries.items()),
+        *(f"{name}: {error}" for name, error in errors.items()),
+    ]
 
 
 EncoderFolders = Annotated[

@@ -318,6 +318,7 @@ FAMILIES = Kinds[FamilyEntry](
         "zero_shot": "zero_shot:ENTRY",
         "text_network": "text_network:ENTRY",
     },
+    "prefill_router.features",
 )
 
 

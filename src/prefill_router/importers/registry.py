@@ -3,9 +3,11 @@
 Nothing here imports a reader, so that the command's help can list the formats quickly.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
+
+from prefill_router.plugins import Registry
 
 
 @final
@@ -15,14 +17,15 @@ class Format:
 
     Attributes:
         summary: A description in one line.
-        reader: The module and function that read its sources, such as `own_tables:read_long`.
+        reader: The function that reads its sources, or where it is in this package, such as
+            `own_tables:read_long`.
         columns: The options of `Columns` that apply to it.
         signatures: Sets of fields; a record that has all fields of one is of this format.
         averaged: Whether a target's answers to the same prompt are runs, as in a log.
     """
 
     summary: str
-    reader: str
+    reader: str | Callable[..., Any]
     columns: frozenset[str] = frozenset()
     signatures: tuple[frozenset[str], ...] = ()
     averaged: bool = False
@@ -40,7 +43,7 @@ def _any(*alternatives: str) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(fields.split()) for fields in alternatives)
 
 
-FORMATS: Final[Mapping[str, Format]] = {
+_OWN: dict[str, Format] = {
     "llmrouterbench": Format(
         summary="LLMRouterBench: a results tree, a tar of it, or interchange JSON Lines",
         reader="benchmark_results:read_llmrouterbench",
@@ -125,4 +128,5 @@ FORMATS: Final[Mapping[str, Format]] = {
         columns=_COMMON | {"targets"},
     ),
 }
-"""Every format by its name on the command line."""
+FORMATS: Final[Registry[Format]] = Registry(_OWN, "prefill_router.importers")
+"""Every format by its name on the command line; other distributions add some."""

@@ -35,9 +35,10 @@ def recognised_format(paths: Sequence[Path]) -> str | None:
         FormatError: A source doesn't exist, or a folder has no file that can be read.
     """
     found = sources.expand(paths, (*call_logs.LOG_SUFFIXES, *_ARCHIVES))
+    formats, _ = FORMATS.load_all()
     for path in found[:_FILES]:
         for fields in _fields(path):
-            for name, kind in FORMATS.items():
+            for name, kind in formats.items():
                 if any(signature <= fields for signature in kind.signatures):
                     return name
     return None

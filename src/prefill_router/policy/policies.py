@@ -133,6 +133,7 @@ _POLICIES = Kinds[type[Policy]](
         "tiered": "policies:Tiered",
         "cascade": "cascade:Cascade",
     },
+    "prefill_router.policies",
 )
 KINDS = _POLICIES.names
 

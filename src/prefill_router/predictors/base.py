@@ -361,6 +361,7 @@ PREDICTORS = Kinds[PredictorEntry](
         "stack": "stack:ENTRY",
         "given": "constant:GIVEN",
     },
+    "prefill_router.predictors",
 )
 
 

@@ -14,8 +14,10 @@ imported when it is looked up.
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field as DataclassField, dataclass, fields
 from functools import cache
+from importlib.metadata import EntryPoint
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import (
@@ -47,8 +49,9 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.errors import ConfigError, CorruptError, PluginError
 from prefill_router.lazy_imports import load
+from prefill_router.plugins import Group, find_plugins, load_plugin, suggest_distribution
 from prefill_router.serialization.tensors import (
     AGAIN,
     NO_TENSORS,
@@ -476,30 +479,50 @@ class Kinds(Generic[Entry]):
         noun: The noun for one of them in error messages; a plural for some, such as features.
         package: The package that contains their modules.
         homes: The location of each kind: a module of the package and a name in it, `module:NAME`.
+        group: The entry points of the kinds that other distributions add; None for no others.
     """
 
-    def __init__(self, noun: str, package: str, homes: Mapping[str, str]) -> None:
-        self._noun, self._package, self._homes = noun, package, homes
+    def __init__(
+        self, noun: str, package: str, homes: Mapping[str, str], group: Group | None = None
+    ) -> None:
+        self._noun, self._package, self._homes, self._group = noun, package, homes, group
         self._plural = noun.endswith("s")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all kinds, in order."""
-        return tuple(self._homes)
+        """The names of all kinds: those of the package, in order, then the others."""
+        return tuple(dict.fromkeys((*self._homes, *self._others)))
+
+    @property
+    def _others(self) -> Mapping[str, EntryPoint]:
+        return {} if self._group is None else find_plugins(self._group)
 
     def find(self, kind: str) -> Entry:
         """The entry of a kind.
 
         Raises:
             ConfigError: There is no kind of that name.
+            PluginError: The distribution that adds it can't be loaded.
         """
-        if kind not in self._homes:
-            lacking = f"there is no {self._noun} {kind!r}"
-            if self._plural:
-                lacking = f"there are no {self._noun} of the kind {kind!r}"
-            raise ConfigError(f"{lacking}; known are {list(self.names)}")
-        entry: Entry = load(self._package, self._homes[kind])
+        entry: Entry
+        if kind in self._homes:
+            entry = load(self._package, self._homes[kind])
+        elif self._group is not None and kind in self._others:
+            entry = load_plugin(self._group, kind)
+        else:
+            raise ConfigError(self._describe_lack(kind))
         return entry
+
+    def _describe_lack(self, kind: str) -> str:
+        lack = f"there is no {self._noun} {kind!r}"
+        if self._plural:
+            lack = f"there are no {self._noun} of the kind {kind!r}"
+        return f"{lack}; known are {list(self.names)}{self._suggest_home(kind)}"
+
+    def _suggest_home(self, kind: object) -> str:
+        if self._group is None or not isinstance(kind, str):
+            return ""
+        return suggest_distribution(self._group, kind)
 
     def kind_of(self, config: object) -> str:
         """The kind that some options belong to; each entry has their class as `config`.
@@ -508,8 +531,9 @@ class Kinds(Generic[Entry]):
             ConfigError: They belong to no known kind.
         """
         for kind in self.names:
-            if getattr(self.find(kind), "config", None) is type(config):
-                return kind
+            with suppress(PluginError):
+                if getattr(self.find(kind), "config", None) is type(config):
+                    return kind
         known = list(self.names)
         raise ConfigError(f"{type(config).__name__} belongs to no kind; known are {known}")
 
@@ -520,10 +544,11 @@ class Kinds(Generic[Entry]):
             CorruptError: The kind is unknown.
         """
         kind = config.get("kind")
-        if not isinstance(kind, str) or kind not in self._homes:
+        if not isinstance(kind, str) or kind not in self.names:
             verb = "are" if self._plural else "is"
             raise CorruptError(
                 f"the {self._noun} {verb} of the kind {kind!r}; known are {list(self.names)}; "
                 "this may need a newer version of prefill-router"
+                f"{self._suggest_home(kind)}"
             )
         return self.find(kind)

@@ -3,11 +3,12 @@
 Nothing here loads a grader, so that the command's help knows them all at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.plugins import Registry, suggest_distribution
 
 
 @final
@@ -17,15 +18,16 @@ class GraderKind:
 
     Attributes:
         summary: What it does, in one line.
-        opener: The module and the function that make it from the `Settings`, `code:open_code`;
-            empty for a grader that asks the judge.
+        opener: The function that makes it from the `Settings`, or where it is in this package,
+            such as `code:open_code`; empty for a grader that asks the judge.
     """
 
     summary: str
-    opener: str = ""
+    opener: str | Callable[..., Any] = ""
 
 
-GRADERS: Final[Mapping[str, GraderKind]] = {
+_GROUP: Final = "prefill_router.graders"
+_OWN: dict[str, GraderKind] = {
     "exact": GraderKind(
         summary="the whole answer, but for white space around it", opener="text:open_exact"
     ),
@@ -49,7 +51,8 @@ GRADERS: Final[Mapping[str, GraderKind]] = {
         opener="code:open_code",
     ),
 }
-"""Every grader by its name in tasks."""
+GRADERS: Final[Registry[GraderKind]] = Registry(_OWN, _GROUP)
+"""Every grader by its name in tasks; other distributions add some."""
 
 
 def grader_named(name: str) -> GraderKind:
@@ -59,5 +62,8 @@ def grader_named(name: str) -> GraderKind:
         ConfigError: There is none.
     """
     if name not in GRADERS:
-        raise ConfigError(f"there is no grader {name!r}; the graders are {', '.join(GRADERS)}")
+        home = suggest_distribution(_GROUP, name)
+        raise ConfigError(
+            f"there is no grader {name!r}; the graders are {', '.join(GRADERS)}{home}"
+        )
     return GRADERS[name]

@@ -1,0 +1,166 @@
+"""Parts that other distributions add: predictors, features, importers, commands and more.
+
+A distribution names its parts as entry points, one group per kind of part. A part is loaded when it
+is first used, so a distribution that is broken doesn't stop the rest; the error names it.
+
+    [project.entry-points."prefill_router.predictors"]
+    nearest_mean = "my_router_parts.nearest_mean:ENTRY"
+
+| group | an entry point is |
+| --- | --- |
+| `prefill_router.predictors` | a `predictors.PredictorEntry` |
+| `prefill_router.features` | a `features.FamilyEntry` |
+| `prefill_router.policies` | a class of `policy.Policy` |
+| `prefill_router.importers` | an `importers.Format` |
+| `prefill_router.graders` | a `grading.GraderKind` |
+| `prefill_router.encoders` | the path of an encoder's folder or file |
+| `prefill_router.routers` | the path of a router's folder |
+| `prefill_router.questions` | a function that asks a target questions, for `add-target` |
+| `prefill_router.commands` | a table of commands, `dict[str, cli.CommandEntry]` |
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, Literal, TypeVar, final, get_args
+
+from prefill_router.errors import ConfigError, PluginError
+
+Group = Literal[
+    "prefill_router.predictors",
+    "prefill_router.features",
+    "prefill_router.policies",
+    "prefill_router.importers",
+    "prefill_router.graders",
+    "prefill_router.encoders",
+    "prefill_router.routers",
+    "prefill_router.questions",
+    "prefill_router.commands",
+]
+GROUPS: tuple[Group, ...] = get_args(Group)
+
+_OTHERS: Mapping[str, Mapping[Group, str]] = {
+    "prefill-router-gateway": {
+        "prefill_router.commands": "serve import-litellm key explain replay savings canary "
+        "export-receipts purge learn",
+    },
+    "prefill-router-lab": {
+        "prefill_router.predictors": "clusters xgboost mlp multitask matrix_factorisation "
+        "pairwise_factorisation irt graph",
+        "prefill_router.features": "text_network",
+        "prefill_router.questions": "tasks",
+        "prefill_router.commands": "tasks collect layers sweep search reproduce study",
+    },
+    "prefill-router-minipool": {
+        "prefill_router.encoders": "minipool",
+        "prefill_router.routers": "minipool",
+        "prefill_router.commands": "demo minipool",
+    },
+}
+"""The parts of this project's other distributions, so that an error can say what to install."""
+
+
+@cache
+def find_plugins(group: Group) -> Mapping[str, EntryPoint]:
+    """The entry points of a group by name; nothing is loaded.
+
+    Of two distributions with the same name for a part, the first in alphabetical order counts.
+    """
+    points = sorted(entry_points(group=group), key=_name_distribution, reverse=True)
+    return {point.name: point for point in points}
+
+
+def _name_distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else ""
+
+
+def load_plugin(group: Group, name: str) -> Any:
+    """Load a part that another distribution adds.
+
+    Raises:
+        ConfigError: No installed distribution has it; the message says which one would.
+        PluginError: Its distribution can't be loaded.
+    """
+    point = find_plugins(group).get(name)
+    if point is None:
+        raise ConfigError(f"there is no {name!r} among {group}{suggest_distribution(group, name)}")
+    try:
+        return point.load()
+    except Exception as error:  # whatever the other distribution raises
+        raise PluginError(
+            f"{name!r} of the distribution {_name_distribution(point)!r} can't be loaded from "
+            f"{point.value}: {type(error).__name__}: {error}; fix or uninstall that distribution"
+        ) from error
+
+
+def suggest_distribution(group: Group, name: str) -> str:
+    """The end of an error about a part that isn't there: which distribution has it, if one does."""
+    for distribution, parts in _OTHERS.items():
+        if name in parts.get(group, "").split():
+            folder = distribution.removeprefix("prefill-router-")
+            return (
+                f"; it is in {distribution}: install it with pip install {distribution}, or from a "
+                f"checkout with pip install ./packages/router ./packages/{folder}"
+            )
+    return ""
+
+
+def names_elsewhere(group: Group) -> dict[str, str]:
+    """The parts of this project's distributions that aren't installed, with their distribution."""
+    return {
+        name: distribution
+        for distribution, parts in _OTHERS.items()
+        for name in parts.get(group, "").split()
+        if name not in find_plugins(group)
+    }
+
+
+Entry = TypeVar("Entry")
+
+
+@final
+class Registry(Mapping[str, Entry], Generic[Entry]):
+    """Entries by name: those of this package first, then those that other distributions add.
+
+    Args:
+        own: The entries of this package.
+        group: The group of entry points of the others.
+    """
+
+    def __init__(self, own: Mapping[str, Entry], group: Group) -> None:
+        self._own, self._group = own, group
+
+    def __getitem__(self, name: str) -> Entry:
+        """The entry of this name.
+
+        Raises:
+            KeyError: There is none.
+            PluginError: Its distribution can't be loaded.
+        """
+        if name in self._own:
+            return self._own[name]
+        if name not in find_plugins(self._group):
+            raise KeyError(name)
+        entry: Entry = load_plugin(self._group, name)
+        return entry
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._own
+        yield from (name for name in find_plugins(self._group) if name not in self._own)
+
+    def __len__(self) -> int:
+        return len(self._own.keys() | find_plugins(self._group).keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in find_plugins(self._group)
+
+    def load_all(self) -> tuple[dict[str, Entry], dict[str, PluginError]]:
+        """The entries that can be loaded, by name, and why the others can't."""
+        entries: dict[str, Entry] = {}
+        errors: dict[str, PluginError] = {}
+        for name in self:
+            try:
+                entries[name] = self[name]
+            except PluginError as error:
+                errors[name] = error
+        return entries, errors
