@@ -21,7 +21,6 @@ from sphinx.ext.napoleon import Config, GoogleDocstring
 import prefill_router
 from benchmarks import pictures
 from prefill_router import Router
-from tests.architecture import walk
 from tests.gateway.browser import chromium
 
 ROOT = Path(__file__).parents[1]
@@ -120,13 +119,6 @@ def test_pictures_say_what_their_script_says(name: str) -> None:
     said = {"flow": boxes, "request": [*steps, tuple(pictures.LANES)]}[name]
     lines = [line for words in said for one in words for line in one.splitlines()]
     assert [line for line in lines if f">{escape(line, quote=False)}<" not in drawn] == []
-
-
-def test_the_picture_of_a_request_has_the_order_of_the_walk() -> None:
-    walked = [name.split(":")[0] for name in walk("A request, from socket to receipt")]
-    places = [f"gateway.{step.package}" for step in pictures.STEPS]
-    firsts = [next(i for i, one in enumerate(walked) if one.startswith(p)) for p in places]
-    assert [*dict.fromkeys(firsts)] == sorted(set(firsts))
 
 
 @pytest.mark.slow
