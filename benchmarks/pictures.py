@@ -61,9 +61,8 @@ ARROWS = (
 
 @dataclass(frozen=True)
 class Step:
-    """A step in a request's life: the package that takes it, between which lanes, and otherwise."""
+    """A step in a request's life: between which lanes, what is done, and what otherwise."""
 
-    package: str
     lanes: tuple[str, str]
     text: str
     otherwise: str = ""
@@ -71,24 +70,21 @@ class Step:
 
 LANES = {"client": 0.55, "gateway": 2.75, "encoder": 4.65, "target": 6.15, "receipts": 7.35}
 STEPS = (
-    Step("guard", ("client", "gateway"), "a request, with a key", "refused: 401, 413, 429"),
-    Step("protocol", ("gateway", "gateway"), "reads what it says and needs", "refused: 400"),
+    Step(("client", "gateway"), "a request, with a key", "refused: 401, 413, 429"),
+    Step(("gateway", "gateway"), "reads what it says and needs", "refused: 400"),
+    Step(("gateway", "gateway"), "bars targets that can't answer", "none can: refused, 400"),
+    Step(("gateway", "encoder"), "its text", "late: the fallback decides"),
+    Step(("encoder", "gateway"), "P(right) of each target"),
     Step(
-        "decide", ("gateway", "gateway"), "bars targets that can't answer", "none can: refused, 400"
-    ),
-    Step("forecast", ("gateway", "encoder"), "its text", "late: the fallback decides"),
-    Step("forecast", ("encoder", "gateway"), "P(right) of each target"),
-    Step(
-        "decide",
         ("gateway", "gateway"),
         "budgets lower lam; targets in order",
         "spent: the cheapest target",
     ),
-    Step("proxy", ("gateway", "target"), "the request, byte for byte", "fails: the next target"),
-    Step("proxy", ("target", "gateway"), "the answer"),
-    Step("proxy", ("gateway", "client"), "the answer, as it comes"),
-    Step("receipts", ("gateway", "receipts"), "decision, tokens, cost, times"),
-    Step("proxy", ("gateway", "client"), "the last byte"),
+    Step(("gateway", "target"), "the request, byte for byte", "fails: the next target"),
+    Step(("target", "gateway"), "the answer"),
+    Step(("gateway", "client"), "the answer, as it comes"),
+    Step(("gateway", "receipts"), "decision, tokens, cost, times"),
+    Step(("gateway", "client"), "the last byte"),
 )
 
 

@@ -129,8 +129,6 @@ def test_the_core_has_few_dependencies(wheel: Path) -> None:
     core = [one for one in requirements(wheel) if "extra ==" not in one]
     assert 0 < len(core) < MOST
     assert len(core) < len(declared(core, ())) < MOST_IN_ALL
-    guide = (ROOT / "docs" / "guides" / "install.md").read_text()
-    assert f"The core names {len(core)} packages" in guide
 
 
 def test_what_is_installed_does_the_job_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:

@@ -25,10 +25,6 @@ def cells(notebook: Path, kind: str = "code") -> list[dict[str, Any]]:
     return [cell for cell in found if cell["cell_type"] == kind]
 
 
-def test_there_are_three() -> None:
-    assert [notebook.stem for notebook in NOTEBOOKS] == ["inside", "own_logs", "paper"]
-
-
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
 def test_it_runs(notebook: Path, tmp_path: Path) -> None:
     shutil.copytree(FOLDER / "answers", tmp_path / "answers")

@@ -1,13 +1,9 @@
-"""The package as a whole: what importing it loads, its names, and what its code never does."""
+"""The package as a whole: what importing it loads, its names, and calls that would be unsafe."""
 
 import ast
 import importlib
-import inspect
-import io
-import re
 import subprocess
 import sys
-import tokenize
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import prefill_router
-from prefill_router import errors
 from prefill_router.cli.commands import COMMANDS
 
 pytestmark = pytest.mark.slow
@@ -24,19 +19,12 @@ SOURCES = sorted(Path(prefill_router.__file__).parent.rglob("*.py"))
 HEAVY = ("torch", "transformers", "matplotlib", "huggingface_hub")
 PROGRAM = "import sys; {}; print([n for n in {!r} if n in sys.modules])"
 HELP = "from prefill_router.cli import app; app([{}'--help'], standalone_mode=False)"
-FRAME = {"application", "commands"}
-"""Of the command line, what stands before every command."""
-OURS = "import sys; {}; print([n for n in sys.modules if n.startswith('prefill_router.')])"
-
-
-def run_program(text: str) -> str:
-    program = [sys.executable, "-c", text]
-    done = subprocess.run(program, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()[-1]
 
 
 def loaded_by(statement: str, names: tuple[str, ...] = HEAVY) -> str:
-    return run_program(PROGRAM.format(statement, names))
+    program = [sys.executable, "-c", PROGRAM.format(statement, names)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -58,12 +46,8 @@ def test_the_help_of_a_command_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("before", ["", "'study', "])
-def test_the_list_of_commands_loads_none_of_them(before: str) -> None:
-    statement = HELP.format(before)
-    assert loaded_by(statement, ("numpy", "polars", "scipy", "asyncio")) == "[]"
-    found = ast.literal_eval(run_program(OURS.format(statement)))
-    cli = {name.removeprefix("prefill_router.") for name in found}
-    assert cli == {"errors", "lazy_imports", "cli", *(f"cli.{name}" for name in FRAME)}
+def test_the_list_of_commands_loads_nothing_that_computes(before: str) -> None:
+    assert loaded_by(HELP.format(before), ("numpy", "polars", "scipy", "asyncio")) == "[]"
 
 
 @pytest.mark.parametrize(
@@ -103,28 +87,10 @@ def modules() -> list[str]:
 
 
 @pytest.mark.parametrize("name", modules())
-def test_every_module_says_what_it_is_and_has_what_it_lists(name: str) -> None:
+def test_every_module_can_be_imported_and_has_what_it_lists(name: str) -> None:
     module = importlib.import_module(name)
-    assert module.__doc__
     for public in getattr(module, "__all__", ()):
         assert getattr(module, public) is not None, public
-
-
-def test_every_exception_is_drawn_where_it_stands() -> None:
-    drawn: dict[str, str] = {}
-    path: list[str] = []
-    for line in (errors.__doc__ or "").splitlines():
-        found = re.match(r"    ([ │├└─]*)(\w+Error)\b", line)
-        if found:
-            depth = len(found[1]) // 4
-            path = [*path[:depth], found[2]]
-            drawn[found[2]] = path[-2] if depth else "Exception"
-    defined = {
-        name: value.__base__.__name__
-        for name, value in vars(errors).items()
-        if inspect.isclass(value) and issubclass(value, Exception)
-    }
-    assert drawn == defined
 
 
 Finding = Callable[[ast.AST], bool]
@@ -139,22 +105,6 @@ def imported(node: ast.AST, *names: str) -> bool:
         only_errors = all(alias.name.endswith("Error") for alias in node.names)
         return (node.module or "").split(".")[0] in names and not only_errors
     return isinstance(node, ast.Import) and any(a.name.split(".")[0] in names for a in node.names)
-
-
-def catches_everything(node: ast.AST) -> bool:
-    if not isinstance(node, ast.ExceptHandler):
-        return False
-    caught = ast.walk(node.type) if node.type else ()
-    names = {n.id for n in caught if isinstance(n, ast.Name)}
-    return node.type is None or bool(names & {"Exception", "BaseException"})
-
-
-def passes_keywords_on(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.FunctionDef)
-        and not node.name.startswith("_")
-        and node.args.kwarg is not None
-    )
 
 
 def trusts_code(node: ast.AST) -> bool:
@@ -184,14 +134,10 @@ NEVER: dict[str, tuple[Finding, str]] = {
     "shell": (lambda n: called(n, "os.system", "os.popen"), "os.system('ls')"),
     "unsafe YAML": (lambda n: called(n, "yaml.unsafe_load", "yaml.full_load"), "yaml.full_load(x)"),
     "code of weights": (trusts_code, "f(trust_remote_code=True)"),
-    "print": (lambda n: called(n, "print"), "print('x')"),
-    "assert": (lambda n: isinstance(n, ast.Assert), "assert x"),
     "global random state": (
         lambda n: called(n, "np.random.seed", "random.seed", "torch.manual_seed"),
         "np.random.seed(0)",
     ),
-    "catching everything": (catches_everything, "try:\n x\nexcept (ValueError, Exception):\n y"),
-    "keywords passed on": (passes_keywords_on, "def f(**options): ..."),
 }
 
 
@@ -212,49 +158,3 @@ def test_code_never(what: str) -> None:
     finding, example = NEVER[what]
     assert any(map(finding, ast.walk(ast.parse(example))))  # the search itself works
     assert places()[what] == []
-
-
-NO_CODE = {
-    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
-    tokenize.ENDMARKER,
-}
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-MOST_LINES = 400
-"""Lines of code in a file."""
-MOST_LINES_IN_ALL = 700
-"""With docstrings, comments and blanks."""
-
-
-def lines_of_code(source: str) -> int:
-    """The lines that aren't blank, nor of comments and docstrings alone."""
-    told: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            told.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in NO_CODE:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    return len(lines - told)
-
-
-def test_lines_of_code_are_those_that_do_something() -> None:
-    source = (
-        '"""What it is."""\n\n# why\nx = (\n    1\n)\n\ndef f():\n    """Of it."""\n    return x\n'
-    )
-    assert lines_of_code(source) == 5
-
-
-def test_files_and_functions_are_short() -> None:
-    texts = {f"{path}": path.read_text() for path in SOURCES}
-    sizes = {path: lines_of_code(text) for path, text in texts.items()}
-    assert {path: size for path, size in sizes.items() if size > MOST_LINES} == {}
-    assert [p for p, text in texts.items() if len(text.splitlines()) > MOST_LINES_IN_ALL] == []
-    long_functions = [
-        f"{path}:{node.lineno} {node.name}"
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef)
-        and (node.end_lineno or 0) - node.body[0].lineno + 1 > 60
-    ]
-    assert long_functions == []

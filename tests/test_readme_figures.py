@@ -18,6 +18,12 @@ def block(name: str) -> str:
     return found[1]
 
 
+def paragraph(name: str) -> str:
+    found = re.search(rf"<!-- readme: {name} -->\n(.+?)\n\n", TEXT, flags=re.DOTALL)
+    assert found is not None, name
+    return " ".join(found[1].split())
+
+
 def points(value: float) -> str:
     return f"{100 * value:+.1f}"
 
@@ -38,17 +44,17 @@ def test_the_table_of_benchmarks_is_what_was_written() -> None:
 @pytest.mark.parametrize("reference", ["best_mix", "best_by_domain"])
 def test_the_verdict_in_words_has_its_figures(reference: str) -> None:
     gain = RESULT["verdict"]["figures"][reference]["gain"]
-    words = TEXT.split("**Is it worth having?**")[1].split("<!-- readme")[0]
-    assert all(points(gain[end]) in words for end in ("value", "lower", "upper"))
+    assert all(points(gain[end]) in paragraph("verdict") for end in ("value", "lower", "upper"))
 
 
 def test_what_is_said_of_embeddings_has_its_figures() -> None:
     against = RESULT["differences"]["paper, embeddings"]
-    words = TEXT.split("Prefill states predict whether a target")[1].split("\n\n")[0]
+    words = paragraph("differences")
     for name in ("auc_mean", "choice_auc"):
-        for end in ("value", "lower", "upper"):
-            assert f"{-against[name][end]:+.3f}" in words, (name, end)
+        value, high, low = (-against[name][end] for end in ("value", "lower", "upper"))
+        assert f"{value:+.3f} [{low:+.3f}, {high:+.3f}]" in words, name
 
 
 def test_how_many_questions_are_compared_is_told() -> None:
-    assert f"Of these {RESULT['queries']:,} questions, {RESULT['compared']:,} have" in TEXT
+    words = paragraph("counts")
+    assert all(f"{RESULT[count]:,}" in words for count in ("queries", "compared"))

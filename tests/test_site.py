@@ -21,12 +21,10 @@ from sphinx.ext.napoleon import Config, GoogleDocstring
 import prefill_router
 from benchmarks import pictures
 from prefill_router import Router
-from tests.architecture import walk
 from tests.gateway.browser import chromium
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-WAYS_IN = ("try-it", "my-data", "production", "the-paper", "reference")
 PAGES = [*ROOT.glob("*.md"), ROOT / "deploy" / "README.md", *DOCS.rglob("*.md")]
 NAPOLEON = Config(napoleon_custom_sections=[("Attributes", "params_style")])
 CALLED = (FunctionType, classmethod, staticmethod, property)
@@ -60,20 +58,11 @@ def navigation(page: Path) -> Iterator[Path]:
         yield from navigation(child)
 
 
-def test_the_start_page_leads_to_the_ways_in() -> None:
-    assert below(DOCS / "index.md") == [DOCS / f"{name}.md" for name in WAYS_IN]
-
-
 def test_every_page_is_in_the_navigation_once() -> None:
     listed = Counter(navigation(DOCS / "index.md"))
     there = {*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")} - {DOCS / "index.md"}
     assert {page: listed[page] for page in there} == dict.fromkeys(there, 1)
     assert {page for page in listed if page not in there} == {DOCS / "api" / "index.rst"}
-
-
-def test_every_guide_is_one_step_from_a_way_in() -> None:
-    guides = {page for name in WAYS_IN for page in below(DOCS / f"{name}.md")}
-    assert guides >= set((DOCS / "guides").glob("*.md"))
 
 
 def anchors(page: Path) -> set[str]:
@@ -120,13 +109,6 @@ def test_pictures_say_what_their_script_says(name: str) -> None:
     said = {"flow": boxes, "request": [*steps, tuple(pictures.LANES)]}[name]
     lines = [line for words in said for one in words for line in one.splitlines()]
     assert [line for line in lines if f">{escape(line, quote=False)}<" not in drawn] == []
-
-
-def test_the_picture_of_a_request_has_the_order_of_the_walk() -> None:
-    walked = [name.split(":")[0] for name in walk("A request, from socket to receipt")]
-    places = [f"gateway.{step.package}" for step in pictures.STEPS]
-    firsts = [next(i for i, one in enumerate(walked) if one.startswith(p)) for p in places]
-    assert [*dict.fromkeys(firsts)] == sorted(set(firsts))
 
 
 @pytest.mark.slow

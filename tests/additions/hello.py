@@ -1,9 +1,0 @@
-"""`prefill-router hello`."""
-
-from prefill_router.cli.application import app, out
-
-
-@app.command()
-def hello() -> None:
-    """Greet whoever asks."""
-    out.print("Good morning.")
