@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from prefill_router.client.client import request_messages, request_parameters
 from prefill_router.data import prompt_text
-from prefill_router.harness import Task
+from prefill_router.runs import Task
 from prefill_router.targets import Pool
 
 _END = b"0\r\n\r\n"

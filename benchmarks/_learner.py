@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from prefill_router.learning import LearnerSettings, PurseLimits, learn
+from prefill_router_gateway.learning import LearnerSettings, PurseLimits, learn
 from prefill_router.targets import Pool, Target, read_pool
 
 _PAUSE, _DOLLARS = 1.0, 1e6

@@ -17,7 +17,7 @@ from typing import Any, final
 
 from prefill_router.features.complexity import ComplexityConfig
 from prefill_router.fitting import FitConfig, Recipe, fit_router
-from prefill_router.minipool.server import ScriptedModel, serve
+from prefill_router_minipool.server import ScriptedModel, serve
 from prefill_router.predictors.logistic import LogisticConfig
 from prefill_router.targets import Pool, Provider, write_pool
 from prefill_router.testing import make_routing_dataset

@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from prefill_router.minipool.server import ScriptedModel, serve
+from prefill_router_minipool.server import ScriptedModel, serve
 from prefill_router.targets import read_pool
 
 

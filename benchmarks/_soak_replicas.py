@@ -16,7 +16,7 @@ from typing import Any, final
 
 from benchmarks._soak_audit import EQUAL, Verdict
 from benchmarks.gateway import COMMAND, await_port, free_port, process
-from tests.gateway.receipts.postgres_server import PostgresServer, postgres_server
+from packages.gateway.tests.receipts.postgres_server import PostgresServer, postgres_server
 
 DOWN_SECONDS = 4.0
 CONFIG = """

@@ -24,7 +24,7 @@ import uvloop
 from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.data import prompt_text, read_dataset
-from prefill_router.gateway.forecast import Forecaster
+from prefill_router_gateway.forecast import Forecaster
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "mmlu_pro"
 RESULTS = Path(__file__).parent / "results"

@@ -23,8 +23,8 @@ from benchmarks._system import machine, made_up
 from prefill_router import files
 from prefill_router.evaluation import Trial
 from prefill_router.statistics import p_value
-from prefill_router.studies.guarantee import LAMS, best_single, guarantee
-from prefill_router.studies.guarantee.losses import shuffled
+from prefill_router.guarantee import LAMS, best_single, guarantee
+from prefill_router.guarantee.losses import shuffled
 
 RESULT = Path(__file__).parent / "results" / "guarantee.json"
 GRID = (*LAMS[:-1:8], LAMS[-1])

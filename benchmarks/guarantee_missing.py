@@ -29,8 +29,8 @@ from benchmarks.guarantee import (
 )
 from prefill_router import files
 from prefill_router.evaluation import Trial
-from prefill_router.studies.guarantee import guarantee
-from prefill_router.studies.guarantee.losses import Losses, shuffled
+from prefill_router.guarantee import guarantee
+from prefill_router.guarantee.losses import Losses, shuffled
 
 RESULT = Path(__file__).parent / "results" / "guarantee_missing.json"
 Cells = NDArray[np.bool_]

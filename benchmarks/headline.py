@@ -27,7 +27,7 @@ from prefill_router.evaluation import Evaluation
 from prefill_router.importers import import_dataset
 from prefill_router.progress import BarProgress
 from prefill_router.reporting import BLUE, QUIET, name_rows, new_figure, style, write_figure
-from prefill_router.studies.comparison.comparison import run_plan
+from prefill_router.comparison.comparison import run_plan
 
 RESULT = Path(__file__).parent / "results" / "headline.json"
 DATA = Path("../shared/data")

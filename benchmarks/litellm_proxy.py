@@ -26,8 +26,8 @@ import yaml
 
 from benchmarks._litellm_world import World, unheard, world
 from benchmarks.litellm_real import Checks
-from prefill_router.gateway import Receipt
-from prefill_router.gateway.receipts import read_receipts
+from prefill_router_gateway import Receipt
+from prefill_router_gateway.receipts import read_receipts
 
 NEEDED = ("litellm", "backoff", "apscheduler", "orjson")
 KEY = "sk-of-this-benchmark-alone-0123456789"
@@ -38,7 +38,7 @@ PATIENCE = 120
 ROUTED = """
 from litellm.integrations.custom_logger import CustomLogger
 
-from prefill_router.gateway.litellm import PrefillRouterPlugin
+from prefill_router_gateway.litellm import PrefillRouterPlugin
 
 plugin = PrefillRouterPlugin(gateway={gateway!r}, lam=0.0, timeout=60, targets={targets!r})
 

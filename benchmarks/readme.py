@@ -27,7 +27,7 @@ from prefill_router.features import Need, PrefillConfig
 from prefill_router.fitting import Recipe, gather
 from prefill_router.progress import BarProgress
 from prefill_router.reporting import write_report
-from prefill_router.studies.comparison.comparison import (
+from prefill_router.comparison.comparison import (
     ALL,
     ComparisonPlan,
     ComparisonResult,
@@ -35,7 +35,7 @@ from prefill_router.studies.comparison.comparison import (
     recipes_of,
     run_plan,
 )
-from prefill_router.studies.search import EffortChoice, choose_recipe
+from prefill_router.fitting import EffortChoice, choose_recipe
 
 RESULT = Path(__file__).parent / "results" / "readme.json"
 LANGUAGE, SENTENCE = "smollm2", "minilm"

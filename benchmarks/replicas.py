@@ -25,8 +25,8 @@ from benchmarks._asking import Seen
 from benchmarks._system import machine
 from benchmarks.gateway import RESULTS, TEXT, begin, figures, in_turns, serve
 from prefill_router import files
-from prefill_router.gateway.guard import digest
-from tests.gateway.receipts.postgres_server import postgres_server
+from prefill_router_gateway.guard import digest
+from packages.gateway.tests.receipts.postgres_server import postgres_server
 
 CLIENTS, PACED = 16, 100.0
 NEEDED_MS = 2.0

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks._system import machine
 from prefill_router import files
-from prefill_router.learning import RolloutData, RolloutSettings, decide_rollout
+from prefill_router_gateway.learning import RolloutData, RolloutSettings, decide_rollout
 
 RESULT = Path(__file__).parent / "results" / "rollout.json"
 REQUESTS, LOOK = 30_000, 250

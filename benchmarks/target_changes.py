@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks._system import machine
 from prefill_router import files
-from prefill_router.learning import (
+from prefill_router_gateway.learning import (
     AnchorExpectation,
     ChangeSettings,
     QualityWatch,

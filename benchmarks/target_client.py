@@ -25,8 +25,8 @@ import uvloop
 
 from benchmarks._system import machine
 from prefill_router import files
-from prefill_router.gateway.proxy.connections import ClientConnection
-from prefill_router.gateway.proxy.deployments import ConnectionPool
+from prefill_router_gateway.proxy.connections import ClientConnection
+from prefill_router_gateway.proxy.deployments import ConnectionPool
 
 RESULTS = Path(__file__).parent / "results"
 EVENTS = 20

@@ -44,8 +44,8 @@ from prefill_router.targets import Pool, read_pool, write_pool
 CLIENTS = 32
 PACED = 200.0
 GROUPS, PERIOD = Path("/sys/fs/cgroup/cpu"), 10_000
-WORKER = "prefill_router.gateway.api.worker"
-ENCODER = "prefill_router.gateway.forecast.encoder_program"
+WORKER = "prefill_router_gateway.api.worker"
+ENCODER = "prefill_router_gateway.forecast.encoder_program"
 SETTINGS = "logs: {level: warning}\nsessions: {known_by: none}\n"
 NEEDED = {"processor_time": 1.1, "throughput": 1.6}
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests import docs_files
-from tests.commands import succeeded
+from packages.router.tests.commands import succeeded
 
 pytestmark = pytest.mark.slow
 

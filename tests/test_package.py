@@ -53,9 +53,9 @@ def test_the_list_of_commands_loads_nothing_that_computes(before: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "from prefill_router.studies.comparison import write",
-        "from prefill_router.studies.doctor import write_checkup",
-        "from prefill_router.studies.search import begin, write",
+        "from prefill_router.comparison import write",
+        "from prefill_router.doctor import write_checkup",
+        "from prefill_router_lab.search import begin, write",
     ],
 )
 def test_what_writes_a_report_loads_the_plotting_library_only_to_draw(statement: str) -> None:

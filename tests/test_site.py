@@ -21,7 +21,7 @@ from sphinx.ext.napoleon import Config, GoogleDocstring
 import prefill_router
 from benchmarks import pictures
 from prefill_router import Router
-from tests.gateway.browser import chromium
+from packages.gateway.tests.browser import chromium
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

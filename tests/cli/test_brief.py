@@ -15,7 +15,7 @@ from prefill_router import ActivationStore, Message, Pool, Router, Target, read_
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.router import EncoderSources
 from prefill_router.short_repr import MOST_CHARACTERS, one_line, short_repr
-from tests.commands import Job
+from packages.router.tests.commands import Job
 
 ROOT = Path(prefill_router.__file__).parent
 HOLDS = ("NDArray", "Float", "Array", "tuple", "Table", "dict", "Mapping", "Sequence", "Per")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from prefill_router.lazy_imports import EXTRAS
-from tests.commands import Job
+from packages.router.tests.commands import Job
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +101,7 @@ def test_any_import_of_what_is_missing_names_the_extra() -> None:
     loaded, found = without_extras(IMPORT.format(core=CORE, extras=set(EXTRAS)))
     assert not loaded
     assert set(found.values()) == set(LEFT_OUT)
-    assert found["prefill_router.gateway.api"] == "gateway"
+    assert found["prefill_router_gateway.api"] == "gateway"
     assert found["prefill_router.plotting"] == "reports"
 
 

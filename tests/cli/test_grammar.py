@@ -11,7 +11,7 @@ import pytest
 import prefill_router
 from prefill_router.cli.application import Command, ExitCode, load
 from prefill_router.cli.commands import COMMANDS, RETIRED, CommandEntry, range_of
-from tests.commands import Job, malformed, run, succeeded
+from packages.router.tests.commands import Job, malformed, run, succeeded
 
 pytestmark = pytest.mark.slow
 

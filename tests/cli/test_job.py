@@ -11,7 +11,7 @@ import pytest
 from prefill_router.cli.options import parse_poolings
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.router.storage import FILES, FORMAT
-from tests.commands import Job, run, succeeded
+from packages.router.tests.commands import Job, run, succeeded
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ import pytest
 from prefill_router.cli.application import ExitCode
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.testing import make_routing_dataset
-from tests.commands import Job, refused, run, succeeded
-from tests.gateway.receipts import receipts_made
-from tests.harness.grading import graded_runs
+from packages.router.tests.commands import Job, refused, run, succeeded
+from packages.gateway.tests.receipts import receipts_made
+from packages.router.tests.grading import graded_runs
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import Job
+from packages.router.tests.commands import Job
 
 pytestmark = pytest.mark.slow
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from prefill_router.gateway.forecast import Drift
-from prefill_router.gateway.telemetry import BudgetLeft, GaugeReadings, Metrics
+from prefill_router_gateway.forecast import Drift
+from prefill_router_gateway.telemetry import BudgetLeft, GaugeReadings, Metrics
 from tests.deploy import DEPLOY
 from tests.deploy.series import Series
-from tests.gateway.server_process import gateway_thread, make_gateway
-from tests.gateway.telemetry.receipts import OUTCOME, RECEIPT, attempt, receipt
+from packages.gateway.tests.server_process import gateway_thread, make_gateway
+from packages.gateway.tests.telemetry.receipts import OUTCOME, RECEIPT, attempt, receipt
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prefill_router.gateway.records import FALLBACK_REASONS, OUTCOMES, REASONS
+from prefill_router_gateway.records import FALLBACK_REASONS, OUTCOMES, REASONS
 
 SELECTOR = re.compile(r"\b(prefill_router_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"')

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from prefill_router.gateway.settings import ListenSettings, read_settings
+from prefill_router_gateway.settings import ListenSettings, read_settings
 from tests.deploy import DEPLOY
 
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router.gateway.settings import ListenSettings
+from prefill_router_gateway.settings import ListenSettings
 from tests.deploy import DEPLOY
 
 UNIT = DEPLOY / "systemd" / "prefill-router.service"

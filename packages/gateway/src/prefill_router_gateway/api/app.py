@@ -1,0 +1,355 @@
+"""The application: every route, its OpenAPI description, and the guard in front of it.
+
+The gateway's own endpoints are the dry run, outcomes, feedback, models, reload, health and metrics.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import cache
+from typing import Annotated, Any, final
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route
+
+from prefill_router import __version__
+from prefill_router.errors import DataError, PrefillRouterError, StoreError
+from prefill_router_gateway.api.decision_questions import (
+    DecisionsBody,
+    SystemOneBody,
+    answer_decisions,
+    answer_system_one,
+)
+from prefill_router_gateway.api.decisions import OutcomeBody, OutcomeReports, dry_run
+from prefill_router_gateway.api.openapi import (
+    ERROR,
+    PATHS,
+    body_schema,
+    operation,
+    page_paths,
+    plain_paths,
+    preference_headers,
+)
+from prefill_router_gateway.api.passthrough_routes import passthrough_routes
+from prefill_router_gateway.api.routed_calls import RoutedEndpoint
+from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.guard import KEY, ClientKey, Guard, address_of, error_handlers
+from prefill_router_gateway.page import PageNumbers, page_routes
+from prefill_router_gateway.protocol import ROUTING_NAMES
+from prefill_router_gateway.receipts import Feedback, is_recorded
+from prefill_router_gateway.runtime import Gateway, LoadedGateway, Snapshot, health_checks
+from prefill_router_gateway.telemetry import with_fields
+from prefill_router.targets import Target
+
+_log = logging.getLogger(__name__)
+_Handler = Callable[[Request, Any], Awaitable[Response]]
+_DESCRIPTION = "An OpenAI-compatible server that sends each request to the target a router picks."
+
+
+def guarded_app(gateway: Gateway, loaded: LoadedGateway) -> Guard:
+    """The whole application (ASGI).
+
+    Args:
+        gateway: The gateway; it is started before the first request arrives.
+        loaded: The router, pool and settings that it starts with.
+    """
+    settings = loaded.settings
+    guard = Guard(
+        application(gateway),
+        listen=settings.listen,
+        limits=settings.limits,
+        keys=loaded.keys,
+        key_limits=gateway.key_limits,
+        body_budget=gateway.body_budget,
+        refused=lambda refusal, address: _refused(gateway, refusal, address),
+    )
+    if gateway.shared is not None:
+        guard.admit_shared = gateway.shared.key_limits.admit
+    gateway.on_reload.append(
+        lambda new: guard.use(listen=settings.listen, limits=new.settings.limits, keys=new.keys)
+    )
+    return guard
+
+
+def application(gateway: Gateway) -> FastAPI:
+    """Every route, without the guard."""
+    handlers: dict[Any, Any] = {**error_handlers(), RequestValidationError: _invalid}
+    handlers[RefusalError] = _counted(gateway, handlers[RefusalError])
+    app = FastAPI(
+        title="prefill-router",
+        version=__version__,
+        description=_DESCRIPTION,
+        docs_url=None,  # its page would load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers=handlers,
+    )
+    forwarded = [
+        Route(path, RoutedEndpoint(gateway, endpoint), methods=["POST"])
+        for endpoint, path in PATHS.items()
+    ]
+    app.router.routes.extend(forwarded + passthrough_routes(gateway))
+    app.include_router(operations(gateway))
+    app.router.routes.extend(page_routes(PageNumbers(gateway)))
+    app.openapi = _described(app.openapi)  # type: ignore[method-assign]
+    return app
+
+
+def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """FastAPI's OpenAPI document, with the routes that FastAPI doesn't know added."""
+
+    @cache
+    def describe() -> dict[str, Any]:
+        document = openapi()
+        for endpoint, path in PATHS.items():
+            document["paths"].setdefault(path, {"post": operation(endpoint)})
+        document["paths"].update(plain_paths())
+        document["paths"].update(page_paths())
+        return document
+
+    return describe
+
+
+def _counted(gateway: Gateway, reply: _Handler) -> _Handler:
+    """Count and log requests that are refused after the guard has admitted them."""
+
+    async def refuse(request: Request, error: Any) -> Response:
+        _refused(gateway, error, address_of(request.scope), path=_route(request))
+        return await reply(request, error)
+
+    return refuse
+
+
+def _refused(gateway: Gateway, error: RefusalError, address: str | None, **more: str) -> None:
+    gateway.metrics.refused(error.status)
+    fields = {**more, "status": error.status, "code": error.code, "address": address}
+    _log.info("refused", extra=with_fields(fields))
+
+
+def _route(request: Request) -> str:
+    """The path pattern of a request's route, never the path sent; empty where there is none."""
+    found = request.scope.get("route")
+    if found is None:  # only FastAPI's own routes set it
+        fit = (r for r in request.app.routes if r.matches(request.scope)[0] is Match.FULL)
+        found = next(fit, None)
+    return getattr(found, "path", "")
+
+
+async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    """The errors of an invalid body, without quoting it."""
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    told = "; ".join(f"{'.'.join(map(str, e['loc'][1:])) or 'body'}: {e['msg']}" for e in found)
+    refusal = RefusalError(told or "the request can't be read", status=400)
+    return JSONResponse(refusal.body(), status_code=refusal.status)
+
+
+_REPLIES: dict[int | str, dict[str, Any]] = {"default": ERROR}
+
+
+@final
+class FeedbackBody(BaseModel):
+    """A score of an answer.
+
+    Attributes:
+        id: The decision's id, from the response headers.
+        score: From 0 (wrong) to 1 (right).
+        source: Who gave the score; the latest score of each source counts.
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    id: Annotated[str, Field(min_length=1, max_length=200)]
+    score: Annotated[float, Field(ge=0, le=1)]
+    source: Annotated[str, Field(min_length=1, max_length=200)] = "user"
+
+
+def operations(gateway: Gateway) -> APIRouter:
+    """The gateway's own routes, without those of the page."""
+    routes = APIRouter()
+    _add_client_routes(routes, gateway)
+    _add_operator_routes(routes, gateway)
+    return routes
+
+
+def _add_client_routes(routes: APIRouter, gateway: Gateway) -> None:
+    @routes.get("/v1/models", tags=["models"], summary="Targets, and model names that route")
+    async def models(request: Request) -> JSONResponse:
+        return JSONResponse({"object": "list", "data": models_of(gateway, request.scope.get(KEY))})
+
+    @routes.get("/v1/models/{name:path}", tags=["models"], responses=_REPLIES, summary="One model")
+    async def model(request: Request, name: str) -> JSONResponse:
+        found = [row for row in models_of(gateway, request.scope.get(KEY)) if row["id"] == name]
+        if not found:
+            raise RefusalError("no such model; see /v1/models", status=404, code="model_not_found")
+        return JSONResponse(found[0])
+
+    body = {"required": True, "content": {"application/json": {"schema": body_schema("chat")}}}
+
+    @routes.post(
+        "/v1/route",
+        tags=["routing"],
+        responses=_REPLIES,
+        summary="The routing decision without the call",
+        openapi_extra={"requestBody": body, "parameters": preference_headers()},
+    )
+    async def route(request: Request) -> JSONResponse:
+        return await dry_run(gateway, request)
+
+    summary = "A target for each choice question, as a decision model answers"
+
+    @routes.post("/v1/systemone", tags=["routing"], responses=_REPLIES, summary=summary)
+    async def system_one(request: Request, body: SystemOneBody) -> JSONResponse:
+        return await answer_system_one(gateway, request, body)
+
+    @routes.post("/v1/decisions", tags=["routing"], responses=_REPLIES, summary=summary)
+    async def decisions(request: Request, body: DecisionsBody) -> JSONResponse:
+        return await answer_decisions(gateway, request, body)
+
+    reports = OutcomeReports(gateway)
+    summary = "What came of a decision that others carried out"
+
+    @routes.post("/v1/outcome", tags=["routing"], responses=_REPLIES, summary=summary)
+    async def outcome(request: Request, body: OutcomeBody) -> JSONResponse:
+        return await reports.take(request, body)
+
+    @routes.post("/v1/feedback", tags=["routing"], responses=_REPLIES, summary="Score an answer")
+    async def feedback(request: Request, body: FeedbackBody) -> JSONResponse:
+        try:
+            said = Feedback(id=body.id, score=body.score, source=body.source, at=time.time())
+        except DataError as error:
+            raise RefusalError(str(error)) from None
+        if not await _may_score(gateway, body.id, request.scope.get(KEY)):
+            raise RefusalError(
+                "your key has no such decision; its id is in the response headers",
+                status=404,
+                code="unknown_decision",
+                param="id",
+            )
+        kept = await gateway.writer.keep(said)
+        return JSONResponse({"id": body.id, "kept": kept}, status_code=200 if kept else 503)
+
+
+def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
+    @routes.post(
+        "/admin/reload",
+        tags=["operating"],
+        responses=_REPLIES,
+        summary="Reload router, pool, prices and settings",
+    )
+    async def reload() -> JSONResponse:
+        try:
+            loaded = await gateway.reload_all()
+        except PrefillRouterError as error:
+            raise RefusalError(
+                f"nothing was changed: {error}", status=409, code="reload_failed"
+            ) from None
+        return JSONResponse(
+            {
+                "router": loaded.light.fingerprint,
+                "prices_date": loaded.pool.prices_date,
+                "warnings": loaded.warnings,
+            }
+        )
+
+    @routes.get(
+        "/v1/savings",
+        tags=["operating"],
+        responses=_REPLIES,
+        summary="What routing saved, against one target alone",
+    )
+    async def savings(since: str = "7d", baseline: str | None = None) -> JSONResponse:
+        try:
+            found = await gateway.savings.since(since, baseline=baseline)
+        except DataError as error:
+            raise RefusalError(str(error)) from None
+        except StoreError as error:
+            raise RefusalError.unavailable(str(error)) from None
+        return JSONResponse(found.to_dict())
+
+    health = health_checks(gateway)
+
+    @routes.get("/health", tags=["operating"], responses=_REPLIES, summary="Whether it is alive")
+    async def alive() -> JSONResponse:
+        report = health.alive()
+        return JSONResponse(report.value, status_code=report.status)
+
+    routes.head("/health", include_in_schema=False)(alive)
+
+    @routes.get("/ready", tags=["operating"], responses=_REPLIES, summary="Whether it can answer")
+    async def ready() -> JSONResponse:
+        if not gateway.is_watched:
+            gateway.share({"is_watched": True})
+        report = health.ready()
+        router: dict[str, Any] = {"verdict": gateway.live.loaded.light.verdict}
+        if gateway.has_versions:
+            router["serving"] = str(gateway.live.loaded.served)
+        return JSONResponse({**report.value, "router": router}, status_code=report.status)
+
+    routes.head("/ready", include_in_schema=False)(ready)
+
+    @routes.get("/metrics", tags=["operating"], summary="Metrics, for Prometheus")
+    async def metrics(request: Request) -> Response:
+        families = None if gateway.other_workers is None else await gateway.other_workers.metrics()
+        content, kind = gateway.metrics.render(request.headers.get("accept", ""), families)
+        return Response(content, headers={"content-type": kind})
+
+
+async def _may_score(gateway: Gateway, decision: str, key: ClientKey | None) -> bool:
+    """Whether a decision has a receipt and the client may score it.
+
+    A key may score its own decisions, an admin key all of them. Looking up another key's decision
+    takes as long as looking up one that doesn't exist, so that timing reveals nothing.
+
+    Raises:
+        RefusalError: Receipts can't be read now. Admins, and clients of a gateway without keys,
+            may then score any id.
+    """
+    owner = None if key is None or key.admin else key.name
+    recent = gateway.recent.find(decision)
+    if recent is not None and owner in (None, recent.key):
+        return True
+    try:
+        if not gateway.writer.healthy:
+            raise StoreError("the receipts' database isn't available")
+        return await asyncio.to_thread(is_recorded, gateway.receipts_url, decision, key=owner)
+    except StoreError:
+        if owner is None:
+            return True
+        raise RefusalError.unavailable(
+            "receipts can't be read now, so the decision's key is unknown; try again later"
+        ) from None
+
+
+def models_of(gateway: Gateway, key: ClientKey | None) -> list[dict[str, Any]]:
+    """The models that a client sees: names that route, and the targets that its key may use."""
+    live = gateway.live
+    allowed = None if key is None else key.targets
+    names = dict.fromkeys((*ROUTING_NAMES, *live.settings.routing.names))
+    targets_come_first = (name for name in names if name not in live.loaded.pool.names)
+    routing = [_model(name, "prefill-router", gateway.began) for name in targets_come_first]
+    targets = [
+        {
+            **_model(t.name, live.loaded.pool.provider_of(t.name).name, gateway.began),
+            **_capabilities(live, t),
+        }
+        for t in live.loaded.pool
+        if allowed is None or t.name in allowed
+    ]
+    return [*routing, *targets]
+
+
+def _model(name: str, owner: str, created: float) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": int(created), "owned_by": owner}
+
+
+def _capabilities(live: Snapshot, target: Target) -> dict[str, Any]:
+    return {
+        "context_length": target.context_tokens,
+        "accepts": list(target.accepts),
+        "serves": list(live.loaded.pool.serves(target.name)),
+        "input_price": target.input_price,
+        "output_price": target.output_price,
+    }

@@ -1,0 +1,262 @@
+"""Calls that are forwarded without a routing decision, request and answer unchanged (ASGI).
+
+They are calls about a stored response, and token counts. They cost nothing and nothing is learned
+from them, so no receipt is kept; they are counted, logged and traced.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from http import HTTPStatus
+from typing import final
+from urllib.parse import parse_qs, quote
+
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from prefill_router_gateway.api.routed_calls import (
+    check_streams,
+    decide,
+    forward,
+    query_of,
+    read_incoming,
+)
+from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.guard import KEY, ClientKey
+from prefill_router_gateway.protocol import read_preferences
+from prefill_router_gateway.records import (
+    ForwardRequest,
+    RequestOutcome,
+    RoutingRequest,
+)
+from prefill_router_gateway.runtime import Gateway, Snapshot, target_header
+from prefill_router_gateway.telemetry import Trace, with_fields
+from prefill_router.targets import Endpoint
+
+_log = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PassthroughRequest:
+    """A request of a passthrough call.
+
+    Attributes:
+        gateway: The gateway.
+        live: The snapshot that it is answered with, whatever is reloaded meanwhile.
+        scope: The ASGI scope.
+        body: The whole body.
+        at: When it arrived, in seconds since 1970.
+        name: The call's name in metrics and the log.
+        trace: Its span; None where it isn't traced.
+    """
+
+    gateway: Gateway
+    live: Snapshot
+    scope: Scope
+    body: bytes
+    at: float
+    name: str
+    trace: Trace | None
+
+    @property
+    def key(self) -> ClientKey | None:
+        """The client's key."""
+        found: ClientKey | None = self.scope.get(KEY)
+        return found
+
+    def call(
+        self,
+        endpoint: Endpoint,
+        below: bytes,
+        order: tuple[str, ...],
+        bodies: Callable[[str], bytes],
+        *,
+        stream: bool = False,
+        lacking: frozenset[int] = frozenset(),
+    ) -> ForwardRequest:
+        """The request to forward; the arguments are fields of `ForwardRequest`."""
+        return ForwardRequest(
+            endpoint=endpoint,
+            below=below,
+            order=order,
+            bodies=bodies,
+            stream=stream,
+            lacking=lacking,
+            method=self.scope["method"].encode(),
+            query=query_of(self.scope),
+            is_plain=True,
+            headers=self.live.headers_on(self.scope["headers"], self.trace),
+            reply_headers=lambda target, _: [] if target is None else [target_header(target)],
+            finished=self.finished,
+        )
+
+    async def finished(self, outcome: RequestOutcome) -> None:
+        """Record the outcome in metrics, the log and the trace."""
+        self.gateway.metrics.passed(self.name, outcome)
+        fields = {
+            "call": self.name,
+            "target": outcome.target,
+            "deployment": outcome.deployment,
+            "outcome": outcome.kind,
+            "status": outcome.status,
+            "attempts": len(outcome.attempts),
+            "seconds": round(outcome.total_seconds, 6),
+            "key": None if self.key is None else self.key.name,
+        }
+        known = {name: value for name, value in fields.items() if value is not None}
+        _log.info("plain call", extra=with_fields(known))
+        if self.trace is not None:
+            self.trace.end_passed(self.name, outcome, at=time.time())
+
+
+@final
+class PassthroughEndpoint:
+    """The passthrough calls of one path.
+
+    Args:
+        gateway: The gateway.
+        names: The call's name in metrics and the log, by HTTP method.
+        find: Finds the target of a request, or refuses it.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        names: Mapping[str, str],
+        find: Callable[[PassthroughRequest], Awaitable[ForwardRequest]],
+    ) -> None:
+        self._gateway, self._names, self._find = gateway, names, find
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; the guard has read its body."""
+        at, gateway = time.time(), self._gateway
+        body: bytes = (await receive()).get("body", b"")
+        live = gateway.live
+        with live.scope(gateway.traces, scope["headers"], at=at) as trace:
+            asked = PassthroughRequest(
+                gateway=gateway,
+                live=live,
+                scope=scope,
+                body=body,
+                at=at,
+                name=self._names[scope["method"]],
+                trace=trace,
+            )
+            call = await self._find(asked)
+            check_streams(gateway, stream=call.stream)
+            await forward(gateway, live, call, receive, send)
+
+
+STORED: Mapping[str, Mapping[str, str]] = {
+    "": {"GET": "retrieve", "DELETE": "delete"},
+    "/input_items": {"GET": "input_items"},
+    "/cancel": {"POST": "cancel"},
+}
+"""The calls about a stored response, by the path after its id and by HTTP method."""
+COUNTED: Mapping[str, tuple[Endpoint, str]] = {
+    "/v1/messages/count_tokens": ("messages", "/count_tokens"),
+    "/v1/responses/input_tokens": ("responses", "/input_tokens"),
+}
+"""The token counts, by path: the endpoint that they are for, and the path after the endpoint's."""
+_LACKING = frozenset((404, 405, 501))
+
+
+def passthrough_routes(gateway: Gateway) -> list[Route]:
+    """The routes of all passthrough calls."""
+    counts = [
+        Route(
+            path,
+            PassthroughEndpoint(
+                gateway, {"POST": "count_tokens"}, partial(_count, endpoint=endpoint, below=below)
+            ),
+            methods=["POST"],
+        )
+        for path, (endpoint, below) in COUNTED.items()
+    ]
+    about = [
+        Route(
+            f"/v1/responses/{{id}}{below}",
+            PassthroughEndpoint(gateway, names, partial(_stored, below=below)),
+            methods=list(names),
+        )
+        for below, names in STORED.items()
+    ]
+    return counts + about
+
+
+async def _stored(asked: PassthroughRequest, *, below: str) -> ForwardRequest:
+    """Forward to the target that keeps the response named in the path.
+
+    Raises:
+        RefusalError: 404, no target is known to keep it for this key.
+    """
+    scope = asked.scope
+    name: str = scope["path_params"]["id"]
+    if not name.strip("."):  # dots would change the target's path
+        raise RefusalError("the path names no response", status=404, code="unknown_response")
+    question = _question(asked, name)
+    if asked.gateway.shared is not None:
+        await asked.gateway.shared.prepare(question)
+    query = parse_qs(scope["query_string"].decode("latin-1"))
+    sent = asked.body if scope["method"] == "POST" else b""
+    keeper = asked.live.keepers.keeper(name, question)
+    unknown = keeper in asked.live.loaded.pool.several  # which of its endpoints keeps it
+    return asked.call(
+        "responses",
+        f"/{quote(name, safe='')}{below}".encode(),
+        (keeper,),
+        lambda _: sent,
+        lacking=frozenset((HTTPStatus.NOT_FOUND,)) if unknown else frozenset(),
+        stream=query.get("stream") == ["true"],
+    )
+
+
+async def _count(asked: PassthroughRequest, *, endpoint: Endpoint, below: str) -> ForwardRequest:
+    """Forward to the target that would answer the request, or the next that can count tokens.
+
+    Raises:
+        RefusalError: As for the request itself.
+    """
+    gateway, live = asked.gateway, asked.live
+    incoming = read_incoming(
+        endpoint,
+        asked.body,
+        asked.scope["headers"],
+        key=asked.key,
+        settings=live.settings,
+        pool=live.loaded.pool,
+        lam=gateway.lam_set,
+        at=asked.at,
+    )
+    question = replace(incoming.question, untranslatable=None)  # a chat can't be counted
+    incoming = replace(incoming, question=question)
+    choice, _ = await decide(gateway, live, incoming, counted=False)
+    splicer = incoming.envelope.splicer
+    return asked.call(
+        endpoint,
+        below.encode(),
+        choice.order,
+        lambda target: live.body_for(target, splicer, endpoint, ask_usage=False),
+        lacking=_LACKING,
+    )
+
+
+def _question(asked: PassthroughRequest, response: str) -> RoutingRequest:
+    """The routing request of a call about a stored response: its key, and the allowed targets."""
+    key = asked.key
+    allowed = None if key is None or key.targets is None else frozenset(key.targets)
+    names = [n for n in asked.live.loaded.pool.names if allowed is None or n in allowed]
+    preferences = read_preferences(asked.scope["headers"], names)
+    return RoutingRequest(
+        endpoint="responses",
+        at=asked.at,
+        max_tokens=0,  # nothing is written
+        allow=preferences.allow,
+        exclude=preferences.exclude,
+        previous_response_id=response,
+        key=None if key is None else key.name,
+        key_targets=allowed,
+    )

@@ -1,0 +1,378 @@
+"""`prefill-router explain`, `canary`, `savings` and `purge`: what the gateway's receipts tell.
+
+`explain` says why the gateway sent a request where it went; `canary` compares routed traffic with
+the rest; `savings` tells what routing saved, with what it cost and the quality beside it. `purge`
+deletes receipts and what was kept to learn from them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import (
+    app,
+    columns,
+    counted,
+    decimal_places,
+    dollars,
+    err,
+    out,
+    print_json,
+)
+from prefill_router.cli.commands import UsageError
+from prefill_router.errors import DataError
+
+if TYPE_CHECKING:
+    from prefill_router_gateway import Receipt
+    from prefill_router_gateway.receipts import Explanation, Mean, Savings, SavingsEstimate
+    from prefill_router.router import VersionStep
+
+SINCE_HELP = "Only requests since this time: 24h, 7d, or a date or time as 2026-11-22T08:30 (UTC)."
+RECEIPTS = "sqlite:///receipts.sqlite"
+"""Where a gateway keeps its receipts by default."""
+URL = "An SQLite file, sqlite:///FILE, or postgresql://... with its password in PGPASSWORD."
+VARIABLE = "PREFILL_ROUTER_RECEIPTS__URL"
+"""The environment variable of the gateway's setting."""
+
+
+def moment(text: str | None) -> float | None:
+    """The Unix time of an option's text; None where it isn't given.
+
+    Raises:
+        UsageError: It isn't a time.
+    """
+    if text is None:
+        return None
+    from prefill_router_gateway.receipts import since_time
+
+    try:
+        return since_time(text)
+    except DataError as error:
+        raise UsageError(str(error)) from None
+
+
+@app.command()
+def explain(
+    decision: Annotated[
+        str, typer.Argument(metavar="ID", help="The decision's id, or last for the latest.")
+    ],
+    receipts: Annotated[str, typer.Option(help=URL, envvar=VARIABLE, show_envvar=True)] = RECEIPTS,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="The target to compare the cost with; by default the best single one."),
+    ] = None,
+    versions: Annotated[
+        str | None,
+        typer.Option(help="The folder or URL of the versions, for the evidence of their step."),
+    ] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Say why the gateway sent a request where it went, from its receipt.
+
+    The id is in the reply's header x-prefill-router-decision-id.
+
+    Example: prefill-router explain last --receipts receipts.sqlite
+    """
+    from prefill_router_gateway import SavingsSettings
+    from prefill_router_gateway.receipts import explain as work_out, latest_feedback, request_saving
+
+    receipt = _find(receipts, decision)
+    scores = latest_feedback(receipts, [receipt.choice.id])
+    instead = None
+    if baseline is not None or receipt.choice.correctness:
+        instead = request_saving(receipts, receipt, SavingsSettings(baseline=baseline))
+    found = work_out(receipt, scores.get(receipt.choice.id, []), instead=instead)
+    step = None if versions is None else _step(versions, receipt)
+    if as_json:
+        told = {} if versions is None else {"step": step and step.model_dump(mode="json")}
+        print_json({**found.to_dict(), **told})
+        return
+    _show(found)
+    if step is not None:
+        out.print()
+        out.say(f"{step.at}: {step.words}")
+        for name, value in step.figures():
+            out.say(f"    {name}: {value}")
+
+
+def _step(versions: str, receipt: "Receipt") -> "VersionStep | None":
+    """The step by which the version that decided came to decide; None where it isn't known."""
+    from prefill_router_gateway.receipts import version_name_of
+    from prefill_router.router import VersionRegistry
+
+    name = version_name_of(receipt)
+    if name is None:
+        err.say("note: the receipt names no version")
+        return None
+    return VersionRegistry.at(versions, create=False).state().step_of(name, until=receipt.at)
+
+
+def _find(url: str, decision: str) -> "Receipt":
+    from prefill_router_gateway.receipts import read_receipts, recent
+
+    last = decision == "last"
+    found = recent(url, 1) if last else list(read_receipts(url, ids=[decision]))
+    if not found:
+        raise DataError(
+            "there are no receipts yet; ask the gateway something first"
+            if last
+            else f"there is no receipt {decision!r}; its id is in the reply's header "
+            "x-prefill-router-decision-id"
+        )
+    return found[0]
+
+
+def _show(found: "Explanation") -> None:
+    first, *sentences = found.sentences()
+    out.say(Text(first, style="bold"))
+    for sentence in sentences:
+        out.say(sentence)
+    out.print()
+    out.print(_targets(found))
+    out.print()
+    _show_calls(found)
+    _show_amounts(found)
+
+
+def _targets(found: "Explanation") -> Table:
+    heads = ["target", "place", "P(correct)", "estimated cost", "score"]
+    waits = found.receipt.choice.waits is not None
+    table = columns(*heads, *(["seconds"] if waits else []), fold=True)
+    table.add_column("why not", overflow="fold")
+    for line in found.targets:
+        table.add_row(
+            line.target,
+            "-" if line.place is None else str(line.place),
+            "?" if line.probability is None else f"{line.probability:.3f}",
+            "?" if line.estimated_cost is None else f"${line.estimated_cost:.6f}",
+            "?" if line.score is None else f"{line.score:+.4f}",
+            *(["?" if line.seconds is None else f"{line.seconds:.2f}"] if waits else []),
+            line.excluded or "",
+        )
+    return table
+
+
+def _show_calls(found: "Explanation") -> None:
+    for attempt in found.receipt.outcome.attempts:
+        name = attempt.deployment or attempt.target
+        if attempt.end == "breaker_open":
+            out.print(f"{name} wasn't asked: its breaker was open")
+            continue
+        status = "" if attempt.status is None else f", status {attempt.status}"
+        end = attempt.end.replace("_", " ")
+        out.print(f"asked {name}: {end}{status}, {attempt.seconds:.3f} s")
+
+
+def _show_amounts(found: "Explanation") -> None:
+    receipt, outcome = found.receipt, found.receipt.outcome
+    forecast = receipt.forecast_seconds
+    reading = "" if forecast is None else f" ({1000 * forecast:.1f} ms for the forecast)"
+    first = outcome.first_byte_seconds
+    begun = "" if first is None else f", first byte after {first:.3f} s"
+    out.say(
+        f"decided in {1000 * receipt.decision_seconds:.1f} ms{reading}{begun}, "
+        f"{outcome.total_seconds:.3f} s in all"
+    )
+    usage = outcome.usage
+    if usage is not None:
+        parts = (
+            (usage.input_tokens, "in"),
+            (usage.cached_tokens, "of them cached"),
+            (usage.output_tokens, "out"),
+            (usage.reasoning_tokens, "of them reasoning"),
+        )
+        told = ", ".join(f"{n:,} {what}" for n, what in parts if n is not None)
+        about = ", estimated" if outcome.usage_is_estimated else ""
+        out.print(f"tokens: {told or 'unknown'}{about}")
+    estimated = counted(receipt.choice.input_tokens, "input token")
+    cost = "?" if receipt.cost is None else dollars(receipt.cost)
+    about = ", by estimates" if receipt.cost_is_estimated else ""
+    out.print(f"cost: {cost}{about}; {estimated} had been estimated")
+
+
+_MANY = 1000
+
+
+@app.command()
+def canary(
+    receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
+    since: Annotated[str | None, typer.Option(help=SINCE_HELP)] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Compare routed traffic with the rest, where only a share is routed (`traffic.share`).
+
+    The table has the cost of 1,000 conversations, and per conversation the share of failed
+    requests, the seconds per answer, and the feedback score. These are means over conversations,
+    with 95 % intervals. A difference whose interval contains 0 may be chance.
+
+    Example: prefill-router canary receipts.sqlite --since 7d
+    """
+    from prefill_router_gateway.receipts import compare_share, scored_receipts
+
+    routed, rest = compare_share(scored_receipts(receipts, since=moment(since)))
+    differences = {n: mean.less(rest.means()[n]) for n, mean in routed.means().items()}
+    if as_json:
+        print_json(
+            {
+                "routed": routed.to_dict(),
+                "rest": rest.to_dict(),
+                "difference": {name: mean.to_dict() for name, mean in differences.items()},
+            }
+        )
+        return
+    table = columns("", "routed", "the rest", "difference")
+    table.add_row("conversations", f"{routed.conversations:,}", f"{rest.conversations:,}", "")
+    table.add_row("requests", f"{routed.requests:,}", f"{rest.requests:,}", "")
+    for name, difference in differences.items():
+        three = (routed.means()[name], rest.means()[name], difference)
+        told = _costs(three) if name == "cost" else [_told(m, f"{m.value:.3f}", 3) for m in three]
+        table.add_row("cost of 1,000" if name == "cost" else name, *told)
+    out.print(table)
+
+
+def _costs(means: "Sequence[Mean]") -> list[str]:
+    """Costs of 1,000 conversations, since one may cost a millionth of a dollar."""
+    many = [replace(m, value=_MANY * m.value, half=_MANY * m.half) for m in means]
+    least = min((abs(m.value) for m in many if m.value), default=1.0)
+    digits = 2 if math.isnan(least) or least >= 1 else decimal_places(least)
+    signs = ("-" if m.value < 0 else "" for m in many)
+    return [
+        _told(m, sign + dollars(abs(m.value), digits=digits), digits)
+        for m, sign in zip(many, signs, strict=True)
+    ]
+
+
+def _told(mean: "Mean", value: str, digits: int) -> str:
+    if math.isnan(mean.value):
+        return "?"
+    return value if math.isnan(mean.half) else f"{value} ± {mean.half:,.{digits}f}"
+
+
+@app.command()
+def purge(
+    receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
+    key: Annotated[
+        str | None, typer.Option(help="Only requests with the client key of this name.")
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(help="Only requests before this time: 30d, 24h, or a date or time (UTC)."),
+    ] = None,
+    texts_only: Annotated[
+        bool, typer.Option("--texts-only", help="Remove only prompts and answers; keep numbers.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Delete receipts, by key or age, with all that was kept to learn from them.
+
+    These are feedback, sampled requests, side answers and labels. Gateways may go on meanwhile.
+    When one starts, it reads the last day's spending from receipts: without them, it isn't counted.
+
+    Example: prefill-router purge receipts.sqlite --key alice --dry-run
+    """
+    from prefill_router_gateway.receipts import purge as delete
+
+    if key is None and older_than is None:
+        raise UsageError("nothing says what to purge; give --key, --older-than, or both")
+    before = moment(older_than)
+    found = delete(receipts, key=key, before=before, texts_only=texts_only, dry_run=dry_run)
+    if as_json:
+        print_json({"dry_run": dry_run, "texts_only": texts_only, "rows": found})
+        return
+    what = "rows with texts" if texts_only else "rows"
+    table = columns("table", what if dry_run else f"{what}, purged")
+    for name, count in found.items():
+        table.add_row(name, f"{count:,}")
+    out.print(table)
+
+
+_CHOSEN = {
+    "named": "as named",
+    "train accuracy": "the best single target by train accuracy",
+    "expected accuracy": "the best single target by its mean predicted probability",
+}
+_UNKNOWN = "not known"
+
+
+@app.command()
+def savings(
+    receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
+    since: Annotated[str | None, typer.Option(help=SINCE_HELP)] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="TARGET", help="By default the best single target."),
+    ] = None,
+    encoder_second_dollars: Annotated[
+        float, typer.Option(help="Dollars of a second of waiting for forecasts.")
+    ] = 0.0,
+    encoder_thousand_dollars: Annotated[
+        float, typer.Option(help="Dollars of 1,000 forecasts.")
+    ] = 0.0,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Tell what routing saved against one target alone, its own costs deducted.
+
+    The baseline's cost is estimated, by the ratio of the estimates of both targets. Intervals are
+    95 %, by a bootstrap over groups of conversations. Quality is told beside it.
+
+    Example: prefill-router savings receipts.sqlite --since 7d --baseline large
+    """
+    from prefill_router_gateway import SavingsSettings
+    from prefill_router_gateway.receipts import savings_since
+
+    settings = SavingsSettings(
+        baseline=baseline,
+        encoder_second_dollars=encoder_second_dollars,
+        encoder_thousand_dollars=encoder_thousand_dollars,
+    )
+    found = savings_since(receipts, settings, since=moment(since) or 0.0)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show_savings(found)
+
+
+def _show_savings(found: "Savings") -> None:
+    compared = counted(found.requests, "routed request")
+    out.say(f"{compared}, against {found.baseline} alone, {_CHOSEN[found.chosen_by]}")
+    out.print()
+    table = columns("", "", "95 % interval", fold=True)
+    table.add_row("spent", dollars(found.spent), "")
+    table.add_row(f"at {found.baseline}, estimated", dollars(found.at_baseline), "")
+    table.add_row("saved", *_estimate_cells(found.saved, _dollars))
+    table.add_row("as a share", *_estimate_cells(found.share, "{:.1%}".format))
+    for one in found.deducted:
+        told = "not counted" if one.dollars is None else _dollars(0 - one.dollars)
+        table.add_row(f"  {one.kind}", told, "")
+    table.add_row("saved after that", *_estimate_cells(found.net, _dollars))
+    table.add_row("expected accuracy", _accuracy(found.expected), "")
+    table.add_row(f"  at {found.baseline}", _accuracy(found.expected_baseline), "")
+    table.add_row("  difference", *_estimate_cells(found.expected_gain, "{:+.3f}".format))
+    scored = f"scored answers ({found.scored:,})" if found.scored else "scored answers"
+    table.add_row(scored, *_estimate_cells(found.observed, "{:.3f}".format))
+    out.print(table)
+    for note in found.notes():
+        out.say(f"note: {note}")
+
+
+def _estimate_cells(found: "SavingsEstimate", show: Callable[[float], str]) -> tuple[str, str]:
+    if found.value is None:
+        return _UNKNOWN, ""
+    if found.low is None or found.high is None:
+        return show(found.value), _UNKNOWN
+    return show(found.value), f"{show(found.low)} to {show(found.high)}"
+
+
+def _dollars(value: float) -> str:
+    return f"-{dollars(-value)}" if value < 0 else dollars(value)
+
+
+def _accuracy(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:.3f}"

@@ -1,0 +1,239 @@
+"""The process that encodes: `python -m prefill_router_gateway.forecast.encoder_program`.
+
+Its first frame says what to load. It sends its first message once it is warm, and then answers each
+frame with one, until its standard input ends. One bad prompt in a batch doesn't affect the others.
+Its log never has any part of a prompt.
+"""
+
+import faulthandler
+import logging
+import os
+import re
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from prefill_router.data import Prompt
+from prefill_router.errors import CorruptError, PrefillRouterError, PromptError, UpstreamError
+from prefill_router_gateway.forecast.encoder_process import (
+    EncoderHello,
+    ForecastResult,
+    pack_frame,
+    plain_found,
+    read_frame,
+    read_prompt,
+    sources_of,
+)
+from prefill_router_gateway.forecast.shared_encoder import serve_clients
+from prefill_router.remote import location
+from prefill_router.router import Router, fingerprint
+
+_log = logging.getLogger(__name__)
+_PLACE = re.compile(r"request (\d+)")
+# What libraries raise on a prompt that they can't handle, or when memory runs out.
+_FAILURES = (
+    PrefillRouterError,
+    RuntimeError,
+    MemoryError,
+    ValueError,
+    TypeError,
+    LookupError,
+    OSError,
+)
+
+
+def forecast_each(router: Router, prompts: Sequence[Prompt]) -> list[ForecastResult]:
+    """Forecast prompts, encoded together; a reason takes the place of a forecast that failed.
+
+    A prompt that can't be encoded is left out and the others are tried again; after any other
+    failure they are encoded one by one.
+    """
+    found: list[ForecastResult] = ["unreadable"] * len(prompts)
+    left = list(range(len(prompts)))
+    while left:
+        try:
+            forecasts = router.forecast_many([prompts[i] for i in left])
+        except PromptError as error:
+            place = _place(error, len(left))
+            if place is None:
+                return [_alone(router, prompt) for prompt in prompts]
+            del left[place]
+        except _FAILURES as error:
+            _log.warning("a batch of %d failed: %s", len(left), type(error).__name__)
+            for i in left:
+                found[i] = _alone(router, prompts[i])
+            return found
+        else:
+            for i, forecast in zip(left, forecasts, strict=True):
+                found[i] = forecast
+            return found
+    return found
+
+
+def with_shared_prefixes(router: Router, most_bytes: int) -> Router:
+    """The router with encoders that reuse the states of shared prefixes, where they can.
+
+    Not on a GPU, where prompts would be encoded one by one and batches gain more.
+    """
+    if not router.features.provenances or _on_gpu(router.sources.device):
+        return router
+    from prefill_router.encoders import with_prefix_reuse
+
+    loaded = tuple(
+        with_prefix_reuse(router.encoder(provenance), most_bytes=most_bytes)
+        for provenance in router.features.provenances
+    )
+    return router.with_sources(replace(router.sources, loaded=loaded))
+
+
+def _on_gpu(device: str | None) -> bool:
+    import torch
+
+    return torch.cuda.is_available() if device is None else not device.startswith("cpu")
+
+
+def still_works(router: Router) -> bool:
+    """Whether an ordinary prompt can be encoded; a GPU that failed once, say, can't any more."""
+    try:
+        router.forecast_many(["How are you?"])
+    except _FAILURES as error:
+        _log.warning("an ordinary prompt failed too: %s", type(error).__name__)
+        return False
+    return True
+
+
+def _alone(router: Router, prompt: Prompt) -> ForecastResult:
+    try:
+        return router.forecast_many([prompt])[0]
+    except PromptError:
+        return "unreadable"
+    except UpstreamError as error:
+        _log.warning("the encoder's endpoint failed: %s", error.failure)
+        return "encoder_down"
+    except _FAILURES as error:
+        _log.warning("a prompt failed: %s", type(error).__name__)
+        return "unreadable"
+
+
+def _place(error: PromptError, count: int) -> int | None:
+    """The position in the batch of the prompt that failed, from 0; None where unknown."""
+    named = _PLACE.fullmatch(error.query_id)
+    place = None if named is None else int(named[1]) - 1
+    return place if place is not None and 0 <= place < count else None
+
+
+_LONG = "Which of these words comes first in the alphabet? " * 66
+_WARM_UP = ("How are you?", _LONG, _LONG)
+_BROKEN = 3
+
+
+def main() -> int:
+    """Serve; returns the exit status."""
+    source, sink = sys.stdin.buffer, _own_output()
+    faulthandler.enable()
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.INFO)
+    options = read_frame(source)
+    if options is None:
+        return 0
+    try:
+        router, hello = _load(options)
+    except PrefillRouterError as error:
+        _send(sink, {"error": str(error)})
+        return 1
+    sys.excepthook = _log_without_message
+    _send(sink, hello.to_dict())
+    if "socket" in options:
+        place = socket.socket(fileno=options["socket"])
+        works = serve_clients(
+            place,
+            source,
+            hello,
+            partial(_forecast, router),
+            works=partial(still_works, router),
+            most=options["most_prompts"],
+        )
+        return 0 if works else _BROKEN
+    return _serve(router, source, sink)
+
+
+def _serve(router: Router, source: BinaryIO, sink: BinaryIO) -> int:
+    while (asked := read_frame(source)) is not None:
+        found, seconds = _forecast(router, asked["prompts"])
+        _send(sink, {"found": found, "seconds": seconds})
+        if all(isinstance(one, str) for one in found) and not still_works(router):
+            return _BROKEN
+    return 0
+
+
+def _forecast(router: Router, prompts: Sequence[Any]) -> tuple[list[Any], float]:
+    """The results of prompts as plain values, and the seconds that they took."""
+    begun = time.perf_counter()
+    found = forecast_each(router, [read_prompt(prompt) for prompt in prompts])
+    return [plain_found(one) for one in found], time.perf_counter() - begun
+
+
+def _load(options: dict[str, Any]) -> tuple[Router, EncoderHello]:
+    """The warm router and its first message."""
+    begun = time.perf_counter()
+    folder = location(options["router"])
+    before = ""
+    with suppress(OSError):  # loading reports what is missing
+        before = fingerprint(folder)
+    router = Router.load(folder, sources=sources_of(options))
+    if fingerprint(folder) != before:
+        raise CorruptError(f"{folder} was replaced while it was being loaded; load it again")
+    router.forecast_many(_WARM_UP[:1])  # loads the networks
+    torch, threads = sys.modules.get("torch"), options["threads"]
+    if torch is not None:  # a router without a network needs none, and importing it takes seconds
+        others = options.get("gateways", 1)  # each needs a core
+        own = max(1, torch.get_num_threads() - others) if threads is None else threads
+        torch.set_num_threads(own)
+    if options["reuse_bytes"]:
+        router = with_shared_prefixes(router, options["reuse_bytes"])
+    for prompt in _WARM_UP:
+        started = time.perf_counter()
+        router.forecast_many([prompt])
+    ended = time.perf_counter()
+    hello = EncoderHello(
+        fingerprint=before,
+        targets=router.pool.names,
+        encoders=tuple(dict.fromkeys(p.encoder for p in router.features.provenances)),
+        seconds=ended - begun,
+        prompt_seconds=ended - started,
+    )
+    return router, hello
+
+
+def _own_output() -> BinaryIO:
+    """Standard output for frames alone; whatever libraries print goes to standard error."""
+    sys.stdout.flush()
+    own = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return os.fdopen(own, "wb")
+
+
+def _send(sink: BinaryIO, value: Any) -> None:
+    sink.write(pack_frame(value))
+    sink.flush()
+
+
+def _log_without_message(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Log the type and place of an unexpected error; its message might quote a prompt."""
+    del error
+    frames = [f"{f.filename}:{f.lineno}" for f in traceback.extract_tb(trace)]
+    logging.getLogger(__name__).error("%s at %s", kind.__name__, ", ".join(frames))
+
+
+if __name__ == "__main__":
+    status = main()
+    logging.shutdown()
+    os._exit(status)  # an orderly shutdown of torch takes seconds, and nothing is left to save

@@ -1,0 +1,168 @@
+"""Anchors: requests whose answers of a target were judged right, and that it is asked again.
+
+An answer to an anchor is kept and judged like any on the side, under the target's name with how
+often it was asked. So it is paid once, and no dataset takes it for the first answer.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from typing import Final, NamedTuple, final
+
+from prefill_router.data import CUT
+from prefill_router_gateway.receipts import (
+    AnswerLabel,
+    SampledRequest,
+    SideAnswer,
+    read_learning,
+)
+from prefill_router.short_repr import short_repr
+
+LEARNED: Final = 40
+"""The repetitions that tell how often a target repeats itself."""
+_STAY = 9.0, 1.0
+"""Grades that were the same again and that weren't, assumed before any is known."""
+_ASKED = re.compile(r"(.+) \(asked (\d+)\)", re.DOTALL)
+
+
+class AnchorQuestion(NamedTuple):
+    """A target that is asked a request, and how often it has been asked by now.
+
+    Attributes:
+        id: The request's decision.
+        target: The target.
+        number: How often it was asked, this time included.
+    """
+
+    id: str
+    target: str
+    number: int
+
+    @classmethod
+    def of(cls, decision: str, name: str) -> "AnchorQuestion":
+        """The question that an answer under this name is to."""
+        found = _ASKED.fullmatch(name)
+        return cls(decision, found[1], int(found[2])) if found else cls(decision, name, 1)
+
+    @property
+    def name(self) -> str:
+        """The name under which the answer is kept."""
+        return self.target if self.number == 1 else f"{self.target} (asked {self.number})"
+
+
+class FirstJudgment(NamedTuple):
+    """The first judgment of an answer.
+
+    Attributes:
+        at: When the answer was given, in seconds since 1970.
+        score: From 0 (wrong) to 1 (right).
+        error: The estimated probability that the score is wrong.
+        number: How often the target had been asked, this time included.
+    """
+
+    at: float
+    score: float
+    error: float
+    number: int
+
+
+class Observation(NamedTuple):
+    """A grade and what was expected of it.
+
+    Attributes:
+        at: When the answer was given, in seconds since 1970.
+        score: From 0 (wrong) to 1 (right).
+        expected: The probability that the answer is right.
+        error: The probability that the score is wrong.
+    """
+
+    at: float
+    score: float
+    expected: float
+    error: float
+
+
+@short_repr
+@final
+@dataclass(frozen=True)
+class AnswerGrades:
+    """What is known of targets' answers to sampled requests.
+
+    Attributes:
+        grades: By target and request, the grades of its answers in order of time.
+        repeated: By target and request, when it was asked again.
+    """
+
+    grades: Mapping[str, Mapping[str, Sequence[FirstJudgment]]]
+    repeated: Mapping[str, Mapping[str, Sequence[float]]]
+
+    @classmethod
+    def read(cls, url: str) -> "AnswerGrades":
+        """Read them from a database of receipts; raises as `read_learning`."""
+        grades: dict[str, dict[str, list[FirstJudgment]]] = defaultdict(lambda: defaultdict(list))
+        repeated: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        arrived, times = {one.id: one.at for one in read_learning(url, SampledRequest)}, {}
+        for one in read_learning(url, SideAnswer):
+            asked = AnchorQuestion.of(one.id, one.target)
+            times[one.id, one.target] = one.at
+            if asked.number > 1:
+                repeated[asked.target][one.id].append(one.at)
+        first = {(one.id, one.target): one for one in reversed([*read_learning(url, AnswerLabel)])}
+        for cell, label in first.items():
+            asked = AnchorQuestion.of(*cell)
+            at = times.get(cell, arrived.get(label.id))
+            if at is not None:
+                grade = FirstJudgment(at, label.score, label.error, asked.number)
+                grades[asked.target][label.id].append(grade)
+        for of_target in grades.values():
+            for some in of_target.values():
+                some.sort(key=attrgetter("at"))
+        return cls(grades, repeated)
+
+    def since(self, target: str, start: float) -> dict[str, list[FirstJudgment]]:
+        """The grades of a target's answers after a time, by request."""
+        known = self.grades.get(target, {})
+        later = {name: [one for one in some if one.at > start] for name, some in known.items()}
+        return {name: some for name, some in later.items() if some}
+
+
+@final
+class AnchorExpectation:
+    """The expected next grade of an anchor, from how often a grade was the same again.
+
+    Answers to the same question repeat themselves, so the last grade says most; how often right
+    ones stay right, and wrong ones wrong, is learned from all anchors of the target. An anchor that
+    was just seen to change tells little when it is asked again, and another tells more.
+    """
+
+    def __init__(self) -> None:
+        self._right, self._wrong = list(_STAY), list(_STAY)  # the same again, and not
+
+    def after(self, last: float) -> float:
+        """The expected grade after this one."""
+        (same, other), is_right = (self._right, True) if last >= CUT else (self._wrong, False)
+        return (same if is_right else other) / (same + other)
+
+    def add(self, last: float, following: float) -> None:
+        """Learn from two grades in a row."""
+        counts = self._right if last >= CUT else self._wrong
+        counts[int((last >= CUT) != (following >= CUT))] += 1
+
+
+def anchor_observations(grades: Iterable[Sequence[FirstJudgment]]) -> Iterator[Observation]:
+    """The grades of answers that were right at first and asked again, with what was expected.
+
+    The first `LEARNED` only tell how often answers repeat themselves.
+
+    Args:
+        grades: The grades of each request, in order of time.
+    """
+    pairs = [pair for one in grades if one[0].score >= CUT for pair in pairwise(one)]
+    expected = AnchorExpectation()
+    for number, (last, now) in enumerate(sorted(pairs, key=lambda pair: pair[1].at)):
+        if number >= LEARNED:
+            yield Observation(now.at, now.score, expected.after(last.score), 0.0)
+        expected.add(last.score, now.score)

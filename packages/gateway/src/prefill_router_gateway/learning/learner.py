@@ -1,0 +1,381 @@
+"""One round of learning: labels, a dataset, a fit, a verdict, and a version that may take over.
+
+Each step keeps what it has done, so a round that was interrupted goes on where it was: labels and
+charges in the database, states in the cache, versions in their registry.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from prefill_router.activations import Activations
+from prefill_router.data import FRACTIONS, RoutingDataset, split_by_time
+from prefill_router.errors import ConfigError, DataError, FitError
+from prefill_router.evaluation import DEFAULT_LAM, Bootstrap, Estimate, Trial, mean_over
+from prefill_router.features import Need
+from prefill_router.files import writer_lock
+from prefill_router.fitting import FitConfig, Recipe, RouterFit, fit_router, gather
+from prefill_router_gateway.receipts import (
+    DatasetExport,
+    RecordedChange,
+    export,
+    file_of,
+    labelled_samples,
+    open_learning,
+    open_store,
+    scored_receipts,
+)
+from prefill_router_gateway.learning.judging import RUBRIC, AnswerJudges, Form
+from prefill_router_gateway.learning.labelling import Labelling, LabellingRound, source_words
+from prefill_router_gateway.learning.paid_questions import Purse, PurseLimits
+from prefill_router_gateway.learning.rollout import CandidateStep, CandidateTrial
+from prefill_router_gateway.learning.side_plan import LabellingSettings
+from prefill_router_gateway.learning.target_changes import (
+    current_samples,
+    current_scores,
+    fit_is_due,
+    follow_changes,
+)
+from prefill_router_gateway.learning.target_checks import TargetChecks
+from prefill_router_gateway.learning.verifiers import Verifiers
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.router import EncoderSources, Router, VersionRegistry
+from prefill_router.fitting import fit_chosen
+from prefill_router.targets import Pool
+
+_MORE: Final = 1.1
+"""A version is fitted once there are this many times the labels of the last one."""
+_MORE_THAN_TRIED: Final = 2.0
+"""The same while the last one is a candidate, which a new one would replace."""
+_RESAMPLES = 1000
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LearnerSettings:
+    """What a learner works with.
+
+    Attributes:
+        receipts: The database of receipts, as for `open_store`.
+        pool: The targets, with their endpoints and prices.
+        judges: The judges, with theirs.
+        versions: The folder or URL of the versions.
+        limits: What may be spent.
+        encoder: The encoder's name, as for `encode`.
+        recipe: What is fitted; by default the best of a few, as `fit --effort quick` finds it.
+        rubric: What a right answer is.
+        form: Whether answers are judged one by one, or in pairs.
+        pattern: A regular expression that is found in every right answer; None for none.
+        function: The user's verifier, as `grade --grader-function` takes it; None for none.
+        run_tests: Whether the tests in requests are run on the programs in answers.
+        labelling: How labels are made.
+        least: The fewest labels of an answer of each of two targets to fit on.
+        anchors_every: After how many of its requests a target is asked its anchors; 0 for never.
+        sources: The paths of encoders, by name.
+        cache: The folder for states; the user's cache if not given.
+
+    Raises:
+        ConfigError: A number is out of range.
+    """
+
+    receipts: str
+    pool: Pool
+    judges: Pool
+    versions: str
+    limits: PurseLimits
+    encoder: str = "minilm"
+    recipe: Recipe | None = None
+    rubric: str = RUBRIC
+    form: Form = "rubric"
+    pattern: str | None = None
+    function: str | None = None
+    run_tests: bool = False
+    labelling: LabellingSettings = field(default_factory=LabellingSettings)
+    least: int = 50
+    anchors_every: int = 100
+    sources: EncoderSources = field(default_factory=EncoderSources)
+    cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.least < 2:
+            raise ConfigError(f"the fewest labels to fit on are {self.least}; give 2 or more")
+        if self.anchors_every < 0:
+            raise ConfigError(f"anchors_every is {self.anchors_every}; give 0 or more requests")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LearningRound:
+    """What one round did.
+
+    Attributes:
+        labelling: What was asked and graded.
+        labels: The number of labels in the dataset, by source.
+        version: The version that was added; None where none was.
+        verdict: The verdict on it, as a sentence; empty without a version.
+        word: The verdict's word; empty without a version.
+        is_candidate: Whether it became the candidate.
+        note: Why there is no version, or why it isn't the candidate; empty where it is.
+        step: What became of the earlier candidate, or of what serves; None where there was none.
+        changes: What changed, as it was noticed in this round.
+        followed: The version that serves because of changes; None where none began to.
+    """
+
+    labelling: LabellingRound
+    labels: Mapping[str, int] = field(default_factory=dict, hash=False)
+    version: str | None = None
+    verdict: str = ""
+    word: str = ""
+    is_candidate: bool = False
+    note: str = ""
+    step: CandidateStep | None = None
+    changes: tuple[RecordedChange, ...] = ()
+    followed: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        asked = {
+            **vars(self.labelling),
+            "answers": dict(self.labelling.answers),
+            "labels": dict(self.labelling.labels),
+            "sources": {name: one.to_dict() for name, one in self.labelling.sources.items()},
+            "notes": list(self.labelling.notes),
+        }
+        step = None if self.step is None else {**vars(self.step), **vars(self.step.decision)}
+        if step is not None:
+            del step["decision"]
+        changes = [{**vars(one), "evidence": dict(one.evidence)} for one in self.changes]
+        told = {"labels": dict(self.labels), "labelling": asked, "step": step, "changes": changes}
+        return {**vars(self), **told}
+
+
+def learn(
+    settings: LearnerSettings,
+    *,
+    share: float = 1.0,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.time,
+) -> LearningRound:
+    """Ask and grade what isn't yet, and fit a version if there are enough new labels.
+
+    Args:
+        settings: What to work with.
+        share: Of what the purse has left, how much may be spent in this round.
+        progress: Shows the progress.
+        clock: Returns the time in seconds since 1970.
+
+    Raises:
+        ConfigError: Another learner works on the database or the versions, or a setting is wrong.
+        StoreError: The database can't be used.
+    """
+    shown = progress or SilentProgress()
+    registry = VersionRegistry.at(settings.versions)
+    open_store(settings.receipts, create=False).close()  # a wrong name makes no new database
+    with _alone(settings, registry), closing(open_learning(settings.receipts)) as store:
+        checks = TargetChecks(
+            settings.receipts,
+            store,
+            settings.pool,
+            registry,
+            every=settings.anchors_every,
+            is_graded=settings.form == "rubric",
+            clock=clock,
+        )
+        labelling = Labelling(
+            settings.receipts,
+            store,
+            checks.pool,
+            AnswerJudges(settings.judges, rubric=settings.rubric, form=settings.form, clock=clock),
+            verifiers=Verifiers(
+                pattern=settings.pattern, function=settings.function, tests=settings.run_tests
+            ),
+            purse=Purse(store, settings.limits, clock=clock),
+            settings=settings.labelling,
+            clock=clock,
+        )
+        done = labelling.round(share=share, anchors=checks.due, progress=shown)
+        changes = checks.look()
+        day = datetime.fromtimestamp(clock(), UTC).date().isoformat()
+        followed = follow_changes(
+            registry, checks.changes, checks.pool, charged=checks.charged, day=day
+        )
+        trial = CandidateTrial(
+            receipts=settings.receipts,
+            pool=checks.pool,
+            registry=registry,
+            errors=done.errors,
+            states=partial(_states, settings, progress=shown),
+            sources=settings.sources,
+            since=checks.since,
+        )
+        step = trial.step(shown)
+        found = _fitted(settings, registry, done, checks, shown)
+        return replace(found, step=step, changes=changes, followed=followed)
+
+
+@contextmanager
+def _alone(settings: LearnerSettings, registry: VersionRegistry) -> Iterator[None]:
+    """Refuse a second learner on the same database or versions, where these are files here."""
+    with ExitStack() as locks:
+        for place in (file_of(settings.receipts), registry.place):
+            if isinstance(place, Path):
+                path = place.absolute()
+                lock = writer_lock(path.parent, f"{path.name}.learner", wait=False)
+                if not locks.enter_context(lock):
+                    raise ConfigError(
+                        f"another learner works on {path}; wait for its end, or stop it"
+                    )
+        yield
+
+
+def _fitted(
+    settings: LearnerSettings,
+    registry: VersionRegistry,
+    done: LabellingRound,
+    checks: TargetChecks,
+    shown: Progress,
+) -> LearningRound:
+    try:
+        found = export(
+            current_scores(scored_receipts(settings.receipts), checks.since),
+            pool=checks.pool,
+            samples=current_samples(labelled_samples(settings.receipts), checks.since),
+            errors=done.errors,
+        )
+    except DataError as error:
+        return LearningRound(labelling=done, note=str(error))
+    labels, measured = dict(found.sources), _measured(found.dataset, settings.least)
+    state = registry.state()
+    last = sum(state.versions[-1].labels.values()) if state.versions else 0
+    more = _MORE if state.candidate is None else _MORE_THAN_TRIED
+    if len(measured) < 2:
+        note = f"fewer than two targets have {settings.least} labels"
+        return LearningRound(labelling=done, labels=labels, note=note)
+    if sum(labels.values()) < more * last and not fit_is_due(state, checks.changes):
+        note = f"{sum(labels.values()):,} labels, {last:,} at the last version; waiting for more"
+        return LearningRound(labelling=done, labels=labels, note=note)
+    try:
+        dataset = found.dataset.select(targets=measured)
+        return _added(settings, registry, done, checks, found, dataset, shown)
+    except (DataError, FitError) as error:
+        return LearningRound(labelling=done, labels=labels, note=str(error))
+
+
+def _measured(dataset: RoutingDataset, least: int) -> list[str]:
+    """The targets that have enough labels in the part that is fitted on."""
+    older = dataset.correct[: round(FRACTIONS["train"] * len(dataset))]
+    counts = (~np.isnan(older)).sum(axis=0)
+    return [n for n, count in zip(dataset.pool.names, counts, strict=True) if count >= least]
+
+
+def _added(
+    settings: LearnerSettings,
+    registry: VersionRegistry,
+    done: LabellingRound,
+    checks: TargetChecks,
+    found: DatasetExport,
+    dataset: RoutingDataset,
+    shown: Progress,
+) -> LearningRound:
+    """Fit on older traffic, judge on the newest, and add the version."""
+    states = _states(settings, dataset, progress=shown)
+    sources = settings.sources
+    drawn = split_by_time(dataset, fractions=FRACTIONS)
+    recipe, given = settings.recipe, (dataset, [states])
+    if recipe is None:
+        fitted, _ = fit_chosen(*given, effort="quick", drawn=drawn, sources=sources, progress=shown)
+    else:
+        config = FitConfig(recipe=recipe)
+        fitted = fit_router(*given, config=config, drawn=drawn, sources=sources, progress=shown)
+    test, verdict = dataset.select(drawn["test"]), fitted.evaluation.verdict
+    current = registry.state().current
+    against: dict[str, Any] = {}
+    worse = False
+    if current is not None:
+        running = Router.load(registry.router(current), sources=sources)
+        if set(running.pool.names) <= set(dataset.pool.names):
+            accuracy, cost = gain_over(fitted, running, test, [states], shown)
+            worse = accuracy.upper < 0 and not cost.upper < 0
+            against = {"running": current, "accuracy": accuracy.to_dict(), "cost": cost.to_dict()}
+    name = registry.add(
+        fitted.router,
+        {
+            "data": dataset.fingerprint,
+            "labels": dict(found.sources),
+            "traffic": found.times,
+            "verdict": None if verdict is None else {**verdict.to_dict(), **against},
+            "notes": tuple(source_words(done)),
+            "changes": tuple(one.id for one in checks.changes),
+            "charged": checks.charged,
+        },
+    )
+    word, because = ("can't tell", "") if verdict is None else (verdict.word, verdict.because)
+    is_candidate = word == "worth it" and not worse
+    if is_candidate:
+        registry.shadow(name)
+    lower = f"surely less accurate than {current}, and no cheaper" if worse else word
+    return LearningRound(
+        labelling=done,
+        labels=dict(found.sources),
+        version=name,
+        verdict=because,
+        word=word,
+        is_candidate=is_candidate,
+        note="" if is_candidate else lower,
+    )
+
+
+def _states(
+    settings: LearnerSettings, dataset: RoutingDataset, *, progress: Progress
+) -> Activations:
+    """The states of a dataset, from the cache as far as it has them."""
+    need, sources, cache = Need(settings.encoder), settings.sources, settings.cache
+    (states,) = gather([need], dataset, (), sources=sources, cache=cache, progress=progress)
+    return states
+
+
+def gain_over(
+    fitted: RouterFit,
+    running: Router,
+    test: RoutingDataset,
+    states: Any,
+    progress: Progress,
+) -> tuple[Estimate, Estimate]:
+    """The accuracy and mean cost of a fitted router minus those of the running one.
+
+    Both decide at the lam that was chosen for them on their own train rows.
+
+    Args:
+        fitted: The fitted router.
+        running: The router that serves.
+        test: The newest traffic, which neither was fitted on.
+        states: Its states.
+        progress: Shows the progress.
+    """
+    chosen = []
+    for router in (fitted.router, running):
+        predictions = router.predict(test, stores=states, progress=progress)
+        trial = Trial.join(predictions, test, policy=router.policy)
+        points = router.record.chosen
+        choice = trial.path.at(DEFAULT_LAM if points is None else points.worth)
+        chosen.append((trial, choice))
+    (new, mine), (old, theirs) = chosen
+    drawn = Bootstrap(len(test), _RESAMPLES, 0, len(test))
+
+    def difference(table: str) -> Estimate:
+        first = new.of_choice(getattr(new, table), mine)
+        second = old.of_choice(getattr(old, table), theirs)
+        off = np.where(np.isnan(first) | np.isnan(second), np.nan, first - second)
+        known = ~np.isnan(off)
+        return drawn.estimate(
+            lambda weights: mean_over(weights * known, off), "no outcome of both is known"
+        )
+
+    return difference("correct"), difference("paid")

@@ -1,0 +1,327 @@
+"""Asks questions that are paid from the purse, within each provider's limits.
+
+The same engine asks targets on the side and judges about answers. The purse is what the learner may
+spend, a day and in all, and what it has spent. Before a call the most that it can cost is written
+to the database of receipts; afterwards its charge replaces that, in one transaction with what the
+call brought. Where a process is killed in between, the most that it can cost counts as spent, and
+the question isn't asked again.
+"""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, final
+
+from prefill_router.client import (
+    CircuitBreaker,
+    PaidCall,
+    PaidCalls,
+    Reply,
+    Retries,
+    RetryPolicy,
+    SpendingLedger,
+    Upstream,
+    estimated_usage,
+)
+from prefill_router.data import Prompt
+from prefill_router.errors import ConfigError, UpstreamError
+from prefill_router_gateway.receipts import (
+    CHARGES,
+    LearningRow,
+    ReceiptColumn,
+    RepeatedRequest,
+    SideAnswer,
+    Store,
+    learning_insert,
+)
+from prefill_router.runs import PERMANENT
+from prefill_router.progress import Advance
+from prefill_router.targets import Pool, Target
+
+_COLUMNS = (
+    ReceiptColumn("id", "text"),
+    ReceiptColumn("target", "text"),
+    ReceiptColumn("purpose", "text"),
+    ReceiptColumn("at", "real"),
+    ReceiptColumn("dollars", "real"),
+    ReceiptColumn("open", "integer", form="flag"),
+)
+_IDENTITY = "id, target, purpose"
+_DAY = 86_400.0
+_EXACT = 12
+"""Decimals of a sum of US dollars; smaller parts are rounding errors."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PurseLimits:
+    """What may be spent.
+
+    Attributes:
+        per_day: US dollars a day (UTC); None for no limit a day.
+        in_all: US dollars in all, as long as the database exists; None for no such limit.
+
+    Raises:
+        ConfigError: Neither is given, or one isn't a number of dollars.
+    """
+
+    per_day: float | None = None
+    in_all: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.per_day is None and self.in_all is None:
+            raise ConfigError("learning needs a limit: give --per-day, --max-cost or both")
+        for name, value in (("--per-day", self.per_day), ("--max-cost", self.in_all)):
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"{name} is {value}; it is a number of US dollars")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PurseEntry:
+    """What a call is made for; each entry is paid once.
+
+    Attributes:
+        id: The decision's id, or the anchor's.
+        target: The target that is asked or judged.
+        purpose: For example `side`, or `judge:NAME`.
+    """
+
+    id: str
+    target: str
+    purpose: str
+
+
+@final
+class Purse:
+    """The ledger of one learner; only one process at a time may write it.
+
+    Args:
+        store: The database of receipts, open to write.
+        limits: What may be spent.
+        clock: Returns the time in seconds since 1970.
+    """
+
+    def __init__(
+        self, store: Store, limits: PurseLimits, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        store.make_table(CHARGES, _COLUMNS, identity=_IDENTITY)
+        self._store, self._limits, self._clock = store, limits, clock
+
+    def spent(self, *, today: bool = False) -> float:
+        """US dollars spent in all, or today; what an open call can cost counts."""
+        since = self._clock() // _DAY * _DAY if today else -math.inf
+        query = f"SELECT COALESCE(SUM(dollars), 0) FROM {CHARGES} WHERE at >= ?"
+        return round(float(self._store.select(query, [max(since, 0.0)])[0][0]), _EXACT)
+
+    @property
+    def left(self) -> float:
+        """US dollars that may still be spent now."""
+        limits = self._limits
+        today = math.inf if limits.per_day is None else limits.per_day - self.spent(today=True)
+        in_all = math.inf if limits.in_all is None else limits.in_all - self.spent()
+        return max(0.0, min(today, in_all))
+
+    def begun(self, purpose: str) -> set[tuple[str, str]]:
+        """The ids and targets of which something was spent for a purpose; they are paid."""
+        query = f"SELECT id, target FROM {CHARGES} WHERE purpose = ?"
+        return {(name, target) for name, target in self._store.select(query, [purpose])}
+
+    def interrupted(self, purpose: str) -> list[tuple[str, str, float]]:
+        """Ids, targets and charges of calls of which no outcome is known."""
+        query = f"SELECT id, target, dollars FROM {CHARGES} WHERE purpose = ? AND open = 1"
+        return [(name, target, cost) for name, target, cost in self._store.select(query, [purpose])]
+
+    def intend(self, entry: PurseEntry, most: float) -> None:
+        """Write, before a call, the most that it can cost; an entry may take several calls."""
+        self._store.change(
+            [
+                (
+                    f"INSERT INTO {CHARGES} (id, target, purpose, at, dollars, open) "
+                    f"VALUES (?, ?, ?, ?, ?, 1) ON CONFLICT ({_IDENTITY}) DO UPDATE SET "
+                    f"at = excluded.at, dollars = {CHARGES}.dollars + excluded.dollars, open = 1",
+                    [entry.id, entry.target, entry.purpose, self._clock(), most],
+                )
+            ]
+        )
+
+    def settle(
+        self, entry: PurseEntry, most: float, charged: float, rows: Sequence[LearningRow] = ()
+    ) -> None:
+        """Replace what was intended by what was charged, and write what the call brought.
+
+        An entry that cost nothing and brought nothing is forgotten, so that it may be asked again.
+        """
+        key = [entry.id, entry.target, entry.purpose]
+        which = "WHERE id = ? AND target = ? AND purpose = ?"
+        settled = f"UPDATE {CHARGES} SET dollars = dollars - ? + ?, open = 0 {which}"
+        forgotten = f"DELETE FROM {CHARGES} {which} AND dollars < 1e-12"
+        self._store.change(
+            [
+                (settled, [most, charged, *key]),
+                *([] if rows else [(forgotten, key)]),
+                *(learning_insert(row) for row in rows),
+            ]
+        )
+
+
+SIDE: Final = "side"
+"""The purpose of asking a target a sampled request."""
+_ATTEMPTS = 4
+OVER_PURSE = "the purse"
+"""The reason of questions that the purse has no dollars for."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PaidQuestion:
+    """A question, whom to ask, and what its answer is.
+
+    Attributes:
+        entry: What it is asked for.
+        asked: The target that is asked, with the options of this question.
+        prompt: The prompt.
+        rows: Makes the rows of a call that ended; none to ask again another time.
+    """
+
+    entry: PurseEntry
+    asked: Target
+    prompt: Prompt = field(repr=False)
+    rows: Callable[[PaidCall], Sequence[LearningRow]] = field(repr=False)
+
+
+def side_question(
+    request: RepeatedRequest,
+    target: Target,
+    propensity: float,
+    *,
+    kept_as: str = "",
+    clock: Callable[[], float],
+) -> PaidQuestion:
+    """A sampled request for a target.
+
+    Args:
+        request: The request.
+        target: The target.
+        propensity: The probability with which it was to be asked.
+        kept_as: The name under which the answer is kept; by default the target's.
+        clock: Returns the time in seconds since 1970.
+    """
+    name, kept = request.sample.id, kept_as or target.name
+    return PaidQuestion(
+        entry=PurseEntry(id=name, target=kept, purpose=SIDE),
+        asked=request.options_for(target),
+        prompt=request.prompt,
+        rows=partial(_side_answer, name, kept, propensity, clock),
+    )
+
+
+def _side_answer(
+    decision: str, target: str, propensity: float, clock: Callable[[], float], call: PaidCall
+) -> Sequence[SideAnswer]:
+    """The row of a side question; none where it may be asked again."""
+    outcome, cost = call.outcome, call.bill.charged
+    row = SideAnswer(id=decision, target=target, at=clock(), propensity=propensity, cost=cost)
+    if isinstance(outcome, UpstreamError):
+        failed = outcome.failure in PERMANENT
+        return (replace(row, failure=outcome.failure),) if failed else ()
+    given, written = outcome.usage.input_tokens, outcome.usage.output_tokens
+    return (replace(row, answer=outcome.text, input_tokens=given, output_tokens=written),)
+
+
+def ask(
+    questions: Sequence[PaidQuestion], pool: Pool, purse: Purse, *, limit: float, advance: Advance
+) -> Counter[str]:
+    """Ask all questions, each once.
+
+    Args:
+        questions: The questions; their targets are in the pool.
+        pool: Where the targets are served.
+        purse: Pays.
+        limit: The most US dollars to spend now.
+        advance: Called with each question that has ended.
+
+    Returns:
+        The number of questions by how they ended: `answered`, the reason of a failure, or
+        `OVER_PURSE`.
+    """
+    if not questions:
+        return Counter()
+    asked = pool.at_first().select(dict.fromkeys(one.asked.name for one in questions))
+    return asyncio.run(_Asking(asked, purse, limit, advance).all(questions))
+
+
+class _Asking:
+    def __init__(self, pool: Pool, purse: Purse, limit: float, advance: Advance) -> None:
+        self._pool, self._purse, self._advance = pool, purse, advance
+        self._ledger = SpendingLedger(min(limit, purse.left), charged=0.0)
+        self._circuit = CircuitBreaker(pool)
+        self._retrying = RetryPolicy(_ATTEMPTS, patience=1)
+        self._ends: Counter[str] = Counter()
+
+    async def all(self, questions: Iterable[PaidQuestion]) -> Counter[str]:
+        async with Upstream(self._pool) as upstream:
+            self._upstream = upstream
+            self._calls = PaidCalls(self._pool, upstream, self._ledger)
+            tasks = [asyncio.create_task(self._ask(question)) for question in questions]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        return self._ends
+
+    async def _ask(self, question: PaidQuestion) -> None:
+        retries, end = Retries(self._retrying), ""
+        while not end:
+            call = await self._make(question)
+            if call is None:
+                end = "no answers" if self._is_closed(question) else OVER_PURSE
+            elif isinstance(call.outcome, Reply):
+                end = "answered"
+            else:
+                end = await self._wait(call.outcome, retries)
+        self._ends[end] += 1
+        self._advance(note=f"${self._ledger.charged:.4f} spent")
+
+    async def _wait(self, error: UpstreamError, retries: Retries) -> str:
+        """Wait before the next call; returns why there is none, or nothing."""
+        try:
+            await asyncio.sleep(retries.wait(error))
+        except UpstreamError:
+            return error.failure
+        return ""
+
+    async def _make(self, question: PaidQuestion) -> PaidCall | None:
+        asked, prompt, most = question.asked, question.prompt, [0.0]
+
+        async def begin(reserved: float) -> None:
+            self._purse.intend(question.entry, reserved)
+            most[0] = reserved
+
+        call = await self._calls.make(
+            asked,
+            prompt,
+            tokens=estimated_usage(prompt, Reply(text="")).input_tokens or 0,
+            wanted=lambda: not self._is_closed(question),
+            begin=begin,
+            ask=lambda: self._upstream.ask_as(asked, prompt),
+        )
+        if call is not None:
+            charged = call.bill.charged
+            self._purse.settle(question.entry, most[0], charged, question.rows(call))
+            self._ledger.recorded(charged)
+            if isinstance(call.outcome, UpstreamError):
+                self._circuit.failed(asked.name, call.outcome, question=question.entry.id)
+            else:
+                self._circuit.answered(asked.name)
+        return call
+
+    def _is_closed(self, question: PaidQuestion) -> bool:
+        name = question.asked.name
+        return bool(self._circuit.refused(name) or self._circuit.postponed(name))

@@ -1,0 +1,514 @@
+"""Decides from labelled traffic whether a candidate takes over, and takes the step that follows.
+
+Each request is a pair: the value of the candidate's choice minus that of the current router's, by
+the doubly robust estimate, which is right on average whatever the predictions, since chance decided
+what was labelled. Tests by betting (`log_capital`) on these differences are valid however often
+they are looked at. What can't be known, for lack of overlap, counts against each claim.
+
+A test's hypothesis is about the mean of each difference given the earlier ones: it is meant for
+traffic whose mix stays about the same while the candidate is tested.
+
+A candidate is tried on traffic that it wasn't fitted on. What serves now is watched in the same
+way: if it is surely worse than what served before, it is rolled back.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, final
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.activations import Activations
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import ConfigError, DataError
+from prefill_router.evaluation import DEFAULT_LAM
+from prefill_router_gateway import Receipt
+from prefill_router_gateway.receipts import export, labelled_samples, scored_receipts
+from prefill_router_gateway.learning.target_changes import current_samples, current_scores, follows_change
+from prefill_router.policy import Predictions
+from prefill_router.progress import Progress
+from prefill_router.router import (
+    EncoderSources,
+    Router,
+    VersionLineage,
+    VersionRegistry,
+    VersionState,
+)
+from prefill_router.short_repr import short_repr
+from prefill_router.statistics import log_capital
+from prefill_router.targets import Pool
+
+PerRequest = Float[NDArray[np.float64], " request"]
+PerCell = Float[NDArray[np.float64], "request target"]
+Choices = Int[NDArray[np.int64], " request"]
+Action = Literal["wait", "share", "promote", "withdraw"]
+Claim = Literal["not far worse", "no worse", "better", "worse", "cheaper", "not dearer"]
+_CLAIMS: Final = 6
+_LEAST_ERROR: Final = 1e-9
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RolloutSettings:
+    """When a candidate takes over.
+
+    Attributes:
+        most_dollars: The most that one answer counts as costing, in US dollars; fixed beforehand,
+            for example the 99th percentile of costs so far.
+        margin: How much lower the share of correct answers may be.
+        first_margin: The same before the candidate decides on a share of the conversations.
+        dearer: How much dearer a better candidate may be, as a share of the current cost.
+        level: The probability of a wrong decision, ever, at most.
+        floor: The lowest probability of being labelled that counts as overlap.
+        most_error: The largest probability of a wrong label that is used.
+        share: The share of conversations that the candidate decides on first.
+        least_live: Sampled requests that the candidate must have decided on before it takes over.
+
+    Raises:
+        ConfigError: One is outside its limits.
+    """
+
+    most_dollars: float
+    margin: float = 0.01
+    first_margin: float = 0.05
+    dearer: float = 0.0
+    level: float = 0.05
+    floor: float = 0.1
+    most_error: float = 0.2
+    share: float = 0.1
+    least_live: int = 50
+
+    def __post_init__(self) -> None:
+        limits = {
+            "most_dollars": 0 < self.most_dollars < math.inf,
+            "margin": 0 < self.margin < 1,
+            "first_margin": self.margin <= self.first_margin < 1,
+            "dearer": 0 <= self.dearer < math.inf,
+            "level": 0 < self.level < 1,
+            "floor": 0 < self.floor <= 1,
+            "most_error": 0 <= self.most_error < 0.5,
+            "share": 0 < self.share < 1,
+            "least_live": self.least_live >= 0,
+        }
+        wrong = [name for name, holds in limits.items() if not holds]
+        if wrong:
+            told = ", ".join(f"{name} = {getattr(self, name)}" for name in wrong)
+            raise ConfigError(f"rollout settings are outside their limits: {told}")
+
+
+@short_repr
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RolloutData:
+    """Sampled requests in order of time, none of which the candidate was fitted on.
+
+    Attributes:
+        current: The column of the target that the current router chooses.
+        candidate: The column of the target that the candidate chooses.
+        predicted: Predicted probability of a correct answer, made without these labels.
+        label: Whether the answer was correct, from 0 to 1; NaN where it wasn't labelled.
+        propensity: The probability with which a cell was to be labelled; NaN counts as 0.
+        expected_dollars: Predicted cost in US dollars.
+        dollars: Observed cost where labelled; NaN where unknown, which leaves the prediction.
+        label_error: The probability that a label is wrong; NaN for none.
+        live: Whether the candidate itself decided on the request.
+        lost: Whether a cell was to be labelled and no label came, so that it isn't known; None for
+            none.
+
+    Raises:
+        ConfigError: Shapes differ, or values are missing or outside their limits.
+    """
+
+    current: Choices
+    candidate: Choices
+    predicted: PerCell
+    label: PerCell
+    propensity: PerCell
+    expected_dollars: PerCell
+    dollars: PerCell | None = None
+    label_error: PerCell | None = None
+    live: Bool[NDArray[np.bool_], " request"] | None = None
+    lost: Bool[NDArray[np.bool_], "request target"] | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.predicted.shape
+        for name, value in vars(self).items():
+            if value is not None and value.shape not in (shape, shape[:1]):
+                raise ConfigError(f"{name} has the shape {value.shape}; {shape} is needed")
+        for name in ("predicted", "label", "propensity"):
+            values = getattr(self, name)
+            if name == "predicted" and np.isnan(values).any():
+                raise ConfigError("predicted holds NaN; every target needs a prediction")
+            if (values < 0).any() or (values > 1).any():
+                raise ConfigError(f"{name} holds values outside 0 to 1")
+        if not np.isfinite(self.expected_dollars).all():
+            raise ConfigError("expected_dollars holds NaN; every target needs an expected cost")
+
+    def __len__(self) -> int:
+        return len(self.current)
+
+
+@short_repr
+@final
+@dataclass(frozen=True)
+class RolloutDecision:
+    """What to do with a candidate, and why.
+
+    Attributes:
+        action: `wait` for more labels; let it decide on a `share` of conversations; `promote` it;
+            or `withdraw` it.
+        why: The reason, one sentence.
+        proven: The claims that are proven, and after how many requests each was.
+        evidence: Counts, mean differences, and the e-value of each claim, for the registry.
+        labels_needed: About how many more labels it takes at the present rate; None where more like
+            these won't do, or none are needed.
+    """
+
+    action: Action
+    why: str
+    proven: dict[Claim, int] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
+    labels_needed: int | None = None
+
+
+def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecision:
+    """Decide from all requests so far; with more requests, what was proven stays proven.
+
+    The level is divided equally among the six claims.
+    """
+    if not len(data):
+        return RolloutDecision("wait", "there are no sampled requests yet")
+    quality, quality_known, worst = _quality(data, settings)
+    dollars, saved_enough, dollars_known, most = _dollars(data, settings)
+    low, high = np.where(quality_known, quality, -1.0), np.where(quality_known, quality, 1.0)
+    dear = np.where(dollars_known, dollars, settings.most_dollars)
+    dearer = np.where(dollars_known, saved_enough, settings.most_dollars)
+    shortfalls: dict[Claim, tuple[PerRequest, PerRequest]] = {
+        "not far worse": (low + settings.first_margin, worst),
+        "no worse": (low + settings.margin, worst),
+        "better": (low, worst),
+        "worse": (-high - settings.margin, worst + settings.margin),
+        "cheaper": (-dear, most),
+        "not dearer": (-dearer, most * (1 + settings.dearer)),
+    }
+    evidence = {
+        name: log_capital(values, worst=most) for name, (values, most) in shortfalls.items()
+    }
+    bar = math.log(_CLAIMS / settings.level)
+    proven = {
+        claim: int(np.argmax(e >= bar)) + 1 for claim, e in evidence.items() if e.max() >= bar
+    }
+    action, why, lacking = _action(proven, data, settings)
+    known = quality_known & (data.current != data.candidate)
+    labels = int((~np.isnan(data.label)).sum())
+    return RolloutDecision(
+        action,
+        why,
+        proven,
+        {
+            "requests": len(data),
+            "differ": int((data.current != data.candidate).sum()),
+            "without_overlap": int((~quality_known).sum()),
+            "labels": labels,
+            "compared": int(known.sum()),
+            "quality": _plain(quality[quality_known].mean() if quality_known.any() else math.nan),
+            "dollars": _plain(dollars[dollars_known].mean() if dollars_known.any() else math.nan),
+            "e_values": {
+                claim: _plain(math.exp(min(e.max(), 600))) for claim, e in evidence.items()
+            },
+            "needed_e_value": _plain(math.exp(bar)),
+        },
+        _labels_needed([shortfalls[claim][0] for claim in lacking], bar, labels),
+    )
+
+
+def advance(
+    registry: VersionRegistry, decision: RolloutDecision, version: str, settings: RolloutSettings
+) -> VersionState | None:
+    """Take the step that a decision about a version means, with its evidence.
+
+    In the shadow, a candidate that could be promoted gets a share of the conversations first. A
+    version that serves already, and is surely worse than the one before, is rolled back.
+
+    Args:
+        registry: The versions.
+        decision: The decision.
+        version: The version that it is about.
+        settings: When a candidate takes over.
+
+    Returns:
+        The state after the step; None where there is none to take.
+    """
+    state, action = registry.state(), decision.action
+    evidence = {"why": decision.why, **decision.evidence}
+    if state.current == version and action == "withdraw":
+        return registry.roll_back(evidence=evidence, by="learner")
+    if state.candidate != version:
+        return None
+    if action == "withdraw":
+        return registry.withdraw(evidence=evidence)
+    if action == "promote" and state.stage == "share":
+        return registry.promote(version, evidence=evidence)
+    if action in ("share", "promote") and state.stage == "shadow":
+        return registry.widen(settings.share, evidence=evidence)
+    return None
+
+
+def _action(
+    proven: dict[Claim, int], data: RolloutData, settings: RolloutSettings
+) -> tuple[Action, str, list[Claim]]:
+    """The action, why, and the claims that are lacking for the next."""
+    if "worse" in proven:
+        return "withdraw", f"it is surely worse by more than {settings.margin:g}", []
+    cheap: list[Claim] = ["no worse", "cheaper"]
+    good: list[Claim] = ["better", "not dearer"]
+    lacking = [[claim for claim in claims if claim not in proven] for claims in (cheap, good)]
+    live = 0 if data.live is None else int(data.live.sum())
+    if "not far worse" not in proven:
+        return "wait", f"it may be worse by {settings.first_margin:g} or more", ["not far worse"]
+    if all(lacking):
+        fewest = min(lacking, key=len)
+        return "share", f"it isn't surely {' and '.join(fewest)} yet", fewest
+    if live < settings.least_live:
+        need = settings.least_live
+        return "share", f"it has decided on {live} of the {need} requests that are needed", []
+    met = cheap if not lacking[0] else good
+    return "promote", f"it is surely {' and '.join(met)}", []
+
+
+def _quality(
+    data: RolloutData, settings: RolloutSettings
+) -> tuple[PerRequest, Bool[NDArray[np.bool_], " request"], PerRequest]:
+    """The differences in quality, which count as known, and the bound of each one's size."""
+    error = np.zeros(data.label.shape) if data.label_error is None else data.label_error
+    error = np.nan_to_num(error)
+    corrected = (data.label - error) / np.maximum(1 - 2 * error, _LEAST_ERROR)
+    usable = np.where(error <= settings.most_error, np.nan_to_num(data.propensity), 0.0)
+    if data.lost is not None:
+        usable = np.where(data.lost, 0.0, usable)
+    values, known = _values(data, data.predicted, corrected, usable, settings.floor)
+    beyond = settings.most_error / (1 - 2 * settings.most_error)  # of a corrected label
+    first, second = _chosen(data, 1 / np.maximum(usable, settings.floor))
+    within, worst = _bounded((1 + beyond) * (first + second) - 1)
+    return values[1] - values[0], known & within, worst
+
+
+def _dollars(
+    data: RolloutData, settings: RolloutSettings
+) -> tuple[PerRequest, PerRequest, Bool[NDArray[np.bool_], " request"], PerRequest]:
+    """The differences in cost, those beyond what is allowed, which are known, and the bounds."""
+    most = settings.most_dollars
+    expected = np.clip(data.expected_dollars, 0, most)
+    if data.dollars is None:
+        values, known = np.stack(_chosen(data, expected)), np.ones(len(data), dtype=bool)
+        widest = np.full(len(data), most)
+    else:
+        observed, chance = np.clip(data.dollars, 0, most), np.nan_to_num(data.propensity)
+        values, known = _values(data, expected, observed, chance, settings.floor)
+        first, second = _chosen(data, 1 / np.maximum(chance, settings.floor))
+        widest = most * (first + second - 1)
+    beyond = values[1] - (1 + settings.dearer) * values[0]
+    same = data.current == data.candidate
+    beyond = np.where(same, -settings.dearer * expected[np.arange(len(data)), data.current], beyond)
+    within, worst = _bounded(widest)
+    return values[1] - values[0], beyond, known & within, worst
+
+
+def _bounded(widest: PerRequest) -> tuple[Bool[NDArray[np.bool_], " request"], PerRequest]:
+    """Which differences are within the widest bound of earlier ones, and that bound.
+
+    A bet must not depend on the request that it is about: if those with a narrow bound, such as
+    where both choose the same, counted for more, the test would be about another mean.
+    """
+    worst = np.maximum.accumulate(np.concatenate([widest[:1], widest[:-1]]))
+    return widest <= worst, worst
+
+
+def _values(
+    data: RolloutData, predicted: PerCell, observed: PerCell, propensity: PerCell, floor: float
+) -> tuple[Float[NDArray[np.float64], "choice request"], Bool[NDArray[np.bool_], " request"]]:
+    """The doubly robust values of both choices, and where both are known or the same."""
+    chance = np.maximum(propensity, floor)
+    missing = np.isnan(observed) | (propensity < floor)
+    robust = predicted + np.where(missing, 0.0, (observed - predicted) / chance)
+    same = data.current == data.candidate
+    enough = np.stack(_chosen(data, propensity)) >= floor
+    return np.stack(_chosen(data, robust)), same | enough.all(axis=0)
+
+
+def _chosen(data: RolloutData, values: PerCell) -> tuple[PerRequest, PerRequest]:
+    rows = np.arange(len(data))
+    return values[rows, data.current], values[rows, data.candidate]
+
+
+def _labels_needed(lacking: list[PerRequest], bar: float, labels: int) -> int | None:
+    """How many labels until the slowest claim is proven, if shortfalls go on like these.
+
+    The logarithm of the capital grows by about half the squared mean over the mean square.
+    """
+    needed = [0.0]
+    for shortfall in lacking:
+        mean, square = float(shortfall.mean()), float((shortfall**2).mean())
+        if mean <= 0:
+            return None
+        needed.append(2 * bar * square / mean**2 - len(shortfall))
+    return math.ceil(max(needed) * labels / len(lacking[0])) if lacking else None
+
+
+def _plain(value: float) -> float | None:
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CandidateStep:
+    """What became of the version that was tried.
+
+    Attributes:
+        version: The version.
+        decision: The decision, with its evidence.
+        is_taken: Whether a step was taken.
+    """
+
+    version: str
+    decision: RolloutDecision
+    is_taken: bool
+
+
+@short_repr
+@final
+@dataclass(frozen=True, kw_only=True)
+class CandidateTrial:
+    """Tries versions against what serves, or served before.
+
+    Attributes:
+        receipts: The database of receipts.
+        pool: The targets.
+        registry: The versions.
+        errors: The error of each source of labels.
+        states: Makes the states of a dataset.
+        sources: The paths of encoders, by name.
+        since: By target that changed, the time from which on its answers count.
+    """
+
+    receipts: str
+    pool: Pool
+    registry: VersionRegistry
+    errors: Mapping[str, float]
+    states: Callable[[RoutingDataset], Activations]
+    sources: EncoderSources
+    since: Mapping[str, float] = field(default_factory=dict)
+
+    def step(self, progress: Progress) -> CandidateStep | None:
+        """Decide about the candidate, or else about what serves; None where there is neither."""
+        state = self.registry.state()
+        tried, against = state.candidate, state.current
+        if tried is None:
+            tried, against = state.current, state.before
+        if tried is None or follows_change(state, tried):
+            return None
+        found = self._data(state[tried], against, progress)
+        if isinstance(found, str):
+            return CandidateStep(
+                version=tried, decision=RolloutDecision("wait", found), is_taken=False
+            )
+        data, settings = found
+        decision = decide_rollout(data, settings)
+        after = advance(self.registry, decision, tried, settings)
+        return CandidateStep(version=tried, decision=decision, is_taken=after is not None)
+
+    def _data(
+        self, tried: VersionLineage, against: str | None, progress: Progress
+    ) -> tuple[RolloutData, RolloutSettings] | str:
+        """The labelled traffic since the version was fitted, or why there is none."""
+        router = Router.load(self.registry.router(tried.name), sources=self.sources)
+        since = -math.inf if tried.traffic is None else math.nextafter(tried.traffic[1], math.inf)
+        samples = current_samples(labelled_samples(self.receipts, since=since), self.since)
+        scored = current_scores(scored_receipts(self.receipts, since=since), self.since)
+        known = [pair for pair in scored if pair[0].choice.id in samples]
+        if not known:
+            return "no request was kept since those that it was fitted on"
+        try:
+            made = export(known, pool=self.pool, samples=samples, errors=self.errors)
+        except DataError as error:
+            return str(error)
+        dataset = made.dataset
+        running = None
+        if against is not None:
+            running = Router.load(self.registry.router(against), sources=self.sources)
+        for name, one in ((tried.name, router), (against, running)):
+            names = () if one is None else one.pool.names
+            if lacking := [target for target in names if target not in dataset.pool.names]:
+                return f"the pool lacks targets of {name}: {', '.join(lacking)}"
+        served = {receipt.choice.id: receipt for receipt, _ in known}
+        states = self.states(dataset)
+        made_by, candidate = _choices(router, dataset, states, progress)
+        most = made_by.scale.high
+        if running is None:
+            current = _default(made_by, served, tried)
+            if current is None:
+                return f"what served before {tried.name} isn't one of its targets"
+        else:
+            theirs, chosen = _choices(running, dataset, states, progress)
+            made_by, current = _with_others(made_by, theirs, chosen)
+            most = max(most, theirs.scale.high)
+        cells = dataset.select(made_by.query_ids, targets=made_by.targets)
+        unknown = np.zeros(cells.correct.shape)
+        asked = [samples[name].questions for name in made_by.query_ids]
+        drawn = [[o is not None and t in o.drawn for t in made_by.targets] for o in asked]
+        data = RolloutData(
+            current=current,
+            candidate=candidate,
+            predicted=made_by.correctness,
+            label=cells.correct,
+            propensity=unknown if cells.propensity is None else cells.propensity,
+            expected_dollars=made_by.estimated_cost,
+            dollars=cells.observed_cost,
+            label_error=cells.label_error,
+            lost=np.array(drawn) & np.isnan(cells.correct),
+            live=np.array([served[i].router == tried.fingerprint for i in made_by.query_ids]),
+        )
+        return data, RolloutSettings(most_dollars=most)
+
+
+def _choices(
+    router: Router, dataset: RoutingDataset, states: Activations, progress: Progress
+) -> tuple[Predictions, Choices]:
+    """A router's predictions, and its choices at the lam that was chosen on its train rows."""
+    wanted = dataset.select(targets=router.pool.names)
+    made = router.predict(wanted, stores=[states], progress=progress)
+    path = router.policy.path(made.correctness, made.normalised_cost, targets=made.targets)
+    points = router.record.chosen
+    return made, path.at(DEFAULT_LAM if points is None else points.worth)
+
+
+def _with_others(
+    made: Predictions, theirs: Predictions, chosen: Choices
+) -> tuple[Predictions, Choices]:
+    """Predictions with those for further targets of another router, and its choices in them."""
+    more = [k for k, name in enumerate(theirs.targets) if name not in made.targets]
+    names = (*made.targets, *(theirs.targets[k] for k in more))
+    columns = np.array([names.index(name) for name in theirs.targets], dtype=np.int64)
+    both = replace(
+        made,
+        targets=names,
+        correctness=np.hstack([made.correctness, theirs.correctness[:, more]]),
+        estimated_cost=np.hstack([made.estimated_cost, theirs.estimated_cost[:, more]]),
+    )
+    return both, columns[chosen]
+
+
+def _default(
+    made: Predictions, served: Mapping[str, Receipt], tried: VersionLineage
+) -> Choices | None:
+    """The target that answers most requests that the version didn't decide on."""
+    others = [served[i] for i in made.query_ids if served[i].router != tried.fingerprint]
+    names = Counter(receipt.outcome.target for receipt in others)
+    found = names.most_common(1)[0][0] if names else None
+    if found not in made.targets:
+        return None
+    return np.full(len(made), made.targets.index(found), dtype=np.int64)

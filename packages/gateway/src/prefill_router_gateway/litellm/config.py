@@ -1,0 +1,354 @@
+"""Imports LiteLLM's `config.yaml` as a pool and gateway settings.
+
+The format is documented at https://docs.litellm.ai/docs/proxy/configs and .../config_settings.
+"""
+
+import os
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, final
+
+from prefill_router.errors import ConfigError
+from prefill_router_gateway.litellm.deployments import (
+    MODES,
+    ConfigFields,
+    Deployment,
+    TimeLimits,
+    read_deployment,
+)
+from prefill_router.targets import PRICES, Pool, Provider, Target, TargetEndpoint
+from prefill_router.yaml_files import read_yaml
+
+_NO_COUNTERPART = "has no counterpart"
+_ROUTES = "the router chooses, and its order gives the fallbacks"
+_WHY = {
+    "routing_strategy": _ROUTES,
+    "routing_strategy_args": _ROUTES,
+    "fallbacks": _ROUTES,
+    "default_fallbacks": _ROUTES,
+    "content_policy_fallbacks": _ROUTES,
+    "context_window_fallbacks": "targets too small for a request are skipped, see context_tokens",
+    "enable_pre_call_checks": "always on: targets too small for a request are skipped",
+    "model_group_alias": "a target has one name; routing.names are names that route",
+    "master_key": "client keys are made by prefill-router key, and kept as hashes",
+    "database_url": "receipts go to receipts.url",
+    "forward_client_headers_to_llm_api": "see forward_headers",
+    "drop_params": "clients' parameters are forwarded unchanged",
+    "cache": "answers aren't cached",
+    "environment_variables": "set them where the gateway runs",
+    "include": "other files aren't read; import each",
+    "litellm_params.num_retries": "num_retries of router_settings applies to all",
+    "litellm_params.max_retries": "num_retries of router_settings applies to all",
+}
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
+_WHOLE = ("num_retries", "max_fallbacks", "allowed_fails")
+_TIMES = ("cooldown_time", "timeout", "stream_timeout")
+_PARTS = ("router_settings", "litellm_settings", "general_settings")
+_MOST_RETRIES, _MOST_TARGETS, _MOST_SECONDS, _MOST_COUNT = 10, 100, 86_400.0, 10_000_000
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class GeneralSettings:
+    """The parts of the file that apply to all its models.
+
+    Attributes:
+        settings: The gateway's settings, by section.
+        times: The time limits of deployments that set none.
+        left_out: The fields that were left out, and why.
+    """
+
+    settings: Mapping[str, Mapping[str, Any]]
+    times: TimeLimits = field(default_factory=TimeLimits)
+    left_out: tuple[tuple[str, str], ...] = ()
+
+
+def read_general(value: Mapping[str, Any], environment: Mapping[str, str]) -> GeneralSettings:
+    """Read all but `model_list`; `router_settings` take precedence over `litellm_settings`.
+
+    Raises:
+        ConfigError: Some values are invalid; the message lists them all.
+    """
+    parts = [ConfigFields(value.get(part), part, environment) for part in _PARTS]
+    router, module, server = parts
+    known: dict[str, Any] = {}
+    wrong: list[str] = []
+    places = {
+        name: [(router, name), (module, "request_timeout" if name == "timeout" else name)]
+        for name in (*_WHOLE, *_TIMES)
+    }
+    reads: list[tuple[str, Callable[[], float | None]]] = [
+        *((name, partial(at.whole, own, least=0)) for name in _WHOLE for at, own in places[name]),
+        *((name, partial(at.number, own)) for name in _TIMES for at, own in places[name]),
+        ("requests", partial(server.whole, "global_max_parallel_requests")),
+    ]
+    for name, read in reads:
+        try:
+            found = read()
+        except ConfigError as error:
+            wrong.append(str(error))
+        else:
+            if found is not None:
+                known.setdefault(name, found)
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+    return GeneralSettings(
+        settings=_settings(known),
+        times=TimeLimits(answer=known.get("timeout"), first_token=known.get("stream_timeout")),
+        left_out=(
+            *(
+                (f"{part}.{name}", _WHY.get(name, _NO_COUNTERPART))
+                for part, fields in zip(_PARTS, parts, strict=True)
+                for name in fields.unread
+            ),
+            *(
+                (str(name), _WHY.get(str(name), _NO_COUNTERPART))
+                for name in value
+                if name not in ("model_list", *_PARTS)
+            ),
+        ),
+    )
+
+
+def _settings(known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The gateway's settings, each limited to its range.
+
+    Some counts are one higher than LiteLLM's: it counts allowed failures and fallbacks, the gateway
+    the failure that opens a breaker and all targets that are tried.
+    """
+    parts: dict[str, dict[str, tuple[str, int, float]]] = {
+        "failures": {
+            "retries": ("num_retries", 0, _MOST_RETRIES),
+            "targets": ("max_fallbacks", 1, _MOST_TARGETS),
+            "breaker_failures": ("allowed_fails", 1, _MOST_COUNT),
+            "breaker_seconds": ("cooldown_time", 0, _MOST_SECONDS),
+        },
+        "limits": {"requests": ("requests", 0, _MOST_COUNT)},
+    }
+    found = {
+        part: {
+            own: min(known[theirs] + more, most)
+            for own, (theirs, more, most) in settings.items()
+            if theirs in known
+        }
+        for part, settings in parts.items()
+    }
+    return {part: settings for part, settings in found.items() if settings}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OmittedSetting:
+    """A part of the file that was left out.
+
+    Attributes:
+        what: Its field in the file, without the value.
+        why: The reason, in a few words.
+        models: The models that have it; empty for the whole file.
+    """
+
+    what: str
+    why: str
+    models: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ImportedConfig:
+    """LiteLLM's configuration, converted.
+
+    Attributes:
+        pool: The targets and their providers.
+        settings: The gateway's settings, as in its file; empty if none has a counterpart.
+        left_out: The parts without a counterpart.
+        notes: By target, what was assumed and what is missing in the file.
+    """
+
+    pool: Pool
+    settings: Mapping[str, Mapping[str, Any]]
+    left_out: tuple[OmittedSetting, ...]
+    notes: Mapping[str, tuple[str, ...]]
+
+
+def import_config(path: Path, *, environment: Mapping[str, str] | None = None) -> ImportedConfig:
+    """Read LiteLLM's `config.yaml`.
+
+    Several deployments of one `model_name` become the endpoints of one target.
+
+    Args:
+        path: The file.
+        environment: The variables for `os.environ/NAME`; by default this process's. Keys are
+            never looked up: the pool gets the names of their variables.
+
+    Raises:
+        ConfigError: It isn't such a file, contains a key, or names unknown endpoints; the message
+            lists every problem.
+    """
+    known = os.environ if environment is None else environment
+    try:
+        value = read_yaml(path)
+        if not isinstance(value, dict) or not isinstance(value.get("model_list"), list):
+            raise ConfigError("not LiteLLM's configuration: it has no model_list")
+        return _imported(value, known)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _imported(value: dict[str, Any], environment: Mapping[str, str]) -> ImportedConfig:
+    wrong: list[str] = []
+    try:
+        general = read_general(value, environment)
+    except ConfigError as error:
+        general, wrong = GeneralSettings(settings={}), [str(error)]
+    groups = _ModelGroups(general, environment, wrong)
+    for place, row in enumerate(value["model_list"]):
+        groups.add(place, row)
+    pool = groups.pool()
+    left = [OmittedSetting(what=what, why=why) for what, why in general.left_out]
+    return ImportedConfig(
+        pool=pool,
+        settings=general.settings,
+        left_out=(*left, *groups.left_out()),
+        notes={name: notes for name, notes in groups.notes.items() if notes},
+    )
+
+
+class _ModelGroups:
+    """Deployments by the model name that clients use."""
+
+    def __init__(
+        self, general: GeneralSettings, environment: Mapping[str, str], wrong: list[str]
+    ) -> None:
+        self._times = general.times
+        self._environment = environment
+        self._taken: dict[str, list[Deployment]] = {}
+        self._failed: dict[str, list[str]] = {}
+        self._wrong = wrong
+        self._left: dict[tuple[str, str], list[str]] = {}
+        self.notes: dict[str, tuple[str, ...]] = {}
+
+    def add(self, place: int, row: Any) -> None:
+        """Read one entry."""
+        name = row.get("model_name") if isinstance(row, dict) else None
+        if not isinstance(name, str) or not name.strip():
+            self._wrong.append(f"model_list[{place}] has no model_name")
+            return
+        if "*" in name:
+            self._leave(name, "model_list", "stands for many models; name each one to import")
+            return
+        info = row.get("model_info")
+        mode = info.get("mode") if isinstance(info, dict) else None
+        if mode is not None and mode not in MODES:
+            self._leave(name, "model_list", "its mode isn't routed")
+            return
+        try:
+            # A key in the file is refused even where its deployment isn't taken.
+            ConfigFields(row.get("litellm_params"), f"model {name!r}", {}).key_variable("api_key")
+        except ConfigError as error:
+            self._wrong.append(str(error))
+            self._failed.setdefault(name, []).append(str(error))
+            return
+        try:
+            read = read_deployment(name, row, times=self._times, environment=self._environment)
+        except ConfigError as error:
+            self._failed.setdefault(name, []).append(str(error))
+            return
+        self._taken.setdefault(name, []).append(read)
+        self.notes[name] = tuple(dict.fromkeys((*self.notes.get(name, ()), *read.notes)))
+        for what in read.unread:
+            self._leave(name, what, _WHY.get(what, _NO_COUNTERPART))
+
+    def _leave(self, name: str, what: str, why: str) -> None:
+        names = self._left.setdefault((what, why), [])
+        if name not in names:
+            names.append(name)
+
+    def left_out(self) -> list[OmittedSetting]:
+        """What was left out, with equal entries of several models merged."""
+        spare = [
+            OmittedSetting(what="model_list", why=why, models=(name,))
+            for name, reasons in self._failed.items()
+            if name in self._taken
+            for why in reasons
+        ]
+        left = [
+            OmittedSetting(what=what, why=why, models=tuple(names))
+            for (what, why), names in self._left.items()
+        ]
+        return [*left, *spare]
+
+    def pool(self) -> Pool:
+        """The pool.
+
+        Raises:
+            ConfigError: No entry of some name can be used, or there is no entry at all.
+        """
+        lost = [
+            why for n, reasons in self._failed.items() if n not in self._taken for why in reasons
+        ]
+        wrong = list(dict.fromkeys((*self._wrong, *lost)))
+        if wrong:
+            raise ConfigError("; ".join(wrong))
+        if not self._taken:
+            raise ConfigError("no entry of model_list can become a target")
+        return _pool(self._taken.values())
+
+
+def _pool(groups: Iterable[list[Deployment]]) -> Pool:
+    """Targets with the same endpoint, key and limits share their provider."""
+    providers: dict[str, Provider] = {}
+    shared: dict[Provider, str] = {}
+    targets: list[Target] = []
+    for group in groups:
+        names = []
+        for deployment in group:
+            name = shared.get(deployment.provider) if deployment.shared else None
+            if name is None:
+                name = _unused(deployment.provider.name, providers)
+                providers[name] = replace(deployment.provider, name=name)
+                if deployment.shared:
+                    shared[deployment.provider] = name
+            names.append(name)
+        targets.append(_target(group, names))
+    return Pool(tuple(targets), None, tuple(providers.values()))
+
+
+def _unused(own: str, taken: Container[str]) -> str:
+    names = chain([own], (f"{own}-{number}" for number in count(2)))
+    return next(one for one in names if one not in taken)
+
+
+def _target(group: list[Deployment], providers: list[str]) -> Target:
+    """The target of these deployments, which can do what all of them can."""
+    targets = [deployment.target for deployment in group]
+    first = targets[0]
+    if len(group) == 1:
+        return replace(first, provider=providers[0])
+    endpoints: dict[str, TargetEndpoint] = {}
+    for deployment, target, provider in zip(group, targets, providers, strict=True):
+        name = _unused(_ODD.sub("-", provider), endpoints)
+        prices = {price: getattr(target, price) for price in PRICES}
+        same = all(getattr(first, price) == value for price, value in prices.items())
+        endpoints[name] = TargetEndpoint(
+            name=name,
+            provider=provider,
+            model=target.model or target.name,
+            weight=deployment.weight,
+            priority=deployment.order,
+            **({} if same else prices),
+        )
+    windows = [t.context_tokens for t in targets if t.context_tokens is not None]
+    serves = [t.serves for t in targets if t.serves is not None]
+    return replace(
+        first,
+        provider=None,
+        model=None,
+        endpoints=tuple(endpoints.values()),
+        accepts=tuple(a for a in first.accepts if all(a in t.accepts for t in targets)),
+        context_tokens=min(windows, default=None),
+        serves=tuple(e for e in serves[0] if all(e in s for s in serves)) if serves else None,
+    )

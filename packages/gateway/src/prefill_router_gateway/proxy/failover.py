@@ -1,0 +1,544 @@
+"""Calls target after target until one begins to answer; after that there is no failover.
+
+The attempts of a call are recorded and reported to the circuit breakers. The answers to passthrough
+calls are forwarded unread: only their end is observed.
+"""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, final, runtime_checkable
+
+from prefill_router.client import ErrorBody, forms_of_key, read_error, without_key
+from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError, RefusalError
+from prefill_router_gateway.proxy.connections import ClientConnection, ResponseStream
+from prefill_router_gateway.proxy.deployments import (
+    Breakers,
+    DeploymentOrder,
+    ProviderEndpoint,
+    RateHeadroom,
+)
+from prefill_router_gateway.proxy.failures import (
+    HARMLESS,
+    RETRIED,
+    AttemptFailedError,
+    TargetRefusal,
+    classify_body_error,
+    classify_refusal,
+    refused_wait,
+)
+from prefill_router_gateway.proxy.message_translation import MessageStream, message
+from prefill_router_gateway.proxy.response_metadata import (
+    SEQUENCE_NUMBER,
+    ResponseMetadata,
+    StreamObserver,
+    WholeLines,
+    parsed,
+)
+from prefill_router_gateway.records import AttemptEnd, ForwardRequest, Header, TargetAttempt
+from prefill_router_gateway.settings import FailureSettings
+
+_FIRST_OF_CLIENTS, _FIRST_OF_SERVERS = 400, 500
+_PLAIN_ENDS: dict[int, AttemptEnd] = {
+    401: "unauthorised",  # the gateway's own key or account is refused
+    402: "unauthorised",
+    403: "unauthorised",
+    429: "rate_limited",
+    503: "overloaded",
+    529: "overloaded",
+}
+
+
+def classify_passthrough_refusal(
+    refusal: TargetRefusal, *, key: str | None, lacking: Collection[int] = frozenset()
+) -> AttemptFailedError:
+    """Classify an error response to a passthrough call by its status alone.
+
+    Args:
+        refusal: The response.
+        key: The target's key; a response that quotes it is never forwarded.
+        lacking: The statuses by which a target says that it doesn't support the call.
+    """
+    status = refusal.status
+    end: AttemptEnd
+    if status in lacking:
+        end = "unknown_call"
+    elif status in _PLAIN_ENDS:
+        end = _PLAIN_ENDS[status]
+    elif _FIRST_OF_CLIENTS <= status < _FIRST_OF_SERVERS:
+        quotes = key is not None and key.encode() in refusal.body
+        end = "unauthorised" if quotes else "refused"
+    else:
+        end = "server_error" if status >= _FIRST_OF_SERVERS else "malformed"
+    return AttemptFailedError(
+        end,
+        status=status,
+        wait=refused_wait(ErrorBody(), refusal.headers) if end in RETRIED else None,
+        refusal=refusal if end == "refused" else None,
+    )
+
+
+@runtime_checkable
+class AnswerStream(Protocol):
+    """What a stream passes on its way to the client."""
+
+    @property
+    def facts(self) -> ResponseMetadata:
+        """What has been read of it."""
+
+    @property
+    def sequence_number(self) -> int:
+        """The number that the next event of a Responses stream would have."""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Take received bytes, and return the bytes to forward."""
+
+    def close(self) -> bytes:
+        """Return the remaining bytes to forward at the end of the stream."""
+
+
+_NAME = b'"sequence_number"'
+
+
+@final
+class PassthroughStream(WholeLines):
+    """Takes the place of a `StreamObserver` where the gateway needs nothing from the events.
+
+    Args:
+        facts: Marked as done at the end of the stream.
+        secret: The target's key, which no line may quote; None for none.
+
+    Attributes:
+        facts: Marked as done at the end of the stream.
+        sequence_number: The number that the next event of a Responses stream would have.
+    """
+
+    def __init__(self, facts: ResponseMetadata, *, secret: bytes | None = None) -> None:
+        super().__init__()
+        self.facts, self._secret = facts, secret
+        self.sequence_number = 0
+
+    def feed(self, piece: bytes) -> bytes:
+        """Take received bytes, and return the bytes to forward.
+
+        Raises:
+            BrokenResponseError: A line is too long, or quotes the secret.
+        """
+        whole = self._cut(piece)
+        if self._secret is not None and self._secret in whole:
+            raise BrokenResponseError("malformed")
+        found = SEQUENCE_NUMBER.match(whole, whole.rfind(_NAME)) if _NAME in whole else None
+        if found:
+            self.sequence_number = int(found[1]) + 1
+        return whole
+
+    def close(self) -> bytes:
+        """Return the remaining bytes to forward at the end of the stream."""
+        self.facts.done = True
+        rest = self._rest()
+        return b"" if self._secret is not None and self._secret in rest else rest
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ForwardContext:
+    """The state that all calls share.
+
+    Attributes:
+        lines: The endpoint of each deployment, by name.
+        target_of: The target of each deployment, by name.
+        deployments: The order of the deployments, for the targets that have several.
+        headroom: What remains of rate limits.
+        watched: The deployments whose rate limits matter.
+        failures: The settings for failures.
+        breakers: The circuit breakers of the targets.
+        passing: Selects the response headers that the client gets.
+        under_way: The number of calls in flight, by target.
+        chance: The random generator for the jitter of retries.
+    """
+
+    lines: Mapping[str, ProviderEndpoint]
+    target_of: Mapping[str, str]
+    deployments: Mapping[str, DeploymentOrder]
+    headroom: RateHeadroom
+    watched: Collection[str]
+    failures: FailureSettings
+    breakers: Breakers
+    passing: Callable[[list[Header]], list[Header]]
+    under_way: Counter[str]
+    chance: random.Random
+
+
+_LONGEST = 2**26  # bytes of a reply that isn't streamed
+_LONGEST_ERROR = 2**20
+_LONGEST_PARSED = 2**20  # bytes; parsing more would delay other requests
+_LONGEST_PRELUDE = 2**20  # bytes before the first event of a stream
+_FIRST_GOOD, _FIRST_ODD = 200, 300
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenResponse:
+    """An answer that has begun.
+
+    Attributes:
+        status: Its HTTP status.
+        headers: Its headers.
+        facts: What has been read from it so far.
+        body: The whole body, or the part of a stream that has arrived.
+        arrival: The rest of a stream; None where the body is whole.
+        watch: Reads the rest of a stream as it passes.
+    """
+
+    status: int
+    headers: list[Header]
+    facts: ResponseMetadata
+    body: bytes
+    arrival: ResponseStream | None = None
+    watch: AnswerStream | None = None
+
+
+async def open_answer(
+    call: ForwardRequest, target: str, line: ProviderEndpoint, client: ClientConnection
+) -> OpenResponse:
+    """Call a target, and wait until its stream has begun or its reply is complete.
+
+    Raises:
+        AttemptFailedError: There is no answer.
+        ClientGoneError: The client has disconnected.
+    """
+    if target in call.translated:
+        return await _open_translated(call, target, line, client)
+    arrival: ResponseStream | None = None
+    opened: OpenResponse | None = None
+    try:
+        arrival = await line.call(call, call.bodies(target), client=client)
+        opened = await _read(call, arrival, line.key)
+    except BrokenResponseError as error:
+        status = (arrival.status or None) if arrival is not None else None
+        raise AttemptFailedError(error.end, status=status) from None
+    finally:
+        if arrival is not None and (opened is None or opened.arrival is None):
+            client.stop_with(None)
+            arrival.close()
+    return opened
+
+
+async def _open_translated(
+    call: ForwardRequest, target: str, line: ProviderEndpoint, client: ClientConnection
+) -> OpenResponse:
+    """Call a target by a chat in the place of a message; the answer is a message.
+
+    Raises:
+        AttemptFailedError: There is no answer, or none that can be translated.
+        ClientGoneError: The client has disconnected.
+    """
+    headers = [header for header in call.headers if not header[0].startswith(b"anthropic-")]
+    chat = replace(call, endpoint="chat", translated=(), query=b"", answer=None, headers=headers)
+    try:
+        opened = await open_answer(chat, target, line, client)
+    except AttemptFailedError as failure:
+        if failure.refusal is not None:
+            failure.refusal = _translated_refusal(failure.refusal)
+        raise
+    except (RecursionError, RefusalError):  # only where it was barely read before
+        body = b'{"error":{"message":"the body is nested too deeply; use fewer levels"}}'
+        refusal = _translated_refusal(TargetRefusal(status=400, headers=[], body=body))
+        raise AttemptFailedError("refused", status=400, refusal=refusal) from None
+    if isinstance(opened.watch, StreamObserver):
+        stream = MessageStream(
+            opened.watch, answer=call.answer, input_tokens=call.input_tokens, target=target
+        )
+        return replace(opened, body=stream.translate(opened.body), watch=stream)
+    usage, _ = opened.facts.usage(input_tokens=call.input_tokens)
+    said = message(parsed(opened.body) or {}, usage, target=target)
+    if said is None:
+        raise AttemptFailedError("malformed", status=opened.status)
+    return replace(opened, body=json.dumps(said).encode())
+
+
+def _translated_refusal(refusal: TargetRefusal) -> TargetRefusal:
+    words = read_error(parsed(refusal.body.strip()) or {}).words or "the target refused the request"
+    error = RefusalError(words, status=refusal.status).body(anthropic=True)
+    headers = [header for header in refusal.headers if header[0] != b"content-type"]
+    kind = (b"content-type", b"application/json")
+    return replace(refusal, headers=[*headers, kind], body=json.dumps(error).encode())
+
+
+async def _read(call: ForwardRequest, arrival: ResponseStream, key: str | None) -> OpenResponse:
+    status = arrival.status
+    known = dict(arrival.headers)
+    kind, encoding = (known.get(n, b"").lower() for n in (b"content-type", b"content-encoding"))
+    if not _FIRST_GOOD <= status < _FIRST_ODD:
+        body = await _read_error(arrival)
+        refusal = TargetRefusal(status=status, headers=arrival.headers, body=body)
+        if call.is_plain:
+            raise classify_passthrough_refusal(refusal, key=key, lacking=call.lacking)
+        raise classify_refusal(refusal, key=key)
+    if b"html" in kind or encoding not in (b"", b"identity"):  # neither was requested
+        raise AttemptFailedError("malformed", status=status)
+    if call.is_plain:
+        return await _open_plain(call, arrival, key, stream=b"event-stream" in kind)
+    if b"event-stream" in kind:
+        return await _open_stream(call, arrival, key)
+    return await _read_whole(call, arrival, key)
+
+
+async def _open_plain(
+    call: ForwardRequest, arrival: ResponseStream, key: str | None, *, stream: bool
+) -> OpenResponse:
+    """Open the answer to a passthrough call, which may be empty or contain errors.
+
+    An error may quote the target's key; then it isn't forwarded.
+    """
+    facts = ResponseMetadata(call.endpoint, secret=key)
+    secret = None if key is None else key.encode()
+    if stream:
+        return OpenResponse(
+            status=arrival.status,
+            headers=arrival.headers,
+            facts=facts,
+            body=b"",
+            arrival=arrival,
+            watch=PassthroughStream(facts, secret=secret),
+        )
+    body = await _read_all(arrival)
+    if secret is not None and secret in body:
+        raise AttemptFailedError("unauthorised", status=arrival.status)
+    facts.done = True
+    return OpenResponse(status=arrival.status, headers=arrival.headers, facts=facts, body=body)
+
+
+async def _open_stream(
+    call: ForwardRequest, arrival: ResponseStream, key: str | None
+) -> OpenResponse:
+    watch = StreamObserver(
+        call.endpoint, leave_out_usage=call.usage_added, secret=key, answer=call.answer
+    )
+    facts, held, length = watch.facts, list[bytes](), 0
+    while not watch.is_open:
+        piece = await arrival.piece()
+        held.append(watch.feed(piece) if piece else watch.close())
+        length += len(held[-1])
+        if facts.error is not None and not watch.is_open:
+            raise classify_body_error(facts.error, status=arrival.status)
+        is_odd = watch.is_malformed or facts.done or length > _LONGEST_PRELUDE
+        if is_odd and not watch.is_open:
+            raise AttemptFailedError("malformed", status=arrival.status)
+        if not piece and not watch.is_open:
+            raise AttemptFailedError("broken_off", status=arrival.status)
+    return OpenResponse(
+        status=arrival.status,
+        headers=arrival.headers,
+        facts=facts,
+        body=b"".join(held),
+        arrival=arrival,
+        watch=watch,
+    )
+
+
+async def _read_whole(
+    call: ForwardRequest, arrival: ResponseStream, key: str | None
+) -> OpenResponse:
+    body = await _read_all(arrival)
+    facts = ResponseMetadata(call.endpoint, secret=key)
+    if len(body) > _LONGEST_PARSED:
+        if not (body.lstrip()[:1] == b"{" and body.rstrip()[-1:] == b"}"):
+            raise AttemptFailedError("malformed", status=arrival.status)
+        facts.take_end(body)
+    else:
+        value = parsed(body)
+        if value is None:
+            raise AttemptFailedError("malformed", status=arrival.status)
+        facts.take(value)
+    if facts.error is not None:
+        raise classify_body_error(facts.error, status=arrival.status)
+    facts.done = True
+    if not facts.has_usage:
+        facts.count(body)
+    given = without_key(body, forms_of_key(key))
+    return OpenResponse(status=arrival.status, headers=arrival.headers, facts=facts, body=given)
+
+
+async def _read_all(arrival: ResponseStream) -> bytes:
+    pieces, length = [], 0
+    while piece := await arrival.piece():
+        pieces.append(piece)
+        length += len(piece)
+        if length > _LONGEST:
+            raise AttemptFailedError("malformed", status=arrival.status)
+    return b"".join(pieces)
+
+
+async def _read_error(arrival: ResponseStream) -> bytes:
+    """Read an error's body, as far as it arrives."""
+    pieces, length = [], 0
+    try:
+        while (piece := await arrival.piece()) and length < _LONGEST_ERROR:
+            pieces.append(piece)
+            length += len(piece)
+    except BrokenResponseError as error:
+        if error.end == "disconnected":
+            raise
+    return b"".join(pieces)
+
+
+_PATIENCE = 2.0  # seconds; where a target asks for a longer wait, the next one is called instead
+
+
+@final
+class CallAttempts:
+    """The attempts of one call, in order.
+
+    Args:
+        ways: The state that all calls share.
+        call: The call.
+        client: The client.
+
+    Attributes:
+        attempts: The attempts that have ended.
+        deployment: The deployment that is being called or answers; None if none.
+        wait: The shortest wait in seconds that a target asked for; None if none did.
+    """
+
+    def __init__(
+        self, ways: ForwardContext, call: ForwardRequest, client: ClientConnection
+    ) -> None:
+        self._ways, self._call, self._client = ways, call, client
+        self._clock = asyncio.get_running_loop().time
+        self._began = 0.0
+        self.deployment: str | None = None
+        self.attempts: list[TargetAttempt] = []
+        self.wait: float | None = None
+
+    @property
+    def target(self) -> str | None:
+        """The target that is being called or answers; None if none."""
+        return None if self.deployment is None else self._ways.target_of[self.deployment]
+
+    @property
+    def last_asked(self) -> str | None:
+        """The target that was called last; None if none was."""
+        asked = (a.target for a in reversed(self.attempts) if a.end != "breaker_open")
+        return next(asked, None)
+
+    def end(self, end: AttemptEnd, *, status: int | None, silent: bool = False) -> None:
+        """Record the end of the current attempt, if there is one.
+
+        Args:
+            end: How it ended.
+            status: The HTTP status of the target's response; None without one.
+            silent: Whether to keep it from the target's breaker.
+        """
+        name, self.deployment = self.deployment, None
+        if name is None:
+            return
+        self._ways.under_way[self._ways.target_of[name]] -= 1
+        self._add(name, end, status, self._clock() - self._began)
+        breakers = self._ways.breakers
+        if not silent and (end == "answered" or end in HARMLESS):
+            breakers.succeeded(name)
+        elif not silent:
+            (breakers.released if end == "disconnected" else breakers.failed)(name)
+
+    def _add(self, name: str, end: AttemptEnd, status: int | None, seconds: float) -> None:
+        target = self._ways.target_of[name]
+        at = None if target == name else name
+        self.attempts.append(
+            TargetAttempt(target=target, end=end, status=status, seconds=seconds, deployment=at)
+        )
+
+    async def find_answer(self) -> OpenResponse | TargetRefusal | None:
+        """Find an answer that has begun, or a refusal that only the client can resolve, or None.
+
+        Targets with an open breaker are skipped, unless all have one. A target fails when all its
+        deployments have.
+
+        Raises:
+            ClientGoneError: The client has disconnected.
+        """
+        order = self._call.order[:1] if self._call.stay else self._call.order
+        found: OpenResponse | AttemptFailedError | None = None
+        asked = 0
+        for target in order:
+            if asked == self._ways.failures.targets:
+                break
+            here = await self._ask_target(target)
+            if here is None:
+                continue
+            asked, found = asked + 1, here
+            if isinstance(found, OpenResponse) or found.end == "refused":
+                break
+        if found is None:
+            found = await self._ask(self._deployments(order[0])[0])
+        if isinstance(found, OpenResponse):
+            return found
+        ends = {attempt.end for attempt in self.attempts if attempt.end != "breaker_open"}
+        only_client = self.attempts[-1].end == "refused" or ends == {"context_too_long"}
+        return found.refusal if only_client else None
+
+    def _deployments(self, target: str) -> Sequence[str]:
+        order, call = self._ways.deployments.get(target), self._call
+        return (target,) if order is None else order(call.conversation, call.input_tokens)
+
+    async def _ask_target(self, target: str) -> OpenResponse | AttemptFailedError | None:
+        """Call a target's deployments until one answers; None where all have an open breaker.
+
+        Only the last one is retried: for the others, the next one is the retry.
+        """
+        breakers, found = self._ways.breakers, None
+        names = self._deployments(target)
+        for place, name in enumerate(names, 1):
+            if not (breakers.allow(name) and await breakers.claimed(name)):
+                self._add(name, "breaker_open", None, 0.0)
+                continue
+            is_last = all(breakers.is_open(other) for other in names[place:])
+            found = await self._ask(name, retries=self._ways.failures.retries if is_last else 0)
+            if isinstance(found, OpenResponse) or found.end == "refused":
+                break
+        return found
+
+    async def _ask(
+        self, name: str, *, retries: int | None = None
+    ) -> OpenResponse | AttemptFailedError:
+        """Call one deployment, with retries where they may help."""
+        failures, only_limited = self._ways.failures, True
+        retries = failures.retries if retries is None else retries
+        for turn in range(retries + 1):
+            found = await self._try(name)
+            if isinstance(found, OpenResponse):
+                return found
+            pause = failures.backoff_seconds * 2**turn * self._ways.chance.uniform(0.5, 1.0)
+            is_last = turn == retries or found.end not in RETRIED
+            if found.wait is not None:
+                self.wait = found.wait if self.wait is None else min(self.wait, found.wait)
+                is_last |= found.wait > _PATIENCE
+                pause = max(pause, found.wait)
+            only_limited &= found.end == "rate_limited"
+            if only_limited and is_last:
+                self._ways.breakers.failed(name)
+            if is_last or self._ways.breakers.state(name) == "open":
+                break
+            await self._client.wait(pause)
+        return found
+
+    async def _try(self, name: str) -> OpenResponse | AttemptFailedError:
+        ways, self.deployment, self._began = self._ways, name, self._clock()
+        ways.under_way[ways.target_of[name]] += 1
+        try:
+            opened = await open_answer(self._call, name, ways.lines[name], self._client)
+        except AttemptFailedError as failure:
+            if failure.end == "disconnected":
+                raise ClientGoneError from None
+            # a rate limit that a retry overcomes says nothing about the target
+            self.end(failure.end, status=failure.status, silent=failure.end == "rate_limited")
+            if name in ways.watched and failure.end == "rate_limited":
+                ways.headroom.refused(name, failure.wait)
+            return failure
+        if name in ways.watched:
+            ways.headroom.observe(name, opened.headers)
+        ways.breakers.began(name)
+        return opened

@@ -1,0 +1,196 @@
+"""Classifies failures of targets, and makes the errors that clients get.
+
+After a failure the gateway retries, calls the next target, or forwards the error. Where there is no
+answer, or it broke off, the client's error never quotes a target's message.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from prefill_router.client import ErrorBody, kind_of, read_error, retry_after
+from prefill_router.errors import FailureKind
+from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.proxy.response_metadata import parsed
+from prefill_router_gateway.records import AttemptEnd, Header, TargetAttempt
+from prefill_router.targets import Endpoint
+
+RETRIED: frozenset[AttemptEnd] = frozenset(
+    ("connect", "rate_limited", "overloaded", "server_error", "broken_off", "malformed")
+)
+"""Failures after which the same target is retried; not timeouts, where waiting again costs more."""
+HARMLESS: frozenset[AttemptEnd] = frozenset(("refused", "context_too_long", "unknown_call"))
+"""Failures that show that the target works, since it read the request."""
+LATE: frozenset[AttemptEnd] = frozenset(("first_token_timeout", "silence", "answer_timeout"))
+
+_CLIENTS_OWN = frozenset((400, 406, 413, 414, 415, 422, 431, 451))
+_ENDS: dict[FailureKind, AttemptEnd] = {
+    "unauthorised": "unauthorised",
+    "unknown_model": "unknown_model",
+    "context_too_long": "context_too_long",
+    "rate_limited": "rate_limited",
+    "overloaded": "overloaded",
+    "content_filter": "refused",
+    "refused": "refused",
+}
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetRefusal:
+    """A target's complete error response.
+
+    Attributes:
+        status: Its HTTP status.
+        headers: Its headers.
+        body: Its body.
+    """
+
+    status: int
+    headers: list[Header]
+    body: bytes
+
+
+@final
+class AttemptFailedError(Exception):
+    """A target gave no answer.
+
+    Attributes:
+        end: The kind of failure.
+        status: The HTTP status of its response; None without one.
+        wait: Seconds to wait before a retry, as the target asks; None where it doesn't.
+        refusal: The target's response, where only the client can resolve the error.
+    """
+
+    def __init__(
+        self,
+        end: AttemptEnd,
+        *,
+        status: int | None = None,
+        wait: float | None = None,
+        refusal: TargetRefusal | None = None,
+    ) -> None:
+        super().__init__(end)
+        self.end: AttemptEnd = end
+        self.status, self.wait, self.refusal = status, wait, refusal
+
+
+def classify_refusal(refusal: TargetRefusal, *, key: str | None) -> AttemptFailedError:
+    """Classify an error response.
+
+    Args:
+        refusal: The response.
+        key: The target's key; a response that quotes it is never forwarded.
+    """
+    status = refusal.status
+    error = read_error(parsed(refusal.body.strip()) or {})
+    end = _ENDS.get(kind_of(error, status), "server_error")
+    if end == "refused" and status not in _CLIENTS_OWN:
+        end = "malformed"
+    elif end in HARMLESS and key is not None and key.encode() in refusal.body:
+        end = "unauthorised"
+    return AttemptFailedError(
+        end,
+        status=status,
+        wait=refused_wait(error, refusal.headers) if end in RETRIED else None,
+        refusal=refusal if end in HARMLESS else None,
+    )
+
+
+def classify_body_error(error: ErrorBody, *, status: int) -> AttemptFailedError:
+    """Classify an error within a response that has a success status."""
+    end = stream_error_end(error)
+    return AttemptFailedError(
+        "server_error" if end in HARMLESS else end, status=status, wait=refused_wait(error, ())
+    )
+
+
+def stream_error_end(error: ErrorBody) -> AttemptEnd:
+    """The kind of failure of an error within a stream."""
+    return _ENDS.get(kind_of(error, error.status), "server_error")
+
+
+def refused_wait(error: ErrorBody, headers: Iterable[Header]) -> float | None:
+    """Seconds to wait before a retry, as a refusal asks; None where it doesn't."""
+    said = dict(error.headers or {})
+    said |= {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    return retry_after(said, now=time.time())
+
+
+_CODE = "stream_cut"
+_NO_RETRY = {"x-should-retry": "false"}
+"""Keeps SDKs from retrying at once, since the gateway has retried already."""
+_WHY: dict[AttemptEnd, str] = {
+    "silence": "the target sent nothing for too long",
+    "answer_timeout": "the target took too long",
+    "malformed": "the target sent data that can't be read",
+    "disconnected": "the gateway is stopping",
+}
+
+
+def no_answer_error(attempts: Sequence[TargetAttempt], *, wait: float | None) -> RefusalError:
+    """The error where no target answered.
+
+    Args:
+        attempts: The attempts.
+        wait: Seconds to wait before a retry, as targets ask; None where none does.
+    """
+    ends = {attempt.end for attempt in attempts if attempt.end != "breaker_open"}
+    if ends == {"unknown_call"}:
+        asked = ", ".join(dict.fromkeys(attempt.target for attempt in attempts))
+        return RefusalError(
+            f"{asked} can't answer this call; name a target that can as the model",
+            status=404,
+            code="unknown_call",
+        )
+    tried = ", ".join(f"{attempt.target}: {attempt.end}" for attempt in attempts)
+    message = f"no target answered ({tried}); try again later"
+    if ends == {"rate_limited"}:
+        return RefusalError(
+            message,
+            status=429,
+            kind="rate_limit_error",
+            code="no_target_answered",
+            headers={"retry-after": str(max(1, math.ceil(wait or 0)))},
+        )
+    status = 504 if ends and ends <= LATE else 502
+    return RefusalError(
+        message,
+        status=status,
+        kind="upstream_error",
+        code="no_target_answered",
+        headers=_NO_RETRY,
+    )
+
+
+def cut_event(endpoint: Endpoint, end: AttemptEnd, *, number: int) -> bytes:
+    """The event that ends a stream that broke off.
+
+    Args:
+        endpoint: The endpoint, which determines its format.
+        end: The kind of failure.
+        number: Its `sequence_number`, in streams of Responses.
+    """
+    why = _WHY.get(end, "the target broke off")
+    message = f"the answer ends here, unfinished: {why}"
+    if endpoint == "responses":
+        value = {
+            "type": "error",
+            "code": _CODE,
+            "message": message,
+            "param": None,
+            "sequence_number": number,
+        }
+        return _event(value, name=b"event: error\n")
+    error = RefusalError(message, status=502, kind="upstream_error", code=_CODE)
+    if endpoint == "messages":
+        return _event(error.body(anthropic=True), name=b"event: error\n")
+    return _event(error.body(), name=b"")
+
+
+def _event(value: object, *, name: bytes) -> bytes:
+    """An event after an empty line, which ends any incomplete event before it."""
+    return b"\n" + name + b"data: " + json.dumps(value).encode() + b"\n\n"

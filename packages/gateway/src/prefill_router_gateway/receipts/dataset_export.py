@@ -1,0 +1,285 @@
+"""Makes a dataset for fitting a router from receipts, feedback, and labelled samples of requests.
+
+A sampled request is a query of its own, with the probability with which each of its labels was to
+be observed. Other receipts count where their answers have feedback, by prompt; chance didn't choose
+which those are.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+
+from prefill_router.data import Prompt, Query, RoutingDataset, Table, prompt_key, prompt_text
+from prefill_router.errors import DataError, PrefillRouterError
+from prefill_router_gateway.receipts.labels import LabelledSample, RepeatedRequest
+from prefill_router_gateway.receipts.rows import Feedback, prompt_of
+from prefill_router_gateway.records import Receipt
+from prefill_router.targets import Pool, Target
+
+_NO_PROMPT = "without a prompt"
+_NO_FEEDBACK = "without feedback"
+_NOT_ANSWERED = "not answered"
+_NOT_IN_POOL = "answered by a target that isn't in the pool"
+_NOT_DRAWN = "sampled, but nothing was asked yet"
+_NO_TEXT = "with a prompt that can't be written to a file, since it has a lone surrogate"
+
+
+@final
+@dataclass(frozen=True)
+class DatasetExport:
+    """A dataset of the answers that were scored.
+
+    Attributes:
+        dataset: A query for each sampled request, named by its decision, and for each distinct
+            prompt of the others, in order of time; labels where an answer was scored.
+        sources: The number of answers that each source scored.
+        times: When the first and the last request arrived, in seconds since 1970.
+        receipts: The number of receipts in it.
+        left_out: The number of receipts that were left out, by reason.
+        notes: What to know before fitting on it.
+    """
+
+    dataset: RoutingDataset
+    receipts: int
+    left_out: Mapping[str, int]
+    notes: tuple[str, ...]
+    sources: Mapping[str, int] = field(default_factory=dict)
+    times: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass
+class _Cell:
+    """The values of one target's answers to one prompt."""
+
+    scores: list[float] = field(default_factory=list)
+    given: list[float] = field(default_factory=list)
+    written: list[float] = field(default_factory=list)
+    costs: list[float] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+
+
+def export(
+    receipts: Iterable[tuple[Receipt, Sequence[Feedback]]],
+    *,
+    pool: Pool | None = None,
+    samples: Mapping[str, LabelledSample] | None = None,
+    errors: Mapping[str, float] | None = None,
+    unscored: bool = False,
+) -> DatasetExport:
+    """Make a dataset from receipts with prompts and their feedback, and from labelled samples.
+
+    A label is the mean score of a target's answers to a prompt; the score of an answer is the mean
+    of its sources' latest scores. Token counts and costs are means too, and missing where they
+    were only estimated.
+
+    Args:
+        receipts: Receipts, each with the latest score of each source; they are read one by one,
+            and only answered requests count.
+        pool: The targets and their prices; by default the targets in the receipts, without prices.
+        samples: Sampled requests by their decision's id, as `labelled_samples` reads them; those
+            for which nothing was drawn yet are left out.
+        errors: The error of each source of the samples' labels, in place of their own.
+        unscored: Whether answers without feedback are kept too, without a label.
+
+    Raises:
+        DataError: No receipt can be used; the message says why.
+    """
+    left_out: Counter[str] = Counter()
+    cells: dict[tuple[str, str], _Cell] = {}
+    prompts: dict[str, Prompt] = {}
+    names: dict[str, None] = dict.fromkeys(() if pool is None else pool.names)
+    used, known, sources, times = 0, samples or {}, Counter[str](), list[float]()
+    for receipt, scores in receipts:
+        target = receipt.outcome.target
+        if pool is None:
+            names.update(dict.fromkeys([*receipt.choice.correctness, *receipt.choice.order]))
+        sampled = known.get(receipt.choice.id)
+        if sampled is not None:
+            why = _add_sample(sampled, receipt, scores, names, errors or {}, cells, prompts)
+            left_out.update([why] if why else [])
+            if not why:
+                sources.update(_sources(sampled, receipt, scores))
+                times.append(receipt.at)
+                used += 1
+            continue
+        why = _why_not(receipt, bool(scores) or unscored, names)
+        if why or target is None or receipt.prompt is None:
+            left_out[why or _NOT_ANSWERED] += 1
+            continue
+        prompt = prompt_of(receipt.prompt)
+        key = prompt_key(prompt)
+        prompts[key] = prompt
+        _add(cells.setdefault((key, target), _Cell()), receipt, scores)
+        sources["user"] += bool(scores)
+        times.append(receipt.at)
+        used += 1
+    if not used:
+        raise _nothing(left_out)
+    listed = pool or Pool(tuple(Target(name=name) for name in sorted(names)))
+    dataset = _dataset(prompts, cells, listed)
+    notes = tuple(_notes(dataset))
+    return DatasetExport(dataset, used, left_out, notes, sources, (min(times), max(times)))
+
+
+def _why_not(receipt: Receipt, is_wanted: bool, names: Mapping[str, None]) -> str:
+    """Why a receipt can't be used; empty where it can."""
+    if receipt.outcome.kind != "answered" or receipt.outcome.target is None:
+        return _NOT_ANSWERED
+    if receipt.prompt is None:
+        return _NO_PROMPT
+    if not is_wanted:
+        return _NO_FEEDBACK
+    if not _is_text(prompt_of(receipt.prompt)):
+        return _NO_TEXT
+    return "" if receipt.outcome.target in names else _NOT_IN_POOL
+
+
+def _nothing(left_out: Mapping[str, int]) -> DataError:
+    reasons = ", ".join(f"{count:,} {why}" for why, count in left_out.items())
+    if not reasons:
+        return DataError("there are no receipts in that time; nothing can be exported")
+    advice = {
+        _NO_PROMPT: "to keep prompts, set in the gateway's settings: receipts: {prompts: true}",
+        _NO_FEEDBACK: "send scores of answers to the gateway's /v1/feedback",
+        _NOT_IN_POOL: "give the pool with those targets",
+        _NOT_DRAWN: "label the samples with: prefill-router learn",
+    }
+    wanted = "; ".join(words for why, words in advice.items() if why in left_out)
+    return DataError(f"no receipt can be used: {reasons}" + (f"; {wanted}" if wanted else ""))
+
+
+def _add_sample(
+    sampled: LabelledSample,
+    receipt: Receipt,
+    scores: Sequence[Feedback],
+    names: Mapping[str, None],
+    errors: Mapping[str, float],
+    cells: dict[tuple[str, str], _Cell],
+    prompts: dict[str, Prompt],
+) -> str:
+    """Add the query of a sampled request; returns why it can't be used, or nothing."""
+    name, mine = sampled.sample.id, receipt.outcome.target
+    if sampled.questions is None:
+        return _NOT_DRAWN
+    try:
+        prompt = RepeatedRequest(sampled.sample).scored_prompt(receipt.scored)
+    except PrefillRouterError:
+        prompt = None
+    if prompt is None or not _is_text(prompt):
+        return _NO_TEXT
+    prompts[name] = prompt
+    for target in names:
+        cell = cells.setdefault((name, target), _Cell())
+        cell.chances.append(sampled.questions.propensity.get(target, 0.0))
+        own = scores if target == mine else ()
+        label = sampled.label(target, own, errors)
+        if label is not None and cell.chances[0] > 0:
+            cell.scores.append(label[0])
+            cell.errors += [label[1]] if label[1] else []
+        answer = sampled.answers.get(target)
+        if target == mine:
+            _add_usage(cell, receipt)
+        elif answer is not None and not answer.failure:
+            _add_counts(cell, answer.input_tokens, answer.output_tokens)
+            cell.costs += [] if answer.cost is None else [answer.cost]
+    return ""
+
+
+def _sources(
+    sampled: LabelledSample, receipt: Receipt, scores: Sequence[Feedback]
+) -> Iterable[str]:
+    drawn = () if sampled.questions is None else sampled.questions.drawn
+    for target in drawn:
+        yield from sampled.sources(target, scores if target == receipt.outcome.target else ())
+
+
+def _add(cell: _Cell, receipt: Receipt, scores: Sequence[Feedback]) -> None:
+    if scores:
+        cell.scores.append(sum(score.score for score in scores) / len(scores))
+    _add_usage(cell, receipt)
+
+
+def _add_usage(cell: _Cell, receipt: Receipt) -> None:
+    usage = receipt.outcome.usage
+    if usage is not None and not receipt.outcome.usage_is_estimated:
+        _add_counts(cell, usage.input_tokens, usage.output_tokens)
+    if receipt.cost is not None and not receipt.cost_is_estimated:
+        cell.costs.append(receipt.cost)
+
+
+def _add_counts(cell: _Cell, given: int | None, written: int | None) -> None:
+    for counts, count in ((cell.given, given), (cell.written, written)):
+        if count is not None and count >= 0:  # a provider may report impossible counts
+            counts.append(count)
+
+
+def _is_text(prompt: Prompt) -> bool:
+    turns = () if isinstance(prompt, str) else prompt
+    try:
+        "".join([prompt_text(prompt), *(turn.role for turn in turns)]).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _dataset(
+    prompts: Mapping[str, Prompt], cells: Mapping[tuple[str, str], _Cell], pool: Pool
+) -> RoutingDataset:
+    row = {key: i for i, key in enumerate(prompts)}
+    column = {name: k for k, name in enumerate(pool.names)}
+    tables = {name: np.full((len(row), len(column)), np.nan) for name in vars(_Cell())}
+    for (key, target), cell in cells.items():
+        for name, table in tables.items():
+            values = getattr(cell, name)
+            table[row[key], column[target]] = np.mean(values) if values else np.nan
+    return RoutingDataset.of(
+        tuple(Query(key, prompt) for key, prompt in prompts.items()),
+        pool,
+        tables["scores"],
+        input_tokens=tables["given"],
+        output_tokens=tables["written"],
+        recorded_cost=tables["costs"],
+        label_error=_known(tables["errors"]),
+        propensity=_known(tables["chances"]),
+    )
+
+
+def _known(table: Table) -> Table | None:
+    """A table that most datasets don't have; None where it says nothing."""
+    return None if np.isnan(table).all() else table
+
+
+def _notes(dataset: RoutingDataset) -> Iterable[str]:
+    labels = (~np.isnan(dataset.correct)).sum(axis=0)
+    lacking = [name for name, n in zip(dataset.pool.names, labels.tolist(), strict=True) if not n]
+    if lacking:
+        yield (
+            f"no answer of {', '.join(lacking)} was scored; fit only on the others, or let these "
+            "answer some requests"
+        )
+    unknown = [
+        name
+        for name, costs in zip(dataset.pool.names, dataset.observed_cost.T, strict=True)
+        if np.isnan(costs).all()
+    ]
+    if len(unknown) < len(dataset.pool):
+        unpriced = [name for name in unknown if not dataset.pool[name].has_price]
+        unheard = [name for name in unknown if name not in unpriced]
+        if unpriced:
+            yield f"the costs of {', '.join(unpriced)} are unknown; give a pool with prices"
+        if unheard:
+            yield (
+                f"the lengths of answers of {', '.join(unheard)} are unknown, and so are their "
+                "costs; give a length when fitting, with --assume-output-tokens"
+            )
+    if dataset.propensity is not None:
+        return
+    yield (
+        "each prompt was answered by the target that was chosen for it, so the labels have a "
+        "selection bias: they are of prompts that seemed to suit their target; a share of traffic "
+        "that isn't routed reduces the bias"
+    )

@@ -1,0 +1,526 @@
+"""What the next router learns from: sampled requests, answers to them, and labels.
+
+The tables lie in the database of receipts and are made when they are first needed. A row is never
+changed; only `purge` and the retention period delete any. Recorded changes have no texts, and stay.
+
+An answer may have labels of several sources. An exact one decides; others are combined as if they
+erred independently, into the likelier score and the probability that it is wrong.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, Final, Literal, TypeVar, cast, final
+
+from prefill_router.data import Message, Prompt
+from prefill_router.errors import CorruptError, DataError
+from prefill_router_gateway.protocol import Envelope, read_envelope, scored_prompt
+from prefill_router_gateway.receipts.reader import Conditions, pages
+from prefill_router_gateway.receipts.rows import Feedback, ReceiptColumn, Row
+from prefill_router_gateway.receipts.store import RECEIPTS, Statement, Store, open_store
+from prefill_router_gateway.records import AnswerText, Scored, repeatable_body
+from prefill_router.targets import Endpoint, Target
+
+REVERSED: Final = ":reversed"
+"""Ends the source of labels of pairs in the second order."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SampledRequest:
+    """A request that was kept with its answer, so that other targets can be asked the same.
+
+    Attributes:
+        id: The decision's id, as of its receipt.
+        at: When it arrived, in seconds since 1970.
+        share: The probability with which it was sampled.
+        endpoint: The kind of call, as of its receipt.
+        body: The request as the client sent it, without its routing preferences and its user's
+            names; empty where it was purged.
+        answer: The text that the client was given; empty where it was purged.
+    """
+
+    id: str
+    at: float
+    share: float
+    endpoint: str
+    body: Mapping[str, Any] = field(repr=False)
+    answer: str = field(repr=False)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SampleDraft:
+    """A sampled request as it passes; it is read when it is written, off the client's path.
+
+    Attributes:
+        id: The decision's id.
+        at: When it arrived, in seconds since 1970.
+        share: The probability with which it was sampled.
+        endpoint: The kind of call.
+        body: The whole body that the client sent.
+        answer: Takes the answer's text.
+    """
+
+    id: str
+    at: float
+    share: float
+    endpoint: Endpoint
+    body: bytes = field(repr=False)
+    answer: AnswerText
+
+    def sample(self) -> SampledRequest | None:
+        """The request to keep; None where its answer is too long, or more than text.
+
+        Raises:
+            ValueError: The body can't be read.
+        """
+        answer = self.answer.text
+        if answer is None:
+            return None
+        return SampledRequest(
+            id=self.id,
+            at=self.at,
+            share=self.share,
+            endpoint=self.endpoint,
+            body=repeatable_body(self.body),
+            answer=answer,
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SideQuestions:
+    """Which targets' answers to a sampled request are to be labelled; drawn before any is.
+
+    Attributes:
+        id: The decision's id.
+        at: When, in seconds since 1970.
+        propensity: The probability of each target with which its answer was to be labelled, given
+            that the request was sampled; 0 where it can't be.
+        drawn: The targets that chance drew.
+    """
+
+    id: str
+    at: float
+    propensity: Mapping[str, float]
+    drawn: Sequence[str]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SideAnswer:
+    """What a target did when it was asked a sampled request on the side.
+
+    Attributes:
+        id: The decision's id.
+        target: The target that was asked; followed by ` (asked 2)` and so on for an anchor's
+            repetitions, which aren't learned from.
+        at: When, in seconds since 1970.
+        propensity: The probability with which it was to be asked, given that the request was
+            sampled.
+        answer: The answer's text; None where there is none, or it was purged.
+        failure: Why there is no answer; empty where there is one.
+        input_tokens: Tokens of the prompt as billed; None if unknown.
+        output_tokens: Tokens of the answer as billed; None if unknown.
+        cost: US dollars that it cost; None if unknown.
+    """
+
+    id: str
+    target: str
+    at: float
+    propensity: float
+    answer: str | None = field(default=None, repr=False)
+    failure: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost: float | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class AnswerLabel:
+    """A score of a target's answer to a sampled request; the latest of each source counts.
+
+    Attributes:
+        id: The decision's id.
+        target: The target whose answer was scored, as of its side answer.
+        source: Who scored it: `judge:NAME`, `verifier:NAME` or `user`.
+        at: When, in seconds since 1970.
+        score: From 0 (wrong) to 1 (right).
+        error: The estimated probability that the score is wrong, below 0.5; 0 if it is exact.
+        cost: US dollars that the scoring cost.
+
+    Raises:
+        DataError: The score isn't in [0, 1], or the error not in [0, 0.5).
+    """
+
+    id: str
+    target: str
+    source: str
+    at: float
+    score: float
+    error: float = 0.0
+    cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.score <= 1:
+            raise DataError(f"the score is {self.score}; it must be in [0, 1]: 0 wrong, 1 right")
+        if not 0 <= self.error < 0.5:
+            raise DataError(f"the error is {self.error}; it must be in [0, 0.5)")
+
+    @property
+    def rater(self) -> str:
+        """The source, whichever the order of a pair was."""
+        return self.source.removesuffix(REVERSED)
+
+
+ChangeKind = Literal["quality", "price", "mix"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RecordedChange:
+    """A change of a target, of its price, or of the mix of traffic, as it was noticed.
+
+    Attributes:
+        id: Names this change alone.
+        target: The target; empty for the mix.
+        kind: What changed.
+        at: When it was noticed, in seconds since 1970.
+        since: The time of the first answer or request for which it probably holds.
+        seen: The time of the one that made it sure.
+        evidence: The numbers that it rests on.
+    """
+
+    id: str
+    target: str
+    kind: ChangeKind
+    at: float
+    since: float
+    seen: float
+    evidence: Mapping[str, Any] = field(hash=False)
+
+
+LearningRow = SampledRequest | SideQuestions | SideAnswer | AnswerLabel | RecordedChange
+_Kind = TypeVar("_Kind", bound=LearningRow)
+_text, _real = partial(ReceiptColumn, kind="text"), partial(ReceiptColumn, kind="real")
+_json = partial(ReceiptColumn, kind="text", form="json")
+_count = partial(ReceiptColumn, kind="integer", optional=True)
+_ID, _AT, _TARGET = _text("id"), _real("at"), _text("target")
+LEARNING_COLUMNS: Final[Mapping[type, tuple[ReceiptColumn, ...]]] = {
+    SampledRequest: (_ID, _AT, _real("share"), _text("endpoint"), _json("body"), _json("answer")),
+    SideQuestions: (_ID, _AT, _json("propensity"), _json("drawn")),
+    SideAnswer: (
+        *(_ID, _TARGET, _AT, _real("propensity"), _json("answer", optional=True)),
+        *(_text("failure"), _count("input_tokens"), _count("output_tokens")),
+        _real("cost", optional=True),
+    ),
+    AnswerLabel: (
+        *(_ID, _TARGET, _text("source"), _AT),
+        *(_real("score"), _real("error"), _real("cost")),
+    ),
+    RecordedChange: (
+        *(_ID, _TARGET, _text("kind"), _AT),
+        *(_real("since"), _real("seen"), _json("evidence")),
+    ),
+}
+"""The columns of each table, in order; their fields have the same names."""
+TABLE_OF: Final[Mapping[type, str]] = {
+    SampledRequest: "receipt_samples",
+    SideQuestions: "receipt_side_questions",
+    SideAnswer: "receipt_side_answers",
+    AnswerLabel: "receipt_labels",
+    RecordedChange: "receipt_changes",
+}
+IDENTITY_OF: Final[Mapping[type, tuple[str, ...]]] = {
+    SampledRequest: ("id",),
+    SideQuestions: ("id",),
+    SideAnswer: ("id", "target"),
+    AnswerLabel: ("id", "target", "source", "at"),
+    RecordedChange: ("id",),
+}
+"""The primary key of each table."""
+
+
+def learning_row(kept: LearningRow) -> Row:
+    """The row of one of these, in the order of its columns."""
+    columns = LEARNING_COLUMNS[type(kept)]
+    return tuple(column.written(getattr(kept, column.name)) for column in columns)
+
+
+def open_learning(url: str) -> Store:
+    """Open a database of receipts to write these tables; they are made if there are none.
+
+    Raises:
+        ConfigError, StoreError: As `open_store`.
+    """
+    store = open_store(url)
+    make_learning_tables(store)
+    return store
+
+
+def make_learning_tables(store: Store) -> None:
+    """Make these tables, unless they exist.
+
+    Raises:
+        DownError: They can't be made now.
+    """
+    for kind, columns in LEARNING_COLUMNS.items():
+        store.make_table(TABLE_OF[kind], columns, identity=", ".join(IDENTITY_OF[kind]))
+
+
+def write_learning(store: Store, rows: Sequence[LearningRow]) -> None:
+    """Insert rows, all or none; existing ones stay unchanged.
+
+    Raises:
+        DownError: The database can't be written now.
+        RowError: It rejects one of these rows.
+    """
+    store.change([learning_insert(kept) for kept in rows])
+
+
+def learning_insert(kept: LearningRow) -> Statement:
+    """The statement that inserts a row, unless it exists."""
+    row = learning_row(kept)
+    return _insertion(type(kept), f"VALUES ({_marks(row)})"), row
+
+
+def sample_insert(kept: SampledRequest, *, redact: Callable[[str], str]) -> Statement:
+    """The statement that inserts a sampled request, unless its receipt was deleted meanwhile.
+
+    Args:
+        kept: The request.
+        redact: Applied to its texts as they are written.
+    """
+    row = tuple(redact(value) if isinstance(value, str) else value for value in learning_row(kept))
+    source = f"SELECT {_marks(row)} WHERE EXISTS (SELECT 1 FROM {RECEIPTS} WHERE id = ?)"
+    return _insertion(type(kept), source), (*row, kept.id)
+
+
+def _marks(row: Row) -> str:
+    return ", ".join("?" * len(row))
+
+
+def _insertion(kind: type[LearningRow], source: str) -> str:
+    names = ", ".join(column.name for column in LEARNING_COLUMNS[kind])
+    known = f"ON CONFLICT ({', '.join(IDENTITY_OF[kind])}) DO NOTHING"
+    return f"INSERT INTO {TABLE_OF[kind]} ({names}) {source} {known}"
+
+
+def read_learning(url: str, kind: type[_Kind], *, since: float | None = None) -> Iterator[_Kind]:
+    """Read a table's rows in order of time; none where the table hasn't been made.
+
+    Args:
+        url: See `open_store`.
+        kind: What to read.
+        since: Only rows from this time on, in seconds since 1970.
+
+    Raises:
+        StoreError: The database can't be read, or has no receipts.
+        CorruptError: A row is damaged.
+    """
+    given: Conditions = [] if since is None else [("at >= ?", [since])]
+    columns, table = LEARNING_COLUMNS[kind], TABLE_OF[kind]
+    order = list(dict.fromkeys(["at", *IDENTITY_OF[kind]]))
+    with closing(open_store(url, create=False)) as store:
+        if store.existing([table]):
+            for row in pages(store, [c.name for c in columns], given, table=table, order=order):
+                yield _read(kind, row)
+
+
+def _read(kind: type[_Kind], row: Sequence[Any]) -> _Kind:
+    columns = LEARNING_COLUMNS[kind]
+    try:
+        return kind(**{c.name: c.read(value) for c, value in zip(columns, row, strict=True)})
+    except (ValueError, TypeError, DataError, RecursionError):
+        raise CorruptError(
+            f"the row of {row[0]!r} in {TABLE_OF[kind]} is damaged; leave it out, or restore the "
+            "database from a backup"
+        ) from None
+
+
+USER_ERROR: Final = 0.15
+"""The error of users' feedback, where it wasn't estimated."""
+_SAME = 0.01
+"""Labels whose combined probability is this close to a half contradict each other."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LabelledSample:
+    """A sampled request and what is known of its answers.
+
+    Attributes:
+        sample: The request.
+        questions: What was drawn to be labelled; None where nothing was drawn yet.
+        answers: The answers on the side, by target.
+        labels: The labels, in order of time.
+    """
+
+    sample: SampledRequest
+    questions: SideQuestions | None = None
+    answers: Mapping[str, SideAnswer] = field(default_factory=dict, hash=False)
+    labels: Sequence[AnswerLabel] = ()
+
+    def label(
+        self,
+        target: str,
+        feedback: Sequence[Feedback] = (),
+        errors: Mapping[str, float] | None = None,
+    ) -> tuple[float, float] | None:
+        """The score of a target's answer and its error; None where it wasn't drawn, or isn't known.
+
+        Args:
+            target: The target.
+            feedback: Users' latest scores of its answer.
+            errors: The error of each source (`user` for feedback), in place of the labels' own.
+        """
+        if self.questions is None or target not in self.questions.drawn:
+            return None
+        told = errors or {}
+        latest = {one.source: one for one in self.labels if one.target == target}
+        found = [(one.score, told.get(one.rater, one.error)) for one in latest.values()]
+        found += [(one.score, told.get("user", USER_ERROR)) for one in feedback]
+        return combined(found) if found else None
+
+    def sources(self, target: str, feedback: Sequence[Feedback] = ()) -> set[str]:
+        """The sources of a target's labels."""
+        named = {one.rater for one in self.labels if one.target == target}
+        return named | ({"user"} if feedback else set())
+
+
+def combined(labels: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """One score and error from several, each a score with its error.
+
+    Labels that outweigh each other give 0.5, without an error.
+    """
+    if len(labels) == 1:
+        return labels[0]
+    for score, error in labels:
+        if error == 0:
+            return score, 0.0
+    odds = 0.0
+    for score, error in labels:
+        right = score * (1 - error) + (1 - score) * error
+        odds += math.log(right / (1 - right))
+    right = 1 / (1 + math.exp(-max(-50.0, min(odds, 50.0))))
+    if abs(right - 0.5) < _SAME:
+        return 0.5, 0.0
+    return (1.0, 1 - right) if right > 0.5 else (0.0, right)
+
+
+def labelled_samples(url: str, *, since: float | None = None) -> dict[str, LabelledSample]:
+    """Read sampled requests whose texts weren't purged, with all that is known of them.
+
+    Args:
+        url: See `open_store`.
+        since: Only requests from this time on, in seconds since 1970.
+
+    Raises:
+        StoreError, CorruptError: As for `read_learning`.
+    """
+    samples = {s.id: s for s in read_learning(url, SampledRequest, since=since) if s.body}
+    if not samples:
+        return {}
+    drawn = {one.id: one for one in read_learning(url, SideQuestions, since=since)}
+    answers: dict[str, dict[str, SideAnswer]] = {}
+    for answer in read_learning(url, SideAnswer, since=since):
+        answers.setdefault(answer.id, {})[answer.target] = answer
+    labels: dict[str, list[AnswerLabel]] = {}
+    for label in read_learning(url, AnswerLabel, since=since):
+        labels.setdefault(label.id, []).append(label)
+    return {
+        name: LabelledSample(
+            sample=sample,
+            questions=drawn.get(name),
+            answers=answers.get(name, {}),
+            labels=labels.get(name, ()),
+        )
+        for name, sample in samples.items()
+    }
+
+
+_SAMPLING: Final = ("temperature", "top_p")
+_FURTHER: Final = ("stop", "presence_penalty", "frequency_penalty")
+_STOPS: Final = "stop_sequences"
+"""Anthropic's name of `stop`."""
+
+
+@final
+@dataclass(frozen=True)
+class RepeatedRequest:
+    """A sampled request, read so that any target can be asked the same.
+
+    Attributes:
+        sample: The request as it was kept; its body must not have been purged.
+    """
+
+    sample: SampledRequest = field(repr=False)
+
+    @cached_property
+    def _envelope(self) -> Envelope:
+        body = json.dumps({"model": "auto", **self.sample.body}).encode()
+        return read_envelope(cast(Endpoint, self.sample.endpoint), body)
+
+    @property
+    def prompt(self) -> tuple[Message, ...]:
+        """All turns; system prompts first where they have a field of their own.
+
+        Raises:
+            RefusalError: The body isn't a request; so are the others.
+        """
+        return self._envelope.turns
+
+    def scored_prompt(self, scored: Scored) -> Prompt | None:
+        """What the encoder reads of it; None where it has no text."""
+        return scored_prompt(self._envelope, scored)
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema that an answer must follow; empty for any JSON object, None for text."""
+        given = self._format
+        if given is None or given.get("type") not in ("json_schema", "json_object"):
+            return None
+        named = given.get("json_schema")
+        found = named.get("schema") if isinstance(named, Mapping) else None
+        return found if isinstance(found, Mapping) else {}
+
+    def options_for(self, target: Target) -> Target:
+        """The target with this request's own options, where the client gave them."""
+        body, own = self.sample.body, target.request
+        further = {name: body[name] for name in _FURTHER if body.get(name) is not None}
+        if body.get(_STOPS):
+            further["stop"] = body[_STOPS]
+        if self._format is not None:
+            further["response_format"] = dict(self._format)
+        limit = self._envelope.max_tokens
+        sampling = {name: body[name] for name in _SAMPLING if body.get(name) is not None}
+        request = replace(
+            own,
+            **sampling,
+            max_tokens=own.max_tokens if limit is None else max(1, min(limit, own.max_tokens)),
+            extra_body={**further, **own.extra_body},
+        )
+        return replace(target, request=request)
+
+    @property
+    def _format(self) -> Mapping[str, Any] | None:
+        """The format of answers that it asks for, in the form of chat completions."""
+        body = self.sample.body
+        if self.sample.endpoint == "chat":
+            given = body.get("response_format")
+            return given if isinstance(given, Mapping) else None
+        held = body.get("text" if self.sample.endpoint == "responses" else "output_config")
+        given = held.get("format") if isinstance(held, Mapping) else None
+        if given is None and self.sample.endpoint == "messages":
+            given = body.get("output_format")
+        if not isinstance(given, Mapping) or given.get("type") == "text":
+            return None
+        if given.get("type") != "json_schema":
+            return given
+        named = {"name": "answer"} | {n: value for n, value in given.items() if n != "type"}
+        return {"type": "json_schema", "json_schema": named}

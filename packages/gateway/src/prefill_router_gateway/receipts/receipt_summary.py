@@ -1,0 +1,372 @@
+"""Sums over receipts, by target and by key, and the routed share compared with the rest.
+
+Where only a share of the traffic is routed, it is compared with the rest. Conversations are
+compared, since the share is one of conversations, and requests of the same conversation aren't
+independent. Only the time from the first to the last request outside the share counts, since there
+is nothing to compare with before and after.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from prefill_router.errors import DataError
+from prefill_router_gateway.receipts.reader import Conditions, pages
+from prefill_router_gateway.receipts.rows import Feedback, named_values
+from prefill_router_gateway.receipts.store import RECEIPTS, Store, open_store
+from prefill_router_gateway.records import Receipt, cost_elsewhere
+
+_UNKNOWN = "sum(CASE WHEN cost IS NULL AND answered_by IS NOT NULL THEN 1 ELSE 0 END)"
+_SUMS = ("cost", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TargetTotals:
+    """The totals of one target.
+
+    Attributes:
+        requests: Requests that it answered, or was chosen for where no target answered.
+        outcomes: The number of requests by outcome.
+        cost: Observed US dollars where known; None where no answered request has a known cost.
+        unknown: Answered requests whose cost is unknown.
+        input_tokens: Input tokens, cached ones included.
+        cached_tokens: Cached input tokens, as reported.
+        output_tokens: Output tokens, reasoning included, as reported or estimated.
+        reasoning_tokens: Reasoning tokens, as reported.
+        probability: Mean predicted probability of a correct answer; None without forecasts.
+    """
+
+    requests: int
+    outcomes: Mapping[str, int]
+    cost: float | None
+    unknown: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    probability: float | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KeyTotals:
+    """The totals of one client's key.
+
+    Attributes:
+        requests: The number of requests.
+        cost: Observed US dollars, without requests of unknown cost; None where all are unknown.
+    """
+
+    requests: int
+    cost: float | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SingleTargetCosts:
+    """The estimated cost of answered requests at one target alone.
+
+    A request that the target did answer counts at its observed cost; for the others, the observed
+    cost elsewhere is multiplied by the ratio of the two estimates. Whether the target could have
+    answered is ignored.
+
+    Attributes:
+        requests: The number of requests: the latest with an estimate for every current target.
+        spent: Their cost in US dollars, estimated where it wasn't observed.
+        at: The cost of all of them at each target, in US dollars.
+        accuracy: Each target's mean predicted probability on those with a forecast.
+    """
+
+    requests: int = 0
+    spent: float = 0.0
+    at: Mapping[str, float] = field(default_factory=dict)
+    accuracy: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> str | None:
+        """The target with the highest expected accuracy; None where unknown."""
+        return max(self.accuracy, key=self.accuracy.__getitem__, default=None)
+
+    @property
+    def dearest(self) -> str | None:
+        """The most expensive target; None where unknown."""
+        return max(self.at, key=self.at.__getitem__, default=None)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ReceiptsSummary:
+    """The sums over receipts since a point in time.
+
+    Attributes:
+        requests: The number of requests.
+        cost: Observed US dollars where known; None where no cost is known.
+        unknown: Answered requests whose cost is unknown.
+        by_target: The totals of each target, the most expensive first.
+        by_key: The totals of each key, the most expensive first; None stands for no key.
+        instead: The costs at one target alone.
+    """
+
+    requests: int
+    cost: float | None
+    unknown: int
+    by_target: Mapping[str, TargetTotals]
+    by_key: Mapping[str | None, KeyTotals]
+    instead: SingleTargetCosts
+
+
+def summary(url: str, since: float, *, most: int = 20_000) -> ReceiptsSummary:
+    """Sum up receipts.
+
+    Args:
+        url: See `open_store`.
+        since: Only requests from this time on, in seconds since 1970.
+        most: The most receipts, the latest, that are read for the costs at one target alone; the
+            other sums are over all.
+
+    Raises:
+        StoreError: The database can't be read, or has no receipts tables.
+    """
+    with closing(open_store(url, create=False)) as store:
+        by_target, by_key = _totals(store, since), _by_key(store, since)
+        instead = _instead(store, since, most)
+    costs = {name: total.cost for name, total in by_target.items()}
+    dearest_first = sorted(by_target, key=lambda name: (-(costs[name] or 0.0), name))
+    known = [cost for cost in costs.values() if cost is not None]
+    return ReceiptsSummary(
+        requests=sum(t.requests for t in by_target.values()),
+        cost=math.fsum(known) if known or not costs else None,
+        unknown=sum(t.unknown for t in by_target.values()),
+        by_target={name: by_target[name] for name in dearest_first},
+        by_key=by_key,
+        instead=instead,
+    )
+
+
+def _by_key(store: Store, since: float) -> dict[str | None, KeyTotals]:
+    rows = store.select(
+        "SELECT client_key, count(*), sum(CAST(cost AS DOUBLE PRECISION)) "
+        f"FROM {RECEIPTS} WHERE at >= ? GROUP BY client_key",
+        [since],
+    )
+    found = {
+        key: KeyTotals(requests=count, cost=None if cost is None else float(cost))
+        for key, count, cost in rows
+    }
+    return dict(sorted(found.items(), key=lambda item: (-(item[1].cost or 0.0), item[0] or "")))
+
+
+def _totals(store: Store, since: float) -> dict[str, TargetTotals]:
+    # as floats, since sums of absurd counts that a provider may report would overflow
+    sums = ", ".join(f"sum(CAST({name} AS DOUBLE PRECISION))" for name in _SUMS)
+    rows = store.select(
+        f"SELECT target, outcome, count(*), {sums}, sum(probability), count(probability), "
+        f"count(cost), {_UNKNOWN} "
+        f"FROM {RECEIPTS} WHERE at >= ? GROUP BY target, outcome ORDER BY target, outcome",
+        [since],
+    )
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for target, *row in rows:
+        found.setdefault(target, []).append(tuple(row))
+    return {target: _of_rows(rows) for target, rows in found.items()}
+
+
+def _of_rows(rows: list[tuple[Any, ...]]) -> TargetTotals:
+    """The totals over a target's rows, one row per outcome."""
+    requests, cost, given, cached, written, reasoning, probability, known, priced, unknown = (
+        sum(column or 0 for column in columns) for columns in list(zip(*rows, strict=True))[1:]
+    )
+    return TargetTotals(
+        requests=requests,
+        outcomes={row[0]: row[1] for row in rows},
+        cost=None if unknown and not priced else float(cost),
+        unknown=int(unknown),
+        input_tokens=int(given),
+        cached_tokens=int(cached),
+        output_tokens=int(written),
+        reasoning_tokens=int(reasoning),
+        probability=probability / known if known else None,
+    )
+
+
+def _instead(store: Store, since: float, most: int) -> SingleTargetCosts:
+    columns = (
+        *("at", "id", "answered_by", "cost", "correctness", "estimated_costs"),
+        *("cached_tokens", "details"),
+    )
+    given: Conditions = [
+        ("at >= ?", [since]),
+        ("answered_by IS NOT NULL", []),
+        ("estimated_costs <> '{}'", []),
+    ]
+    at: dict[str, float] = {}
+    right: dict[str, list[float]] = {}
+    count, spent = 0, 0.0
+    for row in pages(store, columns, given, limit=most, newest_first=True):
+        target, cost, estimated = row[2], row[3], named_values(row[5], row[1])
+        if len(estimated) < 2:  # a target that the router doesn't know: nothing to compare with
+            continue
+        at = at or dict.fromkeys(estimated, 0.0)  # the latest receipt has the current targets
+        if target not in at or not at.keys() <= estimated.keys():
+            continue
+        paid = estimated[target] if cost is None else cost
+        count, spent = count + 1, spent + paid
+        cached = row[6] if cost is not None else None
+        cache = json.loads(row[7]).get("cache", {}) if cached else {}
+        for name in at:
+            at[name] += cost_elsewhere(paid, target, name, estimated, cached=cached, cache=cache)
+        for name, probability in named_values(row[4], row[1]).items():
+            right.setdefault(name, []).append(probability)
+    accuracy = {name: math.fsum(p) / len(p) for name, p in right.items() if name in at}
+    return SingleTargetCosts(requests=count, spent=spent, at=at if count else {}, accuracy=accuracy)
+
+
+ScoredReceipt = tuple[Receipt, Sequence[Feedback]]
+_ROUTED = ("policy", "session", "fallback")
+_TRIED = ("answered", "cut", "failed", "refused", "disconnected")
+_FAILED = ("cut", "failed")
+_WIDE = 1.96  # 95 % of a normal distribution
+
+
+@final
+@dataclass(frozen=True)
+class Mean:
+    """A mean over conversations.
+
+    Attributes:
+        value: The mean; NaN without conversations.
+        half: Half the width of its 95 % confidence interval, by the normal distribution; NaN with
+            fewer than two conversations.
+        conversations: The number of conversations.
+    """
+
+    value: float
+    half: float
+    conversations: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Mean":
+        """The mean of numbers, one per conversation; NaN is left out."""
+        known = np.array([value for value in values if not math.isnan(value)])
+        half = math.nan
+        if len(known) > 1:
+            half = _WIDE * float(known.std(ddof=1)) / math.sqrt(len(known))
+        return cls(float(known.mean()) if len(known) else math.nan, half, len(known))
+
+    def less(self, other: "Mean") -> "Mean":
+        """The difference of two means over different conversations."""
+        both = min(self.conversations, other.conversations)
+        return Mean(self.value - other.value, math.hypot(self.half, other.half), both)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            n: None if isinstance(v, float) and math.isnan(v) else v for n, v in vars(self).items()
+        }
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """The results of one part of the traffic.
+
+    Attributes:
+        conversations: The number of conversations; a request without one counts as one.
+        requests: The number of requests.
+        cost: Observed US dollars per conversation.
+        failed: The share of a conversation's requests without a complete answer.
+        seconds: Mean seconds from the request to the end of an answer.
+        score: Mean feedback score of its answers, from 0 to 1.
+    """
+
+    conversations: int
+    requests: int
+    cost: Mean
+    failed: Mean
+    seconds: Mean
+    score: Mean
+
+    def means(self) -> Mapping[str, Mean]:
+        """All means, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Mean)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return vars(self) | {name: mean.to_dict() for name, mean in self.means().items()}
+
+
+def compare_share(scored: Iterable[ScoredReceipt]) -> tuple[Arm, Arm]:
+    """The results of the routed traffic and of the rest.
+
+    Args:
+        scored: Receipts in order of time, each with its feedback; they are read one by one.
+
+    Raises:
+        DataError: One of the two is empty; the message says why.
+    """
+    every = [_One.of(*one) for one in scored if one[0].outcome.kind in _TRIED]
+    apart = [n for n, one in enumerate(every) if one.reason == "share"]
+    if not apart:
+        raise DataError(
+            "no receipt is of a request outside the routed share; to have some, put this in the "
+            "gateway's settings: traffic: {share: 0.1, otherwise: TARGET}"
+        )
+    groups: dict[str, list[_One]] = {}
+    for one in every[apart[0] : apart[-1] + 1]:
+        groups.setdefault(one.conversation, []).append(one)
+    rest = [group for group in groups.values() if _has(group, ("share",))]
+    routed = [g for g in groups.values() if _has(g, _ROUTED) and not _has(g, ("share",))]
+    if not routed:
+        raise DataError(
+            "no request was routed in that time, so there is nothing to compare; for what the "
+            "router would have chosen, and its cost, run: prefill-router replay"
+        )
+    return _arm(routed), _arm(rest)
+
+
+class _One(NamedTuple):
+    """The values of one request that are compared, as far as known."""
+
+    conversation: str
+    reason: str
+    cost: tuple[float, ...]
+    failed: tuple[float, ...]
+    seconds: tuple[float, ...]
+    score: tuple[float, ...]
+
+    @classmethod
+    def of(cls, receipt: Receipt, said: Sequence[Feedback]) -> "_One":
+        choice, outcome = receipt.choice, receipt.outcome
+        return cls(
+            conversation=choice.session or choice.id,
+            reason=choice.reason,
+            cost=() if receipt.cost is None else (receipt.cost,),
+            failed=(float(outcome.kind in _FAILED),),
+            seconds=(outcome.total_seconds,) if outcome.kind == "answered" else (),
+            score=tuple(feedback.score for feedback in said),
+        )
+
+
+def _has(group: Sequence[_One], reasons: Sequence[str]) -> bool:
+    return any(one.reason in reasons for one in group)
+
+
+def _arm(groups: Sequence[Sequence[_One]]) -> Arm:
+    def mean(name: str, *, summed: bool = False) -> Mean:
+        found = ([value for one in group for value in getattr(one, name)] for group in groups)
+        return Mean.of(sum(known) / (1 if summed else len(known)) for known in found if known)
+
+    return Arm(
+        conversations=len(groups),
+        requests=sum(map(len, groups)),
+        cost=mean("cost", summed=True),
+        failed=mean("failed"),
+        seconds=mean("seconds"),
+        score=mean("score"),
+    )

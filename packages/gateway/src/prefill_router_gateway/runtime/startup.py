@@ -1,0 +1,184 @@
+"""What a gateway does as it starts or reloads, before it serves.
+
+It checks what several workers can't serve without shared state and what a reload can't change,
+makes the forecasters with their encoders' processes, and restores spending and conversations from
+receipts.
+"""
+
+import time
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router_gateway.decide import SessionRow
+from prefill_router_gateway.forecast import Forecaster, NoForecaster
+from prefill_router_gateway.receipts import SessionTurn, recent, sessions_since, spend_since
+from prefill_router_gateway.runtime.configuration import (
+    GatewayPaths,
+    LoadedGateway,
+    encoder_socket,
+)
+from prefill_router_gateway.runtime.request_scope import Snapshot
+from prefill_router_gateway.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from prefill_router_gateway.runtime.gateway import Gateway
+
+AnyForecaster = Forecaster | NoForecaster
+
+
+async def make_forecasters(
+    loaded: LoadedGateway, places: GatewayPaths, before: Snapshot | None
+) -> tuple[LoadedGateway, list[AnyForecaster]]:
+    """Make the router's forecaster and the candidate's, or reuse those of the same routers.
+
+    Returns:
+        What was loaded, without the candidate if its encoder can't be started; and the forecasters.
+
+    Raises:
+        ConfigError: The router's encoder can't be started, or the router was replaced meanwhile.
+    """
+    forecaster = await _made(loaded, places, before)
+    if loaded.candidate is None:
+        return loaded, [forecaster]
+    try:
+        return loaded, [forecaster, await _made(loaded.candidate, places, before)]
+    except (PrefillRouterError, OSError) as error:
+        version = loaded.candidate.version
+        return loaded.without_candidate(f"version {version}: {error}"), [forecaster]
+
+
+async def _made(
+    loaded: LoadedGateway, places: GatewayPaths, before: Snapshot | None
+) -> AnyForecaster:
+    for had in () if before is None else before.each:
+        same = had.loaded.light.fingerprint == loaded.light.fingerprint
+        if same and _sizes(had.settings) == _sizes(loaded.settings):
+            return had.forecaster
+    if loaded.router is None:
+        return NoForecaster()
+    routing = loaded.settings.routing
+    forecaster = Forecaster(
+        loaded.router,
+        sources=places.encoder_sources,
+        shared=None if places.encoders is None else encoder_socket(places.encoders, loaded),
+        max_queue=routing.max_queue,
+        max_batch=routing.max_batch,
+        cache_entries=routing.cache_entries,
+        reuse_bytes=routing.reuse_bytes,
+        threads=places.threads,
+    )
+    await forecaster.start()
+    if forecaster.hello.fingerprint != loaded.light.fingerprint:
+        await forecaster.close()
+        raise ConfigError(f"{loaded.router} was replaced while it was being loaded; try again")
+    return forecaster
+
+
+def _sizes(settings: GatewaySettings) -> tuple[int, ...]:
+    routing = settings.routing
+    return routing.max_queue, routing.max_batch, routing.cache_entries, routing.reuse_bytes
+
+
+_DAY = 86_400
+_SHOWN = 500
+
+
+def warm_start(gateway: "Gateway", settings: GatewaySettings) -> None:
+    """Restore the day's spending, the latest requests and the conversations from receipts.
+
+    Where replicas share the spending, their database has it.
+
+    Raises:
+        StoreError: The receipts can't be read.
+    """
+    url, now = gateway.receipts_url, time.time()
+    if settings.shared.url is None:
+        spent = spend_since(url, now - now % _DAY)
+        gateway.budgets.restore((one.key, one.at, one.cost) for one in spent)
+    latest = recent(url, _SHOWN)
+    gateway.recent.fill(reversed(latest))
+    for receipt in reversed(latest) if settings.routing.latency is not None else ():
+        gateway.speeds.observe(receipt)
+    # tool calls and stored responses may be continued long after the session's end
+    since = now - max(_DAY, settings.sessions.seconds)
+    gateway.sessions.restore(map(_row, sessions_since(url, since)))
+
+
+def _row(turn: SessionTurn) -> SessionRow:
+    return (
+        turn.session,
+        turn.target,
+        turn.tokens,
+        turn.at,
+        turn.tool_calls,
+        turn.response_id,
+        turn.key,
+        turn.deployment,
+    )
+
+
+def needs_shared_state(loaded: LoadedGateway) -> list[str]:
+    """What would be wrong if several processes served and shared no state; empty if nothing."""
+    settings, pool = loaded.settings, loaded.pool
+    keys = [
+        key
+        for key in loaded.keys or ()
+        if (key.requests_per_minute, key.concurrent, key.dollars_per_hour, key.dollars_per_day)
+        != (None,) * 4
+    ]
+    tools = sum("tools" in target.accepts for target in pool)
+    storing = sum("responses" in pool.serves(name) for name in pool.names)
+    found = {
+        "budgets": bool(settings.budgets),
+        "limits of keys": bool(keys),
+        "conversations (sessions.known_by isn't none)": settings.sessions.known_by != "none",
+        f"tool loops ({tools} targets accept tools)": tools > 1,
+        f"stored responses ({storing} targets serve responses)": storing > 1,
+    }
+    return [name for name, is_needed in found.items() if is_needed]
+
+
+def refuse_unshared(loaded: LoadedGateway) -> None:
+    """Check that several workers may serve.
+
+    Raises:
+        ConfigError: They would need state that they don't share; the message says which.
+    """
+    missing = needs_shared_state(loaded)
+    if missing and loaded.settings.shared.url is None:
+        raise ConfigError(
+            f"several workers would each have their own {', '.join(missing)}; share them through "
+            "PostgreSQL with shared: {url: postgresql://...}, do without them, or serve with one "
+            "worker"
+        )
+
+
+_LASTING = (
+    "listen",
+    "logs",
+    "traces",
+    "receipts.url",
+    "receipts.keep_days",
+    "receipts.wait_seconds",
+    "receipts.max_queue",
+    "learning.keep_days",
+    "shared",
+    "limits.header_bytes",
+    "limits.connections",
+    "limits.waiting_per_address",
+    "limits.held_bytes",
+)
+
+
+def static_changes(begun: GatewaySettings, read: GatewaySettings) -> tuple[str, ...]:
+    """A warning about changed settings that a reload can't apply; empty if there are none.
+
+    Args:
+        begun: The settings that the gateway was started with.
+        read: The settings that were reloaded.
+    """
+    changed = [n for n in _LASTING if attrgetter(n)(begun) != attrgetter(n)(read)]
+    if not changed:
+        return ()
+    return (f"{', '.join(changed)}: changed, but only a restart of the gateway applies it",)

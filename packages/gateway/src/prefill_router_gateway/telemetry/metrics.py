@@ -1,0 +1,538 @@
+"""What telemetry tells of each request: counters for Prometheus, and lines of the log.
+
+The counters, and some gauges, of several workers are added, and shown as those of one gateway. A
+line of the log is JSON for programs, or text for people; a thread of its own writes it to standard
+error, so that requests never wait.
+"""
+
+import json
+import logging
+import queue
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+from io import TextIOBase
+from logging.handlers import QueueHandler
+from typing import Any, final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from prefill_router.client import Redaction
+from prefill_router.errors import PrefillRouterError
+from prefill_router_gateway.records import Receipt, RequestOutcome
+from prefill_router_gateway.settings import LogSettings
+from prefill_router_gateway.telemetry.gauges import PREFIX, GaugeReadings, Gauges
+
+PlainFamily = list[Any]
+"""A metric as plain values: name, description, type, and samples of name, labels and value."""
+_ADDED = ("counter", "histogram")
+
+
+def plain_families(metrics: Iterable[Metric]) -> list[PlainFamily]:
+    """Metrics as plain values."""
+    return [
+        [m.name, m.documentation, m.type, [[s.name, s.labels, s.value] for s in m.samples]]
+        for m in metrics
+    ]
+
+
+def counters_of(families: Iterable[PlainFamily]) -> list[PlainFamily]:
+    """What counts on after its worker has ended, so that no sum ever falls."""
+    return [family for family in families if family[2] in _ADDED]
+
+
+def merged(workers: Iterable[list[PlainFamily]], *, sums: Collection[str]) -> list[PlainFamily]:
+    """The metrics of several workers as those of one gateway.
+
+    Args:
+        workers: The metrics of each.
+        sums: The gauges whose values are added; the largest counts of the others.
+    """
+    heads: dict[str, PlainFamily] = {}
+    values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    for name, description, kind, samples in (family for one in workers for family in one):
+        heads.setdefault(name, [name, description, kind])
+        found = values.setdefault(name, {})
+        for sample, labels, value in samples:
+            place = sample, tuple(sorted(labels.items()))
+            is_added = kind in _ADDED or name in sums
+            had = found.get(place)
+            found[place] = value if had is None else had + value if is_added else max(had, value)
+    return [
+        [*head, [[sample, dict(labels), n] for (sample, labels), n in values[name].items()]]
+        for name, head in heads.items()
+    ]
+
+
+def registry_of(families: Iterable[PlainFamily]) -> CollectorRegistry:
+    """A registry with these metrics."""
+    registry = CollectorRegistry()
+    registry.register(_Plain(list(families)))
+    return registry
+
+
+@final
+class _Plain(Collector):
+    def __init__(self, families: list[PlainFamily]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        for name, description, kind, samples in self._families:
+            metric = Metric(name, description, kind)
+            metric.samples = [Sample(*sample) for sample in samples]
+            yield metric
+
+
+OTHER = "other"
+"""The label of a target that isn't in the pool, or no longer."""
+NOBODY = "none"
+"""The label where no target was called."""
+_TOKENS = ("input", "cached", "output", "reasoning")
+_SECONDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+_MOST_UNCOUNTED = 256
+"""The most receipts whose savings aren't counted yet."""
+
+
+@final
+class _Registry(CollectorRegistry):
+    """Leaves out the `_created` samples, which would be half of all lines.
+
+    The library's own switch for this applies to the whole process.
+    """
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in super().collect():
+            metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
+            yield metric
+
+
+@final
+class Metrics:
+    """The metrics for Prometheus, in a registry of their own.
+
+    Label values are the pool's targets and the gateway's own words, never what a client sent.
+
+    Args:
+        targets: The pool's targets.
+        readings: The readings of gauges.
+    """
+
+    def __init__(self, targets: Iterable[str], *, readings: GaugeReadings | None = None) -> None:
+        self._registry = _Registry()
+        self._targets = frozenset(targets)
+        self._registry.register(Gauges(readings or GaugeReadings()))
+        count = self._counter
+        self._requests = count(
+            "requests", "Completed requests.", "endpoint", "target", "outcome", "reason"
+        )
+        self._tokens = count("tokens", "Tokens; cached ones are part of input.", "target", "kind")
+        self._dollars = count("dollars", "US dollars spent, where costs are known.", "target")
+        self._estimated = count(
+            "estimated_dollars", "US dollars that decisions estimated.", "target"
+        )
+        self._unpriced = count("unpriced_requests", "Requests of unknown cost.", "target")
+        self._fallbacks = count("fallbacks", "Decisions without a forecast.", "reason")
+        self._attempts = count("attempts", "Calls of targets, by how they ended.", "target", "end")
+        self._deployment_attempts = count(
+            "deployment_attempts",
+            "Calls of endpoints of targets that have several, by how they ended.",
+            *("deployment", "end"),
+        )
+        self._retries = count("retries", "Retries of the same endpoint of a target.", "target")
+        self._failovers = count(
+            "failovers", "Calls of the next endpoint or target after a failure.", "target"
+        )
+        self._passed = count("plain_calls", "Passthrough calls.", "call", "target", "outcome")
+        self._saving_spent = count(
+            "savings_spent_dollars",
+            "US dollars spent on requests compared with a baseline.",
+            "baseline",
+        )
+        self._saving_there = count(
+            "savings_baseline_dollars", "What they would have cost there, estimated.", "baseline"
+        )
+        self._saving_unpriced = count(
+            "savings_unpriced_requests", "Routed requests without a cost to compare.", "baseline"
+        )
+        self._deducted = count(
+            "savings_deducted_dollars", "US dollars that routing itself cost, by kind.", "kind"
+        )
+        self._refusals = count("refusals", "Requests refused before a decision.", "status")
+        seconds = Histogram(
+            f"{PREFIX}stage_seconds",
+            "Duration of each stage in seconds.",
+            ("stage", "target"),
+            registry=self._registry,
+            buckets=_SECONDS,
+        )
+        self._seconds: Callable[..., Histogram] = cache(seconds.labels)
+
+        self._uncounted: list[Receipt] = []
+        self._baseline: str | None = None
+        self._encoder_prices = 0.0, 0.0
+
+    def use_targets(self, targets: Iterable[str]) -> None:
+        """Use another pool's targets; counts are kept."""
+        self._targets = frozenset(targets)
+
+    def refused(self, status: int) -> None:
+        """Count a request that was refused before a target was chosen."""
+        self._refusals(str(status)).inc()
+
+    def passed(self, call: str, outcome: RequestOutcome) -> None:
+        """Count a passthrough call that ended; it has no decision and no cost."""
+        self._passed(call, self._name(outcome.target), outcome.kind).inc()
+
+    def use_savings(self, baseline: str | None, *, second: float, thousand: float) -> None:
+        """Count savings against another baseline, and forecasts at another price.
+
+        Args:
+            baseline: The target; None to count none.
+            second: US dollars of a second of waiting for forecasts.
+            thousand: US dollars of 1,000 forecasts.
+        """
+        self._count_savings()
+        self._baseline, self._encoder_prices = baseline, (second, thousand / 1000)
+
+    def observe(self, receipt: Receipt) -> None:
+        """Count a request that ended."""
+        outcome, choice = receipt.outcome, receipt.choice
+        target = self._name(outcome.target)
+        chosen = self._name(choice.order[0] if choice.order else None)
+        self._requests(receipt.endpoint, target, outcome.kind, choice.reason).inc()
+        if choice.fallback is not None:
+            self._fallbacks(choice.fallback).inc()
+        estimated = choice.estimated_cost.get(choice.order[0]) if choice.order else None
+        if estimated is not None:
+            self._estimated(chosen).inc(estimated)
+        self._uncounted.append(receipt)
+        if len(self._uncounted) >= _MOST_UNCOUNTED:
+            self._count_savings()
+        self._observe_outcome(receipt, target)
+        self._seconds("decision", chosen).observe(receipt.decision_seconds)
+        if receipt.forecast_seconds is not None:
+            self._seconds("forecast", chosen).observe(receipt.forecast_seconds)
+
+    def observe_report(self, receipt: Receipt) -> None:
+        """Count the outcome of a request that was counted when it was decided."""
+        self._observe_outcome(receipt, self._name(receipt.outcome.target))
+        self._uncounted.append(replace(receipt, forecast_seconds=None))  # which was deducted then
+
+    def render(
+        self, accept: str = "", families: list[PlainFamily] | None = None
+    ) -> tuple[bytes, str]:
+        """All metrics and their content type.
+
+        Args:
+            accept: The `Accept` header, which requests a format.
+            families: The metrics of all workers; None for those of this process.
+        """
+        self._count_savings()
+        encode, kind = choose_encoder(accept)
+        return encode(self._registry if families is None else registry_of(families)), kind
+
+    def export(self) -> list[PlainFamily]:
+        """All metrics as plain values."""
+        self._count_savings()
+        return plain_families(self._registry.collect())
+
+    def _observe_outcome(self, receipt: Receipt, target: str) -> None:
+        outcome, usage = receipt.outcome, receipt.outcome.usage
+        if usage is not None:
+            counts = (
+                usage.input_tokens,
+                usage.cached_tokens,
+                usage.output_tokens,
+                usage.reasoning_tokens,
+            )
+            for kind, tokens in zip(_TOKENS, counts, strict=True):
+                if tokens is not None and tokens > 0:  # a target may report impossible counts
+                    self._tokens(target, kind).inc(tokens)
+        if receipt.cost is not None:
+            self._dollars(target).inc(receipt.cost)
+        elif outcome.attempts:
+            self._unpriced(target).inc()
+        self._observe_attempts(receipt)
+        if outcome.first_byte_seconds is not None:
+            self._seconds("first_byte", target).observe(outcome.first_byte_seconds)
+        if outcome.kind != "routed":
+            self._seconds("total", target).observe(outcome.total_seconds)
+
+    def _count_savings(self) -> None:
+        """Count what was saved by the requests since the last time; no request waits for it."""
+        counted, self._uncounted = self._uncounted, []
+        (second, each), baseline = self._encoder_prices, self._baseline
+        for receipt in counted:
+            if receipt.forecast_seconds is not None and (second or each):
+                self._deducted("encoder").inc(receipt.forecast_seconds * second + each)
+            if baseline is None or receipt.apart is not None:
+                continue
+            there = receipt.cost_at(baseline)
+            if receipt.cost is None or there is None:
+                self._saving_unpriced(baseline).inc()
+            else:
+                self._saving_spent(baseline).inc(receipt.cost)
+                self._saving_there(baseline).inc(there)
+
+    def _observe_attempts(self, receipt: Receipt) -> None:
+        before = None
+        for attempt in receipt.outcome.attempts:
+            name = self._name(attempt.target)
+            self._attempts(name, attempt.end).inc()
+            if attempt.deployment is not None:
+                self._deployment_attempts(attempt.deployment, attempt.end).inc()
+            called = attempt.deployment or attempt.target
+            if before == called:
+                self._retries(name).inc()
+            elif before is not None:
+                self._failovers(name).inc()
+            before = called
+
+    def _name(self, target: str | None) -> str:
+        if target is None:
+            return NOBODY
+        return target if target in self._targets else OTHER
+
+    def _counter(self, name: str, description: str, *labels: str) -> Callable[..., Counter]:
+        made = Counter(f"{PREFIX}{name}", description, labels, registry=self._registry)
+        return cache(made.labels)  # looking up a child takes longer than counting
+
+
+FIELDS = "prefill_router_fields"
+"""The attribute of a log record with further fields: plain values, or a `Receipt`."""
+_SAFE = (PrefillRouterError, OSError)  # their messages quote no prompt; those of others may
+_QUOTED = re.compile(r"[(<\n]")  # where asyncio's text goes on with values
+
+
+@final
+class _Lines(logging.Formatter):
+    """Formats a record as one line: a JSON object, or text with escaped line breaks.
+
+    Args:
+        redaction: Removes secrets.
+        form: `json` or `text`.
+        worker: The number of this worker; None for none.
+    """
+
+    def __init__(self, redaction: Redaction, form: str, worker: int | None) -> None:
+        super().__init__()
+        self._redact, self._form = redaction, form
+        self._own = {} if worker is None else {"worker": worker}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        moment, level = datetime.fromtimestamp(record.created, UTC), record.levelname.lower()
+        fields = {**self._own, **_fields(record), **_error(record)}
+        if self._form == "json":
+            value = {
+                "time": moment.isoformat(timespec="milliseconds"),
+                "level": level,
+                "logger": record.name,
+                "event": _event(record),
+                **fields,
+            }
+            return self._redact(json.dumps(value, default=str))
+        parts = [f"{moment:%Y-%m-%d %H:%M:%S}", level, _event(record)]
+        for name, value in fields.items():
+            parts.append(f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}")
+        return self._redact(" ".join(parts).replace("\r", "\\r").replace("\n", "\\n"))
+
+
+def fields_of(receipt: Receipt) -> dict[str, Any]:
+    """The log fields of a request; unknown values are left out."""
+    choice, outcome, usage = receipt.choice, receipt.outcome, receipt.outcome.usage
+    fields = {
+        "id": choice.id,
+        "endpoint": receipt.endpoint,
+        "target": outcome.target,
+        "deployment": outcome.deployment,
+        "reason": choice.reason,
+        "fallback": choice.fallback,
+        "lam": choice.lam,
+        "outcome": outcome.kind,
+        "status": outcome.status,
+        "stream": receipt.stream,
+        "attempts": len(outcome.attempts),
+        "seconds": _rounded(outcome.total_seconds),
+        "first_byte_seconds": _rounded(outcome.first_byte_seconds),
+        "decision_seconds": _rounded(receipt.decision_seconds),
+        "input_tokens": None if usage is None else usage.input_tokens,
+        "output_tokens": None if usage is None else usage.output_tokens,
+        "cost": receipt.cost,
+        "key": receipt.key,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    given = getattr(record, FIELDS, None)
+    if isinstance(given, Receipt):
+        return fields_of(given)
+    return dict(given) if isinstance(given, dict) else {}
+
+
+def _event(record: logging.LogRecord) -> str:
+    """What happened; asyncio's own text without arguments and exceptions, which quote prompts."""
+    text = record.getMessage()
+    return _QUOTED.split(text, 1)[0].strip() if record.name == "asyncio" else text
+
+
+def _error(record: logging.LogRecord) -> dict[str, Any]:
+    """The log fields of an exception, with its message only if it can't quote a prompt."""
+    if record.exc_info is None or record.exc_info[1] is None:
+        return {}
+    error = record.exc_info[1]
+    frames = traceback.extract_tb(error.__traceback__)
+    fields: dict[str, Any] = {
+        "error": type(error).__name__,
+        "where": [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames],
+    }
+    return {**fields, "error_text": str(error)} if isinstance(error, _SAFE) else fields
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
+
+
+_MOST_WAITING = 10_000  # lines; further ones are lost, and counted
+_PATIENCE = 5.0  # seconds; how long the end waits for queued lines
+_OURS = ("prefill_router", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
+_MUTED = (
+    "opentelemetry"  # logs every failure with its URL; `SpanSender` logs only the first, without it
+)
+REQUESTS = logging.getLogger("prefill_router_gateway.requests")
+"""Logs one line per request."""
+
+
+@final
+class LogWriter:
+    """The running log."""
+
+    def __init__(
+        self, handler: "_Handler", writer: "_LineWriter", form: str, worker: int | None
+    ) -> None:
+        self._handler, self._writer, self._form = handler, writer, form
+        self._worker = worker
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Redact these values from now on, in place of the earlier ones."""
+        self._writer.setFormatter(_Lines(Redaction(secrets), self._form, self._worker))
+
+    @property
+    def lost(self) -> int:
+        """The number of lost lines: standard error was too slow or failed."""
+        return self._handler.lost + self._writer.lost
+
+
+@contextmanager
+def logging_to(
+    settings: LogSettings,
+    *,
+    secrets: Iterable[str] = (),
+    stream: TextIOBase | None = None,
+    worker: int | None = None,
+) -> Iterator[LogWriter]:
+    """Write all that is logged, uvicorn's lines too, until the block ends.
+
+    Args:
+        settings: The settings of the log.
+        secrets: Values that are never written, for example the targets' keys.
+        stream: The stream to write to; None for standard error.
+        worker: The number of this worker, which each line has; None where there is only one.
+    """
+    waiting: queue.Queue[Any] = queue.Queue(_MOST_WAITING)
+    target = stream or sys.stderr
+    form = settings.form
+    if form == "auto":
+        form = "text" if target.isatty() else "json"
+    writer = _LineWriter(target)
+    handler = _Handler(waiting)
+    log = LogWriter(handler, writer, form, worker)
+    log.hide(secrets)
+    root = logging.getLogger()
+    loggers = [logging.getLogger(name) for name in (*_OURS, _MUTED)]
+    before = [(one, one.level, one.propagate, list(one.handlers)) for one in loggers]
+    for one in loggers[:-1]:
+        one.setLevel(settings.level.upper())
+        one.propagate = True
+        one.handlers.clear()
+    loggers[-1].setLevel(logging.CRITICAL)
+    root.addHandler(handler)
+
+    def write() -> None:
+        while (record := waiting.get()) is not None:
+            writer.handle(record)
+
+    thread = threading.Thread(target=write, name="log", daemon=True)
+    thread.start()
+    try:
+        yield log
+    finally:
+        root.removeHandler(handler)
+        for one, level, propagates, handlers in before:
+            one.setLevel(level)
+            one.propagate, one.handlers[:] = propagates, handlers
+        _end(waiting, thread)
+
+
+def log_request(receipt: Receipt) -> None:
+    """Log a request; the line is formatted later, by the thread that writes."""
+    if REQUESTS.isEnabledFor(logging.INFO):
+        record = logging.LogRecord(REQUESTS.name, logging.INFO, "", 0, "request", None, None)
+        setattr(record, FIELDS, receipt)
+        REQUESTS.handle(record)  # skips the slow lookup of the caller, which isn't useful here
+
+
+def with_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """The `extra` argument for a logger, to add these plain values to its line."""
+    return {FIELDS: fields}
+
+
+class _LineWriter(logging.StreamHandler[Any]):
+    """Writes lines, and counts those that can't be written, without printing them elsewhere."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.lost = 0
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802
+        self.lost += 1
+
+
+class _Handler(QueueHandler):
+    """Queues records unformatted, and never waits."""
+
+    def __init__(self, waiting: "queue.Queue[Any]") -> None:
+        super().__init__(waiting)
+        self.lost = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record  # a thread of this process formats it
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self.lost += 1
+
+
+def _end(waiting: "queue.Queue[Any]", thread: threading.Thread) -> None:
+    """Write the queued lines, unless that takes too long."""
+    try:
+        waiting.put(None, timeout=_PATIENCE)
+    except queue.Full:
+        return
+    thread.join(_PATIENCE)

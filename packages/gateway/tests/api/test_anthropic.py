@@ -1,0 +1,366 @@
+"""Anthropic's SDK before targets that speak OpenAI's chats alone."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import pytest
+
+from packages.gateway.tests.api.bodies import (
+    CLAUDE_CODE,
+    COUNTS,
+    SAID,
+    begun,
+    called,
+    calls,
+    chunk,
+    completion,
+    message,
+    more,
+)
+from packages.gateway.tests.scripted_target import DONE, ERROR, chunked, event, whole
+from packages.gateway.tests.sdk_clients import Sent, anthropic_client
+from packages.gateway.tests.world import CHEAP, DEAR, HEADER, MIDDLE, PRICES, Served, World, user, world
+
+pytestmark = pytest.mark.slow
+
+ROWS = {name: {**PRICES[name], "accepts": ["tools", "images"]} for name in PRICES}
+FAST = {"failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000}}
+DIALECTS = {CHEAP: "openai", MIDDLE: "deepseek", DEAR: "anthropic"}
+SAY: list[Any] = [user("What is six times seven?")]
+TOOL: Any = {"name": "weather", "input_schema": {"type": "object"}}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("anthropic")
+    with world(folder, ROWS, dialects=DIALECTS, settings=FAST) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _fresh(made: World) -> None:
+    made.forget()
+
+
+@pytest.fixture
+def claude(gateway: Served, sent: Sent) -> Iterator[anthropic.Anthropic]:
+    own = {HEADER + "lam": "0"}
+    with anthropic_client(gateway.url, sent, default_headers=own) as client:
+        yield client
+
+
+def test_a_request_of_claude_code(made: World, gateway: Served) -> None:
+    made[CHEAP].then(chunked([*SAID, COUNTS, DONE]))
+    reply = gateway.ask("/v1/messages?beta=true", CLAUDE_CODE, lam="0")
+    assert (reply.status, reply.own("target"), reply.own("translated")) == (200, CHEAP, "chat")
+    got = made[CHEAP].got
+    assert got.path == "/v1/chat/completions"
+    assert not [name for name in got.headers if name.startswith("anthropic")]
+    assert got.json == {
+        "model": CHEAP,
+        "max_completion_tokens": 32000,
+        "temperature": 1,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "tools": [
+            {
+                "type": "function",
+                "function": {
+                    "name": "Read",
+                    "description": "Reads a file.",
+                    "parameters": CLAUDE_CODE["tools"][0]["input_schema"],  # type: ignore[index]
+                },
+            }
+        ],
+        "messages": [
+            {"role": "system", "content": "You are Claude Code.\n\nBe brief."},
+            user("<system-reminder>Today is Monday.</system-reminder>\n\nWhat is in a.txt?"),
+            {"role": "system", "content": "Tools: Read."},
+            {
+                "role": "assistant",
+                "content": "I'll read it.",
+                "tool_calls": [
+                    {
+                        "id": "toolu_1",
+                        "type": "function",
+                        "function": {"name": "Read", "arguments": '{"file_path": "a"}'},
+                    }
+                ],
+            },
+            {
+                "role": "tool",
+                "tool_call_id": "toolu_1",
+                "content": "Error: <tool_use_error>No such file.</tool_use_error>",
+            },
+        ],
+    }
+    kinds = [line[7:] for line in reply.body.decode().split("\n") if line.startswith("event: ")]
+    assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
+    receipt = gateway.receipts[-1]
+    assert (receipt.endpoint, receipt.outcome.kind) == ("messages", "answered")
+    assert receipt.outcome.usage is not None
+    assert receipt.outcome.usage.input_tokens == 9
+    assert receipt.choice.session is not None
+
+
+def test_a_whole_answer(made: World, gateway: Served, claude: anthropic.Anthropic) -> None:
+    made[MIDDLE].then(whole(completion()))
+    raw = claude.messages.with_raw_response.create(
+        model=MIDDLE, max_tokens=9, messages=SAY, extra_headers={"anthropic-beta": "x"}
+    )
+    assert made[MIDDLE].got.json == {"model": MIDDLE, "max_tokens": 9, "messages": SAY}
+    assert raw.http_response.json() == {
+        "id": "chatcmpl-1",
+        "type": "message",
+        "role": "assistant",
+        "model": "their-own-name",
+        "content": [{"type": "text", "text": "42"}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": 7,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 2,
+            "output_tokens": 4,
+        },
+    }
+    usage = gateway.receipts[-1].outcome.usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (9, 2, 4)
+
+
+def test_a_tool_is_called_and_its_result_goes_back(
+    made: World, gateway: Served, claude: anthropic.Anthropic
+) -> None:
+    made[CHEAP].then(whole(called()), whole(completion()))
+    answer = claude.messages.create(model="auto", max_tokens=9, messages=SAY, tools=[TOOL])
+    (block,) = answer.content
+    assert (answer.stop_reason, block.type) == ("tool_use", "tool_use")
+    assert block.type == "tool_use"
+    assert (block.id, block.name, block.input) == ("call_1", "weather", {"place": "Zürich"})
+    result: Any = {"type": "tool_result", "tool_use_id": "call_1", "content": "sunny"}
+    said: Any = {"role": "assistant", "content": [block.model_dump(exclude_none=True)]}
+    claude.messages.create(
+        model="auto",
+        max_tokens=9,
+        messages=[*SAY, said, user([result])],
+        tools=[TOOL],
+        extra_headers={HEADER + "lam": "1"},
+    )
+    assert made.asked() == [CHEAP, CHEAP]
+    assert gateway.receipts[-1].choice.reason == "tool_loop"
+
+
+@pytest.mark.parametrize(
+    ("finish", "stop"),
+    [
+        ("stop", "end_turn"),
+        ("length", "max_tokens"),
+        ("content_filter", "refusal"),
+        ("tool_calls", "end_turn"),  # it has no call
+        ("tomorrow", "end_turn"),
+    ],
+)
+def test_stop_reasons(made: World, claude: anthropic.Anthropic, finish: str, stop: str) -> None:
+    events = [chunk(delta={"content": "4"}), chunk(finish_reason=finish), DONE]
+    made[CHEAP].then(whole(completion(finish=finish)), chunked(events))
+    assert claude.messages.create(model="auto", max_tokens=9, messages=SAY).stop_reason == stop
+    with claude.messages.stream(model="auto", max_tokens=9, messages=SAY) as stream:
+        assert stream.get_final_message().stop_reason == stop
+
+
+def test_a_call_that_the_limit_cut_off_ends_with_max_tokens(
+    made: World, claude: anthropic.Anthropic
+) -> None:
+    whole_and_cut = [begun("a", '{"place": "Bern"}'), begun("b", '{"place', 1)]
+    answer = completion("Let me see.", finish="length", tool_calls=whole_and_cut)
+    made[CHEAP].then(whole(answer), chunked(calls(*whole_and_cut, finish="length")))
+    first = claude.messages.create(model="auto", max_tokens=9, messages=SAY, tools=[TOOL])
+    assert [block.type for block in first.content] == ["text", "tool_use"]
+    assert first.content[1].model_dump()["input"] == {"place": "Bern"}
+    with claude.messages.stream(model="auto", max_tokens=9, messages=SAY, tools=[TOOL]) as stream:
+        second = stream.get_final_message()
+    assert first.stop_reason == second.stop_reason == "max_tokens"
+    assert made.asked() == [CHEAP, CHEAP]
+
+
+def test_a_refusal_is_text(made: World, claude: anthropic.Anthropic) -> None:
+    made[CHEAP].then(whole(completion(None, refusal="I can't.")))
+    answer = claude.messages.create(model="auto", max_tokens=9, messages=SAY)
+    assert answer.stop_reason == "refusal"
+    assert [block.model_dump()["text"] for block in answer.content] == ["I can't."]
+
+
+TWO = [{"place": "Bern"}, {"place": "Zürich"}]
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [
+            begun("a"),
+            more('{"place"'),
+            more(': "Bern"}'),
+            begun("b", index=1),
+            more('{"place": "Zürich"}', 1),
+        ],
+        [begun("a", '{"place": "Bern"}'), begun("b", '{"place": "Zürich"}')],  # one index for all
+        [
+            begun("a", '{"place": "Bern"}', None),
+            begun("b", "", None),
+            more('{"place": "Zürich"}', None),
+        ],
+        [begun("a", '{"place"'), begun("a", ': "Bern"}'), begun("b", '{"place": "Zürich"}', 1)],
+    ],
+)
+def test_a_stream_of_tool_calls(
+    made: World, claude: anthropic.Anthropic, deltas: list[Any]
+) -> None:
+    made[CHEAP].then(chunked([*SAID[:3], *calls(*deltas)]))
+    with claude.messages.stream(model="auto", max_tokens=9, messages=SAY, tools=[TOOL]) as stream:
+        answer = stream.get_final_message()
+    found = [block for block in answer.content if block.type == "tool_use"]
+    assert [block.input for block in found] == TWO
+    assert [block.id for block in found] == ["a", "b"]
+    assert answer.stop_reason == "tool_use"
+    assert answer.usage.output_tokens == 4
+    assert (answer.usage.input_tokens, answer.usage.cache_read_input_tokens) == (7, 2)
+
+
+def test_a_tool_without_arguments(made: World, claude: anthropic.Anthropic) -> None:
+    made[CHEAP].then(chunked(calls(begun("a"))))
+    with claude.messages.stream(model="auto", max_tokens=9, messages=SAY, tools=[TOOL]) as stream:
+        (block,) = stream.get_final_message().content
+    assert block.type == "tool_use"
+    assert block.input == {}
+
+
+@pytest.mark.parametrize(
+    ("deltas", "why"),
+    [
+        ([begun("a", '{"place": ')], "aren't a JSON object"),
+        ([begun("a", "[1]")], "aren't a JSON object"),
+        ([begun("a", "{x}"), begun("b", "{}", 1)], "aren't a JSON object"),
+        ([begun("a", "{}"), begun("b", "{}", 1), more(" ", 0)], "several tool calls at once"),
+        ([begun("a", tool="")], "without a name"),
+    ],
+)
+def test_broken_calls_in_a_stream_end_it_with_an_error(
+    made: World, gateway: Served, deltas: list[Any], why: str
+) -> None:
+    made[CHEAP].then(chunked(calls(*deltas)))
+    body = {"model": CHEAP, "max_tokens": 9, "messages": SAY, "tools": [TOOL], "stream": True}
+    reply = gateway.ask("/v1/messages", body)
+    last = reply.body.decode().strip().split("\n\n")[-1]
+    assert last.startswith("event: error\ndata: ")
+    assert why in json.loads(last.partition("data: ")[2])["error"]["message"]
+    assert "message_stop" not in reply.body.decode()
+    assert gateway.receipts[-1].outcome.kind == "cut"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        called() | {"choices": [{"message": {"tool_calls": [begun("a", "{")]}}]},
+        called() | {"choices": [{"message": {"tool_calls": [begun("a", "{}", tool="")]}}]},
+        called() | {"choices": [{"message": {"tool_calls": [5]}}]},
+        called() | {"choices": []},
+        called() | {"choices": [{"message": "hi"}]},
+    ],
+)
+def test_answers_that_cannot_be_read_are_failures_of_the_target(
+    made: World, gateway: Served, claude: anthropic.Anthropic, broken: Any
+) -> None:
+    made[CHEAP].then(whole(broken))
+    answer = claude.messages.with_raw_response.create(model="auto", max_tokens=9, messages=SAY)
+    assert answer.headers[HEADER + "target"] == MIDDLE
+    assert gateway.receipts[-1].outcome.attempts[0].end == "malformed"
+
+
+def test_errors(made: World, gateway: Served, claude: anthropic.Anthropic) -> None:
+    told = {"message": "max_tokens is too large", "type": "invalid_request_error", "param": None}
+    made[CHEAP].then(whole({"error": told}, status=400, headers="x-request-id: theirs\r\n"))
+    with pytest.raises(anthropic.BadRequestError, match="max_tokens is too large") as caught:
+        claude.messages.create(model="auto", max_tokens=9, messages=SAY)
+    assert caught.value.body == {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": "max_tokens is too large"},
+    }
+    assert caught.value.response.headers["x-request-id"] == "theirs"
+    made[CHEAP].then(whole(ERROR, status=500))
+    with pytest.raises(anthropic.APIStatusError, match="no target answered"):
+        claude.messages.create(model=CHEAP, max_tokens=9, messages=SAY)
+    failing = {"error": {"message": "out of memory", "code": 500}}
+    made[CHEAP].then(chunked([*SAID[:4], event(failing)]))
+    with (
+        pytest.raises(anthropic.APIStatusError, match="out of memory"),
+        claude.messages.stream(model=CHEAP, max_tokens=9, messages=SAY) as stream,
+    ):
+        stream.until_done()
+    made[CHEAP].then(chunked(SAID[:4], end=False))
+    with (
+        pytest.raises(anthropic.APIStatusError, match="the answer ends here, unfinished"),
+        claude.messages.stream(model=CHEAP, max_tokens=9, messages=SAY) as stream,
+    ):
+        stream.until_done()
+    assert [r.outcome.kind for r in gateway.receipts[-4:]] == ["refused", "failed", "cut", "cut"]
+
+
+def test_what_a_chat_cannot_say_goes_to_who_speaks_anthropics(
+    made: World, claude: anthropic.Anthropic
+) -> None:
+    made[DEAR].then(whole(message()))
+    thinking: Any = {"type": "enabled", "budget_tokens": 2000}
+    asked: dict[str, Any] = {"model": "auto", "max_tokens": 4000, "messages": SAY}
+    raw = claude.messages.with_raw_response.create(**asked, thinking=thinking)
+    assert raw.headers[HEADER + "target"] == DEAR
+    assert HEADER + "translated" not in raw.headers
+    assert made[DEAR].got.json["thinking"] == thinking
+    only = {HEADER + "exclude": DEAR}
+    with pytest.raises(anthropic.BadRequestError, match="a chat can't say thinking"):
+        claude.messages.create(**asked, thinking=thinking, extra_headers=only)
+    source: Any = {"type": "text", "media_type": "text/plain", "data": "a"}
+    content = [{"type": "document", "source": source}]
+    with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\]: document"):
+        claude.messages.create(model=MIDDLE, max_tokens=9, messages=[user(content)])
+    assert made.asked() == [DEAR]
+
+
+def test_what_is_nested_too_deeply_is_refused(gateway: Served) -> None:
+    found = set()
+    for depth in (100, *range(900, 1000, 4)):  # the interpreter's limit is among these
+        schema = '{"a":' * depth + "1" + "}" * depth
+        body = json.dumps({"model": CHEAP, "max_tokens": 9, "messages": SAY, "tools": [{**TOOL}]})
+        deep = body.replace(json.dumps(TOOL["input_schema"]), schema)
+        reply = gateway.ask("/v1/messages", deep.encode())
+        found.add((reply.status, reply.json["type"]))
+    assert found == {(200, "message"), (400, "error")}
+
+
+def test_who_speaks_anthropics_gets_the_bytes(
+    made: World, claude: anthropic.Anthropic, sent: Sent
+) -> None:
+    made[DEAR].then(whole(message()))
+    claude.messages.create(model=DEAR, max_tokens=9, messages=SAY)
+    assert (made[DEAR].got.path, made[DEAR].got.body) == ("/v1/messages", sent.body)
+
+
+def test_tokens_are_counted_by_who_speaks_anthropics(
+    made: World, claude: anthropic.Anthropic
+) -> None:
+    made[DEAR].then(whole({"input_tokens": 11}))
+    assert claude.messages.count_tokens(model="auto", messages=SAY).input_tokens == 11
+    with pytest.raises(anthropic.BadRequestError, match="doesn't serve messages"):
+        claude.messages.count_tokens(model=CHEAP, messages=SAY)
+    assert made.asked() == [DEAR]
+
+
+def test_reasoning_is_left_out_and_keeps_the_client_waiting(made: World, gateway: Served) -> None:
+    thought = chunk(delta={"reasoning_content": "secret"})
+    made[CHEAP].then(chunked([thought, thought, *SAID, DONE]))
+    body = {"model": CHEAP, "max_tokens": 9, "messages": SAY, "stream": True}
+    reply = gateway.ask("/v1/messages", body).body
+    assert b"secret" not in reply
+    assert b'event: ping\ndata: {"type":"ping"}\n\n' in reply

@@ -1,0 +1,306 @@
+"""LangChain, the anthropic SDK and curl through a whole gateway."""
+
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel
+
+from packages.gateway.tests.api.bodies import (
+    ARGUMENTS,
+    CALLING,
+    COUNTS,
+    MESSAGE_EVENTS,
+    SAID,
+    TOOL,
+    called,
+    completion,
+    message,
+)
+from packages.gateway.tests.scripted_target import DONE, chunked, whole
+from packages.gateway.tests.sdk_clients import Sent, anthropic_client
+from packages.gateway.tests.world import (
+    CHEAP,
+    DEAR,
+    HEADER,
+    MIDDLE,
+    PRICES,
+    Served,
+    World,
+    user,
+    world,
+)
+
+pytestmark = pytest.mark.slow
+
+ABLE = {"accepts": ["tools", "json_schema", "images"]}
+ROWS = {
+    CHEAP: PRICES[CHEAP],
+    MIDDLE: {**PRICES[MIDDLE], **ABLE},
+    DEAR: {**PRICES[DEAR], **ABLE, "model": "claude-next"},
+}
+FAST = {"failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000}}
+CURL = shutil.which("curl")
+needs_curl = pytest.mark.skipif(CURL is None, reason="curl isn't installed")
+
+
+class Answer(BaseModel):
+    """An answer."""
+
+    value: int
+
+
+class Weather(BaseModel):
+    """The weather at a place."""
+
+    place: str
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    dialects = {MIDDLE: "vllm", DEAR: "anthropic"}
+    with world(tmp_path_factory.mktemp("others"), ROWS, dialects=dialects, settings=FAST) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _fresh(made: World) -> None:
+    made.forget()
+
+
+# LangChain.
+
+
+@pytest.fixture
+def chain(gateway: Served) -> Iterator[ChatOpenAI]:
+    with (
+        openai.DefaultHttpxClient(trust_env=False) as carrier,
+    ):
+        yield ChatOpenAI(
+            model="auto",
+            base_url=f"{gateway.url}/v1",
+            api_key="none",
+            http_client=carrier,
+            max_retries=0,
+            default_headers={HEADER + "lam": "0"},
+        )
+
+
+def test_langchain_invokes(made: World, chain: ChatOpenAI) -> None:
+    made[CHEAP].then(whole(completion()))
+    answer = chain.invoke([("system", "Be brief."), ("human", "What is six times seven?")])
+    assert answer.content == "42"
+    assert answer.usage_metadata is not None
+    assert answer.usage_metadata["total_tokens"] == 13
+    assert [turn["role"] for turn in made[CHEAP].got.json["messages"]] == ["system", "user"]
+
+
+def test_langchain_streams(made: World, chain: ChatOpenAI) -> None:
+    made[CHEAP].then(chunked([*SAID, COUNTS, DONE]))
+    pieces = list(chain.stream("What is six times seven?", stream_usage=True))
+    assert "".join(str(piece.content) for piece in pieces) == "vierzig 🎉"
+    assert [p.usage_metadata["total_tokens"] for p in pieces if p.usage_metadata] == [13]
+
+
+def test_langchain_calls_tools(made: World, chain: ChatOpenAI) -> None:
+    made[MIDDLE].then(chunked([*CALLING, COUNTS, DONE]), whole(completion("Sunny.")))
+    bound = chain.bind_tools([TOOL])
+    said: Any = None
+    for piece in bound.stream([HumanMessage("Weather?")]):
+        said = piece if said is None else said + piece
+    assert said.tool_calls[0]["args"] == json.loads(ARGUMENTS)
+    answer = bound.invoke(
+        [
+            HumanMessage("Weather?"),
+            AIMessage(content="", tool_calls=said.tool_calls),
+            ToolMessage("sunny", tool_call_id=said.tool_calls[0]["id"]),
+        ]
+    )
+    assert answer.content == "Sunny."
+    assert made.asked() == [MIDDLE, MIDDLE]
+
+
+def test_langchain_asks_for_structured_output(made: World, chain: ChatOpenAI) -> None:
+    made[MIDDLE].then(whole(completion('{"value": 42}')))
+    assert chain.with_structured_output(Answer).invoke("6 times 7?") == Answer(value=42)
+    assert made[MIDDLE].got.json["response_format"]["type"] == "json_schema"
+    made[MIDDLE].then(whole(called()))
+    by_call = chain.with_structured_output(Weather, method="function_calling")
+    with pytest.raises(ValueError, match="Weather"):  # who calls another tool is told so
+        by_call.invoke("Weather?")
+    assert made.asked() == [MIDDLE, MIDDLE]
+
+
+def test_langchain_gets_errors(made: World, chain: ChatOpenAI) -> None:
+    made[CHEAP].then(whole({"error": {"message": "too warm"}}, status=400))
+    with pytest.raises(openai.BadRequestError, match="too warm"):
+        chain.invoke("Hi")
+
+
+# The anthropic SDK.
+
+SAY: list[Any] = [user("What is six times seven?")]
+CLAUDE_TOOL: Any = {
+    "name": "weather",
+    "description": "The weather at a place.",
+    "input_schema": TOOL["function"]["parameters"],
+}
+
+
+@pytest.fixture
+def claude(gateway: Served, sent: Sent) -> Iterator[anthropic.Anthropic]:
+    own = {HEADER + "lam": "0", HEADER + "exclude": CHEAP}  # which speaks chats alone
+    with anthropic_client(gateway.url, sent, default_headers=own) as client:
+        yield client
+
+
+def test_a_message_reaches_who_speaks_it(
+    made: World, gateway: Served, claude: anthropic.Anthropic, sent: Sent
+) -> None:
+    made[MIDDLE].then(whole(message()))
+    raw = claude.messages.with_raw_response.create(
+        model="auto",
+        max_tokens=64,
+        system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        messages=SAY,
+        metadata={"user_id": "ann"},
+        stop_sequences=["END"],
+        extra_headers={"anthropic-version": "2023-01-01"},
+        extra_body={"a_field_of_tomorrow": {"x": 1}, "thinking": {"type": "disabled"}},
+    )
+    got = made[MIDDLE].got
+    assert got.path == "/v1/messages"
+    assert got.body == sent.body.replace(b'"auto"', b'"target-1"')
+    assert got.headers["anthropic-version"] == "2023-01-01"
+    assert got.headers["authorization"] == "Bearer sk-lab"
+    assert "x-api-key" not in got.headers
+    answer = raw.parse()
+    assert answer.content[0].type == "text"
+    assert answer.content[0].text == "42"
+    assert raw.headers[HEADER + "target"] == MIDDLE
+    usage = gateway.receipts[-1].outcome.usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (15, 3, 5)
+
+
+def test_who_is_named_gets_the_key_as_it_wants_it(made: World, claude: anthropic.Anthropic) -> None:
+    made[DEAR].then(whole(message()))
+    claude.messages.create(model=DEAR, max_tokens=9, messages=SAY)
+    got = made[DEAR].got
+    assert got.path == "/v1/messages"
+    assert got.headers["x-api-key"] == "sk-lab"
+    assert "authorization" not in got.headers
+    assert got.json["model"] == "claude-next"
+
+
+def test_a_stream_of_a_message(made: World, gateway: Served, claude: anthropic.Anthropic) -> None:
+    made[MIDDLE].then(chunked(MESSAGE_EVENTS), chunked(MESSAGE_EVENTS))
+    with claude.messages.stream(model="auto", max_tokens=9, messages=SAY) as stream:
+        assert "".join(stream.text_stream) == "42"
+        assert stream.get_final_message().usage.output_tokens == 5
+    with claude.messages.with_streaming_response.create(
+        model="auto", max_tokens=9, messages=SAY, stream=True
+    ) as raw:
+        assert b"".join(raw.iter_bytes()) == b"".join(MESSAGE_EVENTS)
+    usage = gateway.receipts[-1].outcome.usage
+    assert usage is not None
+    assert usage.output_tokens == 5
+
+
+def test_a_loop_of_anthropics_tools(made: World, claude: anthropic.Anthropic) -> None:
+    call: Any = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"place": "Bern"}}
+    made[MIDDLE].then(whole(message(call, stop="tool_use")), whole(message()))
+    answer = claude.messages.create(model="auto", max_tokens=9, messages=SAY, tools=[CLAUDE_TOOL])
+    assert answer.stop_reason == "tool_use"
+    result: Any = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "sunny"}
+    raw = claude.messages.with_raw_response.create(
+        model="auto",
+        max_tokens=9,
+        tools=[CLAUDE_TOOL],
+        messages=[*SAY, {"role": "assistant", "content": [call]}, user([result])],
+        extra_headers={HEADER + "lam": "1"},
+    )
+    assert raw.headers[HEADER + "reason"] == "tool_loop"
+    assert made.asked() == [MIDDLE, MIDDLE]
+
+
+def test_errors_have_anthropics_shape(
+    made: World, claude: anthropic.Anthropic, gateway: Served
+) -> None:
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        claude.messages.create(model="nobody", max_tokens=9, messages=SAY)
+    assert caught.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+    with pytest.raises(anthropic.BadRequestError, match="messages, and a chat can't say container"):
+        claude.messages.create(model=CHEAP, max_tokens=9, messages=SAY, container="c")
+    for name in (MIDDLE, DEAR):
+        made[name].then(whole({"type": "error", "error": {"type": "overloaded_error"}}, status=529))
+    with pytest.raises(anthropic.APIStatusError, match="no target answered"):
+        claude.messages.create(model="auto", max_tokens=9, messages=SAY)
+    cut = chunked(MESSAGE_EVENTS[:4], end=False)
+    made[MIDDLE].then(cut)
+    with (
+        pytest.raises(anthropic.APIStatusError, match="the answer ends here, unfinished"),
+        claude.messages.stream(model="auto", max_tokens=9, messages=SAY) as stream,
+    ):
+        stream.until_done()
+    assert gateway.receipts[-1].outcome.kind == "cut"
+
+
+# curl.
+
+
+def curl(*options: str) -> bytes:
+    line = [str(CURL), "--silent", "--show-error", "--noproxy", "*", "--max-time", "60", *options]
+    return subprocess.run(line, capture_output=True, check=True).stdout
+
+
+@needs_curl
+def test_curl_asks(made: World, gateway: Served) -> None:
+    made[CHEAP].then(whole(completion()))
+    body = ' { "messages" : [ {"role":"user","content":"6 · 7?"} ] ,\n "model":"auto"}\n'
+    said = curl(
+        *("--include", "--header", "Content-Type: application/json"),
+        *("--header", "X-Prefill-Router-Lam: 0.0", "--data-binary", body),
+        f"{gateway.url}/v1/chat/completions",
+    )
+    head, _, answer = said.partition(b"\r\n\r\n")
+    assert answer == json.dumps(completion()).encode()
+    assert b"x-prefill-router-target: target-0" in head
+    assert made[CHEAP].got.body == body.replace('"auto"', '"target-0"').encode()
+
+
+@needs_curl
+def test_curl_reads_a_stream_as_it_comes(made: World, gateway: Served) -> None:
+    go_on = threading.Event()
+    script: list[Any] = list(chunked([*SAID, COUNTS, DONE]))
+    script.insert(5, go_on)  # behind the head and four events
+    made[CHEAP].then(script)
+    body = json.dumps({"model": "auto", "stream": True, "messages": SAY})
+    line = [str(CURL), "-sS", "-N", "--noproxy", "*", "-H", "content-type: application/json"]
+    line += ["-H", f"{HEADER}lam: 0", "-d", body, f"{gateway.url}/v1/chat/completions"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        first = b"".join(SAID[:4])
+        assert run.stdout.read(len(first)) == first
+        go_on.set()
+        assert run.stdout.read() == b"".join((*SAID[4:], DONE))
+
+
+@needs_curl
+def test_curl_gets_errors(made: World, gateway: Served) -> None:
+    said = curl(
+        *("-H", "content-type: application/json", "-w", "\n%{http_code}", "-d", "{"),
+        f"{gateway.url}/v1/chat/completions",
+    )
+    told, _, status = said.rpartition(b"\n")
+    assert status == b"400"
+    assert "can't be read" in json.loads(told)["error"]["message"]
+    assert made.asked() == []

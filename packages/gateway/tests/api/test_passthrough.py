@@ -1,0 +1,324 @@
+"""Calls that are passed on plainly: about stored responses, and counts of tokens; with keys."""
+
+import threading
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+import anthropic
+import httpx2
+import openai
+import pytest
+
+from packages.gateway.tests.api.bodies import message, response, response_events
+from packages.gateway.tests.scripted_target import chunked, event, framed, whole
+from packages.gateway.tests.sdk_clients import Sent, anthropic_client, openai_client
+from packages.gateway.tests.world import CHEAP, DEAR, HEADER, MIDDLE, PRICES, Served, World, user, world
+
+pytestmark = pytest.mark.slow
+
+ROWS = {
+    CHEAP: {**PRICES[CHEAP], "serves": ["chat", "responses"]},
+    MIDDLE: {**PRICES[MIDDLE], "serves": ["chat", "messages", "responses"]},
+    DEAR: PRICES[DEAR],
+}
+KEYS = [
+    {"name": name, "sha256": sha256(f"pr-{name}".encode()).hexdigest(), "admin": name == "ann"}
+    for name in ("ann", "bob")
+]
+FAST = {"failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000}}
+SAY: list[Any] = [user("What is six times seven?")]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("plain")
+    with world(folder, ROWS, settings=FAST, keys=KEYS, dialects={DEAR: "anthropic"}) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _fresh(made: World) -> None:
+    made.forget()
+
+
+@pytest.fixture
+def ann(gateway: Served, sent: Sent) -> Iterator[openai.OpenAI]:
+    with openai_client(gateway.url, sent, api_key="pr-ann") as client:
+        yield client
+
+
+@pytest.fixture
+def bob(gateway: Served) -> Iterator[openai.OpenAI]:
+    with openai_client(gateway.url, Sent(), api_key="pr-bob") as client:
+        yield client
+
+
+@pytest.fixture
+def claude(gateway: Served) -> Iterator[anthropic.Anthropic]:
+    lam = {HEADER + "lam": "0"}
+    with anthropic_client(gateway.url, Sent(), api_key="pr-ann", default_headers=lam) as client:
+        yield client
+
+
+def begin(made: World, client: openai.OpenAI, name: str, **more: Any) -> None:
+    """A response that CHEAP keeps for this client."""
+    made[CHEAP].then(whole(response(name, **more)))
+    client.responses.create(model=CHEAP, input="What is six times seven?")
+    made.forget()
+
+
+def counted(gateway: Served, call: str) -> list[str]:
+    text, _ = gateway.gateway.metrics.render()
+    rows = [row for row in text.decode().splitlines() if row.startswith("prefill_router_plain")]
+    return [row for row in rows if f'call="{call}"' in row and "_total" in row]
+
+
+# Stored responses.
+
+
+def test_a_stored_response_is_had_again(made: World, ann: openai.OpenAI, gateway: Served) -> None:
+    begin(made, ann, "resp_1")
+    receipts = len(gateway.receipts)
+    odd = b'{ "id":"resp_1", "object":"response", "output":[], "tomorrow": 1.0 }\n'
+    made[CHEAP].then(framed(odd, headers="x-request-id: theirs\r\nopenai-version: 9\r\n"))
+    raw = ann.responses.with_raw_response.retrieve(
+        "resp_1", include=["reasoning.encrypted_content"]
+    )
+    assert raw.content == odd
+    assert raw.headers["x-request-id"] == "theirs"
+    assert raw.headers[HEADER + "target"] == CHEAP
+    got = made[CHEAP].got
+    assert (got.method, got.body) == ("GET", b"")
+    assert got.path == "/v1/responses/resp_1?include%5B%5D=reasoning.encrypted_content"
+    assert not {"content-length", "content-type", "authorization"} & set(got.headers)
+    assert len(gateway.receipts) == receipts  # nothing was decided, nothing is charged
+    assert f'target="{CHEAP}"' in counted(gateway, "retrieve")[0]
+
+
+def test_a_failed_response_is_had_as_it_is(made: World, ann: openai.OpenAI) -> None:
+    begin(made, ann, "resp_2")
+    error = {"code": "server_error", "message": "out of luck"}
+    made[CHEAP].then(whole(response("resp_2", status="failed", error=error)))
+    found = ann.responses.retrieve("resp_2")
+    assert found.error is not None
+    assert found.error.message == "out of luck"
+    assert len(made[CHEAP].requests) == 1
+
+
+def test_its_input_is_listed_and_it_is_cancelled_and_deleted(
+    made: World, ann: openai.OpenAI, sent: Sent
+) -> None:
+    begin(made, ann, "resp_3")
+    item = {"id": "msg_1", "type": "message", "role": "user", "content": []}
+    page = {"object": "list", "data": [item], "first_id": "a", "last_id": "a", "has_more": False}
+    gone = {"id": "resp_3", "object": "response", "deleted": True}
+    made[CHEAP].then(whole(page), whole(response("resp_3", status="cancelled")), whole(gone))
+    (found,) = ann.responses.input_items.list("resp_3", limit=1, order="asc")
+    assert found.id == "msg_1"
+    assert ann.responses.cancel("resp_3").status == "cancelled"
+    ann.responses.delete("resp_3")
+    listed, cancelled, deleted = made[CHEAP].requests
+    assert (listed.method, listed.path.partition("?")[0]) == (
+        "GET",
+        "/v1/responses/resp_3/input_items",
+    )
+    assert sorted(listed.path.partition("?")[2].split("&")) == ["limit=1", "order=asc"]
+    assert (cancelled.method, cancelled.path) == ("POST", "/v1/responses/resp_3/cancel")
+    assert cancelled.body == sent.bodies[2]
+    assert (deleted.method, deleted.path) == ("DELETE", "/v1/responses/resp_3")
+    made[CHEAP].then(whole({"error": {"message": "gone for good"}}, status=404))
+    with pytest.raises(openai.NotFoundError, match="gone for good"):
+        ann.responses.retrieve("resp_3")
+
+
+def test_a_response_is_cancelled_without_a_body_too(
+    made: World, ann: openai.OpenAI, gateway: Served
+) -> None:
+    begin(made, ann, "resp_12")
+    url, own = f"{gateway.url}/v1/responses/resp_12/cancel", {"authorization": "Bearer pr-ann"}
+    made[CHEAP].then(whole(response("resp_12", status="cancelled")))
+    assert httpx2.post(url, headers=own).json()["status"] == "cancelled"  # as openai's for Node
+    assert (made[CHEAP].got.method, made[CHEAP].got.body) == ("POST", b"")
+    for body in (b"{}", iter([b"{}"])):  # with its length, and in chunks
+        assert httpx2.post(url, headers=own, content=body).status_code == 415
+    assert httpx2.post(url, headers=own | {"content-type": "text/plain"}).status_code == 415
+    site = {"sec-fetch-site": "cross-site"}
+    assert httpx2.post(url, headers=own | site).status_code == 403
+    assert len(made[CHEAP].requests) == 1
+
+
+def test_a_stream_is_taken_up_again_byte_for_byte(made: World, ann: openai.OpenAI) -> None:
+    begin(made, ann, "resp_4")
+    said = response_events("resp_4")[4:]
+    made[CHEAP].then(chunked(said), chunked(said), chunked([]))
+    with ann.responses.with_streaming_response.retrieve(
+        "resp_4", stream=True, starting_after=3
+    ) as raw:
+        assert b"".join(raw.iter_bytes()) == b"".join(said)
+    events = list(ann.responses.retrieve("resp_4", stream=True, starting_after=3))
+    assert [e.sequence_number for e in events] == [4, 5, 6, 7, 8]
+    assert list(ann.responses.retrieve("resp_4", stream=True, starting_after=8)) == []
+
+
+def test_what_failed_is_streamed_again_as_a_failure(
+    made: World, ann: openai.OpenAI, gateway: Served
+) -> None:
+    begin(made, ann, "resp_5")
+    error = {"code": "server_error", "message": "no"}
+    whole_one = response("resp_5", status="failed", error=error)
+    value = {"type": "response.failed", "response": whole_one, "sequence_number": 9}
+    made[CHEAP].then(chunked([b"event: response.failed\n" + event(value)]))
+    (found,) = list(ann.responses.retrieve("resp_5", stream=True, starting_after=8))
+    assert found.type == "response.failed"
+    assert gateway.gateway.breakers.failures(CHEAP) == 0
+
+
+def test_a_stream_that_breaks_off_again_ends_with_an_error(made: World, ann: openai.OpenAI) -> None:
+    begin(made, ann, "resp_6")
+    made[CHEAP].then(chunked([*response_events("resp_6")[:4], b'data: {"ty'], end=False))
+    *said, last = ann.responses.retrieve("resp_6", stream=True)
+    assert [event.sequence_number for event in said] == [0, 1, 2, 3]
+    assert last.type == "error"
+    assert (last.code, last.sequence_number) == ("stream_cut", 4)
+
+
+def test_a_response_is_cancelled_while_it_streams(
+    made: World, ann: openai.OpenAI, gateway: Served
+) -> None:
+    go_on = threading.Event()
+    script: list[Any] = list(chunked(response_events("resp_7")))
+    script.insert(2, go_on)  # behind the head and the first event
+    made[CHEAP].then(script, whole(response("resp_7", status="cancelled")))
+    stream = ann.responses.create(model=CHEAP, input="Hi", background=True, stream=True)
+    try:
+        begun = next(iter(stream))
+        assert begun.type == "response.created"
+        assert ann.responses.cancel(begun.response.id).status == "cancelled"
+    finally:
+        go_on.set()
+    assert len(list(stream)) == 8
+    gateway.until(lambda: gateway.gateway.streams == 0)
+
+
+def test_a_response_in_the_background_costs_what_was_expected(
+    made: World, ann: openai.OpenAI, gateway: Served
+) -> None:
+    made[CHEAP].then(whole(response("resp_bg", status="queued", output=[], usage=None)))
+    raw = ann.responses.with_raw_response.create(model=CHEAP, input="Hi", background=True)
+    receipt = gateway.receipts[-1]
+    assert receipt.outcome.usage is None
+    assert receipt.cost == receipt.choice.estimated_cost[CHEAP] > 0
+    assert float(raw.headers[HEADER + "estimated-cost"]) == pytest.approx(receipt.cost, rel=0.01)
+    assert receipt.cost_is_estimated
+
+
+@pytest.mark.parametrize("call", ["retrieve", "delete", "cancel"])
+def test_only_the_key_that_made_it_reaches_it(
+    made: World, ann: openai.OpenAI, bob: openai.OpenAI, call: str
+) -> None:
+    begin(made, ann, "resp_8")
+    with pytest.raises(openai.NotFoundError, match="known to belong to this key") as caught:
+        getattr(bob.responses, call)("resp_8")
+    assert caught.value.code == "unknown_response"
+    assert caught.value.param == "response_id"
+    with pytest.raises(openai.NotFoundError, match="known to belong to this key"):
+        getattr(ann.responses, call)("resp_never")
+    assert made.asked() == []
+
+
+@pytest.mark.parametrize("name", [".", "..", "%2e%2E"])
+def test_nobody_climbs_in_the_path_of_a_target(made: World, gateway: Served, name: str) -> None:
+    reply = gateway.ask(f"/v1/responses/{name}", authorization="Bearer pr-ann")
+    assert (reply.status, reply.error["code"]) == (404, "unknown_response")
+    assert made.asked() == []
+
+
+def test_failures_of_who_keeps_it_are_told(
+    made: World, ann: openai.OpenAI, gateway: Served
+) -> None:
+    begin(made, ann, "resp_9")
+    for status in (401, 500):
+        made[CHEAP].then(whole({"error": {"message": "sk-lab is wrong"}}, status=status))
+        with pytest.raises(openai.InternalServerError, match=r"no target answered \(target-0"):
+            ann.responses.retrieve("resp_9")
+    assert any('outcome="failed"' in row for row in counted(gateway, "retrieve"))
+    made[CHEAP].then(whole({"error": {"message": "not in the background"}}, status=409))
+    with pytest.raises(openai.ConflictError, match="not in the background"):
+        ann.responses.cancel("resp_9")
+
+
+def test_reading_a_response_counts_among_the_requests_under_way(
+    made: World, ann: openai.OpenAI, gateway: Served
+) -> None:
+    begin(made, ann, "resp_10")
+    script: list[Any] = list(chunked(response_events("resp_10")))
+    go_on = threading.Event()
+    script.insert(2, go_on)
+    made[CHEAP].then(script)
+    stream = ann.responses.retrieve("resp_10", stream=True)
+    next(iter(stream))
+    gateway.until(lambda: gateway.gateway.under_way == 1)  # what came before has ended, too
+    assert gateway.gateway.streams == 1
+    go_on.set()
+    list(stream)
+    gateway.until(lambda: gateway.gateway.under_way == 0)
+
+
+# Counts.
+
+
+def test_tokens_are_counted_by_who_would_answer(
+    made: World, claude: anthropic.Anthropic, gateway: Served
+) -> None:
+    receipts = len(gateway.receipts)
+    made[MIDDLE].then(whole({"input_tokens": 11}))
+    made[DEAR].then(whole({"input_tokens": 12}))
+    raw = claude.messages.with_raw_response.count_tokens(model="auto", messages=SAY, system="Hm.")
+    assert raw.parse().input_tokens == 11
+    assert raw.headers[HEADER + "target"] == MIDDLE
+    assert made[MIDDLE].got.path == "/v1/messages/count_tokens"
+    assert made[MIDDLE].got.json == {"messages": SAY, "model": MIDDLE, "system": "Hm."}
+    assert claude.messages.count_tokens(model=DEAR, messages=SAY).input_tokens == 12
+    assert made[DEAR].got.headers["x-api-key"] == "sk-lab"
+    assert len(gateway.receipts) == receipts
+    assert len(counted(gateway, "count_tokens")) == 2
+
+
+def test_who_cannot_count_is_passed_over(made: World, claude: anthropic.Anthropic) -> None:
+    none = whole({"detail": "Not Found"}, status=404)
+    made[MIDDLE].then(none, none)
+    made[DEAR].then(whole({"input_tokens": 12}), whole({"detail": "no"}, status=405))
+    assert claude.messages.count_tokens(model="auto", messages=SAY).input_tokens == 12
+    with pytest.raises(anthropic.NotFoundError, match="target-1, target-2 can't answer") as caught:
+        claude.messages.count_tokens(model="auto", messages=SAY)
+    assert caught.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+
+
+def test_who_does_not_speak_the_protocol_counts_nothing(
+    made: World, claude: anthropic.Anthropic
+) -> None:
+    with pytest.raises(anthropic.BadRequestError, match="doesn't serve messages"):
+        claude.messages.count_tokens(model=CHEAP, messages=SAY)
+    with pytest.raises(anthropic.BadRequestError, match="messages must be a list"):
+        claude.messages.count_tokens(model="auto", messages="hi")  # type: ignore[arg-type]
+    assert made.asked() == []
+
+
+def test_tokens_of_responses_are_counted_too(made: World, ann: openai.OpenAI) -> None:
+    made[CHEAP].then(whole({"object": "response.input_tokens", "input_tokens": 9}))
+    assert ann.responses.input_tokens.count(model=CHEAP, input="Hi").input_tokens == 9
+    assert made[CHEAP].got.path == "/v1/responses/input_tokens"
+
+
+def test_words_behind_the_question_mark_go_on(
+    made: World, gateway: Served, claude: anthropic.Anthropic
+) -> None:
+    made[MIDDLE].then(whole({"input_tokens": 11}), whole(message()))
+    query = {"beta": "true", "x": "ä b&c"}
+    claude.messages.count_tokens(model="auto", messages=SAY, extra_query=query)
+    claude.messages.create(model=MIDDLE, max_tokens=9, messages=SAY, extra_query={"beta": "true"})
+    counted, asked = made[MIDDLE].requests
+    assert counted.path == "/v1/messages/count_tokens?beta=true&x=%C3%A4%20b%26c"
+    assert asked.path == "/v1/messages?beta=true"
+    assert gateway.receipts[-1].endpoint == "messages"

@@ -1,0 +1,59 @@
+"""A gateway that ends and is started again: what its receipts tell of goes on."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packages.gateway.tests.api.bodies import TOOL, called, completion, response
+from packages.gateway.tests.scripted_target import whole
+from packages.gateway.tests.world import CHEAP, DEAR, MIDDLE, PATIENCE, PRICES, chat, served, user, world
+
+pytestmark = pytest.mark.slow
+
+HELPER = "helper"
+ROWS = {
+    **{name: {**row, "accepts": ["tools"]} for name, row in PRICES.items()},
+    HELPER: {"serves": ["chat", "responses"], "input_price": 3.0, "output_price": 3.0},
+}
+SETTINGS = {
+    "routing": {"lam": 0, "deadline_seconds": PATIENCE},
+    "budgets": [{"dollars": 1.0, "per": "day", "stop": True}],
+}
+
+
+def test_conversations_and_spending_outlive_the_process(tmp_path: Path) -> None:
+    day = time.time() // 86_400
+    with world(tmp_path, ROWS, settings=SETTINGS) as made:
+        with served(made) as gateway:
+            made[DEAR].then(whole(called("call_9")))
+            made[HELPER].then(whole(response("resp_9")))
+            gateway.ask(body=chat(DEAR, tools=[TOOL]))
+            gateway.ask("/v1/responses", {"model": HELPER, "input": "Hi"})
+            gateway.ask(body=chat(), lam="1", **{"x-session-id": "s"})
+            receipts = gateway.receipts
+        made.forget()
+        with served(made) as gateway:
+            assert [r.choice.id for r in gateway.receipts] == [r.choice.id for r in receipts]
+            (state,) = gateway.gateway.budgets.states(time.time())
+            loop: list[Any] = [
+                user("Weather?"),
+                called("call_9")["choices"][0]["message"],
+                {"role": "tool", "tool_call_id": "call_9", "content": "sunny"},
+            ]
+            made[DEAR].then(whole(completion()))
+            reply = gateway.ask(body=chat(messages=loop, tools=[TOOL]))
+            assert (reply.own("target"), reply.own("reason")) == (DEAR, "tool_loop")
+            made[HELPER].then(whole(response("resp_10")))
+            stored = {"model": "auto", "input": "And?", "previous_response_id": "resp_9"}
+            reply = gateway.ask("/v1/responses", stored)
+            assert (reply.own("target"), reply.own("reason")) == (HELPER, "stored")
+            seat = gateway.gateway.sessions.state(receipts[-1].choice.session, time.time())
+        assert made.asked() == [DEAR, HELPER]
+    assert seat is not None
+    assert seat.target == receipts[-1].outcome.target
+    if time.time() // 86_400 == day:  # at midnight a new day's budget is whole
+        assert state.spent == sum(receipt.cost or 0 for receipt in receipts)
+        assert 0 < state.spent < 1
+    assert {CHEAP, MIDDLE}.isdisjoint({r.outcome.target for r in receipts})

@@ -1,0 +1,312 @@
+"""Which target a request reaches in a whole gateway: names, wishes, abilities, sessions, keys."""
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefill_router_gateway.receipts import RecentRequests, affinity_rule_of, latest_feedback
+from prefill_router_gateway.receipts.receipt_replay import replay_sessions
+from packages.gateway.tests.api.bodies import PICTURE, TOOL, called, completion
+from packages.gateway.tests.scripted_target import whole
+from packages.gateway.tests.world import (
+    CHEAP,
+    DEAR,
+    MIDDLE,
+    PATIENCE,
+    PRICES,
+    Reply,
+    Served,
+    World,
+    chat,
+    served,
+    user,
+    world,
+)
+
+pytestmark = pytest.mark.slow
+
+EMBEDDER, HELPER = "embedder", "helper"
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+ROWS = {
+    CHEAP: {**PRICES[CHEAP], "context_tokens": 1000},
+    MIDDLE: {**PRICES[MIDDLE], "accepts": ["tools"]},
+    DEAR: {**PRICES[DEAR], "accepts": ["tools", "images", "json_schema", "files", "audio"]},
+    EMBEDDER: {"serves": ["embeddings"], "input_price": 1000.0, "output_price": 0.0},
+    HELPER: {"input_price": 1.0, "output_price": 1.0},
+}
+SETTINGS = {"routing": {"names": {"thrifty": 0.0, "best": 1.0}, "lam": 0.25}}
+KEYS = [
+    {"name": "ann", "sha256": sha256(b"pr-ann").hexdigest(), "admin": True},
+    {"name": "bob", "sha256": sha256(b"pr-bob").hexdigest(), "targets": [CHEAP, HELPER]},
+    {"name": "cleo", "sha256": sha256(b"pr-cleo").hexdigest(), "dollars_per_day": 0.05},
+    {"name": "dan", "sha256": sha256(b"pr-dan").hexdigest(), "requests_per_minute": 1},
+]
+EMBEDDING = {
+    "object": "list",
+    "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
+    "usage": {"prompt_tokens": 60, "total_tokens": 60},
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("routes")
+    with world(folder, ROWS, settings=SETTINGS, keys=KEYS) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _fresh(made: World) -> None:
+    made.forget()
+
+
+def ask(gateway: Served, body: Any, who: str = "ann", **headers: str) -> Reply:
+    return gateway.ask(body=body, authorization=f"Bearer pr-{who}", **headers)
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("name", "lam"),
+    [
+        ("auto", "0.25"),
+        ("prefill-router", "0.25"),
+        ("prefill-router:0.7", "0.7"),
+        ("router-mf-0.3", "0.7"),
+        ("thrifty", "0"),
+        ("best", "1"),
+    ],
+)
+def test_names_that_route(gateway: Served, made: World, name: str, lam: str) -> None:
+    reply = ask(gateway, chat(name))
+    assert reply.status == 200
+    assert reply.own("lam") == lam
+    assert reply.own("reason") == "policy"
+    assert [reply.own("target")] == made.asked()
+
+
+def test_names_of_targets(gateway: Served, made: World) -> None:
+    for name in (*PRICES, HELPER):
+        reply = ask(gateway, chat(name), lam="0")
+        assert (reply.own("target"), reply.own("reason")) == (name, "named")
+        assert reply.own("lam") is None
+    assert made.asked() == [*PRICES, HELPER]
+
+
+def test_a_header_comes_before_the_name(gateway: Served) -> None:
+    assert ask(gateway, chat("best"), lam="0.125").own("lam") == "0.125"
+
+
+# Wishes.
+
+
+def test_only_allowed_targets_answer(gateway: Served, made: World) -> None:
+    assert ask(gateway, chat(), lam="0", allow=f"{MIDDLE}, {DEAR}").own("target") == MIDDLE
+    assert ask(gateway, chat(), lam="0", exclude=f"{CHEAP},{MIDDLE}").own("target") == DEAR
+    refused = ask(gateway, chat(), allow=CHEAP, exclude=CHEAP)
+    assert refused.status == 400
+    assert refused.error["code"] == "no_eligible_target"
+    assert made.asked() == [MIDDLE, DEAR]
+
+
+def test_what_is_too_dear_is_not_asked(gateway: Served, made: World) -> None:
+    dear = float(ask(gateway, chat(), lam="1").own("estimated-cost") or "nan")
+    reply = ask(gateway, chat(), lam="1", max_cost=f"{dear / 2:.12f}")
+    assert reply.own("target") != DEAR
+    refused = ask(gateway, chat(), max_cost="0")
+    assert refused.error["code"] == "no_eligible_target"
+    assert "raise the maximum cost" in refused.error["message"]
+    assert len(made.asked()) == 2
+
+
+# What targets can do.
+
+
+@pytest.mark.parametrize(
+    ("body", "target"),
+    [
+        ({"tools": [TOOL]}, MIDDLE),
+        ({"response_format": SCHEMA}, DEAR),
+        ({"messages": [user([{"type": "image_url", "image_url": {"url": PICTURE}}])]}, DEAR),
+        ({"messages": [user([{"type": "input_audio", "input_audio": {}}])]}, DEAR),
+        ({"messages": [user([{"type": "file", "file": {"file_id": "f"}}])]}, DEAR),
+        ({"messages": [user("long " * 1000)]}, MIDDLE),
+        ({"max_tokens": 1001}, MIDDLE),
+        ({"max_tokens": 10}, CHEAP),
+    ],
+)
+def test_who_cannot_is_not_asked(
+    gateway: Served, made: World, body: dict[str, Any], target: str
+) -> None:
+    reply = ask(gateway, {**chat(), **body}, lam="0")
+    assert reply.own("target") == target
+    assert made.asked() == [target]
+
+
+def test_nobody_can(gateway: Served, made: World) -> None:
+    picture = user([{"type": "image_url", "image_url": {"url": PICTURE}}])
+    reply = ask(gateway, chat(messages=[picture]), exclude=DEAR)
+    assert reply.status == 400
+    assert "accepts: [images]" in reply.error["message"]
+    assert made.asked() == []
+
+
+# Conversations.
+
+
+def test_a_session_stays_with_its_target_while_that_pays(gateway: Served) -> None:
+    first = ask(gateway, chat(text="And a first thing?"), lam="1", **{"x-session-id": "s1"})
+    present = first.own("target")
+    again = ask(gateway, chat(text="Hm."), lam="1", **{"x-session-id": "s1"})
+    assert again.own("target") == present
+    assert again.own("reason") in ("policy", "session")
+    away = ask(gateway, chat(text="Hm."), lam="0", **{"x-session-id": "s1"})
+    assert away.own("target") == CHEAP  # the cheapest, whatever the other has cached
+    assert away.own("reason") == "policy"
+    assert gateway.receipts[-1].choice.session == gateway.receipts[-2].choice.session
+
+
+@pytest.mark.parametrize("first", [HELPER, CHEAP, DEAR])  # the first two say nothing of tools
+def test_a_tool_loop_never_changes_its_target(gateway: Served, made: World, first: str) -> None:
+    call = f"call_of_{first}"
+    made[first].then(whole(called(call)), whole(completion()))
+    ask(gateway, chat(first, tools=[TOOL]))
+    loop: list[Any] = [
+        user("Weather?"),
+        called(call)["choices"][0]["message"],
+        {"role": "tool", "tool_call_id": call, "content": "sunny"},
+    ]
+    reply = ask(gateway, chat(messages=loop, tools=[TOOL]), lam="0")
+    assert (reply.own("target"), reply.own("reason")) == (first, "tool_loop")
+    assert made.asked() == [first, first]
+
+
+def test_receipts_tell_how_conversations_keep_their_target(gateway: Served) -> None:
+    for lam in ("0", "1"):
+        ask(gateway, chat(), lam=lam, **{"x-session-id": "kept"})
+    rows = [receipt for receipt in gateway.receipts[-2:] if affinity_rule_of(receipt) is not None]
+    assert [row.choice.opening for row in rows] == [False, False]
+    told = affinity_rule_of(rows[0])
+    assert told is not None
+    assert (told.seconds, told.cache_seconds, told.margin) == (3600, 300, 0)
+    _, own = replay_sessions(rows, []).settings
+    assert own.changed == 0
+    ask(gateway, chat())
+    assert gateway.receipts[-1].choice.opening  # known by its first turn alone
+
+
+def test_conversations_of_two_keys_are_two(gateway: Served) -> None:
+    for who in ("ann", "cleo"):
+        ask(gateway, chat(), who, **{"x-session-id": "shared"})
+    one, two = gateway.receipts[-2:]
+    assert one.choice.session != two.choice.session
+
+
+# Keys, and targets that the router doesn't know.
+
+
+def test_without_a_key_nobody_is_answered(gateway: Served, made: World) -> None:
+    for headers in ({}, {"authorization": "Bearer pr-zoe"}):
+        reply = gateway.ask(body=chat(HELPER), **headers)
+        assert reply.status == 401
+        assert "pr-zoe" not in reply.body.decode()
+    assert made.asked() == []
+
+
+def test_a_key_reaches_its_own_targets_alone(gateway: Served, made: World) -> None:
+    assert ask(gateway, chat("best"), "bob").own("target") == CHEAP
+    assert ask(gateway, chat(HELPER), "bob").own("target") == HELPER
+    told = gateway.ask("/v1/route", chat("best"), authorization="Bearer pr-bob")
+    assert told.json["target"] == CHEAP
+    assert DEAR.encode() not in told.body
+    refused = ask(gateway, chat(DEAR), "bob")
+    assert refused.status == 404
+    assert DEAR not in refused.error["message"].partition("the models are")[2]
+    listed = gateway.ask("/v1/models", authorization="Bearer pr-bob").json["data"]
+    assert [row["id"] for row in listed if row["owned_by"] != "prefill-router"] == [CHEAP, HELPER]
+    assert made.asked() == [CHEAP, HELPER]
+
+
+def test_a_key_pays_for_what_it_names(gateway: Served, made: World) -> None:
+    made[EMBEDDER].usual = whole(EMBEDDING)
+    body = {"model": EMBEDDER, "input": "a" * 100}
+    bearer = {"authorization": "Bearer pr-cleo"}
+    first = gateway.ask("/v1/embeddings", body, **bearer)
+    assert first.json == EMBEDDING
+    receipt = gateway.receipts[-1]
+    assert (receipt.key, receipt.cost) == ("cleo", 0.06)
+    spent = gateway.ask("/v1/embeddings", body, **bearer)
+    assert spent.status == 429
+    assert spent.error["code"] == "budget_spent"
+    assert int(spent.headers["retry-after"]) >= 1
+    assert made.asked() == [EMBEDDER]
+
+
+def test_a_key_may_ask_so_often(gateway: Served, made: World) -> None:
+    assert ask(gateway, chat(HELPER), "dan").status == 200
+    often = ask(gateway, chat(HELPER), "dan")
+    assert often.status == 429
+    assert often.error["code"] == "rate_limit_exceeded"
+    assert made.asked() == [HELPER]
+
+
+def test_a_key_scores_its_own_decisions_and_an_admin_all(gateway: Served, made: World) -> None:
+    def score(who: str, decision: str | None) -> Reply:
+        body = {"id": decision, "score": 1, "source": who}
+        return gateway.ask("/v1/feedback", body, authorization=f"Bearer pr-{who}")
+
+    bobs = ask(gateway, chat(HELPER), "bob").own("decision-id")
+    anns = ask(gateway, chat(HELPER), "ann").own("decision-id")
+    never = score("bob", "pr_" + "0" * 32)
+    for remembered in (True, False):
+        if not remembered:  # then it is looked up
+            gateway.gateway.recent = RecentRequests()
+        assert [score(who, bobs).status for who in ("bob", "ann", "cleo")] == [200, 200, 404]
+        assert score("ann", anns).status == 200
+        others = score("bob", anns)
+        assert (others.status, others.body) == (never.status, never.body) == (404, never.body)
+    database = made.made.database
+    away = database.rename(database.with_name("away.sqlite"))
+    assert [score("bob", one).status for one in (bobs, anns, "pr_none")] == [503, 503, 503]
+    away.rename(database)
+    scores = latest_feedback(made.made.url, [str(bobs), str(anns)])
+    assert sorted(one.source for one in scores[str(bobs)]) == ["ann", "bob"]
+    assert [one.source for one in scores[str(anns)]] == ["ann"]
+
+
+def test_receipts_tell_of_targets_that_were_named(gateway: Served) -> None:
+    reply = ask(gateway, chat(HELPER, text="x" * 400), "bob")
+    receipt = gateway.receipts[-1]
+    assert receipt.choice.id == reply.own("decision-id")
+    assert receipt.choice.input_tokens == 100
+    assert receipt.key == "bob"
+    assert (receipt.cost, receipt.cost_is_estimated) == (1e-05, False)
+    assert receipt.choice.estimated_cost == {HELPER: (100 + 256) / 1e6}
+
+
+# Shares of the traffic.
+
+
+def test_a_share_of_conversations_is_routed(tmp_path: Path) -> None:
+    shares = 0.0, 0.5
+    with world(tmp_path) as made, served(made) as gateway:
+        for share in shares:
+            traffic = {"share": share, "otherwise": DEAR}
+            routing = {"lam": 0, "deadline_seconds": PATIENCE}
+            made.made.configure({"traffic": traffic, "routing": routing})
+            assert gateway.ask("/admin/reload", {}).status == 200
+            for number in range(24):
+                gateway.ask(body=chat(), **{"x-session-id": f"s{number % 12}"})
+        receipts = gateway.receipts
+    assert len(receipts) == 48
+    reasons = [receipt.choice.reason for receipt in receipts]
+    assert {r.choice.policy_target for r in receipts} == {CHEAP}  # what it would have been
+    assert reasons[:24] == ["share"] * 24
+    whose = {(r.choice.session, r.choice.reason == "share") for r in receipts[24:]}
+    assert len(whose) == 12  # whole conversations
+    assert {rest for _, rest in whose} == {True, False}
+    assert reasons.count("share") == len(made[DEAR].requests)

@@ -1,0 +1,232 @@
+"""A gateway that keeps a share of requests with their answers, for the next router."""
+
+import json
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from prefill_router_gateway.api import routed_calls
+from prefill_router_gateway.receipts import Feedback, SampledRequest, read_learning
+from prefill_router_gateway.records import AnswerText
+from packages.gateway.tests.api.bodies import COUNTS, PICTURE, SAID, TOOL, called, completion
+from packages.gateway.tests.scripted_target import DONE, chunked, event, whole
+from packages.gateway.tests.world import CHEAP, PATIENCE, PRICES, Reply, Served, World, chat, user, world
+
+pytestmark = pytest.mark.slow
+
+SECRET = "sk-lab-0123456789abcdef"
+SETTINGS: dict[str, Any] = {
+    "routing": {"lam": 0, "deadline_seconds": PATIENCE},
+    "learning": {"share": 1, "keep_texts": True},
+    "receipts": {"wait_seconds": 60},
+}
+KEYS = [
+    {"name": "ann", "sha256": sha256(b"pr-ann").hexdigest()},
+    {"name": "bob", "sha256": sha256(b"pr-bob").hexdigest(), "learning": False},
+    {"name": "eve", "sha256": sha256(b"pr-eve").hexdigest(), "targets": [CHEAP]},
+]
+ENDPOINTS = ["chat", "messages", "responses", "completions"]
+ABILITIES = ["tools", "images"]
+ROWS = {
+    CHEAP: {**PRICES[CHEAP], "provider": CHEAP, "serves": ENDPOINTS, "accepts": ABILITIES},
+    **{name: row for name, row in PRICES.items() if name != CHEAP},
+}
+PASTE = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("sampling")
+    with world(folder, ROWS, settings=SETTINGS, keys=KEYS, dialects={CHEAP: "vllm"}) as made:
+        made.environment["LAB_KEY"] = SECRET
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _fresh(made: World) -> None:
+    made.forget()
+
+
+def ask(
+    gateway: Served, body: Any, path: str = "/v1/chat/completions", key: str = "ann", **own: str
+) -> Reply:
+    return gateway.ask(path, body, authorization=f"Bearer pr-{key}", **own)
+
+
+def kept(gateway: Served, reply: Reply) -> SampledRequest | None:
+    """What was kept of a request; it is written after its receipt."""
+    writer, later = gateway.gateway.writer, Feedback(id="later", score=1, at=time.time())
+    assert gateway.wait_for(writer.keep(later))
+    while writer.stats().samples_waiting:
+        time.sleep(1e-3)
+    found = read_learning(gateway.gateway.receipts_url, SampledRequest)
+    return next((one for one in found if one.id == reply.own("decision-id")), None)
+
+
+def test_a_request_is_kept_with_its_answer_and_without_its_preferences(
+    made: World, gateway: Served
+) -> None:
+    made[CHEAP].then(whole(completion(f"42, says {SECRET}")))
+    body = chat("prefill-router:0", "Zwölf?", temperature=0, user="u1", metadata={"a": "b"})
+    reply = ask(gateway, body, max_cost="9")
+    assert reply.status == 200
+    found = kept(gateway, reply)
+    assert found is not None
+    assert found.body == {"messages": [user("Zwölf?")], "temperature": 0}
+    assert (found.answer, found.share, found.endpoint) == ("42, says [redacted]", 1, "chat")
+    assert found.at == gateway.receipts[-1].at
+    assert "learn" not in "".join(made[CHEAP].got.headers)
+
+
+MESSAGE_EVENTS = [
+    event({"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 3}}}),
+    event({"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "x"}}),
+    event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "4"}}),
+    event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "2"}}),
+    event({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 2}}),
+    event({"type": "message_stop"}),
+]
+OUTPUT = [
+    {"type": "reasoning", "summary": []},
+    {"type": "message", "content": [{"type": "output_text", "text": "42"}]},
+]
+RESPONSE = {"id": "resp_1", "object": "response", "status": "completed", "output": OUTPUT}
+RESPONSE_EVENTS = [
+    event({"type": "response.created", "response": {"id": "resp_1"}}),
+    event({"type": "response.output_text.delta", "delta": "4"}),
+    event({"type": "response.output_text.delta", "delta": "2"}),
+    event({"type": "response.output_text.done", "text": "42"}),
+    event({"type": "response.completed", "response": RESPONSE}),
+]
+MESSAGE = {"type": "message", "id": "m", "content": [{"type": "text", "text": "42"}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "answer", "text"),
+    [
+        ("chat/completions", {"messages": [user(PASTE)]}, whole(completion()), "42"),
+        ("chat/completions", {"messages": [user("a")]}, chunked((*SAID, COUNTS, DONE)), None),
+        ("messages", {"messages": [user("a")], "max_tokens": 9}, whole(MESSAGE), "42"),
+        ("messages", {"messages": [user("a")], "max_tokens": 9}, chunked(MESSAGE_EVENTS), "42"),
+        ("responses", {"input": "a"}, whole(RESPONSE), "42"),
+        ("responses", {"input": [user("a")], "store": True}, chunked(RESPONSE_EVENTS), "42"),
+    ],
+)
+def test_every_dialect_is_kept_whole_or_as_a_stream(
+    made: World, gateway: Served, path: str, body: dict[str, Any], answer: Any, text: str | None
+) -> None:
+    stream = b"event-stream" in answer[0]
+    made[CHEAP].then(answer)
+    found = kept(gateway, ask(gateway, {"model": "auto", "stream": stream, **body}, f"/v1/{path}"))
+    assert found is not None
+    assert found.body == {name: value for name, value in body.items() if name != "store"}
+    said = [json.loads(piece[6:]) for piece in SAID if piece.startswith(b"data: {")]
+    deltas = [choice["delta"].get("content") for one in said for choice in one["choices"]]
+    assert found.answer == (text or "".join(filter(None, deltas)))
+
+
+def test_an_attempt_that_failed_changes_nothing_of_what_is_kept(
+    made: World, gateway: Served
+) -> None:
+    made[CHEAP].then(chunked([b'data: {"type": "text_delta" \n\n']), chunked(MESSAGE_EVENTS))
+    body = {"model": "auto", "messages": [user("a")], "max_tokens": 9, "stream": True}
+    reply = ask(gateway, body, "/v1/messages")
+    found = kept(gateway, reply)
+    assert (reply.own("retries"), found and found.answer) == ("1", "42")
+
+
+TOOL_TURN = {"role": "tool", "tool_call_id": "c", "content": "sunny"}
+IMAGE = {"type": "image_url", "image_url": {"url": PICTURE}}
+
+
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        ({"tools": [TOOL]}, "chat/completions"),
+        ({"messages": [user("a"), TOOL_TURN]}, "chat/completions"),
+        ({"messages": [user([IMAGE])]}, "chat/completions"),
+        ({"n": 2}, "chat/completions"),
+        ({"model": CHEAP}, "chat/completions"),
+        ({"messages": [user("a" * 2**18)]}, "chat/completions"),
+        ({"input": "a", "previous_response_id": "resp_1"}, "responses"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "responses"),
+        ({"input": "a", "background": True}, "responses"),
+        ({"provider": {"data_collection": "deny"}}, "chat/completions"),
+        ({"prompt": "a"}, "completions"),
+    ],
+)
+def test_what_cannot_be_asked_again_elsewhere_is_not_kept(
+    made: World, gateway: Served, more: dict[str, Any], path: str
+) -> None:
+    if "previous_response_id" in more:
+        made[CHEAP].then(whole(RESPONSE))
+        assert ask(gateway, {"model": CHEAP, "input": "b"}, "/v1/responses").status == 200
+    made[CHEAP].then(whole(RESPONSE if path == "responses" else completion()))
+    fields = {**chat(), **more}
+    fields = fields if path == "chat/completions" else {"model": "auto", **more}
+    reply = ask(gateway, fields, f"/v1/{path}")
+    assert reply.status == 200, reply.error
+    assert kept(gateway, reply) is None
+
+
+def test_who_opts_out_is_not_kept(gateway: Served) -> None:
+    assert kept(gateway, ask(gateway, chat(), learn="yes")) is not None
+    assert kept(gateway, ask(gateway, chat(), learn="no")) is None
+    assert kept(gateway, ask(gateway, chat(), key="bob", learn="yes")) is None
+    assert "must be yes or no" in ask(gateway, chat(), learn="off").error["message"]
+
+
+def test_what_not_every_target_may_have_is_not_kept(gateway: Served) -> None:
+    other = next(name for name in PRICES if name != CHEAP)
+    assert kept(gateway, ask(gateway, chat(), key="eve")) is None
+    assert kept(gateway, ask(gateway, chat(), allow=CHEAP)) is None
+    assert kept(gateway, ask(gateway, chat(), exclude=other)) is None
+
+
+def test_answers_that_failed_broke_off_or_call_tools_are_not_kept(
+    made: World, gateway: Served
+) -> None:
+    stats = gateway.gateway.writer.stats
+    before = stats()
+    made[CHEAP].then(chunked(SAID[:2], end=False))
+    assert kept(gateway, ask(gateway, chat(stream=True))) is None
+    made[CHEAP].then(whole(called()))
+    assert kept(gateway, ask(gateway, chat())) is None
+    made[CHEAP].then(whole({"error": {"message": "no"}}, status=400))
+    assert kept(gateway, ask(gateway, chat())) is None
+    assert stats().samples == before.samples
+    assert stats().samples_left_out == before.samples_left_out + 3
+
+
+def test_a_long_stream_is_read_in_parts_and_one_that_is_too_long_is_left_out() -> None:
+    answer = AnswerText("chat")
+    data = [b'{"choices": [{"delta": {"content": "%06d"}}]}' % n for n in range(2**18 // 6)]
+    for one in data:
+        answer.take_event(one)
+    assert answer.length < sum(map(len, data)) / 2
+    assert answer.text == "".join(f"{n:06d}" for n in range(len(data)))
+    answer.take_event(data[0])
+    assert answer.text is None
+    answer.clear()
+    answer.take_event(data[7])
+    assert answer.text == "000007"
+
+
+def test_the_share_is_of_requests_and_may_be_turned_off_by_a_reload(
+    made: World, gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reload(share: float) -> None:
+        made.made.configure({**SETTINGS, "learning": {"share": share, "keep_texts": True}})
+        gateway.wait_for(gateway.gateway.reload())
+
+    reload(0.5)
+    for drawn, is_kept in ((0.49, True), (0.51, False)):
+        monkeypatch.setattr(routed_calls._DRAWS, "random", lambda drawn=drawn: drawn)
+        found = kept(gateway, ask(gateway, chat()))
+        assert (found is not None) is is_kept
+        assert found is None or found.share == 0.5
+    reload(0)
+    assert kept(gateway, ask(gateway, chat())) is None

@@ -1,0 +1,82 @@
+"""A running gateway tells its savings at its endpoint, on its page and in its metrics."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import pytest
+
+from prefill_router_gateway.receipts import Savings
+from packages.gateway.tests.world import CHEAP, DEAR, Served, World, chat, world
+
+pytestmark = pytest.mark.slow
+
+KEYS = {name: f"pr-{name[0] * 43}" for name in ("admin", "client")}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    keys = [
+        {"name": name, "sha256": sha256(key.encode()).hexdigest(), "admin": name == "admin"}
+        for name, key in KEYS.items()
+    ]
+    settings = {"savings": {"baseline": DEAR, "encoder_thousand_dollars": 5}}
+    with world(tmp_path_factory.mktemp("savings"), settings=settings, keys=keys) as made:
+        yield made
+
+
+def test_savings_are_told_to_admins_alone(gateway: Served) -> None:
+    client, admin = (f"Bearer {KEYS[name]}" for name in ("client", "admin"))
+    for lam in ("0", "1"):
+        reply = gateway.ask(body=chat(text=f"How? {lam}"), authorization=client, lam=lam)
+        assert reply.status == 200
+    assert gateway.ask(body=chat(CHEAP), authorization=client).status == 200
+    assert gateway.ask("/v1/savings", authorization=client).status == 403
+    found = gateway.ask("/v1/savings?since=1h", authorization=admin)
+    assert (found.json["baseline"], found.json["chosen_by"]) == (DEAR, "named")
+    assert found.json["requests"] == 2
+    assert found.json["apart"]["named"]["requests"] == 1
+    assert found.json["deducted"][0]["dollars"] == pytest.approx(0.01)
+    other = gateway.ask(f"/v1/savings?baseline={CHEAP}", authorization=admin).json
+    assert other["at_baseline"] < found.json["at_baseline"]
+    for wrong in ("since=soon", "baseline=giant"):
+        assert gateway.ask(f"/v1/savings?{wrong}", authorization=admin).status == 400
+
+    page = gateway.ask("/page/api/savings", authorization=admin).json
+    assert page["savings"]["at_baseline"] == pytest.approx(found.json["at_baseline"])
+    told = gateway.ask("/page/api/decisions/" + gateway.receipts[0].choice.id, authorization=admin)
+    assert told.json["instead"]["baseline"] == DEAR
+
+    metrics = gateway.ask("/metrics", authorization=admin).body.decode()
+    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line[0] != "#")
+    for name, value in (
+        (f'spent_dollars_total{{baseline="{DEAR}"}}', found.json["spent"]),
+        (f'baseline_dollars_total{{baseline="{DEAR}"}}', found.json["at_baseline"]),
+        ('deducted_dollars_total{kind="encoder"}', 0.01),
+    ):
+        assert float(values[f"prefill_router_savings_{name}"]) == pytest.approx(value)
+
+
+def test_without_a_named_baseline_it_is_the_best_by_train_accuracy(
+    gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    light = gateway.gateway.live.loaded.light
+    assert light.reference_accuracy is not None
+    best = light.pool.names[light.reference_accuracy.argmax()]
+    assert gateway.gateway.savings.best == best
+    live, known = gateway.gateway.live, gateway.gateway.live.loaded.light.reference_accuracy
+    assert known is not None
+    light = replace(live.loaded.light, reference_accuracy=np.array([np.nan, *known[1:]]))
+    monkeypatch.setattr(live, "loaded", replace(live.loaded, light=light))
+    assert gateway.gateway.savings.best == light.pool.names[1 + int(known[1:].argmax())]
+
+
+def test_what_took_long_is_kept_for_longer(gateway: Served) -> None:
+    savings = gateway.gateway.savings
+
+    async def twice() -> tuple[Savings, Savings]:
+        return await savings.since("2h"), await savings.since("2h")
+
+    first, second = gateway.wait_for(twice())
+    assert first is second

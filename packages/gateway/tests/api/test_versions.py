@@ -1,0 +1,252 @@
+"""A gateway that serves the versions of a router, and follows their steps."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefill_router_gateway.receipts import explain
+from prefill_router_gateway.runtime import ServedVersions
+from prefill_router.router import Router, VersionRegistry
+from packages.gateway.tests.server_process import Made
+from packages.gateway.tests.world import MIDDLE, PATIENCE, Served, World, chat, router_folder, served, world
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = {"routing": {"versions_seconds": 0.05, "deadline_seconds": PATIENCE}}
+
+LAMS = 0.6, 0.7, 0.7
+
+
+def versioned(here: World) -> World:
+    """The same files, with the versions of a router in place of one, and a default target."""
+
+    class Versioned(Made):
+        def places(self, **options: Any) -> Any:
+            found = super().places(**options)
+            overrides = {**found.overrides, "routing": {"fallback": MIDDLE}}
+            place = self.folder / "versions"
+            return replace(found, router=None, versions=place, overrides=overrides)
+
+    here.made = Versioned(**vars(here.made))
+    return here
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("versions"), settings=SETTINGS) as here:
+        for queries, lam in zip((200, 220, 220), LAMS, strict=True):
+            router = Router.load(router_folder(queries))
+            assert router.record.chosen is not None
+            chosen = {"chosen": replace(router.record.chosen, worth=lam)}
+            record = router.record.model_copy(update=chosen)
+            registry_of(here).add(replace(router, record=record), {})
+        yield versioned(here)
+
+
+def registry_of(made: World) -> VersionRegistry:
+    return VersionRegistry.at(made.made.folder / "versions")
+
+
+@pytest.fixture
+def registry(made: World, gateway: Served) -> VersionRegistry:
+    """The versions, of which the first serves alone."""
+    found = registry_of(made)
+    found.promote("0001")
+    until(gateway, ServedVersions("0001"))
+    return found
+
+
+def until(gateway: Served, wanted: ServedVersions) -> None:
+    """Wait until these versions serve, and the steps that led there are applied."""
+    live = gateway.gateway
+
+    def holds() -> bool:
+        return live.live.loaded.served == wanted and not live.versions_problem
+
+    gateway.until(holds)
+
+
+def ask_about(gateway: Served, conversation: int) -> str:
+    """Ask within a conversation; returns the version that decided, as its receipt says."""
+    reply = gateway.ask(body=chat(), **{"x-session-id": f"conversation {conversation}"})
+    assert reply.status == 200
+    (receipt,) = (r for r in gateway.receipts if r.choice.id == reply.own("decision-id"))
+    version: str = receipt.details["version"][0]
+    assert receipt.router == fingerprints(gateway)[version]
+    return version
+
+
+def fingerprints(gateway: Served) -> dict[str, str]:
+    registry = gateway.gateway._places.registry
+    assert registry is not None
+    return {version.name: version.fingerprint for version in registry.state().versions}
+
+
+def test_a_share_of_conversations_stays_with_the_candidate_as_it_grows(
+    registry: VersionRegistry, gateway: Served
+) -> None:
+    registry.shadow("0002")
+    registry.widen(0.3)
+    until(gateway, ServedVersions("0001", "0002", 0.3))
+    first = [ask_about(gateway, n) for n in range(40)]
+    assert 4 <= first.count("0002") <= 20
+    assert [ask_about(gateway, n) for n in range(10)] == first[:10]
+    registry.widen(0.6)
+    until(gateway, ServedVersions("0001", "0002", 0.6))
+    wider = [ask_about(gateway, n) for n in range(40)]
+    assert all(now == "0002" for before, now in zip(first, wider, strict=True) if before == "0002")
+    assert first.count("0002") < wider.count("0002") < 40
+    registry.shadow("0002")
+    until(gateway, ServedVersions("0001"))
+    assert gateway.gateway.live.candidate is None  # in the shadow it isn't loaded
+
+
+def test_each_version_decides_at_the_lam_that_was_chosen_for_it(
+    made: World, registry: VersionRegistry, gateway: Served
+) -> None:
+    worth = dict(zip(("0001", "0002"), LAMS, strict=False))
+    registry.shadow("0002")
+    registry.widen(0.5)
+    until(gateway, ServedVersions("0001", "0002", 0.5))
+    seen: dict[str, float | None] = {}
+    while len(seen) < 2:
+        version = ask_about(gateway, len(gateway.receipts))
+        seen[version] = gateway.receipts[-1].choice.lam
+    assert seen == worth
+    made.made.configure({"routing": {**SETTINGS["routing"], "lam": 0.25}})
+    gateway.wait_for(gateway.gateway.reload())
+    ask_about(gateway, 0)
+    assert gateway.receipts[-1].choice.lam == 0.25
+    made.made.configure(SETTINGS)
+    gateway.wait_for(gateway.gateway.reload())
+
+
+def test_receipt_readiness_page_log_and_metrics_name_the_versions_and_their_evidence(
+    registry: VersionRegistry, gateway: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.shadow("0002")
+    caplog.set_level(logging.INFO, "prefill_router_gateway.runtime.versions")
+    registry.widen(
+        0.5, evidence={"why": "it isn't surely cheaper yet", "e_values": {"cheaper": 3.25}}
+    )
+    until(gateway, ServedVersions("0001", "0002", 0.5))
+    while ask_about(gateway, len(gateway.receipts)) != "0002":
+        pass
+    said = explain(gateway.receipts[-1]).sentences()
+    assert "decided by version 0002 (candidate, 50 % of conversations)" in said
+    widened = "the learner gave version 0002 50 % of the conversations"
+    step = f"{registry.state().steps[-1].at}: {widened}: it isn't surely cheaper yet"
+    assert step in said
+    both = "version 0001; version 0002 (candidate, 50 % of conversations)"
+    ready = gateway.ask("/ready").json
+    assert (ready["state"], ready["router"]["serving"]) == ("ready", both)
+    assert gateway.ask("/page/api/overview").json["serving"] == both
+    detail = gateway.ask(f"/page/api/decisions/{gateway.receipts[-1].choice.id}").json
+    assert detail["version"] == "version 0002 (candidate, 50 % of conversations)"
+    assert detail["version_step"] == step
+    shown = gateway.ask("/page/api/versions").json
+    assert (shown["serving"], shown["versions"]) == (both, 3)
+    assert shown["steps"][0]["words"] == f"{widened}: it isn't surely cheaper yet"
+    assert shown["steps"][0]["evidence"] == [{"name": "e values, cheaper", "value": "3.25"}]
+    gateway.until(lambda: f"{widened}: it isn't surely cheaper yet (evidence: " in caplog.text)
+    assert 'version_share{version="0002"} 0.5' in gateway.ask("/metrics").body.decode()
+
+
+def test_promoting_and_rolling_back_fail_no_request(
+    registry: VersionRegistry, gateway: Served
+) -> None:
+    statuses: list[int] = []
+    ended = threading.Event()
+
+    def keep_asking() -> None:
+        while not ended.is_set():
+            statuses.append(gateway.ask(body=chat(text=f"question {len(statuses)}")).status)
+
+    thread = threading.Thread(target=keep_asking)
+    thread.start()
+    try:
+        registry.shadow("0002")
+        registry.widen(0.5)
+        until(gateway, ServedVersions("0001", "0002", 0.5))
+        forecaster = gateway.gateway.live.each[1].forecaster
+        registry.promote()
+        until(gateway, ServedVersions("0002"))
+        assert gateway.gateway.live.forecaster is forecaster  # its encoder isn't started again
+        registry.roll_back()
+        until(gateway, ServedVersions("0001"))
+    finally:
+        ended.set()
+        thread.join()
+    assert set(statuses) == {200}
+    assert ask_about(gateway, 1) == "0001"
+
+
+def test_a_damaged_version_is_refused_and_the_old_one_serves_on(
+    registry: VersionRegistry, gateway: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged = Path(str(registry.router("0003")))
+    (file,) = (path for path in damaged.iterdir() if path.name == "router.json")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-20])
+    try:
+        registry.promote("0003")
+        gateway.until(lambda: bool(gateway.gateway.versions_problem))
+        assert ask_about(gateway, 1) == "0001"
+        assert gateway.ask("/ready").json["checks"]["versions"]["state"] == "degraded"
+        registry.roll_back("0001")
+        until(gateway, ServedVersions("0001"))
+        registry.shadow("0003")
+        registry.widen(0.5)
+        gateway.until(lambda: bool(gateway.gateway.versions_problem))
+        assert {ask_about(gateway, n) for n in range(10)} == {"0001"}
+    finally:
+        file.write_bytes(whole)
+    until(gateway, ServedVersions("0001", "0003", 0.5))  # it is tried again
+    assert caplog.text.count("isn't applied") == 2
+
+
+def test_after_a_restart_the_state_is_taken_up(
+    registry: VersionRegistry, gateway: Served, made: World
+) -> None:
+    registry.shadow("0002")
+    registry.widen(0.3)
+    until(gateway, ServedVersions("0001", "0002", 0.3))
+    before = [ask_about(gateway, n) for n in range(20)]
+    with served(made) as other:
+        assert [ask_about(other, n) for n in range(20)] == before
+    assert set(before) == {"0001", "0002"}
+
+
+def test_what_providers_charge_counts_before_the_prices_of_the_pool_file(
+    registry: VersionRegistry, gateway: Served
+) -> None:
+    router, before = Router.load(registry.router("0001")), gateway.gateway.live.loaded.light.pool
+    targets = tuple(replace(one, input_price=7.0, output_price=8.0) for one in router.pool)
+    dearer = router.with_pool(replace(router.pool, targets=targets))
+    name = registry.add(dearer, {"charged": (MIDDLE,)})
+    registry.promote(name)
+    until(gateway, ServedVersions(name))
+    now = gateway.gateway.live.loaded.light.pool
+    assert (now[MIDDLE].input_price, now[MIDDLE].output_price) == (7.0, 8.0)
+    assert now[MIDDLE].provider == before[MIDDLE].provider
+    assert [one for one in now if one.name != MIDDLE] == [o for o in before if o.name != MIDDLE]
+
+
+def test_before_the_first_version_the_default_target_serves(tmp_path: Path) -> None:
+    with world(tmp_path, settings=SETTINGS) as here, served(versioned(here)) as gateway:
+        reply = gateway.ask(body=chat())
+        assert (reply.own("target"), reply.own("fallback")) == (MIDDLE, "no_router")
+        assert gateway.ask("/ready").json["router"]["serving"] == "the default target"
+        registry = registry_of(here)
+        registry.add(Router.load(router_folder()), {})
+        registry.promote("0001")
+        until(gateway, ServedVersions("0001"))
+        assert ask_about(gateway, 1) == "0001"
+        registry.roll_back()
+        until(gateway, ServedVersions(None))
+        assert gateway.ask(body=chat()).own("fallback") == "no_router"

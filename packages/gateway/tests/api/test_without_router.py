@@ -1,0 +1,96 @@
+"""A gateway that serves before any router has been fitted."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefill_router.errors import ConfigError
+from prefill_router_gateway.receipts import explain, read_receipts
+from prefill_router_gateway.runtime import load
+from packages.gateway.tests.server_process import Made
+from packages.gateway.tests.world import CHEAP, DEAR, MIDDLE, Served, World, chat, served, world
+
+pytestmark = pytest.mark.slow
+
+
+def unfitted(here: World, default: str) -> World:
+    """The same files, without the router, and with a default target."""
+
+    class Unfitted(Made):
+        def places(self, **options: Any) -> Any:
+            found = super().places(**options)
+            overrides = {**found.overrides, "routing": {"fallback": default}}
+            return replace(found, router=None, overrides=overrides)
+
+    here.made = Unfitted(**vars(here.made))
+    return here
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("unfitted")) as here:
+        yield unfitted(here, MIDDLE)
+
+
+@pytest.fixture(autouse=True)
+def _forget(made: World) -> None:
+    made.forget()
+
+
+def test_everything_goes_to_the_default_and_leaves_a_receipt(made: World, gateway: Served) -> None:
+    reply = gateway.ask(body=chat())
+    assert reply.status == 200
+    assert (reply.own("target"), reply.own("reason")) == (MIDDLE, "fallback")
+    assert reply.own("fallback") == "no_router"
+    assert made.asked() == [MIDDLE]
+    found = [r for r in read_receipts(made.made.url) if r.choice.id == reply.own("decision-id")]
+    assert [(r.outcome.target, r.router, r.choice.correctness) for r in found] == [(MIDDLE, "", {})]
+    assert found[0].cost
+    assert set(found[0].choice.estimated_cost) == {CHEAP, MIDDLE, DEAR}
+    assert (
+        "there was no router yet, so the default target came first"
+        in explain(found[0]).sentences()[2]
+    )
+
+
+def test_others_answer_where_they_are_named_or_the_default_fails(
+    made: World, gateway: Served
+) -> None:
+    assert gateway.ask(body=chat(CHEAP)).own("fallback") is None
+    down = [b"HTTP/1.1 500 no\r\ncontent-length: 0\r\n\r\n"]
+    made[MIDDLE].then(*[down] * 5)
+    reply = gateway.ask(body=chat(text="again"))
+    assert (reply.status, reply.own("target")) == (200, DEAR)
+
+
+def test_page_metrics_and_readiness_say_that_there_is_no_router(gateway: Served) -> None:
+    for number in range(30):
+        gateway.ask(body=chat(text=f"question {number}"))
+    ready = gateway.ask("/ready").json
+    assert (ready["state"], ready["router"]) == ("ready", {"verdict": None})
+    assert "no router yet" in ready["checks"]["encoder"]["note"]
+    overview = gateway.ask("/page/api/overview").json
+    assert (overview["state"], overview["router"], overview["policy"]) == ("ready", None, None)
+    assert any("no router yet" in problem for problem in overview["problems"])
+    assert overview["fallback_share"] == 0
+    assert 'fingerprint="none"' in gateway.ask("/metrics").body.decode()
+
+
+def test_an_unpriced_target_leaves_costs_unestimated(tmp_path: Path) -> None:
+    with world(tmp_path, {CHEAP: {"input_price": 1.0, "output_price": 2.0}, DEAR: {}}) as here:
+        loaded = load(unfitted(here, CHEAP).made.places())
+        assert loaded.light.costs.is_free
+        with served(here) as gateway:
+            reply = gateway.ask(body=chat())
+        assert (reply.own("target"), reply.own("estimated-cost")) == (CHEAP, None)
+        assert next(iter(read_receipts(here.made.url))).cost  # of the answer, at CHEAP's price
+
+
+@pytest.mark.parametrize("default", ["prior", "cheapest", "taget-1"])
+def test_a_default_that_is_no_target_is_refused(default: str, made: World) -> None:
+    places = replace(made.made.places(), overrides={"routing": {"fallback": default}})
+    with pytest.raises(ConfigError, match="--default"):
+        load(places)

@@ -1,0 +1,110 @@
+"""Malformed requests against a whole gateway: no 500, no silence, and nothing leaks."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import fuzz
+from benchmarks._attack import UPSTREAM_KEY, Spiteful, attack
+from benchmarks._malformed import BODIES, KEY, Case, cases, good
+from packages.gateway.tests.guard.guarded_server import read_reply
+from packages.gateway.tests.server_process import Made, Process, gateway_process
+
+pytestmark = pytest.mark.slow
+
+COUNT = 2_000
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, Path, Spiteful]]:
+    folder = tmp_path_factory.mktemp("malformed")
+    with fuzz.spiteful_target() as (target, upstream):
+        router, pool = fuzz.write_files(folder, upstream)
+        made = Made(folder, router, pool, folder / "gateway.yaml")
+        known, keys = {"FUZZED_KEY": UPSTREAM_KEY}, str(folder / "keys.yaml")
+        with gateway_process(made, "--keys", keys, environment=known) as gateway:
+            yield gateway, folder, target
+
+
+def test_malformed_requests_get_proper_errors_and_nothing_leaks(
+    world: tuple[Process, Path, Spiteful],
+) -> None:
+    gateway, folder, target = world
+    sent = cases(COUNT, seed=3)
+    seen = asyncio.run(attack(gateway.port, sent, secrets=fuzz.SECRETS))
+    target.is_kind = True
+    whole = [Case("good", good(path)) for path in BODIES]
+    after = asyncio.run(attack(gateway.port, whole, secrets=fuzz.SECRETS, connections=1))
+    assert not seen.wrong
+    assert sum(seen.kinds.values()) == COUNT
+    assert set(seen.statuses) <= {200, 400, 401, 403, 404, 405, 413, 415, 421, 422, 431, 502}
+    assert seen.statuses[200] > COUNT / 20
+    assert target.asked > COUNT / 20
+    assert after.statuses == {200: len(BODIES) - 1, 404: 1}  # feedback on what never was
+    told = fuzz.kept(gateway.port, folder)
+    assert {"receipts.sqlite", "log"} <= set(told)
+    assert '"decision"' in told["log"] or "pr_" in told["log"]
+    assert "target-0" in told["/page/api/decisions?limit=200"]
+    assert not fuzz.leaks(told)
+    assert "Traceback" not in told["log"]
+
+
+def test_what_isnt_http_is_refused_behind_the_answers_that_are_due(
+    world: tuple[Process, Path, Spiteful],
+) -> None:
+    gateway, _, target = world
+    target.is_kind = True
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as sock:
+        sock.sendall(good("/v1/chat/completions") * 2 + b"\xff\xfe\r\n\r\n")
+        rest = b""
+        while piece := sock.recv(65536):
+            rest += piece
+    assert 1 <= rest.count(b"HTTP/1.1 200") <= 2
+    assert rest.count(b"HTTP/1.1 400") == 1
+    assert rest.rindex(b"HTTP/1.1 200") < rest.index(b"HTTP/1.1 400")
+    assert b'"code": "not_http"' in rest
+
+
+def test_a_broken_chunk_is_refused_at_once(world: tuple[Process, Path, Spiteful]) -> None:
+    gateway, _, _ = world
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n"
+    head %= KEY.encode()
+    head += b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as sock:
+        sock.sendall(head + b"zz\r\n")
+        got = read_reply(sock, "POST")
+        assert (got.status, got.error["code"]) == (400, "not_http")
+        assert not sock.recv(1)
+
+
+@pytest.mark.parametrize("offer", ["h2c", "websocket"])
+def test_an_upgrade_that_is_offered_is_passed_over(
+    world: tuple[Process, Path, Spiteful], offer: str
+) -> None:
+    gateway, _, target = world
+    target.is_kind = True
+    more = b"content-type: application/json\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+    more += b"Upgrade: " + offer.encode()
+    sent = good("/v1/chat/completions").replace(b"content-type: application/json", more)
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as sock:
+        for _ in range(2):
+            sock.sendall(sent[:-20])
+            sock.sendall(sent[-20:])
+            assert read_reply(sock, "POST").status == 200
+        sock.sendall(good("/v1/chat/completions"))
+        assert read_reply(sock, "POST").status == 200
+
+
+def test_a_targets_headers_that_quote_its_key_stay_behind(
+    world: tuple[Process, Path, Spiteful],
+) -> None:
+    gateway, _, target = world
+    target.is_kind = True
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as sock:
+        sock.sendall(good("/v1/chat/completions"))
+        got = read_reply(sock, "POST")
+    assert got.status == 200
+    assert not {"x-echo", "x-request-id", "set-cookie"} & set(got.headers)

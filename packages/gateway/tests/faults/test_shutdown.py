@@ -1,0 +1,122 @@
+"""A gateway that is asked to end: not ready first, then a drain, and a log without surprises."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from packages.gateway.tests.server_process import Made, Process, gateway_process, make_gateway
+
+pytestmark = pytest.mark.slow
+
+BODY = {"model": "auto", "messages": [{"role": "user", "content": "How are you?"}]}
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A target that takes connections, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        yield f"http://127.0.0.1:{place.getsockname()[1]}/v1"
+
+
+@pytest.fixture
+def made(tmp_path: Path, silent: str) -> Made:
+    ending = {"unready_seconds": 60.0, "drain_seconds": 0.2}
+    return make_gateway(tmp_path, silent, settings={"listen": ending})
+
+
+def asked(url: str) -> httpx2.Response:
+    return httpx2.get(url, trust_env=False, timeout=60)
+
+
+def asks_in_vain(gateway: Process) -> str:
+    with pytest.raises(httpx2.TransportError) as caught:
+        httpx2.post(f"{gateway.url}/v1/chat/completions", json=BODY, timeout=60, trust_env=False)
+    return type(caught.value).__name__
+
+
+def under_way(gateway: Process) -> bool:
+    return "prefill_router_requests_in_flight 1.0" in asked(f"{gateway.url}/metrics").text
+
+
+def end(gateway: Process, *signals: int) -> int:
+    for number in signals:
+        gateway.run.send_signal(number)
+    return gateway.run.wait(60)
+
+
+def checks(gateway: Process) -> tuple[int, Any]:
+    reply = asked(f"{gateway.url}/ready")
+    return reply.status_code, reply.json()["checks"]["process"]
+
+
+def test_it_is_not_ready_first_and_answers_on(made: Made) -> None:
+    with gateway_process(made) as gateway, ThreadPoolExecutor(1) as pool:
+        assert checks(gateway) == (200, {"state": "ok"})
+        client = pool.submit(asks_in_vain, gateway)
+        while not under_way(gateway):
+            pass
+        gateway.run.send_signal(signal.SIGTERM)
+        while (found := checks(gateway))[0] == 200:
+            pass
+        assert found == (503, {"state": "failed", "note": "the gateway is ending"})
+        assert asked(f"{gateway.url}/v1/models").status_code == 200
+        assert asked(f"{gateway.url}/health").status_code == 200
+        assert end(gateway, signal.SIGINT) == 0  # the second signal: now
+        client.result()
+    assert "ASGI" not in gateway.log.read_text()
+
+
+def test_what_takes_longer_than_the_drain_ends_with_its_receipt_and_no_error(made: Made) -> None:
+    with gateway_process(made) as gateway, ThreadPoolExecutor(1) as pool:
+        client = pool.submit(asks_in_vain, gateway)
+        while not under_way(gateway):
+            pass
+        assert end(gateway, signal.SIGTERM) == 0  # nobody asks /ready, so nobody is waited for
+        client.result()
+    log = gateway.log.read_text()
+    assert "ASGI" not in log
+    assert "Traceback" not in log
+    assert "Cancel" not in log
+    assert "1 connections are still open" in log
+    [row] = made.rows("outcome")
+    assert row == {"outcome": "disconnected"}
+
+
+SLOW_ENCODER = "import sys, time; print('loading', file=sys.stderr, flush=True); time.sleep(600)"
+SERVE = """
+from prefill_router.cli import main
+from prefill_router_gateway.forecast import encoder_process
+encoder_process._MODULE = "slow_encoder"
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_at_once_while_the_encoder_is_loaded(
+    made: Made, tmp_path: Path, number: signal.Signals
+) -> None:
+    made.configure({})
+    (tmp_path / "slow_encoder.py").write_text(SLOW_ENCODER)
+    line = [sys.executable, "-c", SERVE, "serve", made.router, "--pool", made.pool]
+    line += ["--config", made.config, "--port", "0", "--receipts", made.url]
+    known = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=known) as process:
+        try:
+            assert process.stderr is not None
+            while "loading" not in process.stderr.readline():
+                assert process.poll() is None
+            process.send_signal(number)
+            told = process.stderr.read()
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    assert "Traceback" not in told

@@ -1,0 +1,290 @@
+"""Forecasts by the real process, on a loop that all tests of this file share."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvloop
+
+from prefill_router.data import Message
+from prefill_router.errors import ConfigError
+from prefill_router_gateway.forecast import Forecaster, NoForecastError
+from prefill_router.router import EncoderSources, Forecast, Router
+from prefill_router.router.storage import fingerprint
+from packages.gateway.tests.forecast.routers import probabilities, saved_router
+
+pytestmark = pytest.mark.slow
+
+Saved = tuple[Path, EncoderSources]
+QUEUE = 8
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    return saved_router(tmp_path_factory.mktemp("forecasting"))
+
+
+@pytest.fixture(scope="module")
+def router(saved: Saved) -> Router:
+    return Router.load(saved[0], sources=saved[1])
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as made:
+        yield made
+
+
+def new_forecaster(saved: Saved) -> Forecaster:
+    folder, sources = saved
+    return Forecaster(
+        folder,
+        sources=sources,
+        max_queue=QUEUE,
+        max_batch=4,
+        threads=1,
+        reuse_bytes=1 << 20,  # which this encoder can't, and does without
+        pause_seconds=0.01,
+    )
+
+
+@pytest.fixture(scope="module")
+def forecaster(saved: Saved, runner: asyncio.Runner) -> Iterator[Forecaster]:
+    """One for all tests, whose order isn't known; each leaves it ready."""
+    made = new_forecaster(saved)
+    runner.run(made.start())
+    yield made
+    runner.run(made.close())
+
+
+@contextmanager
+def held(forecaster: Forecaster) -> Iterator[None]:
+    """Within it, the process stands still."""
+    pid = forecaster.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def asked(forecaster: Forecaster, prompt: str) -> asyncio.Task[Forecast]:
+    return asyncio.create_task(forecaster.forecast(prompt, seconds=120))
+
+
+async def occupied(forecaster: Forecaster, prompt: str) -> asyncio.Task[Forecast]:
+    """Have the process be sent a batch of this prompt alone."""
+    task = asked(forecaster, prompt)
+    await until(lambda: forecaster.stats().under_way == 1)
+    return task
+
+
+async def reason(awaited: Awaitable[Forecast]) -> str:
+    with pytest.raises(NoForecastError) as caught:
+        await awaited
+    return caught.value.reason
+
+
+def test_forecast_is_exactly_what_the_router_says(
+    forecaster: Forecaster, router: Router, runner: asyncio.Runner
+) -> None:
+    chat = (Message("system", "Be brief."), Message("user", "Warum ist der Himmel blau? \u2026"))
+    for prompt in ("How are you?", chat, "long " * 100, "\N{GRINNING FACE}"):
+        found = runner.run(forecaster.forecast(prompt, seconds=120))
+        assert found.correctness.tolist() == probabilities(router, prompt)
+        decision = router.route(prompt)
+        assert (found.tokens, found.truncated) == (decision.input_tokens, decision.truncated)
+
+
+def test_greeting_tells_the_router(forecaster: Forecaster, saved: Saved, router: Router) -> None:
+    assert forecaster.hello.fingerprint == fingerprint(saved[0])
+    assert forecaster.hello.targets == router.pool.names
+    assert forecaster.hello.encoders == ("tiny",)
+
+
+def test_what_comes_during_a_batch_goes_as_the_next(
+    forecaster: Forecaster, router: Router, runner: asyncio.Runner
+) -> None:
+    async def scene() -> list[Forecast]:
+        before = forecaster.stats()
+        with held(forecaster):
+            tasks = [await occupied(forecaster, "batch 0")]
+            tasks += [asked(forecaster, f"batch {i}") for i in range(1, 7)]
+            await until(lambda: forecaster.stats().waiting == 6)
+        found = list(await asyncio.gather(*tasks))
+        after = forecaster.stats()
+        assert after.batches - before.batches == 3  # of 1, 4 and 2
+        assert after.encoded - before.encoded == 7
+        assert after.busy_seconds > before.busy_seconds
+        return found
+
+    for number, forecast in enumerate(runner.run(scene())):
+        said = probabilities(router, f"batch {number}")
+        np.testing.assert_allclose(forecast.correctness, said, rtol=1e-4)
+
+
+def test_equal_prompts_are_read_once_and_remembered(
+    forecaster: Forecaster, runner: asyncio.Runner
+) -> None:
+    async def scene() -> None:
+        before = forecaster.stats()
+        with held(forecaster):
+            first = await occupied(forecaster, "the same")
+            second = asked(forecaster, "the same")
+            third, fourth = asked(forecaster, "other"), asked(forecaster, "other")
+            await until(lambda: forecaster.stats().shared == before.shared + 2)
+        found = await asyncio.gather(first, second, third, fourth)
+        assert found[0] is found[1]
+        assert found[2] is found[3]
+        assert await forecaster.forecast("the same", seconds=0) is found[0]
+        after = forecaster.stats()
+        assert after.encoded - before.encoded == 2
+        assert after.cache_hits - before.cache_hits == 1
+
+    runner.run(scene())
+
+
+def test_passed_deadline_is_told_and_the_prompt_is_not_read(
+    forecaster: Forecaster, runner: asyncio.Runner
+) -> None:
+    async def scene() -> None:
+        assert await reason(forecaster.forecast("no time at all", seconds=0)) == "deadline"
+        before = forecaster.stats()
+        with held(forecaster):
+            first = await occupied(forecaster, "takes long")
+            little = await reason(forecaster.forecast("little time", seconds=0.01))
+            assert little in ("deadline", "queue_full")  # by how long prompts took before
+            assert await reason(forecaster.forecast("takes long", seconds=0.01)) == "deadline"
+            assert forecaster.stats().waiting == 0
+        await first
+        assert forecaster.stats().encoded - before.encoded == 1
+
+    runner.run(scene())
+
+
+def test_client_that_leaves_takes_its_prompt_along(
+    forecaster: Forecaster, runner: asyncio.Runner
+) -> None:
+    async def scene() -> None:
+        with held(forecaster):
+            first = await occupied(forecaster, "one who stays")
+            second = asked(forecaster, "one who leaves")
+            await until(lambda: forecaster.stats().waiting == 1)
+            second.cancel()
+            await until(second.done)
+            assert forecaster.stats().waiting == 0
+        await first
+
+    runner.run(scene())
+
+
+def test_full_queue_takes_nobody_else(forecaster: Forecaster, runner: asyncio.Runner) -> None:
+    async def scene() -> None:
+        with held(forecaster):
+            tasks = [await occupied(forecaster, "full 0")]
+            tasks += [asked(forecaster, f"full {i}") for i in range(1, QUEUE + 1)]
+            await until(lambda: forecaster.stats().waiting == QUEUE)
+            one_more = forecaster.forecast("full to the brim", seconds=120)
+            assert await reason(one_more) == "queue_full"
+            tasks.append(asked(forecaster, "full 1"))  # it waits already
+        await asyncio.gather(*tasks)
+
+    runner.run(scene())
+
+
+def test_unreadable_prompts_spoil_no_batch(
+    forecaster: Forecaster, router: Router, runner: asyncio.Runner
+) -> None:
+    async def scene() -> Forecast:
+        with held(forecaster):
+            first = await occupied(forecaster, "before the batch")
+            tasks = [asked(forecaster, text) for text in ("\ud800", "readable", "")]
+            await until(lambda: forecaster.stats().waiting == 3)
+        await first
+        assert await reason(tasks[0]) == "unreadable"
+        assert await reason(tasks[2]) == "unreadable"
+        assert await reason(forecaster.forecast("x" * 1_000_001, seconds=120)) == "unreadable"
+        return await tasks[1]
+
+    assert runner.run(scene()).correctness.tolist() == probabilities(router, "readable")
+
+
+def test_killed_process_is_replaced(
+    forecaster: Forecaster, router: Router, runner: asyncio.Runner
+) -> None:
+    async def scene() -> Forecast:
+        pid, restarts = forecaster.pid, forecaster.stats().restarts
+        assert pid is not None
+        with held(forecaster):
+            tasks = [await occupied(forecaster, "killed 0"), asked(forecaster, "killed 1")]
+            await until(lambda: forecaster.stats().waiting == 1)
+            os.kill(pid, signal.SIGKILL)
+            assert [await reason(task) for task in tasks] == ["encoder_down"] * 2
+        assert await reason(forecaster.forecast("meanwhile", seconds=120)) == "encoder_down"
+        await until(lambda: forecaster.state == "ready")
+        assert forecaster.stats().restarts == restarts + 1
+        return await forecaster.forecast("killed 0", seconds=120)
+
+    assert runner.run(scene()).correctness.tolist() == probabilities(router, "killed 0")
+
+
+def test_interrupt_of_the_terminal_does_not_reach_the_process(forecaster: Forecaster) -> None:
+    assert forecaster.pid is not None
+    assert os.getpgid(forecaster.pid) == forecaster.pid
+    assert os.getsid(forecaster.pid) != os.getsid(0)
+
+
+def test_closing_answers_what_waits(saved: Saved, runner: asyncio.Runner) -> None:
+    forecaster = new_forecaster(saved)
+
+    async def scene() -> None:
+        await forecaster.start()
+        pid = forecaster.pid
+        assert pid is not None
+        with held(forecaster):
+            tasks = [await occupied(forecaster, "closing 0"), asked(forecaster, "closing 1")]
+            await until(lambda: forecaster.stats().waiting == 1)
+            closing = asyncio.create_task(forecaster.close(seconds=120))
+            await until(lambda: forecaster.state == "closed")
+            assert await reason(forecaster.forecast("too late", seconds=120)) == "encoder_down"
+        assert all(forecast.tokens for forecast in await asyncio.gather(*tasks))
+        await closing
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    runner.run(scene())
+
+
+def test_router_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="isn't a router's folder"):
+        asyncio.run(Forecaster(tmp_path).start())
+
+
+def test_process_ends_with_its_parent(tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "prefill_router_gateway.forecast.encoder_program"]
+    done = subprocess.run(program, stdin=subprocess.DEVNULL, capture_output=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_asking_for_forecasts_loads_no_network() -> None:
+    program = (
+        "import sys, prefill_router_gateway.forecast; "
+        "print([n for n in ('torch', 'transformers', 'fastapi') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

@@ -1,0 +1,149 @@
+"""A batch in which one prompt is bad."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prefill_router.activations import POOLINGS, Pooling, Site
+from prefill_router.data import split
+from prefill_router.encoders.base import States, TokenizedPrompt
+from prefill_router.encoders.prefix_encoder import PrefixCachingEncoder
+from prefill_router.errors import StoreError, UpstreamError
+from prefill_router.fitting import fit_router
+from prefill_router_gateway.forecast.encoder_program import (
+    forecast_each,
+    still_works,
+    with_shared_prefixes,
+)
+from prefill_router.progress import Progress
+from prefill_router.router import EncoderSources, Forecast, Router
+from prefill_router.testing import FakeEncoder, make_routing_dataset
+from packages.router.tests.fakes.wrapped_encoder import WrappedEncoder
+from packages.gateway.tests.forecast.routers import QUICK, probabilities, save_causal_encoder, saved_router
+
+
+class Choking(WrappedEncoder):
+    """The fake encoder, but that some words make it fail."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeEncoder())
+        self.read: list[int] = []
+
+    def states(
+        self,
+        prompts: Sequence[TokenizedPrompt],
+        sites: Sequence[Site],
+        *,
+        progress: Progress | None = None,
+    ) -> Mapping[Site, States]:
+        self.read.append(len(prompts))
+        for prompt in prompts:
+            text = "".join(map(chr, prompt.ids))
+            if "poison" in text:
+                raise RuntimeError(f"can't swallow {text}")
+            if "infinite" in text:
+                raise StoreError("not finite")
+            if "unplugged" in text:
+                raise UpstreamError("nobody there", failure="connect")
+        return super().states(prompts, sites, progress=progress)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Router:
+    answers = make_routing_dataset(queries=120, targets=3)
+    states = FakeEncoder().encode(answers.queries, [Site(3, "last")])
+    return fit_router(answers, [states], config=QUICK, drawn=split(answers)).router
+
+
+@pytest.fixture
+def encoder() -> Choking:
+    return Choking()
+
+
+@pytest.fixture
+def router(fitted: Router, encoder: Choking) -> Router:
+    return dataclasses.replace(fitted, sources=EncoderSources(loaded=(encoder,)))
+
+
+def test_bad_prompts_are_left_out_and_the_others_read_together(
+    router: Router, encoder: Choking
+) -> None:
+    prompts = ["one", "\ud800", "two", "", "x" * 10_000_001, "three"]
+    found = forecast_each(router, prompts)
+    assert [one if isinstance(one, str) else "read" for one in found] == [
+        *("read", "unreadable", "read"),
+        *("unreadable", "unreadable", "read"),
+    ]
+    assert encoder.read == [3]
+    said = router.route_many(["one", "two", "three"])
+    assert [one.correctness.tolist() for one in found if isinstance(one, Forecast)] == [
+        list(decision.correctness.values()) for decision in said
+    ]
+
+
+def test_nothing_but_bad_prompts(router: Router) -> None:
+    assert forecast_each(router, ["", "\udfff"]) == ["unreadable", "unreadable"]
+    assert forecast_each(router, []) == []
+
+
+@pytest.mark.parametrize("word", ["poison", "infinite"])
+def test_after_another_failure_they_are_read_one_by_one(
+    router: Router, encoder: Choking, word: str
+) -> None:
+    found = forecast_each(router, ["one", f"{word} here", "\ud800", "two"])
+    assert [one if isinstance(one, str) else "read" for one in found] == [
+        "read",
+        "unreadable",
+        "unreadable",
+        "read",
+    ]
+    assert encoder.read == [3, 1, 1, 1]
+
+
+def test_endpoint_that_fails_is_no_fault_of_the_prompt(router: Router) -> None:
+    assert forecast_each(router, ["unplugged"]) == ["encoder_down"]
+
+
+def test_what_is_logged_quotes_no_prompt(router: Router, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    forecast_each(router, ["poison of the queen", "\ud800 of the king"])
+    assert "RuntimeError" in caplog.text
+    assert "queen" not in caplog.text
+    assert "king" not in caplog.text
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_shared_beginnings_are_read_once_where_the_encoder_allows_it(
+    pooling: Pooling, tmp_path: Path
+) -> None:
+    folder, sources = saved_router(tmp_path, save=save_causal_encoder, pooling=pooling)
+    plain = Router.load(folder, sources=sources)
+    router = with_shared_prefixes(plain, 1 << 20)
+    [reusing] = router.sources.loaded
+    assert isinstance(reusing, PrefixCachingEncoder)
+    for end in ("Why?", "Why not?"):
+        prompt = "You are a helpful assistant. " * 5 + end
+        [found] = forecast_each(router, [prompt])
+        assert isinstance(found, Forecast)
+        np.testing.assert_allclose(found.correctness, probabilities(plain, prompt), rtol=1e-3)
+    assert reusing.reused_tokens == 128
+
+
+def test_other_encoders_stay_as_they_are(router: Router, encoder: Choking) -> None:
+    assert with_shared_prefixes(router, 1 << 20).sources.loaded == (encoder,)
+
+
+def test_ordinary_prompt_tells_whether_it_still_works(
+    router: Router, encoder: Choking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert still_works(router)
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("device-side assert triggered")
+
+    monkeypatch.setattr(encoder, "states", broken)
+    assert not still_works(router)

@@ -1,0 +1,237 @@
+"""The pieces between the gateway and the encoder's process."""
+
+import asyncio
+import io
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from prefill_router.data import Message
+from prefill_router.errors import ConfigError
+from prefill_router_gateway.forecast.encoder_process import (
+    MOST_FRAME_BYTES,
+    EncoderHello,
+    FrameError,
+    found_of,
+    pack_frame,
+    plain_found,
+    plain_options,
+    plain_prompt,
+    read_frame,
+    read_prompt,
+    receive_frame,
+    sources_of,
+)
+from prefill_router_gateway.forecast.forecaster import (
+    BatchTimeModel,
+    ForecastCache,
+    ForecastJob,
+    ForecastQueue,
+)
+from prefill_router.router import EncoderSources, Forecast
+from prefill_router.testing import FakeEncoder
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def received(content: bytes) -> Any:
+    async def fed() -> Any:
+        reader = asyncio.StreamReader()
+        reader.feed_data(content)
+        reader.feed_eof()
+        return await receive_frame(reader)
+
+    return asyncio.run(fed())
+
+
+@given(st.lists(st.text(st.characters()) | FINITE | st.none(), max_size=5))
+def test_frame_comes_through_as_it_was(value: list[Any]) -> None:
+    assert read_frame(io.BytesIO(pack_frame(value))) == value
+
+
+def test_lone_surrogate_comes_through() -> None:
+    assert received(pack_frame(["\ud800 \N{GRINNING FACE}"])) == ["\ud800 \N{GRINNING FACE}"]
+
+
+def test_frames_follow_each_other() -> None:
+    file = io.BytesIO(pack_frame(1) + pack_frame("two"))
+    assert [read_frame(file), read_frame(file), read_frame(file)] == [1, "two", None]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\0\0",
+        pack_frame("cut off")[:-1],
+        struct.pack(">I", MOST_FRAME_BYTES + 1) + b"{}",
+        struct.pack(">I", 4) + b"{no}",
+        struct.pack(">I", 2) + b"\xff\xfe",
+        struct.pack(">I", 9000) + b"[" * 9000,
+    ],
+)
+def test_what_is_no_frame_is_refused(content: bytes) -> None:
+    with pytest.raises(FrameError):
+        read_frame(io.BytesIO(content))
+    with pytest.raises(FrameError):
+        received(content)
+
+
+def test_end_of_a_stream_is_no_frame() -> None:
+    with pytest.raises(FrameError, match="ended"):
+        received(b"")
+
+
+@given(st.lists(FINITE, min_size=2, max_size=2), st.none() | FINITE, st.lists(st.integers(0, 9)))
+def test_forecast_comes_through_exactly(
+    correctness: list[float], novelty: float | None, bins: list[int]
+) -> None:
+    output, high = np.array([np.nan, 3.5]), np.array([np.nan, 1e6 / 3])
+    sent = Forecast(np.array(correctness), 7, True, novelty, tuple(bins), output, high)
+    [got] = found_of([read_frame(io.BytesIO(pack_frame(plain_found(sent))))], count=1, targets=2)
+    assert isinstance(got, Forecast)
+    assert got.correctness.tolist() == correctness
+    assert (got.tokens, got.truncated, got.novelty, got.bins) == (7, True, novelty, tuple(bins))
+    assert not got.correctness.flags.writeable
+    np.testing.assert_array_equal(got.output, output)
+    np.testing.assert_array_equal(got.output_high, high)
+
+
+def test_reasons_come_through() -> None:
+    assert found_of(["unreadable", "encoder_down"], count=2, targets=2) == [
+        "unreadable",
+        "encoder_down",
+    ]
+
+
+GOOD = plain_found(Forecast(np.array([0.5, 0.5]), 7, False))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [GOOD, GOOD],
+        ["because"],
+        [None],
+        None,
+        7,
+        [GOOD | {"correctness": [0.5]}],
+        [GOOD | {"correctness": "half"}],
+        [{"correctness": [0.5, 0.5]}],
+        [GOOD | {"output": [1.0]}],
+        [GOOD | {"output": [1.0, -1.0]}],
+        [GOOD | {"output_high": "long"}],
+    ],
+)
+def test_what_is_no_forecast_is_refused(values: Any) -> None:
+    with pytest.raises(FrameError):
+        found_of(values, count=1, targets=2)
+
+
+@pytest.mark.parametrize("value", [{}, [], "hello?", {"fingerprint": "0", "targets": 7}])
+def test_what_is_no_greeting_is_refused(value: Any) -> None:
+    with pytest.raises(FrameError, match="not a valid first message"):
+        EncoderHello.from_dict(value)
+
+
+def test_prompts_and_sources_come_through(tmp_path: Path) -> None:
+    for prompt in ("text", (Message("system", "be brief"), Message("user", "why?"))):
+        assert read_prompt(read_frame(io.BytesIO(pack_frame(plain_prompt(prompt))))) == prompt
+    sources = EncoderSources(folders={"tiny": tmp_path}, device="cpu", trust_remote_code=True)
+    told = sources_of(plain_options(tmp_path, sources, threads=2, reuse_bytes=0))
+    assert told == EncoderSources(
+        folders={"tiny": str(tmp_path)}, device="cpu", trust_remote_code=True
+    )
+
+
+def test_encoder_of_this_process_can_not_be_given_to_another(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give its folder"):
+        plain_options(
+            tmp_path, EncoderSources(loaded=(FakeEncoder(),)), threads=None, reuse_bytes=0
+        )
+
+
+def jobs(*sizes: int, until: float = 10.0) -> list[ForecastJob]:
+    loop = asyncio.new_event_loop()
+    made = [
+        ForecastJob(str(i), "?" * size, size, loop.create_future(), waiters=1, until=until)
+        for i, size in enumerate(sizes)
+    ]
+    loop.close()
+    return made
+
+
+def filled(
+    *sizes: int, batch: int = 3, characters: int = 100
+) -> tuple[ForecastQueue, list[ForecastJob]]:
+    waiting = ForecastQueue(most=4, batch=batch, characters=characters, pace=BatchTimeModel())
+    made = jobs(*sizes)
+    for job in made:
+        waiting.add(job)
+    return waiting, made
+
+
+def test_oldest_are_taken_first_and_so_many_at_most() -> None:
+    waiting, made = filled(1, 1, 1, 1)
+    assert not waiting.admits(1, now=0.0, seconds=60.0)
+    assert waiting.take(0.0) == made[:3]
+    assert len(waiting) == 1
+    assert waiting.admits(1, now=0.0, seconds=60.0)
+    assert waiting.take(0.0) == made[3:]
+    assert waiting.take(0.0) == []
+
+
+def test_batch_ends_before_it_has_too_many_characters() -> None:
+    waiting, made = filled(60, 40, 1, 500)
+    assert waiting.take(0.0) == made[:2]
+    assert waiting.take(0.0) == made[2:3]
+    assert waiting.take(0.0) == made[3:]  # alone, whatever its size
+
+
+def test_what_is_too_late_is_not_taken() -> None:
+    waiting, made = filled(1, 1)
+    made[0].until = 5.0
+    assert waiting.take(5.0) == made[1:]
+    assert waiting.get(made[0].key) is None
+
+
+def test_what_nobody_waits_for_leaves_the_queue() -> None:
+    waiting, [first, second] = filled(1, 1)
+    first.waiters = 2
+    waiting.leave(first)
+    assert waiting.get(first.key) is first
+    waiting.leave(first)
+    assert waiting.get(first.key) is None
+    assert waiting.take(0.0) == [second]
+
+
+def test_leaving_a_batch_takes_nobody_else_out() -> None:
+    waiting, [job] = filled(1)
+    assert waiting.take(0.0) == [job]
+    [again] = jobs(1)
+    waiting.add(again)
+    waiting.leave(job)
+    assert waiting.get(job.key) is again
+
+
+def test_memory_forgets_what_was_used_longest_ago() -> None:
+    memory = ForecastCache(2)
+    forecasts = [Forecast(np.zeros(1), i, False) for i in range(3)]
+    memory.put("a", forecasts[0])
+    memory.put("b", forecasts[1])
+    assert memory.get("a") is forecasts[0]
+    memory.put("c", forecasts[2])
+    assert memory.get("b") is None
+    assert memory.get("a") is forecasts[0]
+    assert memory.get("c") is forecasts[2]
+    assert memory.hits == 3
+
+
+def test_memory_of_no_entries_keeps_nothing() -> None:
+    memory = ForecastCache(0)
+    memory.put("a", Forecast(np.zeros(1), 1, False))
+    assert memory.get("a") is None

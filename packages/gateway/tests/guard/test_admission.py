@@ -1,0 +1,235 @@
+"""The guard before an application, behind a real server on loopback."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI
+from starlette.types import Receive, Scope, Send
+
+from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.guard import Guard, error_handlers
+from prefill_router_gateway.settings import LimitSettings, ListenSettings
+from packages.gateway.tests.guard.guarded_server import (
+    JSON,
+    Pairs,
+    Served,
+    guarded,
+    read_reply,
+    request,
+)
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def free() -> Iterator[Served]:
+    with guarded(limits=LimitSettings(body_bytes=100, header_bytes=2000)) as server:
+        yield server
+
+
+def test_what_is_good_goes_on_with_its_body(free: Served) -> None:
+    got = free.post(body=b'{"a": 1}')
+    assert (got.status, got.body) == (200, b'{"a": 1}')
+    assert free.seen[-1] == ("POST", CHAT, b'{"a": 1}', None)
+    assert free.ask("GET", "/v1/models").status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "host", "status"),
+    [
+        ((), "localhost:1234", 200),
+        ((), "[::1]:8080", 200),
+        ((), "LOCALHOST", 200),
+        ((), "evil.example", 421),
+        ((), "127.0.0.1.evil.example", 421),
+        ((), "127.0.0.1:80@evil.example", 421),
+        ((), "192.168.0.1", 421),
+        ((), "", 421),
+        ((), None, 400),
+        ((("host", "localhost"),), "127.0.0.1", 400),
+        ((("origin", "http://127.0.0.1"),), "127.0.0.1", 200),
+        ((("origin", "http://127.0.0.1:3000"),), "127.0.0.1", 403),
+        ((("origin", "null"),), "127.0.0.1", 403),
+        ((("origin", "https://evil.example"),), "127.0.0.1", 403),
+        ((("sec-fetch-site", "cross-site"),), "127.0.0.1", 403),
+        ((("sec-fetch-site", "same-site"),), "127.0.0.1", 403),
+        ((("sec-fetch-site", "same-origin"), ("origin", "http://a.example")), "127.0.0.1", 200),
+        ((("sec-fetch-site", "none"),), "127.0.0.1", 200),
+        ((("content-encoding", "gzip"),), "127.0.0.1", 415),
+        ((("content-encoding", "identity"),), "127.0.0.1", 200),
+        ((("x-long", "a" * 2000),), "127.0.0.1", 431),
+        (tuple((f"x-{n}", "") for n in range(130)), "127.0.0.1", 431),
+    ],
+)
+def test_heads_of_requests(free: Served, headers: Pairs, host: str | None, status: int) -> None:
+    before = len(free.seen), len(free.refused)
+    got = free.ask("POST", CHAT, (JSON, *headers), b"{}", host=host)
+    assert got.status == status, got.body
+    assert len(free.seen) == before[0] + (status == 200)
+    assert free.refused[before[1] :] == ([] if status == 200 else [status])
+    if status != 200:
+        assert got.error["message"]
+        assert got.headers["content-type"] == "application/json"
+
+
+def test_pages_elsewhere_may_lead_here_but_not_post(free: Served) -> None:
+    elsewhere = (("sec-fetch-site", "cross-site"), ("origin", "https://evil.example"))
+    assert free.ask("GET", "/", elsewhere).status == 200
+    assert free.ask("POST", "/page/api/lam", (JSON, *elsewhere), b"{}").status == 403
+    assert free.ask("DELETE", "/v1/x", elsewhere).status == 403
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"),
+        *("text/plain; application/json", "application/jsonx", ""),
+    ],
+)
+def test_only_json_may_be_posted(free: Served, kind: str) -> None:
+    got = free.ask("POST", CHAT, (("content-type", kind),), b"{}")
+    assert (got.status, got.error["code"]) == (415, "unsupported_content_type")
+    assert free.ask("POST", CHAT).status == 415
+    good = (("content-type", "Application/JSON; charset=utf-8"),)
+    assert free.ask("POST", CHAT, good, b"{}").status == 200
+
+
+def test_bodies_that_are_too_long_are_refused(free: Served) -> None:
+    assert free.post(body=b"x" * 100).status == 200
+    got = free.post(body=b"x" * 101)
+    assert (got.status, got.error["code"]) == (413, "body_too_large")
+    chunked = (JSON, ("transfer-encoding", "chunked"))
+    pieces = b"".join(b"32\r\n" + b"x" * 50 + b"\r\n" for _ in range(2))
+    with free.connect() as sock:
+        sock.sendall(request("POST", CHAT, chunked) + pieces + b"0\r\n\r\n")
+        assert read_reply(sock, "POST").body == b"x" * 100
+    with free.connect() as sock:
+        sock.sendall(request("POST", CHAT, chunked) + pieces + b"1\r\nx\r\n0\r\n\r\n")
+        assert read_reply(sock, "POST").status == 413
+
+
+def test_a_length_is_refused_before_the_body_is_sent(free: Served) -> None:
+    with free.connect() as sock:
+        expecting = (JSON, ("content-length", "101"), ("expect", "100-continue"))
+        sock.sendall(request("POST", CHAT, expecting))
+        assert read_reply(sock, "POST").status == 413
+
+
+def test_a_body_that_doesnt_come_is_given_up() -> None:
+    with guarded(body_seconds=0.2) as server, server.connect() as sock:
+        sock.sendall(request("POST", CHAT, (JSON, ("content-length", "5"))) + b"ab")
+        got = read_reply(sock, "POST")
+        assert (got.status, got.error["code"]) == (408, "body_timeout")
+        assert sock.recv(1) == b""
+        assert server.seen == []
+        assert server.guard.slots.under_way == 0
+
+
+def test_a_client_that_leaves_before_its_body_is_whole_is_no_error(free: Served) -> None:
+    before = len(free.seen)
+    with free.connect() as sock:
+        sock.sendall(request("POST", CHAT, (JSON, ("content-length", "5"))) + b"ab")
+    assert free.post().status == 200
+    assert len(free.seen) == before + 1
+
+
+def test_no_reply_is_open_to_other_sites_and_the_page_is_closed_tight(free: Served) -> None:
+    for path in ("/", "/page/app.js", "/page/api/overview", "/health", "/v1/models"):
+        headers = free.ask("GET", path).headers
+        assert not [name for name in headers if name.startswith("access-control-")], path
+        if path.startswith("/v1"):
+            continue
+        assert headers["content-security-policy"].startswith(
+            "default-src 'none'; script-src 'self'"
+        )
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["referrer-policy"] == "no-referrer"
+    refusal = free.ask("OPTIONS", CHAT, (("host", "again"),))
+    assert "access-control-allow-origin" not in refusal.headers
+
+
+def application() -> FastAPI:
+    app = FastAPI(exception_handlers=error_handlers(), docs_url=None, redoc_url=None)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, str]:
+        raise RefusalError("not now", status=503, headers={"retry-after": "7"})
+
+    @app.get("/v1/broken")
+    async def broken() -> dict[str, str]:
+        raise ZeroDivisionError("a prompt, perhaps")
+
+    return app
+
+
+def test_unknown_paths_and_methods_are_told_in_json(caplog: pytest.LogCaptureFixture) -> None:
+    with guarded(application()) as server:
+        got = server.ask("GET", "/v1/secret-in-a-path")
+        assert (got.status, got.error["code"]) == (404, "unknown_path")
+        assert b"secret" not in got.body
+        got = server.post("/v1/models")
+        assert (got.status, got.error["code"]) == (405, "method_not_allowed")
+        assert got.headers["allow"] == "GET, HEAD"
+        got = server.ask("GET", "/v1/messages/none")
+        assert got.body.startswith(b'{"type": "error"')
+        got = server.ask("GET", "/v1/models")
+        assert (got.status, got.headers["retry-after"]) == (503, "7")
+        got = server.ask("GET", "/v1/broken")
+        assert (got.status, got.error["code"]) == (500, "internal")
+        assert b"prompt" not in got.body
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_refusal_of_the_application_is_sent_unless_a_reply_has_begun() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        if scope["path"].endswith("begun"):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RefusalError("no", status=400, code="no")
+
+    guard = Guard(app, listen=ListenSettings(), limits=LimitSettings(), keys=None)
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "query_string": b"",
+        "http_version": "1.1",
+        "headers": [(b"host", b"localhost")],
+    }
+    sent: list[dict[str, object]] = []
+
+    async def ask(path: str) -> None:
+        async def receive() -> dict[str, object]:
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, object]) -> None:
+            sent.append(message)
+
+        await guard({**scope, "path": path}, receive, send)
+
+    asyncio.run(ask("/v1/x"))
+    assert [message.get("status") for message in sent] == [400, None]
+    with pytest.raises(RefusalError):
+        asyncio.run(ask("/v1/begun"))
+
+
+def test_web_sockets_are_closed_and_lifespans_go_on() -> None:
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        seen.append(scope["type"])
+
+    guard = Guard(app, listen=ListenSettings(), limits=LimitSettings(), keys=None)
+    sent: list[dict[str, object]] = []
+
+    async def receive() -> dict[str, object]:
+        return {}
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    asyncio.run(guard({"type": "websocket"}, receive, send))
+    asyncio.run(guard({"type": "lifespan"}, receive, send))
+    assert seen == ["lifespan"]
+    assert [message["type"] for message in sent] == ["websocket.close"]

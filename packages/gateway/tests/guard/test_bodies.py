@@ -1,0 +1,308 @@
+"""Bodies of requests: how many bytes of them are held at once, and for how long."""
+
+import asyncio
+import gc
+import json
+import socket
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from prefill_router.errors import ConfigError
+from prefill_router_gateway.api.routed_calls import read_incoming
+from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.guard import FREE_BODY, BodyBudget, Guard
+from prefill_router_gateway.settings import (
+    GatewaySettings,
+    LimitSettings,
+    ListenSettings,
+    read_settings,
+)
+from packages.gateway.tests.scripted_target import GOOD, chunked, pool_of, whole
+from packages.gateway.tests.world import CHATS, CHEAP, Served, World, chat, user, world
+
+pytestmark = pytest.mark.slow
+
+LONG = 2**19
+
+
+class Caller:
+    """A client without a network: each piece of its body comes once the test gives it."""
+
+    def __init__(self, guard: Guard, path: str = CHATS, *, length: int | None = None) -> None:
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        if length is not None:
+            headers.append((b"content-length", b"%d" % length))
+        self._scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "query_string": b"",
+            "http_version": "1.1",
+            "headers": headers,
+        }
+        self._coming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.sent: list[dict[str, Any]] = []
+        self.task = asyncio.create_task(guard(self._scope, self._coming.get, self._send))
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def give(self, size: int, *, more: bool = True) -> None:
+        """A piece of the body has come, and been read."""
+        await self._give({"type": "http.request", "body": b"x" * size, "more_body": more})
+
+    async def leave(self) -> None:
+        await self._give({"type": "http.disconnect"})
+        await self.task
+
+    async def _give(self, message: dict[str, Any]) -> None:
+        self._coming.put_nowait(message)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    @property
+    def status(self) -> int:
+        return self.sent[0]["status"]
+
+    @property
+    def told(self) -> str:
+        return json.loads(self.sent[1]["body"])["error"]["message"]
+
+
+class Waiting:
+    """An application that takes a body, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.frees = self.fails = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        if self.frees:
+            scope[FREE_BODY]()
+        await self.go.wait()
+        if self.fails:
+            raise RefusalError("no")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def guard_of(app: Any, budget: BodyBudget) -> Guard:
+    limits = LimitSettings(body_bytes=600, held_bytes=budget.most)
+    return Guard(app, listen=ListenSettings(), limits=limits, keys=None, body_budget=budget)
+
+
+def test_all_that_has_come_of_a_body_counts_until_its_request_ends_however_it_does() -> None:
+    async def run() -> None:
+        app, budget = Waiting(), BodyBudget(1000)
+        guard = guard_of(app, budget)
+        whole_one, half, cut, too_long = [Caller(guard) for _ in range(4)]
+        await whole_one.give(100)
+        await whole_one.give(50, more=False)
+        await half.give(200)
+        await cut.give(300)
+        assert budget.held == 650
+        await half.leave()
+        assert budget.held == 450
+        cut.task.cancel()
+        with suppress(asyncio.CancelledError):
+            await cut.task
+        assert budget.held == 150
+        await too_long.give(500)
+        await too_long.give(500)
+        assert (too_long.status, budget.held) == (413, 150)
+        app.go.set()
+        await whole_one.task
+        assert (whole_one.status, budget.held) == (200, 0)
+        app.fails = True
+        refused = Caller(guard)
+        await refused.give(10, more=False)
+        await refused.task
+        assert (refused.status, budget.held) == (400, 0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("length", [None, 500])
+def test_what_finds_no_room_is_refused_and_may_come_again(length: int | None) -> None:
+    async def run() -> None:
+        app, budget = Waiting(), BodyBudget(1000)
+        guard = guard_of(app, budget)
+        first = Caller(guard)
+        await first.give(600, more=False)
+        second = Caller(guard, length=length)
+        await asyncio.sleep(0)
+        if length is None:  # what says its length is refused before any of it is read
+            await second.give(400)
+            assert budget.held == 1000
+            await second.give(1)
+        await second.task
+        assert second.status == 503
+        assert (b"retry-after", b"1") in second.sent[0]["headers"]
+        assert "limits.held_bytes" in second.told
+        assert budget.held == 600
+        assert guard.slots.under_way == 1
+        app.go.set()
+        await first.task
+        third = Caller(guard, length=length)
+        await third.give(500, more=False)
+        await third.task
+        assert (third.status, budget.held) == (200, 0)
+
+    asyncio.run(run())
+
+
+def test_a_body_that_nobody_needs_makes_room_while_its_request_goes_on() -> None:
+    async def run() -> None:
+        app, budget = Waiting(), BodyBudget(1000)
+        app.frees = True
+        guard = guard_of(app, budget)
+        callers = [Caller(guard) for _ in range(5)]
+        for caller in callers:
+            await caller.give(600, more=False)
+            assert budget.held == 0
+        app.go.set()
+        await asyncio.gather(*(caller.task for caller in callers))
+        assert {caller.status for caller in callers} == {200}
+        assert budget.held == 0
+
+    asyncio.run(run())
+
+
+def test_an_admin_needs_no_room_and_sends_little() -> None:
+    async def run() -> None:
+        app, budget = Waiting(), BodyBudget(600)
+        app.go.set()
+        guard = guard_of(app, budget)
+        budget.held = 600
+        small, large = (Caller(guard, "/admin/reload") for _ in range(2))
+        await small.give(10, more=False)
+        await large.give(2**16 + 1)
+        await asyncio.gather(small.task, large.task)
+        assert (small.status, large.status) == (200, 413)
+        assert budget.held == 600
+
+    asyncio.run(run())
+
+
+def test_the_room_can_be_set_anew_and_holds_at_least_one_body(tmp_path: Path) -> None:
+    async def run() -> None:
+        budget = BodyBudget(1000)
+        guard = guard_of(Waiting(), budget)
+        caller = Caller(guard)
+        await caller.give(600, more=False)
+        less = LimitSettings(body_bytes=100, held_bytes=100)
+        guard.use(listen=ListenSettings(), limits=less, keys=None)
+        assert (budget.most, budget.held) == (100, 600)
+        caller.task.cancel()
+        with suppress(asyncio.CancelledError):
+            await caller.task
+        assert budget.held == 0
+
+    asyncio.run(run())
+    file = tmp_path / "gateway.yaml"
+    file.write_text("limits: {body_bytes: 1000, held_bytes: 999}")
+    with pytest.raises(ConfigError, match="held_bytes must be at least body_bytes"):
+        read_settings(file)
+
+
+@pytest.mark.parametrize("model", ["auto", "a"])
+def test_what_was_read_of_a_body_is_forgotten_before_anything_is_waited_for(model: str) -> None:
+    pool, settings = pool_of("http://127.0.0.1:9/v1"), GatewaySettings()
+    body = json.dumps(chat(model, "hi", stream=True, x=[[]] * 100_000)).encode()
+    tracemalloc.start()
+    try:
+        incoming = read_incoming(
+            "chat", body, [], key=None, settings=settings, pool=pool, lam=None, at=0.0
+        )
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < len(body)  # while they were read, the lists took fifteen times as much
+    envelope = incoming.envelope
+    assert envelope.can_ask_usage
+    sent = json.loads(envelope.body_for("m", ask_usage=False))
+    assert sent == {**json.loads(body), "model": "m"}
+
+
+# The same in a whole gateway.
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("bodies"), settings={"routing": {"lam": 0}}) as made:
+        yield made
+
+
+def long_chat(**more: Any) -> bytes:
+    said = [{"role": "system", "content": "x" * LONG}, user("hi")]
+    return json.dumps(chat(messages=said, **more)).encode()
+
+
+def begin(gateway: Served, body: bytes) -> socket.socket:
+    """Send a request, and read nothing of its answer."""
+    place = urlsplit(gateway.url)
+    sock = socket.create_connection((place.hostname, place.port), timeout=60)
+    head = f"POST {CHATS} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    sock.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+    return sock
+
+
+def held(gateway: Served) -> int:
+    """As metrics tell it."""
+    lines = gateway.ask("/metrics").body.decode().splitlines()
+    (line,) = [line for line in lines if line.startswith("prefill_router_held_bytes ")]
+    return int(float(line.split()[1]))
+
+
+def test_a_stream_that_has_begun_holds_nothing_of_its_request(made: World, gateway: Served) -> None:
+    streams = 4
+    go = threading.Event()
+    script = chunked(GOOD)
+    made[CHEAP].then(*[[*script[:2], go, *script[2:]]] * streams)
+    body = long_chat(stream=True)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        socks = [begin(gateway, body) for _ in range(streams)]
+        for sock in socks:
+            assert sock.recv(12) == b"HTTP/1.1 200"
+        gc.collect()
+        theirs = tracemalloc.Filter(False, "*/tests/gateway/*")
+        snapshot = tracemalloc.take_snapshot().filter_traces([theirs])
+        open_at_once, still_held = gateway.gateway.streams, held(gateway)
+    finally:
+        tracemalloc.stop()
+        go.set()
+    assert (open_at_once, still_held) == (streams, 0)
+    assert sum(trace.size for trace in snapshot.traces) < streams * LONG / 2
+    for sock in socks:
+        while not sock.recv(2**16).endswith(b"0\r\n\r\n"):
+            pass
+        sock.close()
+
+
+def test_a_body_is_held_while_it_may_be_sent_again(made: World, gateway: Served) -> None:
+    made.forget()
+    body = long_chat()
+    for leaves in (True, False):
+        go = threading.Event()
+        made[CHEAP].then([go, *whole({"choices": []})])
+        sock = begin(gateway, body)
+        assert made[CHEAP].asked.acquire(timeout=60)
+        assert held(gateway) == len(body)
+        if not leaves:
+            go.set()
+            assert sock.recv(12) == b"HTTP/1.1 200"
+        sock.close()
+        gateway.until(lambda: gateway.gateway.body_budget.held == 0)
+        go.set()
+    assert held(gateway) == 0

@@ -1,0 +1,122 @@
+"""The dataset of labelled samples: chances, errors and costs as they were recorded, by time."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prefill_router.data import split_by_time
+from prefill_router.errors import DataError
+from prefill_router_gateway.receipts import (
+    AnswerLabel,
+    Feedback,
+    LabelledSample,
+    SideAnswer,
+    SideQuestions,
+    combined,
+    export,
+    labelled_samples,
+    open_learning,
+    scored_receipts,
+    write_learning,
+)
+from prefill_router_gateway.receipts.rows import to_row
+from prefill_router.testing import make_routing_dataset
+from packages.gateway.tests.learning.traffic import START, pools, sampled
+
+POOL, _ = pools("http://127.0.0.1:9/v1")
+
+
+def label(name: str, target: str, source: str, score: float, error: float) -> AnswerLabel:
+    return AnswerLabel(id=name, target=target, source=source, at=START, score=score, error=error)
+
+
+def test_tables_have_what_was_drawn_asked_and_labelled(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/r.sqlite"
+    (first, one), (second, two), (third, three) = (sampled(i) for i in range(3))
+    rows: list[Any] = [
+        one,
+        two,
+        three,
+        SideQuestions(
+            id=one.id,
+            at=START,
+            propensity={"weak-1": 0.5, "strong-1": 0.25},
+            drawn=["weak-1", "strong-1"],
+        ),
+        SideQuestions(id=two.id, at=START, propensity={"weak-1": 0.5, "strong-1": 0}, drawn=[]),
+        SideAnswer(
+            id=one.id,
+            target="strong-1",
+            at=START,
+            propensity=0.25,
+            answer="x",
+            input_tokens=7,
+            output_tokens=9,
+            cost=0.5,
+        ),
+        label(one.id, "weak-1", "judge:j", 1.0, 0.1),
+        label(one.id, "strong-1", "judge:j", 0.0, 0.1),
+        label(one.id, "strong-1", "verifier:pattern", 1.0, 0.0),
+        label(two.id, "weak-1", "judge:j", 1.0, 0.1),
+    ]
+    feedback = [
+        Feedback(id=one.id, score=1.0, at=START),
+        Feedback(id=two.id, score=1.0, at=START),
+    ]
+    with closing(open_learning(url)) as store:
+        store.insert([to_row(r) for r in (first, second, third)], [f.row() for f in feedback])
+        write_learning(store, rows)
+    told = {"user": 0.2, "judge:j": 0.1}
+    samples = labelled_samples(url)
+    found = export(scored_receipts(url), pool=POOL, samples=samples, errors=told)
+    made = found.dataset
+    assert made.query_ids == (one.id, two.id)
+    assert found.left_out == {"sampled, but nothing was asked yet": 1}
+    assert found.sources == {"judge:j": 2, "user": 1, "verifier:pattern": 1}
+    assert found.times == (first.at, second.at)
+    np.testing.assert_array_equal(made.correct, [[1, 1], [np.nan, np.nan]])
+    np.testing.assert_array_equal(made.propensity, [[0.5, 0.25], [0.5, 0]])
+    both = 0.1 * 0.2 / (0.1 * 0.2 + 0.9 * 0.8)
+    assert made.label_error is not None
+    np.testing.assert_allclose(made.label_error, [[both, np.nan], [np.nan, np.nan]])
+    assert made.recorded_cost[0, 1] == 0.5
+    assert made.output_tokens[0, 1] == 9
+
+
+def test_labels_of_several_sources_are_combined() -> None:
+    assert combined([(1.0, 0.2)]) == (1.0, 0.2)
+    assert combined([(0.0, 0.1), (1.0, 0.0)]) == (1.0, 0.0)
+    assert combined([(1.0, 0.1), (0.0, 0.1)]) == (0.5, 0.0)
+    score, error = combined([(1.0, 0.1), (0.0, 0.3)])
+    assert score == 1
+    assert error == pytest.approx(0.1 * 0.7 / (0.1 * 0.7 + 0.9 * 0.3))
+
+
+def test_labels_in_both_orders_are_of_one_judge_whatever_its_name() -> None:
+    _, sample = sampled(0)
+    labels = [
+        label("d", "weak-1", f"judge:vendor/m:free{end}", 1, 0.1) for end in ("", ":reversed")
+    ]
+    drawn = SideQuestions(id="d", at=START, propensity={"weak-1": 1.0}, drawn=["weak-1"])
+    known = LabelledSample(sample=sample, questions=drawn, labels=labels)
+    assert known.sources("weak-1") == {"judge:vendor/m:free"}
+    _, error = known.label("weak-1", errors={"judge:vendor/m:free": 0.3}) or (0.0, 0.0)
+    assert error == pytest.approx(0.3**2 / (0.3**2 + 0.7**2))
+
+
+def test_the_newest_rows_are_the_test_part_and_no_prompt_is_in_two_parts() -> None:
+    made = make_routing_dataset(queries=100)
+    drawn = split_by_time(made)
+    assert set(drawn["test"]) == set(made.query_ids[85:])
+    assert set(drawn["train"]) == set(made.query_ids[:85])
+    repeated = type(made).of(
+        (*made.queries[:99], type(made.queries[0])("last", made.queries[0].prompt)),
+        made.pool,
+        made.correct,
+    )
+    assert "last" in split_by_time(repeated)["train"]
+    with pytest.raises(DataError, match="leave a part empty"):
+        split_by_time(made.select(made.query_ids[:1]))

@@ -1,0 +1,101 @@
+"""From samples without a label to a version that is the candidate, with a judge that errs."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prefill_router.errors import ConfigError, StoreError
+from prefill_router.files import writer_lock
+from prefill_router.fitting import recipe_from_dict
+from prefill_router_gateway.receipts import export, labelled_samples, scored_receipts
+from prefill_router_gateway.learning import LearnerSettings, PurseLimits, learn
+from prefill_router.router import EncoderSources, VersionRegistry
+from prefill_router.testing import FakeEncoder
+from packages.router.tests.fakes.answering_server import answering
+from packages.gateway.tests.learning.traffic import answer, is_right, pools, write_traffic
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    with answering(answer) as server:
+        yield server
+
+
+def settings(url: str, base_url: str, folder: Path, **more: Any) -> LearnerSettings:
+    pool, judges = pools(base_url)
+    usual: dict[str, Any] = {
+        "receipts": url,
+        "pool": pool,
+        "judges": judges,
+        "versions": str(folder / "versions"),
+        "limits": PurseLimits(per_day=1.0, in_all=5.0),
+        "encoder": "fake",
+        "sources": EncoderSources(loaded=(FakeEncoder(),)),
+        "cache": folder / "cache",
+        "anchors_every": 0,
+    }
+    return LearnerSettings(**{**usual, **more})
+
+
+def test_samples_become_a_candidate_within_the_purse_and_nothing_is_asked_twice(
+    tmp_path: Path, served: tuple[str, list[dict[str, Any]]]
+) -> None:
+    base_url, seen = served
+    url = write_traffic(tmp_path, 300)
+    told = settings(url, base_url, tmp_path)
+    found = learn(told)
+    assert found.word == "worth it"
+    assert found.is_candidate
+    assert found.labelling.spent <= 1.0
+    registry = VersionRegistry.at(told.versions)
+    state = registry.state()
+    assert state.candidate == found.version
+    assert state.versions[-1].labels == found.labels
+    made = export(scored_receipts(url), pool=told.pool, samples=labelled_samples(url)).dataset
+    assert made.propensity is not None
+    assert (made.propensity == 1).all()
+    truth = [[is_right(t, str(q.prompt)) for t in made.pool.names] for q in made.queries]
+    assert np.mean(np.array(truth) == made.correct) == pytest.approx(0.9, abs=0.03)
+    asked = len(seen)
+    again = learn(told)
+    assert len(seen) == asked
+    assert again.version is None
+    registry.promote()
+    write_traffic(tmp_path, 340, first=300)
+    later = learn(replace(told, recipe=recipe_from_dict({"predictor": "logistic"})))
+    assert later.labels == {"judge:judge-1": 680}
+    verdict = registry.state().versions[-1].verdict
+    assert verdict is not None
+    assert verdict["running"] == found.version
+    assert abs(verdict["accuracy"]["value"]) < 0.3
+
+
+def test_too_few_labels_of_every_target_are_waited_for(
+    tmp_path: Path, served: tuple[str, list[dict[str, Any]]]
+) -> None:
+    found = learn(settings(write_traffic(tmp_path, 3), served[0], tmp_path))
+    assert found.version is None
+    assert found.note == "fewer than two targets have 50 labels"
+    assert found.labels == {"judge:judge-1": 6}
+
+
+def test_a_database_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
+    file = tmp_path / "typo.sqlite"
+    with pytest.raises(StoreError, match="doesn't exist"):
+        learn(settings(f"sqlite:///{file}", "http://127.0.0.1:9/v1", tmp_path))
+    assert not file.exists()
+
+
+def test_a_second_learner_on_the_same_versions_is_refused(tmp_path: Path) -> None:
+    url = write_traffic(tmp_path, 1)
+    told = settings(url, "http://127.0.0.1:9/v1", tmp_path)
+    with writer_lock(tmp_path, "versions.learner", wait=False) as is_free:
+        assert is_free
+        with pytest.raises(ConfigError, match="another learner"):
+            learn(told)

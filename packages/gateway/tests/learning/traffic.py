@@ -1,0 +1,106 @@
+"""A database of sampled requests to made-up targets, and judges that err."""
+
+import hashlib
+import json
+import re
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from prefill_router_gateway import Receipt
+from prefill_router_gateway.receipts import SampledRequest, open_learning, write_learning
+from prefill_router_gateway.receipts.rows import to_row
+from prefill_router.targets import Pool, Provider, RequestOptions, Target
+from packages.gateway.tests.receipts.receipts_made import made_receipt
+
+SKILL = {"weak-1": 0.45, "strong-1": 0.9}
+PRICE = {"weak-1": 0.1, "strong-1": 2.0, "judge-1": 0.2}
+_DIFFICULTY = re.compile(r"of difficulty ([0-9.]+[0-9])")
+START = 1_790_000_000.0
+
+
+def chance_of(*parts: object) -> float:
+    digest = hashlib.sha256("|".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:6]) / 2**48
+
+
+def is_right(target: str, prompt: str) -> bool:
+    """Whether a target answers a prompt right: an easy one, with some noise."""
+    found = _DIFFICULTY.search(prompt)
+    assert found is not None
+    return SKILL[target] + 0.2 * (chance_of(target, found[0]) - 0.5) > float(found[1])
+
+
+def answer_of(target: str, prompt: str) -> str:
+    return "the right answer" if is_right(target, prompt) else "a wrong answer"
+
+
+def answer(model: str, prompt: str, *, judge_error: float = 0.1) -> str:
+    """Targets answer, and the judge errs in a share of cases."""
+    if model != "judge-1":
+        return answer_of(model, prompt)
+    if "answer B" in prompt:
+        first, second = (part.split("\n===")[0] for part in prompt.split(" answer ")[-2:])
+        better = ("right" in first) - ("right" in second)
+        return json.dumps({"better": {1: "A", -1: "B", 0: "tie"}[better]})
+    right = "the right answer" in prompt.rpartition("answer to grade")[2]
+    errs = chance_of(prompt) < judge_error
+    return json.dumps({"reasoning": "", "correct": "yes" if right != errs else "no"})
+
+
+def pools(base_url: str, *, judges: tuple[str, ...] = ("judge-1",)) -> tuple[Pool, Pool]:
+    """The targets and the judges."""
+    provider = Provider(name="here", base_url=base_url, dialect="vllm", concurrency=8)
+
+    def pool(names: tuple[str, ...]) -> Pool:
+        return Pool(
+            tuple(
+                Target(
+                    name=name,
+                    provider="here",
+                    input_price=PRICE[name],
+                    output_price=PRICE[name] * 4,
+                    request=RequestOptions(max_tokens=32),
+                )
+                for name in names
+            ),
+            providers=(provider,),
+        )
+
+    return pool(tuple(SKILL)), pool(judges)
+
+
+def sampled(number: int, *, routed: str = "weak-1") -> tuple[Receipt, SampledRequest]:
+    """A request, its receipt, and the answer that its client got."""
+    hard = np.random.default_rng(number).random()
+    prompt = f"Question {number} of difficulty {hard:.3f}?"
+    receipt = made_receipt(
+        number,
+        choice={
+            "order": (routed, *(name for name in SKILL if name != routed)),
+            "correctness": {"weak-1": 0.5, "strong-1": 0.8},
+            "estimated_cost": {"weak-1": 1e-5, "strong-1": 2e-4},
+            "policy_target": routed,
+        },
+        cost=1e-5 if routed == "weak-1" else 2e-4,
+    )
+    sample = SampledRequest(
+        id=receipt.choice.id,
+        at=START + number,
+        share=0.1,
+        endpoint="chat",
+        body={"messages": [{"role": "user", "content": prompt}]},
+        answer=answer_of(routed, prompt),
+    )
+    return receipt, sample
+
+
+def write_traffic(folder: Path, count: int, *, first: int = 0) -> str:
+    """The URL of a database with so many sampled requests, routed to either target."""
+    url = f"sqlite:///{folder}/receipts.sqlite"
+    made = [sampled(i, routed=("weak-1", "strong-1")[i % 3 == 0]) for i in range(first, count)]
+    with closing(open_learning(url)) as store:
+        store.insert([to_row(receipt) for receipt, _ in made], [])
+        write_learning(store, [sample for _, sample in made])
+    return url

@@ -1,0 +1,362 @@
+"""LiteLLM's configuration, imported."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from prefill_router.errors import ConfigError
+from prefill_router_gateway.litellm import ImportedConfig, import_config
+from prefill_router_gateway.litellm.deployments import KNOWN
+from prefill_router_gateway.settings import read_settings
+from prefill_router.targets import Provider, RequestOptions, Target, read_pool
+from packages.router.tests.commands import refused, succeeded
+
+CONFIG = """
+model_list:
+  - model_name: large
+    litellm_params:
+      model: openai/gpt-4.1
+      api_key: os.environ/LAB_OPENAI
+      timeout: 300
+      stream_timeout: 20
+      weight: 2
+    model_info:
+      id: one
+      mode: chat
+      input_cost_per_token: 0.000002
+      output_cost_per_token: 8e-6
+      cache_read_input_token_cost: 5e-07
+      max_input_tokens: 1047576
+      max_output_tokens: 32768
+      supports_vision: true
+      supports_function_calling: true
+      supports_response_schema: true
+      supports_audio_input: false
+      tpm_class: gold
+  - model_name: large
+    litellm_params:
+      model: azure/gpt-41
+      api_base: https://x.openai.azure.com
+      api_key: os.environ/AZURE
+  - model_name: small
+    litellm_params:
+      model: gpt-4.1-mini
+      api_key: os.environ/LAB_OPENAI
+      timeout: 300
+      stream_timeout: 20
+    model_info: {input_cost_per_token: 0, output_cost_per_token: 0, supports_function_calling: true}
+  - model_name: own
+    rpm: 60
+    litellm_params:
+      model: hosted_vllm/Qwen/Qwen3-8B
+      api_base: os.environ/LAB_VLLM
+      api_key: none
+      tpm: 90000
+      max_parallel_requests: 4
+      max_tokens: 2048
+      temperature: 0.6
+      extra_body: {chat_template_kwargs: {enable_thinking: false}}
+  - model_name: sonnet
+    litellm_params: {model: claude-sonnet-4-5, api_base: "https://proxy.example.com"}
+    model_info: {input_cost_per_token: 3e-6, supports_pdf_input: true}
+  - model_name: vectors
+    litellm_params: {model: mistral/mistral-embed}
+    model_info: {mode: embedding, input_cost_per_token: 1e-7, output_cost_per_token: 0}
+  - model_name: "openai/*"
+    litellm_params: {model: "openai/*", api_key: os.environ/LAB_OPENAI}
+  - model_name: pictures
+    litellm_params: {model: openai/dall-e-3}
+    model_info: {mode: image_generation}
+router_settings:
+  num_retries: 2
+  allowed_fails: 3
+  cooldown_time: 30
+  max_fallbacks: 4
+  timeout: 120
+  routing_strategy: latency-based-routing
+  fallbacks: [{large: [small]}]
+litellm_settings:
+  num_retries: 9
+  drop_params: true
+general_settings:
+  master_key: sk-very-secret
+  global_max_parallel_requests: 500
+environment_variables: {DB_PASSWORD: very-secret}
+"""
+ENVIRONMENT = {"LAB_VLLM": "http://127.0.0.1:8000/v1"}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    return tmp_path / "config.yaml"
+
+
+@pytest.fixture
+def imported(config: Path) -> ImportedConfig:
+    return import_config(config, environment=ENVIRONMENT)
+
+
+def of(tmp_path: Path, value: Any) -> ImportedConfig:
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(value))
+    return import_config(tmp_path / "c.yaml", environment={})
+
+
+def model(name: str = "a", info: Any = None, **params: Any) -> dict[str, Any]:
+    return {"model_name": name, "litellm_params": params, "model_info": info or {}}
+
+
+def test_a_model_becomes_a_target(imported: ImportedConfig) -> None:
+    assert imported.pool["large"] == Target(
+        name="large",
+        model="gpt-4.1",
+        input_price=2.0,
+        output_price=8.0,
+        cached_input_price=0.5,
+        provider="openai",
+        accepts=("images", "tools", "json_schema"),
+        context_tokens=1_047_576,
+        request=RequestOptions(max_tokens=32_768),
+    )
+    assert imported.pool.names == ("large", "small", "own", "sonnet", "vectors")
+    assert imported.notes["own"][0] == "no price; see prefill-router prices"
+    assert "large" not in imported.notes
+
+
+def test_deployments_that_share_all_limits_share_their_provider(imported: ImportedConfig) -> None:
+    assert imported.pool.provider_of("small") is imported.pool.provider_of("large")
+    assert imported.pool.provider_of("large") == Provider(
+        name="openai",
+        base_url="https://api.openai.com/v1",
+        api_key_env="LAB_OPENAI",
+        answer_seconds=300,
+        first_token_seconds=20,
+    )
+
+
+def test_limits_of_a_deployment_make_a_provider_of_its_own(imported: ImportedConfig) -> None:
+    own = imported.pool["own"]
+    assert own.model == "Qwen/Qwen3-8B"
+    assert own.request.max_tokens == 2048
+    assert own.request.temperature == 0.6
+    assert own.request.extra_body == {"chat_template_kwargs": {"enable_thinking": False}}
+    assert imported.pool.provider_of("own") == Provider(
+        name="hosted_vllm",
+        base_url="http://127.0.0.1:8000/v1",
+        dialect="vllm",
+        concurrency=4,
+        requests_per_minute=60,
+        tokens_per_minute=90_000,
+        answer_seconds=120,  # the file's
+    )
+
+
+def test_what_is_known_of_a_provider_is_filled_in(imported: ImportedConfig) -> None:
+    sonnet = imported.pool.provider_of("sonnet")
+    assert sonnet.base_url == "https://proxy.example.com/v1"
+    assert sonnet.dialect == "anthropic"
+    assert sonnet.api_key_env is None  # its key isn't sent to an address of somebody else
+    assert imported.pool["sonnet"].accepts == ("files",)
+    assert imported.pool["sonnet"].input_price is None
+    assert "one of two prices" in imported.notes["sonnet"][0]
+    assert imported.pool.provider_of("vectors").api_key_env == "MISTRAL_API_KEY"
+    assert imported.pool.serves("vectors") == ("embeddings",)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_known_provider_makes_a_target_that_is_served(tmp_path: Path, name: str) -> None:
+    base = {} if KNOWN[name].base_url else {"api_base": "http://127.0.0.1:1/v1"}
+    pool = of(tmp_path, {"model_list": [model(model=f"{name}/x/y", **base)]}).pool
+    assert pool["a"].model == "x/y"
+    assert pool.serves("a")
+    assert pool.provider_of("a").api_key_env == KNOWN[name].key_env
+
+
+def test_prices_are_exact(tmp_path: Path) -> None:
+    for text in ("1.1e-07", "3e-06", 0.00000015, "0.0000006", 1e-5, "7.5e-8"):
+        info = {"input_cost_per_token": text, "output_cost_per_token": text}
+        found = of(tmp_path, {"model_list": [model(model="openai/x", info=info)]}).pool["a"]
+        assert found.input_price == float(Decimal(str(text)) * 1_000_000)
+        assert found.input_price == found.output_price
+
+
+def test_a_price_with_the_model_comes_before_one_that_is_told_about_it(tmp_path: Path) -> None:
+    with_model = {"input_cost_per_token": 1e-6, "output_cost_per_token": 4e-6}
+    info = {"input_cost_per_token": 2e-6, "cache_read_input_token_cost": 5e-7}
+    rows = [model(model="openai/x", info=info, **with_model)]
+    found = of(tmp_path, {"model_list": rows}).pool["a"]
+    assert (found.input_price, found.output_price, found.cached_input_price) == (1, 4, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "provider"),
+    [
+        ("gpt-3.5-turbo-instruct", "text-completion-openai"),
+        ("text-embedding-3-small", "openai"),
+        ("ft:gpt-4o:lab", "openai"),
+        ("moonshot/kimi", "moonshot"),
+    ],
+)
+def test_models_go_to_the_provider_that_litellm_asks(
+    tmp_path: Path, name: str, provider: str
+) -> None:
+    pool = of(tmp_path, {"model_list": [model(model=name)]}).pool
+    assert pool.provider_of("a").name == provider
+
+
+def test_settings_have_counterparts(imported: ImportedConfig, tmp_path: Path) -> None:
+    assert imported.settings == {
+        "failures": {"retries": 2, "targets": 5, "breaker_failures": 4, "breaker_seconds": 30.0},
+        "limits": {"requests": 500},
+    }
+    (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(dict(imported.settings)))
+    assert read_settings(tmp_path / "gateway.yaml").failures.breaker_failures == 4
+
+
+def test_extremes_stay_in_the_settings_ranges(tmp_path: Path) -> None:
+    extreme = {"num_retries": 99, "allowed_fails": 0, "cooldown_time": 1e9, "max_fallbacks": 1e4}
+    value = {"model_list": [model(model="openai/x")], "litellm_settings": extreme}
+    found = of(tmp_path, value).settings
+    (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(dict(found)))
+    failures = read_settings(tmp_path / "gateway.yaml").failures
+    assert (failures.retries, failures.breaker_failures, failures.targets) == (10, 1, 100)
+
+
+def test_what_is_left_out_is_told_without_its_value(imported: ImportedConfig) -> None:
+    left = {(one.what, one.models): one.why for one in imported.left_out}
+    assert left["model_info.tpm_class", ("large",)] == "has no counterpart"
+    assert "stands for many" in left["model_list", ("openai/*",)]
+    assert "its mode isn't routed" in left["model_list", ("pictures",)]
+    assert "azure has a protocol of its own" in left["model_list", ("large",)]
+    for what in ("general_settings.master_key", "router_settings.fallbacks"):
+        assert left[what, ()]
+    assert left["environment_variables", ()]
+    assert "secret" not in repr(imported)
+    assert not [one for one in imported.left_out if "num_retries" in one.what]
+
+
+def test_several_deployments_of_a_name_are_the_endpoints_of_one_target(tmp_path: Path) -> None:
+    prices = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
+    able = {"supports_vision": True, "supports_function_calling": True, "max_input_tokens": 9000}
+    rows = [
+        model(model="bedrock/x"),
+        model(model="groq/y", weight=3, info={**prices, **able}),
+        model(model="xai/z", order=2, info={**prices, "supports_vision": True}),
+        model(model="groq/w", info={"input_cost_per_token": 0, "output_cost_per_token": 0}),
+    ]
+    found = of(tmp_path, {"model_list": rows[:3]})
+    groq, xai = found.pool["a"].endpoints
+    assert (groq.name, groq.model, groq.weight, groq.priority) == ("groq", "y", 3, 0)
+    assert (xai.name, xai.model, xai.weight, xai.priority) == ("xai", "z", 1, 2)
+    assert (groq.input_price, xai.input_price, found.pool["a"].input_price) == (None, None, 1)
+    assert found.pool["a"].accepts == ("images",)
+    assert found.pool["a"].context_tokens == 9000
+    assert [one.why.split(":")[0] for one in found.left_out] == ["model 'a'"]
+    *_, free = of(tmp_path, {"model_list": rows[1:]}).pool["a"].endpoints
+    assert (free.name, free.provider, free.input_price) == ("groq-2", "groq", 0)
+
+
+def test_an_unknown_provider_with_an_address_is_taken_at_its_word(tmp_path: Path) -> None:
+    rows = [model(model="newcomer/x", api_base="http://127.0.0.1:1/v1", api_key="EMPTY")]
+    found = of(tmp_path, {"model_list": rows})
+    assert found.pool["a"].model == "x"
+    assert "assumed to use OpenAI's protocol" in found.notes["a"][0]
+    ollama = of(tmp_path, {"model_list": [model(model="ollama/x", api_base="http://box:11434")]})
+    assert ollama.pool.provider_of("a").base_url == "http://box:11434/v1"
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    rows = [
+        model("k", model="openai/x", api_key="sk-very-secret"),
+        model("u", model="newcomer/x"),
+        model("v", model="hosted_vllm/x"),
+        model("z", model="azure/x", api_base="http://x"),
+        model("n", model="llama"),
+        model("g", model="gemini-2.5-pro"),
+        model("p", model="openai/x", info={"input_cost_per_token": "very-secret"}),
+        model("e", model="openai/x", api_base="os.environ/NOWHERE"),
+        model("b", model="openai/x", api_base="http://me:very-secret@x/v1"),
+        model("r", model="openai/x", rpm=-1),
+        model("m"),
+        {"litellm_params": {}},
+        3,
+    ]
+    with pytest.raises(ConfigError) as caught:
+        of(tmp_path, {"model_list": rows, "router_settings": {"num_retries": "many"}})
+    told = str(caught.value)
+    for part in (
+        "model 'k': api_key contains a key",
+        "model 'u': newcomer has no fixed address",
+        "model 'v': hosted_vllm has no fixed address",
+        "model 'z': azure has a protocol",
+        "model 'n': its model has no provider",
+        "model 'g': vertex_ai has a protocol",
+        "model 'p': input_cost_per_token isn't a number",
+        "model 'e': api_base names an environment variable that isn't set",
+        "password in its base_url",
+        "model 'r': rpm must be above 0",
+        "model 'm' has no litellm_params.model",
+        "model_list[11] has no model_name",
+        "model_list[12] has no model_name",
+        "router_settings: num_retries isn't a number",
+    ):
+        assert part in told
+    assert "secret" not in told
+
+
+def test_a_key_is_refused_even_where_it_would_not_be_used(tmp_path: Path) -> None:
+    rows = [model(model="openai/x"), model(model="openai/y", api_key="sk-very-secret")]
+    with pytest.raises(ConfigError, match="contains a key") as caught:
+        of(tmp_path, {"model_list": rows})
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ([], "no model_list"),
+        ({"model_list": {}}, "no model_list"),
+        ({"model_list": []}, "no entry of model_list"),
+        ({"model_list": [], "router_settings": [1]}, "router_settings isn't a mapping"),
+        ({"model_list": [], "router_settings": {"num_retries": True}}, "isn't a number"),
+        ({"model_list": [], "litellm_settings": {"allowed_fails": 1.5}}, "isn't a whole number"),
+        ({"model_list": [model(model="openai/x", info=[1])]}, "isn't a mapping"),
+        ({"model_list": [model(model="openai/x", temperature="nan")]}, "isn't a number"),
+        ({"model_list": [model(model="openai/x", info={"supports_vision": "y"})]}, "neither true"),
+        ({"model_list": [model(model="openai/x", api_key=7)]}, "contains a key"),
+        ({"model_list": [model(model="openai/")]}, "is only a provider"),
+        ({"model_list": [{"model_name": "a", "litellm_params": "x"}]}, "isn't a mapping"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(tmp_path: Path, value: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        of(tmp_path, value)
+
+
+def test_the_command_writes_a_pool_and_settings(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_VLLM", ENVIRONMENT["LAB_VLLM"])
+    pool, settings = tmp_path / "pool.yaml", tmp_path / "gateway.yaml"
+    told = succeeded("litellm", config, "--out", pool, "--settings", settings)
+    assert "keys are read from LAB_OPENAI, MISTRAL_API_KEY" in told
+    assert read_pool(pool) == import_config(config, environment=ENVIRONMENT).pool
+    assert read_settings(settings).failures.retries == 2
+    found = json.loads(succeeded("litellm", config, "--out", pool, "--json"))
+    assert found["targets"] == list(read_pool(pool).names)
+    assert found["settings"]["limits"] == {"requests": 500}
+    assert {"what", "why", "models"} == set(found["left_out"][0])
+
+
+def test_the_command_refuses_places_that_would_lose_something(config: Path) -> None:
+    refused("LiteLLM's own file", "litellm", config, "--out", config, code=2)
+    pool = config.with_name("pool.yaml")
+    refused("can't hold both", "litellm", config, "--out", pool, "--settings", pool, code=2)
+    refused(r"name a file such as pool\.yaml", "litellm", config, "--out", "pool.csv", code=2)
+    refused("LAB_VLLM|isn't set", "litellm", config, "--out", pool)
+    refused("no such file", "litellm", config.with_name("x.yaml"), "--out", pool)
+    assert not pool.exists()

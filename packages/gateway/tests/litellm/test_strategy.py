@@ -1,0 +1,358 @@
+"""LiteLLM's Router, whose deployments a gateway or a router in this process chooses."""
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from prefill_router import Router
+from prefill_router.errors import ConfigError
+from prefill_router_gateway.litellm import PrefillRouterStrategy, SpentError
+from prefill_router_gateway.litellm.gateway_client import read_request
+from packages.gateway.tests.litellm.stand_in import NewerStandIn, StandIn, deployment
+from packages.gateway.tests.server_process import TARGETS, Made, Running, gateway_thread, make_gateway
+
+pytestmark = pytest.mark.slow
+
+CHEAP, MIDDLE, DEAR = TARGETS
+NOBODY = "http://127.0.0.1:9/v1"
+PATIENT = 120.0
+BOTH = pytest.mark.parametrize("lite", [StandIn, NewerStandIn], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    settings = {"logs": {"level": "warning"}, "routing": {"deadline_seconds": PATIENT}}
+    return make_gateway(tmp_path_factory.mktemp("litellm"), NOBODY, settings=settings)
+
+
+@pytest.fixture(scope="module")
+def running(made: Made) -> Iterator[Running]:
+    with gateway_thread(made.places(threads=1)) as run:
+        yield run
+
+
+@pytest.fixture
+def lite(request: pytest.FixtureRequest) -> StandIn:
+    """A Router with two deployments of the cheapest target, and a group of its own for `auto`."""
+    router: StandIn = getattr(request, "param", StandIn)(
+        deployment("other", "openai/other", "other"),
+        deployment("auto", "openai/spare", "spare"),
+        deployment(CHEAP, "openai/small", "cheap-1"),
+        deployment(CHEAP, "openai/small", "cheap-2"),
+        deployment("mid", f"hosted_vllm/{MIDDLE}", "middle"),
+        deployment(DEAR, "openai/large", "dear"),
+    )
+    return router
+
+
+def strategy(lite: StandIn, url: str, **options: Any) -> PrefillRouterStrategy:
+    """One that is set on a Router, and waits."""
+    made = PrefillRouterStrategy(lite, **{"gateway": url, "timeout": PATIENT, **options})
+    lite.set_custom_routing_strategy(made)
+    return made
+
+
+def unused() -> str:
+    """An address that nobody listens at."""
+    with closing(socket.socket()) as place:
+        place.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{place.getsockname()[1]}"
+
+
+def of(made: Made, lam: float, text: str = "hi") -> tuple[str, ...]:
+    return Router.load(made.router).route(text, lam=lam).order
+
+
+def test_the_gateway_chooses_at_the_lam_that_is_given(
+    lite: StandIn, running: Running, made: Made
+) -> None:
+    for lam in (0.0, 1.0):
+        chosen = strategy(lite, running.url, lam=lam)
+        wanted = {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}[of(made, lam)[0]]
+        assert lite.completion("auto") == wanted
+        chosen.close()
+        lite = type(lite)(*lite.rows)
+    assert of(made, 0.0)[0] == CHEAP
+
+
+@BOTH
+def test_awaited_calls_are_asked_in_every_loop(lite: StandIn, running: Running) -> None:
+    chosen = strategy(lite, running.url + "/v1/", lam=0.0)
+
+    async def ask() -> list[str]:
+        try:
+            return list(await asyncio.gather(*(lite.acompletion("auto") for _ in range(4))))
+        finally:
+            await chosen.aclose()
+
+    assert asyncio.run(ask()) == asyncio.run(ask()) == ["cheap-1"] * 4
+
+
+def test_litellm_itself_picks_among_a_targets_deployments(lite: StandIn, running: Running) -> None:
+    chosen = strategy(lite, running.url, lam=0.0)
+    lite.cooling = {"cheap-1"}
+    assert lite.completion("auto", stop=["x"]) == "cheap-2"
+    model, given = lite.picked[-1]
+    assert model == CHEAP
+    assert given["request_kwargs"]["stop"] == ["x"]
+    chosen.close()
+
+
+@BOTH
+def test_a_target_that_has_none_to_give_is_followed_by_the_next_in_order(
+    lite: StandIn, running: Running, made: Made
+) -> None:
+    chosen = strategy(lite, running.url, lam=0.0)
+    lite.cooling = {"cheap-1", "cheap-2"}
+    second = of(made, 0.0)[1]
+    assert lite.completion("auto") == {MIDDLE: "middle", DEAR: "dear"}[second]
+    everything, lite.rows = lite.rows, lite.rows[2:]  # begins with the target that cools down
+    assert lite.completion("auto") == {MIDDLE: "middle", DEAR: "dear"}[second]
+    lite.rows = everything[1:2]
+    assert lite.completion("auto") == "spare"  # no target has a deployment
+    chosen.close()
+
+
+@BOTH
+def test_a_target_that_failed_at_a_request_is_followed_by_the_next_in_order(
+    lite: StandIn, running: Running, made: Made
+) -> None:
+    chosen = strategy(lite, running.url, lam=0.0)
+    places = {MIDDLE: "middle", DEAR: "dear"}
+    second, third = (places[target] for target in of(made, 0.0)[1:])
+    lite.down = {"cheap-1"}
+    assert lite.completion("auto") == second
+    lite.down = {"cheap-1", second}
+    assert lite.completion("auto") == third
+    lite.down = {"cheap-1", second, third}
+    with pytest.raises(ConnectionError):
+        lite.completion("auto")
+    lite.down = set()
+    assert lite.completion("auto", metadata={"previous_models": [7, {}]}) == "cheap-1"
+    chosen.close()
+
+
+def test_other_groups_deployments_and_embeddings_go_as_before(
+    lite: StandIn, running: Running, made: Made
+) -> None:
+    chosen = strategy(lite, running.url, lam=0.0)
+    before = len(made.rows("id"))
+
+    async def ask() -> list[str]:
+        found = [await lite.acompletion("other"), await lite.aembedding("auto", ["a", "b"])]
+        found.append(await lite.acompletion("auto", specific_deployment=True))
+        found += [await lite.amoderation("auto", "a"), await lite.aimage_generation("auto")]
+        await chosen.aclose()
+        return found
+
+    assert asyncio.run(ask()) == ["other", "spare", "spare", "spare", "spare"]
+    assert lite.completion(DEAR) == "dear"
+    assert len(made.rows("id")) == before
+    with pytest.raises(ValueError, match="No deployments"):
+        lite.completion("nonsense")
+
+
+def test_requests_are_read_as_the_gateway_reads_them(
+    lite: StandIn, running: Running, made: Made
+) -> None:
+    chosen = strategy(lite, running.url, lam=0.0)
+
+    async def ask() -> str:
+        found = await lite.aresponses("auto", "What is 2 + 2?", litellm_session_id="thread-7")
+        await chosen.aclose()
+        return found
+
+    assert asyncio.run(ask()) == "cheap-1"
+    last = made.rows("endpoint, outcome, session")[-1]
+    assert (last["endpoint"], last["outcome"]) == ("responses", "routed")
+    assert last["session"]
+
+
+def test_a_gateway_that_cannot_be_reached_is_told_once(
+    lite: StandIn, caplog: pytest.LogCaptureFixture, running: Running
+) -> None:
+    chosen = strategy(lite, unused(), lam=0.0)
+    with caplog.at_level(logging.INFO, logger="prefill_router.litellm"):
+        assert [lite.completion("auto", "SECRET") for _ in range(3)] == ["spare"] * 3
+        (told,) = caplog.messages
+        assert "can't be reached" in told
+        assert "SECRET" not in told
+        chosen._decides = PrefillRouterStrategy(
+            lite, gateway=running.url, lam=0.0, timeout=PATIENT
+        )._decides
+        assert lite.completion("auto") == "cheap-1"
+        assert caplog.messages[1:] == ["there are decisions again"]
+    chosen.close()
+
+
+def test_without_a_group_of_its_own_the_first_deployment_is_the_last_resort(
+    lite: StandIn,
+) -> None:
+    lite.rows = [one for one in lite.rows if one["model_name"] != "auto"]
+    chosen = strategy(lite, unused())
+    assert lite.completion("auto") == "other"
+    lite.rows = []
+    with pytest.raises(ConfigError, match="no deployment"):
+        lite.completion("auto")
+    chosen.close()
+
+
+def test_a_router_in_this_process_chooses_as_it_would_alone(lite: StandIn, made: Made) -> None:
+    chosen = PrefillRouterStrategy(lite, router=made.router, lam=1.0, timeout=PATIENT)
+    lite.set_custom_routing_strategy(chosen)
+    places = {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}
+    texts = ["hi", "Prove it. " * 60, "What is 2 + 2?"]
+
+    async def ask() -> list[str]:
+        return [await lite.acompletion("auto", text) for text in texts]
+
+    wanted = [places[of(made, 1.0, text)[0]] for text in texts]
+    assert asyncio.run(ask()) == [lite.completion("auto", text) for text in texts] == wanted
+    assert lite.completion("auto", " ") == "spare"  # nothing to read
+    chosen.close()
+
+
+class ReplyServer:
+    """Replies to every request with one answer, on a port of its own."""
+
+    def __init__(self, reply: bytes) -> None:
+        self._reply = reply
+        self.url = ""
+
+    async def __aenter__(self) -> "ReplyServer":
+        self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(self._reply)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+
+def reply(status: int, body: bytes) -> bytes:
+    head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    return head.encode() + body
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        reply(200, b"not JSON"),
+        reply(200, b"[1]"),
+        reply(200, b'{"order": []}'),
+        reply(200, b'{"order": [1]}'),
+        reply(400, b'{"error": {"code": "no_eligible_target"}}'),
+        reply(503, b""),
+        b"nonsense\r\n\r\n",
+    ],
+)
+def test_a_reply_without_a_decision_is_no_decision(lite: StandIn, said: bytes) -> None:
+    async def ask() -> str:
+        async with ReplyServer(said) as server:
+            chosen = strategy(lite, server.url)
+            found = await lite.acompletion("auto")
+            await chosen.aclose()
+            return found
+
+    assert asyncio.run(ask()) == "spare"
+
+
+def test_a_spent_budget_is_no_reason_to_spend_on(lite: StandIn) -> None:
+    async def ask() -> None:
+        async with ReplyServer(reply(429, b"{}")) as server:
+            chosen = strategy(lite, server.url)
+            try:
+                with pytest.raises(SpentError) as caught:
+                    await lite.acompletion("auto")
+                assert (caught.value.status_code, caught.value.num_retries) == (429, 0)
+            finally:
+                await chosen.aclose()
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "give either gateway"),
+        ({"gateway": "http://x", "router": "y"}, "give either gateway"),
+        ({"gateway": "127.0.0.1:8080"}, "must be http"),
+        ({"gateway": "http://me:password@host"}, "without a password"),
+        ({"gateway": "http://x", "lam": 2.0}, "lam is 2"),
+        ({"gateway": "http://x", "timeout": 0.0}, "above 0"),
+        ({"gateway": "http://x", "api_key_env": "NOT_SET_HERE"}, "api_key_env"),
+        ({"router": "nowhere"}, "nowhere"),
+        ({"router": "nowhere", "api_key_env": "X"}, "needs no key"),
+    ],
+)
+def test_what_cannot_be_used_is_told_at_once(options: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        PrefillRouterStrategy(StandIn(), **options)
+    assert "password@" not in str(caught.value)
+
+
+def test_what_is_no_router_of_litellm_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"isn't a litellm\.Router"):
+        PrefillRouterStrategy(object(), gateway="http://x")
+
+
+@BOTH
+def test_a_strategy_may_replace_another(lite: StandIn, running: Running) -> None:
+    first = strategy(lite, unused(), model_group=CHEAP)
+    second = strategy(lite, running.url, lam=0.0)
+    assert lite.completion("auto") == "cheap-1"  # else the first would ask, in vain
+    assert lite.picked[-1][0] == CHEAP
+    assert (second._pick, second._pick_async) == (first._pick, first._pick_async)
+    first.close()
+    second.close()
+
+
+def test_the_key_goes_to_the_gateway(lite: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUTING_KEY", "pr-secret")
+    chosen = PrefillRouterStrategy(lite, gateway="http://localhost", api_key_env="ROUTING_KEY")
+    assert chosen._decides._headers["authorization"] == "Bearer pr-secret"
+
+
+def test_the_key_does_not_go_unencrypted(lite: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUTING_KEY", "pr-secret")
+    with pytest.raises(ConfigError, match=r"plain http to gateway\.example"):
+        PrefillRouterStrategy(lite, gateway="http://gateway.example", api_key_env="ROUTING_KEY")
+    monkeypatch.setenv("PREFILL_ROUTER_PLAIN_HTTP", "other, gateway.example")
+    PrefillRouterStrategy(lite, gateway="http://gateway.example", api_key_env="ROUTING_KEY")
+
+
+class Answer(BaseModel):
+    number: int
+
+
+def test_what_a_target_must_be_able_to_do_goes_with_the_request() -> None:
+    turns = [{"role": "user", "content": "hi"}]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    known = {"tools": tools, "response_format": Answer, "api_key": "sk-1", "stop": "x"}
+    asked = read_request(turns, None, {**known, "metadata": {"session_id": "ü", "x": 1}})
+    assert asked is not None
+    assert asked.session is None
+    body = json.loads(asked.body)
+    assert body["tools"] == tools
+    assert body["response_format"]["json_schema"]["name"] == "Answer"
+    assert set(body) == {"model", "messages", "tools", "response_format"}
+    in_metadata = read_request([Answer(number=1)], None, {"metadata": {"session_id": " s "}})
+    assert in_metadata is not None
+    assert in_metadata.session == "s"
+    assert json.loads(in_metadata.body)["messages"] == [{"number": 1}]
+    assert read_request([object()], None, None) is None
+    assert read_request(None, None, None) is None

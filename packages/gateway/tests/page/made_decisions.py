@@ -1,0 +1,126 @@
+"""Made-up decisions of nine targets, as the page shows each."""
+
+import random
+from typing import Any
+
+from prefill_router_gateway.page.shapes import DecisionDetail, DecisionRow
+from packages.gateway.tests.page.made_targets import DOWN, INPUT, NAMES, OUTPUT
+
+
+def detail_of(
+    number: int, told: dict[str, Any], given: int, at: float, *, lam: float, chance: random.Random
+) -> DecisionDetail:
+    """The detail of a decision, `told` as by `Decision.to_dict`; some fail, fall back, break off.
+
+    Args:
+        number: How many came before.
+        told: The decision.
+        given: The prompt's tokens.
+        at: The time, in seconds since 1970.
+        lam: The lam.
+        chance: Draws how long answers are and take.
+    """
+    kind = number % 14
+    order = [name for name in told["order"] if name != DOWN]
+    asked = order[0]
+    failed = kind == 5
+    target = order[1] if failed else asked
+    named, plain = kind == 9, kind in (3, 12)
+    wrote = int(chance.gauss(340, 90)) + 40
+    place = NAMES.index(target)
+    cost = (given * INPUT[place] + wrote * OUTPUT[place]) / 1e6
+    row: DecisionRow = {
+        "id": f"pr_{int(1000 * at):012x}{number:020x}",
+        "at": at,
+        "requested": target if named else ("auto", "auto", "prefill-router:0.62")[number % 3],
+        "target": target,
+        "reason": "named"
+        if named
+        else "fallback"
+        if plain
+        else "session"
+        if kind in (6, 7)
+        else "policy",
+        "fallback": "deadline" if plain else None,
+        "lam": None if named else lam,
+        "probability": None if named or plain else told["targets"][target]["correctness"],
+        "estimated_cost": told["targets"][target]["estimated_cost"],
+        "cost": cost,
+        "cost_is_estimated": kind == 11,
+        "decision_seconds": 0.0008 if named else chance.uniform(0.011, 0.028),
+        "total_seconds": chance.uniform(0.6, 9.5),
+        "outcome": "disconnected" if kind == 11 else "cut" if kind == 13 else "answered",
+        "status": 200,
+        "endpoint": ("chat", "chat", "responses")[number % 3],
+        "stream": number % 4 != 0,
+    }
+    attempts: list[Any] = [
+        {"target": asked, "end": "overloaded", "status": 503, "seconds": 0.21},
+        {"target": asked, "end": "first_token_timeout", "status": None, "seconds": 4.0},
+    ]
+    answer = {"target": target, "end": "answered", "status": 200, "seconds": 2.4}
+    shown = not (named or plain)
+    return {
+        "decision": row,
+        "targets": [
+            *(
+                {
+                    "target": name,
+                    "probability": told["targets"][name]["correctness"] if shown else None,
+                    "estimated_cost": told["targets"][name]["estimated_cost"],
+                    "score": told["targets"][name]["score"] if shown else None,
+                    "place": i + 1,
+                    "excluded": None,
+                }
+                for i, name in enumerate(order)
+            ),
+            {
+                "target": DOWN,
+                "probability": told["targets"][DOWN]["correctness"] if shown else None,
+                "estimated_cost": told["targets"][DOWN]["estimated_cost"],
+                "score": None,
+                "place": None,
+                "excluded": "its breaker is open",
+            },
+        ],
+        "attempts": [*attempts, answer] if failed else [answer],
+        "path": told["path"] if shown else [],
+        "below": _turn(told["changes_below"]) if shown else None,
+        "above": _turn(told["changes_above"]) if shown else None,
+        "tokens": {
+            "input": given,
+            "cached": given // 2 if kind == 6 else 0,
+            "output": wrote,
+            "reasoning": None,
+            "estimated": kind == 11,
+        },
+        "timings": {
+            "decision": row["decision_seconds"],
+            "forecast": 0.01 if shown else None,
+            "first_byte": 0.42,
+            "total": row["total_seconds"],
+        },
+        "router": "9f3c1ab27d5e4c60b8aa",
+        "version": None,
+        "version_step": None,
+        "policy": "lambda",
+        "policy_target": order[0] if shown else None,
+        "lam_asked": row["lam"],
+        "novelty": 0.44 if shown else None,
+        "scored": "last_user",
+        "input_tokens": given,
+        "in_session": kind in (6, 7),
+        "key": "web",
+        "instead": None
+        if not shown
+        else {
+            "baseline": NAMES[7],
+            "cost": 3.1 * cost,
+            "low": 1.2 * cost,
+            "high": 6.4 * cost,
+        },
+    }
+
+
+def _turn(change: dict[str, Any] | None) -> Any:
+    return None if change is None else {"lam": change["lam"], "target": change["to"]}

@@ -1,0 +1,43 @@
+"""Draws the guide's pictures of the page: `python -m packages.gateway.tests.page.pictures docs/images`."""
+
+import io
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+from packages.gateway.tests.browser import chromium, served
+from packages.gateway.tests.page.app import PageApp
+from packages.gateway.tests.page.source import FakeSource
+
+
+def draw(folder: Path) -> None:
+    """The page of made-up traffic, as `gateway-light.png` and `gateway-dark.png`."""
+    app = PageApp(FakeSource())
+    with (
+        served(app) as url,
+        tempfile.TemporaryDirectory() as scratch,
+        chromium(Path(scratch)) as browser,
+    ):
+        for theme in ("light", "dark"):
+            page = browser.new_page(
+                viewport={"width": 1280, "height": 1230},
+                color_scheme=theme,
+                reduced_motion="reduce",
+            )
+            page.goto(url)
+            page.locator("#rows tbody tr").nth(3).click()
+            page.wait_for_selector("#detail:not([hidden])")
+            page.locator("#lam").fill("0.8")
+            page.wait_for_selector("#whatif .moves")
+            drawn = Image.open(io.BytesIO(page.screenshot()))
+            small = drawn.convert("RGB").quantize(
+                256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+            )
+            small.save(folder / f"gateway-{theme}.png", optimize=True)
+            page.close()
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]))

@@ -1,0 +1,225 @@
+"""Requests of Anthropic's Messages API, as the chats that ask the same."""
+
+import json
+from typing import Any
+
+import pytest
+
+from prefill_router_gateway.protocol import chat_splicer, untranslatable
+from prefill_router_gateway.protocol.chat_translation import UntranslatableError, to_chat
+
+CACHED = {"cache_control": {"type": "ephemeral"}}
+SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
+TOOL = {"name": "weather", "description": "The weather.", "input_schema": SCHEMA}
+PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+SEEN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"place": "Zürich"}}
+CALLED = {
+    "id": "toolu_1",
+    "type": "function",
+    "function": {"name": "weather", "arguments": json.dumps({"place": "Zürich"})},
+}
+
+
+def text(words: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **more}
+
+
+def turn(content: Any, role: str = "user") -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def result(content: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": "toolu_1", "content": content, **more}
+
+
+def asked(*turns: Any, **more: Any) -> dict[str, Any]:
+    return {"model": "auto", "max_tokens": 9, "messages": list(turns) or [turn("hi")], **more}
+
+
+def chat(*turns: Any, **more: Any) -> dict[str, Any]:
+    return to_chat(asked(*turns, **more), limit="max_completion_tokens")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, {}),
+        ({"system": "Be brief."}, {"system": "Be brief."}),
+        ({"system": [text("Be", **CACHED), text("brief.")]}, {"system": "Be\n\nbrief."}),
+        ({"stop_sequences": ["END"]}, {"stop": ["END"]}),
+        ({"temperature": 0.5, "top_p": 0.1}, {"temperature": 0.5, "top_p": 0.1}),
+        ({"stream": True}, {"stream": True}),
+        ({"thinking": {"type": "disabled"}}, {}),
+        ({"metadata": {"user_id": "u"}, "service_tier": "auto", **CACHED}, {}),
+        ({"top_k": None, "tools": []}, {}),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True},
+                }
+            },
+        ),
+    ],
+)
+def test_fields(given: dict[str, Any], said: dict[str, Any]) -> None:
+    system = said.pop("system", None)
+    turns = [*([turn(system, "system")] if system else []), turn("hi")]
+    assert chat(**given) == {
+        "model": "auto",
+        "max_completion_tokens": 9,
+        "messages": turns,
+        **said,
+    }
+    assert untranslatable(asked(**given)) == ""
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (None, {}),
+        ({"type": "auto"}, {"tool_choice": "auto"}),
+        ({"type": "any"}, {"tool_choice": "required"}),
+        ({"type": "none"}, {"tool_choice": "none"}),
+        (
+            {"type": "tool", "name": "weather", "disable_parallel_tool_use": True},
+            {
+                "tool_choice": {"type": "function", "function": {"name": "weather"}},
+                "parallel_tool_calls": False,
+            },
+        ),
+    ],
+)
+def test_tools(choice: Any, said: dict[str, Any]) -> None:
+    tools = [{**TOOL, **CACHED, "type": "custom", "strict": True, "eager_input_streaming": True}]
+    made = chat(tools=tools, tool_choice=choice)
+    function = {"name": "weather", "parameters": SCHEMA, "description": "The weather."}
+    assert made.pop("tools") == [{"type": "function", "function": {**function, "strict": True}}]
+    assert made == {**chat(), **said}
+
+
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [
+        ([turn([text("a", **CACHED), text("b")])], [turn("a\n\nb")]),
+        ([turn("")], [turn("")]),
+        (
+            [turn("a"), turn([text("b", **CACHED), text("c")], "system")],
+            [turn("a"), turn("b\n\nc", "system")],
+        ),
+        (
+            [turn([text("See"), {"type": "image", "source": PNG, **CACHED}])],
+            [turn([text("See"), SEEN])],
+        ),
+        (
+            [turn([{"type": "image", "source": {"type": "url", "url": "https://a.b/c.png"}}])],
+            [turn([{"type": "image_url", "image_url": {"url": "https://a.b/c.png"}}])],
+        ),
+        (
+            [turn("a"), turn([text("b"), text("c")], "assistant"), turn("d")],
+            [turn("a"), turn("b\n\nc", "assistant"), turn("d")],
+        ),
+        (
+            [
+                turn("a"),
+                turn([text("Let me see."), {**CALL, "caller": {"type": "direct"}}], "assistant"),
+                turn([result("sunny")]),
+            ],
+            [
+                turn("a"),
+                {**turn("Let me see.", "assistant"), "tool_calls": [CALLED]},
+                {"role": "tool", "tool_call_id": "toolu_1", "content": "sunny"},
+            ],
+        ),
+        (
+            [turn([CALL], "assistant"), turn([text("Go on."), result([text("a"), text("b")])])],
+            [
+                {**turn(None, "assistant"), "tool_calls": [CALLED]},
+                {"role": "tool", "tool_call_id": "toolu_1", "content": "a\n\nb"},
+                turn("Go on."),
+            ],
+        ),
+        (
+            [turn([result("no such place", is_error=True), result(None)])],
+            [
+                {"role": "tool", "tool_call_id": "toolu_1", "content": "Error: no such place"},
+                {"role": "tool", "tool_call_id": "toolu_1", "content": ""},
+            ],
+        ),
+        (
+            [turn([result([text("a"), {"type": "image", "source": PNG}]), text("And?")])],
+            [
+                {"role": "tool", "tool_call_id": "toolu_1", "content": "a"},
+                turn([text("Images of the tool result toolu_1:"), SEEN, text("And?")]),
+            ],
+        ),
+    ],
+)
+def test_turns(turns: list[Any], said: list[Any]) -> None:
+    assert chat(*turns)["messages"] == said
+
+
+DOCUMENT = {"type": "document", "source": {"type": "text", "data": "secret words"}}
+THOUGHT = {"type": "thinking", "thinking": "secret words", "signature": "x"}
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (asked(thinking={"type": "enabled", "budget_tokens": 2000}), "thinking"),
+        (asked(thinking={"type": "adaptive"}), "thinking"),
+        *((asked(**{n: 5}), n) for n in ("top_k", "container", "context_management", "speed")),
+        (asked(mcp_servers=[{"url": "https://secret"}]), "mcp_servers"),
+        (asked(a_field_of_tomorrow={}), "a_field_of_tomorrow"),
+        (asked(output_config={"effort": "high"}), "output_config.effort"),
+        (asked(turn([DOCUMENT])), "messages[0].content[0]: document"),
+        (asked(turn([result([DOCUMENT])])), "messages[0].content[0].content[0]: document"),
+        (asked(turn([THOUGHT], "assistant"), turn("a")), "messages[0].content[0]: thinking"),
+        (asked(turn([text("a", citations=[{}])])), "messages[0].content[0].citations"),
+        (asked(turn([text("a")], "assistant")), "messages[0]: a prefilled answer"),
+        (asked(turn("a", "tool")), "messages[0].role: tool"),
+        (asked({**turn("a"), "name": "x"}), "messages[0].name"),
+        (
+            asked(turn([{"type": "image", "source": {"type": "file", "file_id": "f"}}])),
+            "messages[0].content[0].source: file",
+        ),
+        (
+            asked(tools=[TOOL, {"type": "web_search_20250305", "name": "web_search"}]),
+            "tools[1]: web_search_20250305",
+        ),
+        (asked(tools=[{**TOOL, "defer_loading": True}]), "tools[0].defer_loading"),
+        (asked(tools=[{"name": "a"}]), "tools[0].input_schema"),
+        (asked(tools=[TOOL], tool_choice={"type": "x"}), "tool_choice.type: x"),
+        (asked(tools=[TOOL], tool_choice={"type": ["auto"]}), "tool_choice.type"),
+        (asked(tools="all"), "tools"),
+        (asked(turn([5])), "messages[0].content[0]"),
+        (
+            asked(turn([{**CALL, "input": "{}"}], "assistant"), turn("a")),
+            "messages[0].content[0].input",
+        ),
+        (
+            asked(turn([{**CALL, "caller": {"type": "code"}}], "assistant"), turn("a")),
+            "messages[0].content[0].caller",
+        ),
+        (asked(system=5), "system"),
+    ],
+)
+def test_what_a_chat_cannot_say_is_named(value: dict[str, Any], name: str) -> None:
+    assert untranslatable(value) == name
+    with pytest.raises(UntranslatableError):
+        to_chat(value, limit="max_tokens")
+
+
+def test_bodies_are_those_of_a_chat() -> None:
+    splicer = chat_splicer(json.dumps(asked(stream=True)).encode(), limit="max_tokens")
+    made = json.loads(splicer.body_for("m", ask_usage=True, further={"x": b"1"}))
+    assert made == {
+        "model": "m",
+        "x": 1,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "messages": [turn("hi")],
+        "max_tokens": 9,
+    }

@@ -1,0 +1,218 @@
+"""What a request's turns say: their text, what a target must be able to do, and whose they are."""
+
+from typing import Any
+
+import pytest
+
+from prefill_router.data import Message
+from prefill_router_gateway.protocol import scored_prompt
+from prefill_router.targets import Ability, Endpoint
+from packages.gateway.tests.protocol.bodies import (
+    BODIES,
+    CHAT,
+    CHAT_PARTS,
+    CHAT_TOOLS,
+    IMAGE,
+    MESSAGES,
+    RESPONSE,
+    TOOL,
+    chat,
+    packed,
+    read,
+    user,
+)
+
+
+def test_turns_of_a_chat() -> None:
+    assert read("chat", CHAT).turns == (
+        Message("system", "Be brief."),
+        Message("user", "What is 17 * 23?"),
+    )
+    assert read("chat", CHAT_TOOLS).turns == (
+        Message("system", "Use tools."),
+        Message("user", "Is it raining in Bern or Basel?"),
+        Message("assistant", 'weather {"city":"Bern"}\nweather {"city":"Basel"}'),
+        Message("tool", "rain"),
+        Message("tool", "sun"),
+    )
+    assert read("chat", CHAT_PARTS).turns == (Message("user", "What is on this?\nAnd on that?"),)
+
+
+def test_odd_turns_of_a_chat() -> None:
+    called = {"role": "assistant", "content": "Yes.", "function_call": {"name": "f"}}
+    custom = {"id": "c", "type": "custom", "custom": {"name": "g", "input": "x y"}}
+    turns = [
+        called,
+        {"role": "assistant", "tool_calls": [custom, {"type": "odd"}, 3]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"role": "function", "name": "f", "content": "7"},
+        {"role": "critic", "content": ["plain", 4, None, {"type": "new"}]},
+    ]
+    assert chat(*turns).turns == (
+        Message("assistant", "Yes.\nf"),
+        Message("assistant", "g x y"),
+        Message("assistant", "No."),
+        Message("tool", "7"),
+        Message("user", "plain"),
+    )
+
+
+def test_turns_of_responses() -> None:
+    assert read("responses", RESPONSE).turns == (
+        Message("system", "Be brief."),
+        Message("user", "Is it raining?"),
+        Message("assistant", "I'll look."),
+        Message("assistant", 'weather {"city":"Bern"}'),
+        Message("tool", "rain"),
+    )
+    assert read("responses", {"model": "auto", "input": "hi"}).turns == (Message("user", "hi"),)
+    assert read("responses", {"model": "auto", "prompt": {"id": "pmpt_1"}}).turns == ()
+
+
+def test_turns_of_messages() -> None:
+    assert read("messages", MESSAGES).turns == (
+        Message("system", "Be brief."),
+        Message("user", "Is it raining in Bern?"),
+        Message("assistant", 'I\'ll look.\nweather {"c": "Bern"}'),
+        Message("tool", "rain"),
+        Message("user", "Quickly, please."),
+    )
+
+
+def test_documents_of_messages_have_their_text() -> None:
+    sources = [
+        {"type": "text", "media_type": "text/plain", "data": "A deed."},
+        {"type": "content", "content": [{"type": "text", "text": "A will."}]},
+        {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+    ]
+    parts = [{"type": "document", "source": source} for source in sources]
+    envelope = read("messages", {"model": "auto", "messages": [user(parts)]})
+    assert envelope.turns == (Message("user", "A deed.\nA will."),)
+    assert envelope.needs == {"files"}
+
+
+def test_contents_within_contents_have_an_end() -> None:
+    deep: Any = [{"type": "text", "text": "bottom"}]
+    for _ in range(200):
+        deep = [{"type": "tool_result", "content": deep}, {"type": "image"}]
+    envelope = chat(user(deep))
+    assert envelope.turns == (Message("user", ""),)
+    assert envelope.needs == {"tools", "images"}
+
+
+def test_text_bytes_count_all_text_and_the_tools() -> None:
+    assert read("chat", CHAT).text_bytes == len("Be brief.What is 17 * 23?")
+    assert chat(user("ä€😀")).text_bytes == 9
+    alone, image = chat(user("hi")), chat(user([{"type": "text", "text": "hi"}, IMAGE]))
+    assert image.text_bytes == alone.text_bytes == 2
+    assert chat(user("hi"), tools=[TOOL]).text_bytes == 2 + len(packed([TOOL]))
+    odd = {**TOOL, "description": "für €"}
+    assert chat(user("ä"), tools=[odd]).text_bytes == 2 + len(packed([odd]))
+
+
+def test_token_ids_count_as_text_that_cannot_be_read() -> None:
+    for prompt, size in (([1, 2, 3], 12), ([[1, 2], [3]], 12), (["ab", "c"], 3), (None, 0)):
+        envelope = read("completions", {"model": "auto", "prompt": prompt})
+        assert envelope.text_bytes == size
+        assert scored_prompt(envelope, "last_user") is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "needs"),
+    [
+        ({}, set()),
+        ({"tools": []}, set()),
+        ({"tool_choice": "none"}, set()),
+        ({"tools": [TOOL], "tool_choice": "none"}, {"tools"}),
+        ({"tool_choice": "auto"}, {"tools"}),
+        ({"functions": [{"name": "f"}]}, {"tools"}),
+        ({"function_call": {"name": "f"}}, {"tools"}),
+        ({"response_format": {"type": "json_object"}}, set()),
+        ({"response_format": {"type": "json_schema"}}, {"json_schema"}),
+        ({"modalities": ["text", "audio"]}, {"audio"}),
+    ],
+)
+def test_needs_of_a_chat(fields: dict[str, Any], needs: set[Ability]) -> None:
+    assert chat(user("hi"), **fields).needs == needs
+
+
+def test_needs_of_every_endpoint() -> None:
+    needs = [read(endpoint, value).needs for endpoint, value in BODIES]
+    assert needs == [
+        set(),
+        {"tools"},
+        {"images", "audio", "files", "json_schema"},
+        set(),
+        set(),
+        {"tools", "json_schema"},
+        {"tools", "images"},
+    ]
+    pictures = [{"type": "input_image", "image_url": "data:,"}]
+    seen = {"type": "function_call_output", "call_id": "c", "output": pictures}
+    assert read("responses", {"model": "auto", "input": [seen]}).needs == {"tools", "images"}
+    screen = {"type": "computer_call_output", "output": {"type": "computer_screenshot"}}
+    assert read("responses", {"model": "auto", "input": [screen]}).needs == {"tools", "images"}
+    schema = {"output_config": {"format": {"type": "json_schema"}}}
+    turns = {"model": "auto", "messages": [user("hi")]}
+    assert read("messages", {**turns, **schema}).needs == {"json_schema"}
+
+
+def test_a_loop_of_tools_is_known_by_its_end() -> None:
+    assert read("chat", CHAT_TOOLS).tool_call_ids == ("call_1", "call_2")
+    assert read("responses", RESPONSE).tool_call_ids == ("call_1",)
+    assert read("messages", MESSAGES).tool_call_ids == ("toolu_1",)
+    for endpoint, value in BODIES:
+        looping = value in (CHAT_TOOLS, RESPONSE, MESSAGES)
+        assert read(endpoint, value).in_tool_loop is looping
+    over = {**CHAT_TOOLS, "messages": [*CHAT_TOOLS["messages"], user("Thanks.")]}
+    assert not read("chat", over).in_tool_loop
+    assert read("chat", over).tool_call_ids == ()
+    unnamed = chat(user("hi"), {"role": "function", "name": "f", "content": "7"})
+    assert (unnamed.in_tool_loop, unnamed.tool_call_ids) == (True, ())
+    assert not chat().in_tool_loop
+    assert not read("messages", {"model": "auto", "messages": []}).in_tool_loop
+
+
+def test_conversations_are_named_by_what_stays() -> None:
+    first = chat({"role": "system", "content": "s"}, user("hi"))
+    later = chat(
+        {"role": "system", "content": "s"},
+        user("hi"),
+        {"role": "assistant", "content": "hello"},
+        user("more"),
+    )
+    assert later.key_turns == first.key_turns == first.turns
+    assert chat({"role": "system", "content": "s"}).key_turns == ()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "hint"),
+    [
+        ("chat", {}, None),
+        ("chat", {"user": "ada", "safety_identifier": "ada"}, None),
+        ("chat", {"prompt_cache_key": "k"}, "k"),
+        ("chat", {"prompt_cache_key": 7}, None),
+        ("chat", {"prompt_cache_key": " "}, None),
+        ("chat", {"metadata": {"session_id": "s"}, "prompt_cache_key": "k"}, "s"),
+        ("chat", {"metadata": {"user_id": "x_session_0123456789"}}, None),
+        ("messages", {"metadata": {"user_id": "user_0a1b"}}, None),
+        ("messages", {"metadata": {"user_id": "user_0a_session_0123-45678"}}, "0123-45678"),
+        (
+            "messages",
+            {"metadata": {"user_id": '{"device_id":"d","session_id":"0123-45678"}'}},
+            "0123-45678",
+        ),
+        ("responses", {"conversation": "conv_1"}, "conv_1"),
+        ("responses", {"conversation": {"id": "conv_1"}}, "conv_1"),
+        ("chat", {"conversation": "conv_1"}, None),
+    ],
+)
+def test_hints_of_sessions(endpoint: Endpoint, fields: dict[str, Any], hint: str | None) -> None:
+    body = {"model": "auto", "messages": [user("hi")], "input": "hi", **fields}
+    assert read(endpoint, body).session_hint == hint
+
+
+def test_stored_responses() -> None:
+    assert read("responses", RESPONSE).previous_response_id == "resp_1"
+    assert read("responses", {"model": "auto", "input": "hi"}).previous_response_id is None
+    assert chat(previous_response_id="resp_1").previous_response_id is None

@@ -1,0 +1,128 @@
+"""Circuit breakers: who fails too often is left alone for a while."""
+
+import asyncio
+
+import pytest
+
+from prefill_router_gateway.proxy import Breakers
+from prefill_router_gateway.settings import FailureSettings
+from packages.gateway.tests.scripted_target import (
+    ERROR,
+    GOOD_WHOLE,
+    QUICK,
+    STREAM,
+    Asked,
+    Fake,
+    Gateway,
+    asked,
+    chunked,
+    delta,
+    gateway,
+    whole,
+)
+
+
+def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [0.0]
+    breakers = Breakers(failures=2, seconds=10, clock=lambda: now[0])
+    for _ in range(2):
+        assert breakers.allow("a")
+        assert breakers.state("a") == "closed"
+        breakers.failed("a")
+    assert (breakers.state("a"), breakers.allow("a")) == ("open", False)
+    now[0] = 4.0
+    assert (breakers.retry_in("a"), breakers.retry_in("b")) == (6.0, None)
+    now[0] = 10.0
+    assert (breakers.state("a"), breakers.retry_in("a")) == ("half_open", 0.0)
+    assert [breakers.allow("a"), breakers.allow("a")] == [True, False]
+    breakers.failed("a")
+    assert (breakers.state("a"), breakers.allow("a")) == ("open", False)
+    assert breakers.opened == {"a": 2}
+    now[0] = 20.0
+    assert breakers.allow("a")
+    breakers.released("a")
+    assert breakers.allow("a")
+    breakers.succeeded("a")
+    assert (breakers.state("a"), breakers.failures("a")) == ("closed", 0)
+    assert caplog.messages == [  # once, however often it was tried in vain
+        "a failed 2 times in a row: it gets no calls but one every 10 seconds, to test it",
+        "a answers again",
+    ]
+
+
+def test_what_another_replica_found_is_taken_over_and_what_changes_here_is_told() -> None:
+    now, told = [0.0], list[str]()
+    breakers = Breakers(failures=2, seconds=10, clock=lambda: now[0])
+    breakers.changed = told.append
+    breakers.learn("a", 4.0)
+    assert (breakers.state("a"), breakers.retry_in("a")) == ("open", 6.0)
+    assert breakers.opened_for("a") == 4.0
+    assert (breakers.opened, told) == ({"a": 0}, [])  # it didn't open here
+    breakers.learn("a", None)
+    assert (breakers.state("a"), breakers.failures("a"), told) == ("closed", 0, [])
+    breakers.failed("a")
+    assert told == []
+    breakers.failed("a")
+    breakers.succeeded("a")
+    assert told == ["a", "a"]
+
+
+def test_a_stream_on_probation_closes_the_breaker_and_opens_it_again_if_it_is_cut() -> None:
+    now = [0.0]
+    breakers = Breakers(failures=3, seconds=10, clock=lambda: now[0])
+    for _ in range(3):
+        breakers.failed("a")
+    now[0] = 10.0
+    assert breakers.allow("a")
+    breakers.began("a")
+    assert breakers.allow("a")
+    breakers.failed("a")
+    assert breakers.state("a") == "open"
+
+
+def test_targets_whose_breaker_is_open_are_left_out_unless_all_are() -> None:
+    async def ask() -> list[list[tuple[str, str]]]:
+        breakers = Breakers(failures=1, seconds=3600)
+        breakers.failed("a")
+        async with Fake(GOOD_WHOLE) as a, Fake(GOOD_WHOLE) as b:
+            async with gateway(a, b, breakers=breakers) as app:
+                await Asked().ask(app)
+                breakers.failed("b")
+                await Asked().ask(app)
+                assert app.forwarder.state()["b"].breaker == "open"
+                assert app.forwarder.state()["a"].under_way == 0
+            return [[(t.target, t.end) for t in o.attempts] for o in app.outcomes]
+
+    first, second = asyncio.run(ask())
+    assert first == [("a", "breaker_open"), ("b", "answered")]
+    assert second == [("a", "breaker_open"), ("b", "breaker_open"), ("a", "answered")]
+
+
+def test_a_breaker_that_opens_ends_the_retries() -> None:
+    failures = FailureSettings(backoff_seconds=0.0, retries=9, breaker_failures=3)
+    _, app, counts = asked([whole(ERROR, status=500)], failures=failures)
+    assert counts == [3]
+    assert app.breakers.state("a") == "open"
+
+
+def test_retries_of_a_rate_limit_count_once_and_only_where_none_got_past_it() -> None:
+    limited = whole(ERROR, status=429)
+    _, app, counts = asked([limited], failures=QUICK.model_copy(update={"retries": 3}))
+    assert counts == [4]
+    assert app.breakers.failures("a") == 1
+
+
+def test_streams_that_are_cut_time_and_again_open_the_breaker() -> None:
+    async def ask() -> Gateway:
+        failures = FailureSettings(breaker_failures=2)
+        async with (
+            Fake(chunked([delta("4")], end=False)) as fake,
+            gateway(fake, failures=failures) as app,
+        ):
+            for _ in range(2):
+                await Asked(STREAM).ask(app)
+            return app
+
+    assert asyncio.run(ask()).breakers.state("a") == "open"

@@ -1,0 +1,207 @@
+"""Targets with several endpoints: shares, conversations, failover, breakers and rate limits."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from prefill_router_gateway.proxy import Breakers, RateHeadroom
+from prefill_router_gateway.proxy.deployments import DeploymentOrder
+from prefill_router_gateway.settings import FailureSettings
+from prefill_router.targets import Pool, Target, TargetEndpoint
+from packages.gateway.tests.scripted_target import (
+    ERROR,
+    GOOD_WHOLE,
+    Asked,
+    Fake,
+    Gateway,
+    asked,
+    gateway,
+    whole,
+)
+
+FAILED, LIMITED = whole(ERROR, status=500), whole(ERROR, status=429)
+QUIET = FailureSettings(backoff_seconds=0.0, retries=1)
+
+
+def target(**endpoints: dict[str, Any]) -> Target:
+    """A target with these endpoints."""
+    made = (
+        TargetEndpoint(name=name, **{"base_url": "http://127.0.0.1:1", **given})
+        for name, given in endpoints.items()
+    )
+    return Target(name="t", endpoints=tuple(made))
+
+
+def order(**endpoints: dict[str, Any]) -> DeploymentOrder:
+    return DeploymentOrder(target(**endpoints), RateHeadroom())
+
+
+def firsts(choose: DeploymentOrder, count: int = 4000) -> Counter[str]:
+    return Counter(choose(f"conversation {i}", 0)[0] for i in range(count))
+
+
+def test_conversations_are_shared_by_weight() -> None:
+    got = firsts(order(a={"weight": 3}, b={"weight": 1}, c={"weight": 4}))
+    # three standard errors of a share of 4,000 are at most 2.4 %
+    assert got["t@a"] / 4000 == pytest.approx(3 / 8, abs=0.024)
+    assert got["t@b"] / 4000 == pytest.approx(1 / 8, abs=0.024)
+
+
+def test_a_conversation_stays_at_its_endpoint_in_every_replica() -> None:
+    one, other = (order(a={}, b={}, c={}) for _ in range(2))
+    for i in range(100):
+        assert one(f"{i}", 10) == other(f"{i}", 20)
+        assert sorted(one(f"{i}", 10)) == ["t@a", "t@b", "t@c"]
+
+
+def test_a_new_endpoint_takes_conversations_only_for_itself() -> None:
+    before, after = order(a={}, b={}), order(a={}, b={}, c={})
+    moved = {after(f"{i}", 0)[0] for i in range(300) if after(f"{i}", 0)[0] != before(f"{i}", 0)[0]}
+    assert moved == {"t@c"}
+
+
+def test_a_lower_priority_comes_first_whatever_the_weights() -> None:
+    choose = order(a={"priority": 1, "weight": 100}, b={}, c={"priority": 1})
+    assert firsts(choose, 200) == {"t@b": 200}
+    assert {choose(f"{i}", 0)[1] for i in range(200)} == {"t@a", "t@c"}
+
+
+def pool_of(*urls: str) -> Pool:
+    """Target t at all addresses but the last, the first preferred, and target z at the last."""
+    *several, single = (f"{url}/v1" for url in urls)
+    endpoints = {
+        chr(ord("a") + place): {"base_url": url, "priority": place}
+        for place, url in enumerate(several)
+    }
+    return Pool((target(**endpoints), Target(name="z", base_url=single)))
+
+
+def calls(app: Gateway) -> list[tuple[str | None, str]]:
+    return [(attempt.deployment or attempt.target, attempt.end) for attempt in app.outcome.attempts]
+
+
+def test_a_call_fails_over_to_the_next_endpoint_before_the_next_target() -> None:
+    client, app, counts = asked([FAILED], [GOOD_WHOLE], [GOOD_WHOLE], pool=pool_of, failures=QUIET)
+    assert client.status == 200
+    assert calls(app) == [("t@a", "server_error"), ("t@b", "answered")]
+    assert (app.outcome.target, app.outcome.deployment) == ("t", "t@b")
+    assert counts == [1, 1, 0]
+
+
+def test_only_the_last_endpoint_is_retried_and_then_the_next_target_called() -> None:
+    _, app, _ = asked([FAILED], [FAILED], [GOOD_WHOLE], pool=pool_of, failures=QUIET)
+    ends = [("t@a", "server_error"), *[("t@b", "server_error")] * 2, ("z", "answered")]
+    assert calls(app) == ends
+    assert (app.outcome.target, app.outcome.deployment) == ("z", None)
+
+
+def test_endpoints_count_as_one_of_the_targets_that_may_be_called() -> None:
+    one = QUIET.model_copy(update={"targets": 1})
+    client, _, counts = asked([FAILED], [FAILED], [GOOD_WHOLE], pool=pool_of, failures=one)
+    assert (client.status, counts) == (502, [1, 2, 0])
+
+
+def test_the_clients_own_error_ends_at_the_first_endpoint() -> None:
+    refusal = whole({"error": {"message": "no such field", "code": None}}, status=400)
+    client, app, counts = asked([refusal], [GOOD_WHOLE], [GOOD_WHOLE], pool=pool_of)
+    assert (client.status, counts) == (400, [1, 0, 0])
+    assert app.outcome.deployment == "t@a"
+
+
+def test_each_endpoint_has_a_breaker_and_a_target_is_broken_if_all_are() -> None:
+    async def ask() -> tuple[Gateway, list[Any], list[int]]:
+        breakers = Breakers(failures=1, seconds=3600)
+        breakers.use_deployments({"t": ("t@a", "t@b")})
+        states = []
+        async with Fake(FAILED) as a, Fake(GOOD_WHOLE, FAILED) as b, Fake(GOOD_WHOLE) as z:
+            async with gateway(a, b, z, pool=pool_of, failures=QUIET, breakers=breakers) as app:
+                for _ in range(3):
+                    await Asked().ask(app)
+                    states.append(
+                        (breakers.state("t@a"), breakers.state("t@b"), breakers.state("t"))
+                    )
+            return app, states, [len(fake.requests) for fake in (a, b, z)]
+
+    app, states, counts = asyncio.run(ask())
+    assert states == [
+        ("open", "closed", "closed"),
+        ("open", "open", "open"),
+        ("open", "open", "open"),
+    ]
+    assert counts == [1, 2, 2]
+    last = [(attempt.deployment, attempt.end) for attempt in app.outcomes[-1].attempts]
+    assert last == [("t@a", "breaker_open"), ("t@b", "breaker_open"), (None, "answered")]
+
+
+def test_a_targets_breaker_is_tried_again_when_the_first_of_its_endpoints_may_be() -> None:
+    now = [0.0]
+    breakers = Breakers(failures=1, seconds=10, clock=lambda: now[0])
+    breakers.use_deployments({"t": ("t@a", "t@b")})
+    breakers.failed("t@a")
+    assert breakers.retry_in("t") is None
+    now[0] = 4.0
+    breakers.failed("t@b")
+    assert (breakers.is_open("t"), breakers.retry_in("t")) == (True, 6.0)
+
+
+def test_a_request_that_must_stay_at_an_endpoint_is_never_called_elsewhere() -> None:
+    client, app, counts = asked(
+        [GOOD_WHOLE], [FAILED], [GOOD_WHOLE], pool=pool_of, failures=QUIET, order=("t@b",)
+    )
+    assert (client.status, counts) == (502, [0, 2, 0])
+    assert {attempt.deployment for attempt in app.outcome.attempts} == {"t@b"}
+
+
+def test_an_endpoint_gets_the_body_with_its_own_model() -> None:
+    named = list[str]()
+
+    def body_for(deployment: str) -> bytes:
+        named.append(deployment)
+        return b"{}"
+
+    asked([FAILED], [GOOD_WHOLE], [GOOD_WHOLE], pool=pool_of, failures=QUIET, bodies=body_for)
+    assert named == ["t@a", "t@b"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        whole(ERROR, status=429, headers="retry-after: 1\r\n"),
+        LIMITED,
+        whole({"choices": []}, headers="x-ratelimit-remaining-requests: 0\r\n"),
+        whole({"choices": []}, headers="x-ratelimit-remaining-tokens: 4\r\n"),
+        whole(
+            {"choices": []},
+            headers="anthropic-ratelimit-requests-remaining: 0\r\n"
+            "anthropic-ratelimit-requests-reset: 2099-01-01T00:00:00Z\r\n",
+        ),
+    ],
+    ids=["429 with a wait", "429", "no requests", "too few tokens", "anthropic"],
+)
+def test_an_endpoint_without_headroom_isnt_called_while_another_has_some(script: Any) -> None:
+    async def ask() -> list[int]:
+        async with Fake(script, GOOD_WHOLE) as a, Fake(GOOD_WHOLE) as b, Fake(GOOD_WHOLE) as z:
+            async with gateway(a, b, z, pool=pool_of, failures=QUIET) as app:
+                await Asked().ask(app)
+                b.requests.clear()
+                await Asked().ask(app)
+            return [len(fake.requests) for fake in (a, b, z)]
+
+    assert asyncio.run(ask()) == [1, 1, 0]
+
+
+def test_headroom_comes_back_with_the_reset() -> None:
+    now = [100.0]
+    headroom = RateHeadroom(clock=lambda: now[0])
+    left = [(b"x-ratelimit-remaining-tokens", b"50"), (b"x-ratelimit-reset-tokens", b"6m0s")]
+    headroom.observe("t@a", [(b"content-type", b"x"), *left])
+    assert [headroom.lacks("t@a", tokens) for tokens in (50, 51)] == [False, True]
+    assert not headroom.lacks("t@b", 1000)
+    now[0] += 360
+    assert not headroom.lacks("t@a", 51)
+    headroom.refused("t@a", 5.0)
+    assert headroom.lacks("t@a", 0)
+    now[0] += 5
+    assert not headroom.lacks("t@a", 0)

@@ -1,0 +1,308 @@
+"""Clients that leave free the target at once; every call is reported once, however it ends."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from prefill_router_gateway.proxy import Breakers
+from prefill_router_gateway.proxy.connections import ClientConnection, ProxiedConnections
+from packages.gateway.tests.scripted_target import (
+    ANSWER,
+    CHAT,
+    GOOD,
+    HANG,
+    QUICK,
+    STREAM,
+    Asked,
+    Fake,
+    Gateway,
+    Script,
+    chunked,
+    delta,
+    framed,
+    gateway,
+    listening,
+    whole,
+)
+
+WAITS: dict[str, Script] = {
+    "before the headers": [HANG],
+    "after the headers": chunked([HANG]),
+    "after a comment": chunked([b": wait\n\n", HANG]),
+    "in the middle": chunked([delta("0123"), HANG]),
+    "in a plain answer": [(framed(json.dumps(ANSWER).encode())[0] or b"")[:-9], HANG],
+}
+
+
+@pytest.mark.parametrize("when", WAITS)
+def test_a_client_that_leaves_frees_the_target(when: str) -> None:
+    async def ask() -> Gateway:
+        async with Fake(WAITS[when]) as fake, gateway(fake) as app:
+            client = Asked(STREAM)
+            task = asyncio.create_task(client.ask(app))
+            await (client.got.wait() if when == "in the middle" else fake.asked.wait())
+            client.leave()
+            await task
+            await fake.left.wait()
+            assert app.forwarder.state()["a"].under_way == 0
+            assert app.breakers.failures("a") == 0
+            return app
+
+    app = asyncio.run(ask())
+    assert app.outcome.kind == "disconnected"
+    assert app.ends == [("a", "disconnected")]
+    if when == "in the middle":
+        assert app.outcome.status == 200
+        assert app.outcome.usage is not None
+        assert app.outcome.usage.output_tokens == 1
+    else:
+        assert (app.outcome.status, app.outcome.usage) == (499, None)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_connection_that_closes_frees_the_target(stream: bool) -> None:
+    """The same through uvicorn and sockets."""
+    script = chunked([delta("4"), HANG]) if stream else [HANG]
+
+    async def ask() -> Gateway:
+        async with Fake(script) as fake, gateway(fake) as app, listening(app) as url:
+            async with httpx2.AsyncClient(trust_env=False) as client:
+                asking = asyncio.create_task(_first_piece(client, url, STREAM if stream else CHAT))
+                await (asking if stream else fake.asked.wait())
+                asking.cancel()
+            await fake.left.wait()
+            await app.ended.wait()
+            return app
+
+    app = asyncio.run(ask())
+    assert app.outcome.kind == "disconnected"
+
+
+async def _first_piece(client: httpx2.AsyncClient, url: str, body: bytes) -> bytes:
+    request = client.build_request("POST", url, content=body, timeout=60.0)
+    response = await client.send(request, stream=True)
+    return await anext(response.aiter_raw())
+
+
+def test_while_it_waits_to_try_again() -> None:
+    failures = QUICK.model_copy(update={"backoff_seconds": 60.0})
+
+    async def ask() -> Gateway:
+        script = whole({"error": {}}, status=500)
+        async with Fake(script) as fake, gateway(fake, failures=failures) as app:
+            client = Asked()
+            task = asyncio.create_task(client.ask(app))
+            while app.breakers.failures("a") == 0:
+                await asyncio.sleep(0)
+            client.leave()
+            await task
+            return app
+
+    app = asyncio.run(ask())
+    assert app.outcome.kind == "disconnected"
+    assert app.ends == [("a", "server_error")]
+
+
+def test_while_it_connects() -> None:
+    async def ask() -> Gateway:
+        # A socket that listens and whose queue is full: connecting to it takes for ever.
+        full = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, backlog=1)
+        port = full.sockets[0].getsockname()[1]
+        async with gateway(f"http://127.0.0.1:{port}") as app:
+            client = Asked()
+            task = asyncio.create_task(client.ask(app))
+            await asyncio.sleep(0)
+            client.leave()
+            await task
+            full.close()
+            return app
+
+    app = asyncio.run(ask())
+    assert app.outcome.kind == "disconnected"
+    assert app.ends == [("a", "disconnected")]
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_call_that_is_cancelled_is_reported_too(sent: bool) -> None:
+    async def ask() -> Gateway:
+        script = chunked([delta("4"), HANG]) if sent else [HANG]
+        async with Fake(script) as fake, gateway(fake) as app:
+            client = Asked(STREAM)
+            task = asyncio.create_task(client.ask(app))
+            await (client.got.wait() if sent else fake.asked.wait())
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await fake.left.wait()
+            assert client.is_over == sent
+            assert (b"the gateway is stopping" in client.pieces[-1]) if sent else True
+            return app
+
+    app = asyncio.run(ask())
+    assert app.outcome.kind == ("cut" if sent else "failed")
+    assert app.ends == [("a", "disconnected")]
+
+
+def test_a_fault_of_the_server_is_reported_too_and_frees_the_target() -> None:
+    class Broken(Asked):
+        async def send(self, message: Any) -> None:
+            raise RuntimeError(f"the handle is closed: {message['type']}")
+
+    async def ask() -> Gateway:
+        async with Fake(chunked([delta("4"), HANG])) as fake, gateway(fake) as app:
+            with pytest.raises(RuntimeError, match="closed"):
+                await Broken(STREAM).ask(app)
+            await fake.left.wait()
+            assert app.forwarder.state()["a"].under_way == 0
+            return app
+
+    app = asyncio.run(ask())
+    assert app.outcome.kind == "cut"
+    assert app.ends == [("a", "disconnected")]
+
+
+def test_a_trial_that_the_client_leaves_lets_another_one_try() -> None:
+    async def ask() -> Breakers:
+        now = [0.0]
+        breakers = Breakers(failures=1, seconds=10, clock=lambda: now[0])
+        breakers.failed("a")
+        now[0] = 10.0
+        async with Fake([HANG]) as fake, gateway(fake, breakers=breakers) as app:
+            client = Asked()
+            task = asyncio.create_task(client.ask(app))
+            await fake.asked.wait()
+            assert not breakers.allow("a")
+            client.leave()
+            await task
+        return breakers
+
+    breakers = asyncio.run(ask())
+    assert breakers.state("a") == "half_open"
+    assert breakers.allow("a")
+
+
+def test_a_slow_client_is_not_taken_for_a_silent_target() -> None:
+    failures = QUICK.model_copy(update={"silence_seconds": 0.05})
+    long = delta("x" * 300_000)
+
+    async def ask() -> tuple[Asked, Gateway]:
+        script = chunked([long, long, long, *GOOD])
+        async with Fake(script) as fake, gateway(fake, failures=failures) as app:
+            client = Asked(STREAM)
+            send, slow = client.send, asyncio.Event()
+
+            async def send_slowly(message: object) -> None:
+                await send(message)
+                if client.pieces and not slow.is_set():
+                    slow.set()
+                    await asyncio.sleep(0.2)
+
+            await app({}, client.receive, send_slowly)
+            return client, app
+
+    client, app = asyncio.run(ask())
+    assert app.outcome.kind == "answered"
+    assert client.body == long * 3 + b"".join(GOOD)
+
+
+def test_many_streams_at_once_share_nothing_and_leave_no_connection_behind() -> None:
+    async def ask() -> tuple[list[Asked], int]:
+        async with Fake(chunked(GOOD)) as fake, gateway(fake) as app:
+            clients = [Asked(STREAM) for _ in range(50)]
+            await asyncio.gather(*(client.ask(app) for client in clients))
+            assert {outcome.kind for outcome in app.outcomes} == {"answered"}
+            before = fake.connections
+            await Asked(STREAM).ask(app)
+            assert fake.connections == before
+            return clients, before
+
+    clients, connections = asyncio.run(ask())
+    assert {client.body for client in clients} == {b"".join(GOOD)}
+    assert connections <= 50
+
+
+def test_a_closed_forwarder_lets_calls_end_and_keeps_no_connection() -> None:
+    async def ask() -> Gateway:
+        script = chunked([delta("4"), *[delta("2")] * 50, *GOOD])
+        async with Fake(script, chunked(GOOD)) as fake, gateway(fake) as app:
+            client = Asked(STREAM)
+            task = asyncio.create_task(client.ask(app))
+            await client.got.wait()
+            await app.forwarder.close()
+            await task
+            assert client.body.endswith(b"[DONE]\n\n")
+            await Asked(STREAM).ask(app)
+            assert fake.connections == 2
+            return app
+
+    app = asyncio.run(ask())
+    assert [outcome.kind for outcome in app.outcomes] == ["answered", "answered"]
+
+
+def test_by_way_of_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the environment names one; plain HTTP is then asked for by its whole URL."""
+    for name in ("http_proxy", "all_proxy", "no_proxy", "NO_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def ask() -> None:
+        scripts = (chunked(GOOD), whole(ANSWER), chunked([delta("4"), HANG]), [])
+        async with Fake(*scripts) as proxy:
+            monkeypatch.setenv("HTTP_PROXY", proxy.url)
+            async with gateway("http://nowhere.invalid", failures=QUICK) as app:
+                client = await Asked(STREAM).ask(app)
+                assert client.body == b"".join(GOOD)
+                assert proxy.requests[0][0] == "http://nowhere.invalid/v1/chat/completions"
+                client = await Asked().ask(app)
+                assert client.body == json.dumps(ANSWER).encode()
+                leaves = Asked(STREAM)
+                task = asyncio.create_task(leaves.ask(app))
+                await leaves.got.wait()
+                leaves.leave()
+                await task
+                await proxy.left.wait()
+                assert (await Asked().ask(app)).status == 502
+            kinds = [outcome.kind for outcome in app.outcomes]
+            assert kinds == ["answered", "answered", "disconnected", "failed"]
+            assert [a.end for a in app.outcomes[-1].attempts] == ["broken_off", "broken_off"]
+
+    asyncio.run(ask())
+
+
+def test_a_slow_client_holds_up_a_proxy_too() -> None:
+    made = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal made
+        for _ in range(100):
+            made += 1
+            yield b"x" * 2**17
+
+    async def ask() -> int:
+        url = httpx2.URL("http://nowhere.invalid/v1")
+        calls = ProxiedConnections(url, connect_seconds=1)
+        transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=pieces()))
+        calls._client = httpx2.AsyncClient(transport=transport)  # for the proxy
+        client = Asked()
+        arrival = await calls.call(
+            b"POST",
+            b"/",
+            [],
+            b"{}",
+            client=ClientConnection(client.receive, client.send),
+            fresh=False,
+        )
+        await arrival.head()
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert made < 10
+        length = 0
+        while piece := await arrival.piece():
+            length += len(piece)
+        await calls.close()
+        return length
+
+    assert asyncio.run(ask()) == 100 * 2**17

@@ -1,0 +1,393 @@
+"""What fails before the first byte is tried again, then elsewhere; what fails later never is."""
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import pytest
+
+from prefill_router.errors import ConfigError
+from prefill_router_gateway.proxy import Breakers
+from prefill_router_minipool.server import Faults, Rule, ScriptedModel, serve
+from prefill_router.targets import Pool, Provider, Target
+from packages.gateway.tests.scripted_target import (
+    ANSWER,
+    CHAT,
+    DONE,
+    ERROR,
+    GOOD,
+    GOOD_WHOLE,
+    HANG,
+    QUICK,
+    STREAM,
+    Asked,
+    Fake,
+    Gateway,
+    Script,
+    asked,
+    chunked,
+    delta,
+    event,
+    framed,
+    gateway,
+    pool_of,
+    whole,
+)
+
+pytestmark = pytest.mark.slow
+
+HALF = framed(json.dumps(ANSWER).encode())[0][:-20]
+
+
+BAD: dict[str, tuple[Script, str]] = {
+    "500": (whole(ERROR, status=500), "server_error"),
+    "503": (whole(ERROR, status=503), "overloaded"),
+    "429": (whole(ERROR, status=429, headers="retry-after-ms: 1\r\n"), "rate_limited"),
+    "408": (whole(ERROR, status=408), "server_error"),
+    "409": (whole(ERROR, status=409), "server_error"),
+    "closed": ([], "broken_off"),
+    "half a head": ([b"HTTP/1.1 200 OK\r\ncontent-"], "broken_off"),
+    "half a body": ([HALF or b""], "broken_off"),
+    "no JSON": (framed(b'{"choices": ['), "malformed"),
+    "a page": (framed(b"<html>", kind="text/html"), "malformed"),
+    "no HTTP": ([b"SSH-2.0-x\r\n\r\n"], "malformed"),
+    "moved": (framed(b"", status=302, headers="location: http://127.0.0.1:9/\r\n"), "malformed"),
+    "an error as an answer": (whole(ERROR), "server_error"),
+    "an empty stream": (chunked([]), "broken_off"),
+    "a stream that breaks": (chunked([b": hello\n\n"], end=False), "broken_off"),
+    "only the end of a stream": (chunked([DONE]), "malformed"),
+    "an error first": (chunked([event(ERROR), DONE]), "server_error"),
+    "nonsense first": (chunked([b"data: {nonsense\n\n", *GOOD]), "malformed"),
+    "endless headers": ([b"HTTP/1.1 200 OK\r\n" + b"x: %b\r\n" % (b"y" * 999) * 300], "malformed"),
+}
+
+
+@pytest.mark.parametrize("body", [CHAT, STREAM])
+@pytest.mark.parametrize("what", BAD)
+def test_what_fails_before_its_first_byte_is_tried_again(what: str, body: bytes) -> None:
+    script, end = BAD[what]
+    good = chunked(GOOD) if body is STREAM else GOOD_WHOLE
+    client, app, counts = asked([script, good], body=body)
+    assert client.status == 200
+    assert client.body == (b"".join(GOOD) if body is STREAM else json.dumps(ANSWER).encode())
+    assert app.ends == [("a", end), ("a", "answered")]
+    assert counts == [2]
+    assert app.breakers.failures("a") == 0
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_then_the_next_target_is_asked(what: str) -> None:
+    script, end = BAD[what]
+    client, app, counts = asked([script], [GOOD_WHOLE])
+    assert client.body == json.dumps(ANSWER).encode()
+    assert client.headers["x-own"] == "b 3"
+    assert app.ends == [("a", end), ("a", end), ("b", "answered")]
+    assert app.outcome.target == "b"
+    assert counts == [2, 1]
+
+
+ELSEWHERE: dict[str, tuple[Script, str]] = {
+    "401": (whole(ERROR, status=401), "unauthorised"),
+    "402": (whole(ERROR, status=402), "unauthorised"),
+    "403": (whole(ERROR, status=403), "unauthorised"),
+    "404": (whole(ERROR, status=404), "unknown_model"),
+    "too long": (
+        whole({"error": {"code": "context_length_exceeded"}}, status=400),
+        "context_too_long",
+    ),
+    "no credit": (whole({"error": {"code": "insufficient_quota"}}, status=429), "unauthorised"),
+    "come back later": (whole(ERROR, status=429, headers="retry-after: 60\r\n"), "rate_limited"),
+}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_what_a_retry_cannot_mend_goes_to_the_next_target_at_once(what: str) -> None:
+    script, end = ELSEWHERE[what]
+    client, app, _ = asked([script], [GOOD_WHOLE])
+    assert client.status == 200
+    assert app.ends == [("a", end), ("b", "answered")]
+    assert app.breakers.failures("a") == (0 if end == "context_too_long" else 1)
+
+
+@pytest.mark.parametrize("status", [400, 413, 415, 422])
+def test_an_error_that_is_the_clients_own_is_passed_on_byte_for_byte(status: int) -> None:
+    body = b'{ "error" : {"message": "no such field", "type": "invalid_request_error"} }'
+    kind = "application/problem+json"
+    if status == 413:  # which means a prompt that is too long, for other targets perhaps not
+        body = b'{"error": {}}'
+    script = framed(body, status=status, kind=kind)
+    client, app, counts = asked([script], [script])
+    assert (client.status, client.body) == (status, body)
+    assert client.headers["content-type"] == kind
+    assert app.outcome.kind == "refused"
+    assert counts == ([1, 1] if status == 413 else [1, 0])
+    assert app.breakers.failures("a") == 0
+
+
+def test_a_prompt_too_long_for_all_is_told_so_and_not_where_one_failed_otherwise() -> None:
+    too_long, _ = ELSEWHERE["too long"]
+    client, app, _ = asked([too_long], [too_long])
+    assert client.status == 400
+    assert app.outcome.kind == "refused"
+    assert app.outcome.target == "b"
+    client, app, _ = asked([too_long], [whole(ERROR, status=500)])
+    assert client.status == 502
+    assert app.outcome.kind == "failed"
+
+
+def test_at_the_end_of_all_an_error_lists_what_was_tried_and_nothing_else() -> None:
+    client, app, _ = asked([whole(ERROR, status=500)], [whole(ERROR, status=401)])
+    assert client.status == 502
+    error = json.loads(client.body)["error"]
+    assert error["code"] == "no_target_answered"
+    assert "a: server_error, a: server_error, b: unauthorised" in error["message"]
+    assert "secret" not in client.body.decode()
+    assert client.headers["x-own"] == "None 3"
+    assert client.headers["x-should-retry"] == "false"  # SDKs would ask twice more
+    assert (app.outcome.kind, app.outcome.target, app.outcome.usage) == ("failed", None, None)
+
+
+def test_where_all_are_rate_limited_the_client_is_told_when_to_come_back() -> None:
+    limits = [whole(ERROR, status=429, headers=f"retry-after: {n}\r\n") for n in (40, 30)]
+    client, app, counts = asked([limits[0]], [limits[1]])
+    assert client.status == 429
+    assert client.headers["retry-after"] == "30"
+    assert counts == [1, 1]
+    assert (app.breakers.failures("a"), app.breakers.failures("b")) == (1, 1)
+
+
+def test_errors_of_messages_have_their_own_shape() -> None:
+    client, _, _ = asked([whole(ERROR, status=500)], endpoint="messages")
+    assert json.loads(client.body)["type"] == "error"
+
+
+@pytest.mark.parametrize("limit", ["first_token_seconds", "answer_seconds"])
+def test_where_all_take_too_long_the_client_is_told_504(limit: str) -> None:
+    failures = QUICK.model_copy(update={limit: 0.05})
+    client, app, counts = asked([[HANG]], [chunked([b": wait\n\n", HANG])],
+                                body=STREAM, failures=failures)  # fmt: skip
+    assert client.status == 504
+    assert counts == [1, 1]
+    assert {end for _, end in app.ends} == {limit.replace("seconds", "timeout")}
+
+
+def test_a_silence_after_the_first_byte_ends_the_stream_and_is_not_retried() -> None:
+    failures = QUICK.model_copy(update={"silence_seconds": 0.05})
+    client, app, counts = asked(
+        [chunked([delta("4"), HANG])], [chunked(GOOD)], body=STREAM, failures=failures
+    )
+    assert client.body.startswith(delta("4"))
+    assert b"stream_cut" in client.body
+    assert counts == [1, 0]
+    assert app.ends == [("a", "silence")]
+
+
+def test_a_plain_answer_may_take_longer_than_the_first_token_of_a_stream() -> None:
+    failures = QUICK.model_copy(update={"first_token_seconds": 0.001, "answer_seconds": 60.0})
+    slow = [b"HTTP/1.1 200 OK\r\n", *[b"x: y\r\n"] * 50, GOOD_WHOLE[0][17:]]  # type: ignore[index]
+    client, _, _ = asked([slow], failures=failures)
+    assert client.status == 200
+
+
+def test_nobody_listens() -> None:
+    async def ask() -> tuple[Asked, Gateway]:
+        async with Fake(GOOD_WHOLE) as gone:
+            url = gone.url
+        async with Fake(GOOD_WHOLE) as fake, gateway(url, fake) as app:
+            return await Asked().ask(app), app
+
+    client, app = asyncio.run(ask())
+    assert client.status == 200
+    assert app.ends == [("a", "connect"), ("a", "connect"), ("b", "answered")]
+
+
+def test_in_a_tool_loop_nobody_else_is_asked() -> None:
+    client, _, counts = asked([whole(ERROR, status=500)], [GOOD_WHOLE], stay=True)
+    assert client.status == 502
+    assert counts == [2, 0]
+
+
+def test_no_more_targets_are_asked_than_were_set() -> None:
+    bad = [whole(ERROR, status=401)]
+    failures = QUICK.model_copy(update={"targets": 2})
+    client, _, counts = asked(bad, bad, [GOOD_WHOLE], failures=failures)
+    assert client.status == 502
+    assert counts == [1, 1, 0]
+
+
+def test_an_idle_connection_that_was_closed_costs_no_attempt() -> None:
+    async def ask() -> tuple[Gateway, Fake]:
+        once = framed(json.dumps(ANSWER).encode())
+        async with Fake(once) as fake, gateway(fake) as app:
+            await Asked().ask(app)
+            await Asked().ask(app)
+            assert fake.connections == 1
+            fake.close_idle()  # the next request leaves before this is noticed
+            client = await Asked().ask(app)
+            assert client.status == 200
+            return app, fake
+
+    app, fake = asyncio.run(ask())
+    assert [len(outcome.attempts) for outcome in app.outcomes] == [1, 1, 1]
+    assert fake.connections == 2
+
+
+def test_what_comes_unasked_closes_the_connection() -> None:
+    async def ask() -> Fake:
+        extra = [(GOOD_WHOLE[0] or b"") + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"]
+        async with Fake(extra, GOOD_WHOLE) as fake, gateway(fake) as app:
+            first = await Asked().ask(app)
+            second = await Asked().ask(app)
+            assert first.body == second.body == json.dumps(ANSWER).encode()
+            return fake
+
+    assert asyncio.run(ask()).connections == 2
+
+
+def test_early_hints_are_skipped() -> None:
+    hints = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
+    client, app, _ = asked([[hints + (GOOD_WHOLE[0] or b"")]])
+    assert client.status == 200
+    assert "link" not in client.headers
+    assert app.ends == [("a", "answered")]
+
+
+def test_a_refusal_that_quotes_the_key_is_not_passed_on() -> None:
+    def keyed(*urls: str) -> Pool:
+        return pool_of(*urls, key="LAB_KEY")
+
+    body = {"error": {"message": "odd header Bearer sk-hush-1"}}
+    client, app, _ = asked(
+        [whole(body, status=400)], pool=keyed, environment={"LAB_KEY": "sk-hush-1"}
+    )
+    assert client.status == 502
+    assert "hush" not in client.body.decode()
+    assert app.ends == [("a", "unauthorised")]
+
+
+def test_keys_go_where_each_dialect_wants_them() -> None:
+    async def ask(dialect: Any, endpoint: str, headers: list[Any]) -> tuple[str, dict[str, str]]:
+        def keyed(*urls: str) -> Pool:
+            served = Provider(name="p", base_url=urls[0], dialect=dialect, api_key_env="LAB_KEY")
+            return Pool((Target(name="a", provider="p"),), None, (served,))
+
+        async with (
+            Fake(whole({"type": "message", "id": "m"})) as fake,
+            gateway(
+                fake,
+                pool=keyed,
+                environment={"LAB_KEY": "sk-hush-1"},
+                endpoint=endpoint,
+                headers=headers,
+            ) as app,
+        ):
+            await Asked().ask(app)
+            path, seen, _ = fake.requests[0]
+            return path, seen
+
+    path, seen = asyncio.run(ask("anthropic", "messages", [(b"x-api-key", b"theirs")]))
+    assert path == "/v1/messages"
+    assert seen["x-api-key"] == "sk-hush-1"
+    assert seen["anthropic-version"] == "2023-06-01"
+    assert "authorization" not in seen
+    path, seen = asyncio.run(ask("anthropic", "messages", [(b"anthropic-version", b"2024-01-01")]))
+    assert seen["anthropic-version"] == "2024-01-01"
+    path, seen = asyncio.run(ask("vllm", "messages", []))
+    assert path == "/messages"
+    assert seen["authorization"] == "Bearer sk-hush-1"
+
+
+def test_a_key_that_is_not_set_is_told_at_the_start() -> None:
+    async def start() -> None:
+        async with gateway("http://127.0.0.1:9", pool=lambda *u: pool_of(*u, key="LAB_KEY")):
+            pass
+
+    with pytest.raises(ConfigError, match="LAB_KEY"):
+        asyncio.run(start())
+
+
+# The pool of models that break on purpose.
+
+PLANS: dict[str, tuple[dict[str, Any], str]] = {
+    "status": ({"kind": "status", "status": 503}, "overloaded"),
+    "rate_limit": ({"kind": "rate_limit", "retry_after": 0.001, "form": "ms"}, "rate_limited"),
+    "unauthorized": ({"kind": "unauthorized"}, "unauthorised"),
+    "context": ({"kind": "context_length"}, "context_too_long"),
+    "break": ({"kind": "break", "after": 0}, "broken_off"),
+    "truncate": ({"kind": "truncate", "after": 0}, ""),
+    "error_event": ({"kind": "error_event", "after": 0}, "server_error"),
+    "bad_json": ({"kind": "bad_json", "after": 0}, ""),
+    "hang": ({"kind": "hang", "after": 0}, "first_token_timeout"),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("what", PLANS)
+def test_models_that_break_on_purpose(what: str, stream: bool) -> None:
+    rule, end = PLANS[what]
+    if what == "hang" and not stream:
+        end = "answer_timeout"
+    models = [ScriptedModel("a", lambda _: "forty-two"), ScriptedModel("b", lambda _: "42")]
+    limits = {"first_token_seconds": 0.3, "silence_seconds": 0.3, "answer_seconds": 0.3}
+    if what != "hang":
+        limits = {}
+    failures = QUICK.model_copy(update=limits)
+
+    async def ask(url: str) -> tuple[Asked, Gateway]:
+        def body(target: str) -> bytes:
+            asks = {"model": target, "messages": [{"role": "user", "content": "?"}]}
+            return json.dumps({**asks, "stream": stream}).encode()
+
+        async with gateway(url, url, failures=failures, bodies=body, stream=stream) as app:
+            return await Asked().ask(app), app
+
+    with serve(models, faults=Faults(rules=[Rule(model="a", **rule)], seed=0)) as server:
+        client, app = asyncio.run(ask(server.url))
+    assert client.is_over
+    if what == "bad_json" and stream:  # it goes on as it came
+        assert app.outcome.kind == "answered"
+    elif app.outcome.kind == "cut":  # the event that says who speaks had gone on already
+        assert stream
+        assert b'"error"' in client.body
+    else:
+        assert app.outcome.target == "b"
+        assert b"42" in client.body
+        assert app.outcome.attempts[0].end == end or not end
+
+
+def test_nothing_but_answers_and_errors_comes_of_random_bytes() -> None:
+    chance = random.Random(0)
+    good = b"".join(p for p in chunked(GOOD) if p)
+
+    def spoilt() -> bytes:
+        data = bytearray(good)
+        for _ in range(chance.randrange(1, 6)):
+            at = chance.randrange(len(data))
+            kind = chance.randrange(3)
+            if kind == 0:
+                data[at] = chance.randrange(256)
+            elif kind == 1:
+                del data[at : at + chance.randrange(9)]
+            else:
+                data.insert(at, chance.randrange(256))
+        return bytes(data)
+
+    async def ask() -> Gateway:
+        scripts: list[Script] = [[spoilt()] for _ in range(300)]
+        failures = QUICK.model_copy(update={"retries": 0})
+        async with (
+            Fake(*scripts, chunked(GOOD), closes=True) as fake,
+            gateway(fake, failures=failures, breakers=Breakers(failures=1000, seconds=1)) as app,
+        ):
+            for _ in scripts:
+                client = await Asked(STREAM).ask(app)
+                assert client.is_over
+            last = await Asked(STREAM).ask(app)
+            assert last.body == b"".join(GOOD)
+            return app
+
+    app = asyncio.run(ask())
+    kinds = {outcome.kind for outcome in app.outcomes}
+    assert kinds <= {"answered", "failed", "cut", "refused"}
+    assert {"answered", "failed", "cut"} <= kinds

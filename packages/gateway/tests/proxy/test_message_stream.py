@@ -1,0 +1,43 @@
+"""A chat's stream, translated to that of messages."""
+
+from prefill_router_gateway.proxy.message_translation import MessageStream
+from prefill_router_gateway.proxy.response_metadata import StreamObserver
+from prefill_router_gateway.records import AnswerText
+from packages.gateway.tests.api.bodies import SAID, begun, calls, chunk, more
+from packages.gateway.tests.scripted_target import DONE
+
+STREAM = b"".join([*SAID, *calls(begun("a"), more('{"place": "Zü'), more('rich"}'))]).replace(
+    b"\n\n", b"\r\n\r\n", 2
+)
+
+
+def translated(*pieces: bytes) -> bytes:
+    observer = StreamObserver("chat", leave_out_usage=False)
+    stream = MessageStream(observer, answer=None, input_tokens=5, target="t")
+    return b"".join([*(stream.feed(piece) for piece in pieces), stream.close()])
+
+
+def test_a_stream_is_the_same_wherever_it_is_split() -> None:
+    due = translated(STREAM)
+    assert due.count(b"event: message_stop") == 1
+    assert due.endswith(b'event: message_stop\ndata: {"type": "message_stop"}\n\n')
+    for place in range(1, len(STREAM)):
+        assert translated(STREAM[:place], STREAM[place:]) == due
+    assert translated(*(bytes([byte]) for byte in STREAM)) == due
+
+
+def test_the_text_of_a_stream_is_kept_to_learn_from() -> None:
+    answer = AnswerText("messages")
+    observer = StreamObserver("chat", leave_out_usage=False)
+    MessageStream(observer, answer=answer, input_tokens=5, target="t").feed(b"".join([*SAID, DONE]))
+    kept = AnswerText("chat")
+    direct = StreamObserver("chat", leave_out_usage=False, answer=kept)
+    direct.feed(b"".join([*SAID, DONE]))
+    assert answer.text == kept.text != ""
+
+
+def test_a_stream_without_its_end_marker_is_ended() -> None:
+    whole_stream = b"".join([chunk(delta={"content": "4"}), chunk(finish_reason="stop")])
+    assert b"message_stop" in translated(whole_stream)
+    assert b"message_stop" in translated(whole_stream.rstrip())
+    assert b"message_stop" not in translated(whole_stream[: len(whole_stream) // 2])

@@ -1,0 +1,88 @@
+"""Answers of chats as messages, whatever a target wrote into them."""
+
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import reduce
+from operator import getitem
+from typing import Any
+
+from hypothesis import example, given, settings, strategies as st
+
+from prefill_router_gateway.proxy.message_translation import MessageStream, message
+from prefill_router_gateway.proxy.response_metadata import StreamObserver
+
+CALL = {"index": 0, "id": "call_1", "function": {"name": "weather", "arguments": "{}"}}
+SAID = {"content": "42", "refusal": None, "tool_calls": [CALL]}
+CHAT = {"id": "c", "choices": [{"finish_reason": "stop", "message": SAID, "delta": SAID}]}
+WORDS = ("index", "id", "function", "name", "arguments", "content", "tool_calls", "error", "{", "")
+PLAIN = st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from((*WORDS, "length", "stop"))
+ODD = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(WORDS), inner),
+    max_leaves=4,
+)
+Path = tuple[Any, ...]
+
+
+def paths(value: Any, to: Path = ()) -> Iterator[Path]:
+    """The places in a value, but for itself."""
+    members: Any = value.items() if isinstance(value, dict) else ()
+    for name, inner in enumerate(value) if isinstance(value, list) else members:
+        yield (*to, name)
+        yield from paths(inner, (*to, name))
+
+
+def changed(changes: list[tuple[Path, Any]]) -> Any:
+    """The chat with other values in some places."""
+    found: Any = copy.deepcopy(CHAT)
+    for (*way, last), value in changes:
+        with suppress(KeyError, IndexError, TypeError):  # an earlier change took the place away
+            reduce(getitem, way, found)[last] = value
+    return found
+
+
+CHANGES = st.lists(
+    st.tuples(st.sampled_from([p for p in paths(CHAT) if isinstance(p[-1], str)]), ODD), max_size=2
+)
+
+
+ENDED = ("choices", 0, "finish_reason")
+
+
+@example([(ENDED, "tool_calls"), (("choices", 0, "message", "tool_calls"), None)])
+@given(CHANGES)
+@settings(deadline=None)
+def test_a_message_is_whole_or_none(changes: list[tuple[Path, Any]]) -> None:
+    found = message(changed(changes), None, target="t")
+    if found is not None:
+        json.dumps(found)
+        kinds = [block["type"] for block in found["content"]]
+        assert found["stop_reason"] != "tool_use" or "tool_use" in kinds
+
+
+TOLD = ("choices", 0, "delta")
+
+
+@example([[((*TOLD, "tool_calls", 0, "index"), [])]], True)
+@example([[((*TOLD, "tool_calls", 0, "function", "arguments"), "{")], []], True)
+@given(st.lists(CHANGES, max_size=3), st.booleans())
+@settings(deadline=None)
+def test_a_stream_keeps_the_order_of_its_events(every: list[Any], marked: bool) -> None:
+    observer = StreamObserver("chat", leave_out_usage=False)
+    stream = MessageStream(observer, answer=None, input_tokens=5, target="t")
+    written = [b"data: " + json.dumps(changed(changes)).encode() + b"\n\n" for changes in every]
+    sent = stream.feed(b"".join([*written, b"data: [DONE]\n\n" * marked])) + stream.close()
+    lines = sent.decode().split("\n")
+    kinds = [line[7:] for line in lines if line.startswith("event: ") and line != "event: ping"]
+    is_open = False
+    for place, kind in enumerate(kinds):
+        is_last = place == len(kinds) - 1
+        assert (place == 0) == (kind == "message_start") or (is_last and kind == "error")
+        assert kind not in ("error", "message_stop") or is_last
+        if kind.startswith("content_block"):
+            assert is_open == (kind != "content_block_start")
+            is_open = kind != "content_block_stop"
+        else:
+            assert kind == "error" or not is_open

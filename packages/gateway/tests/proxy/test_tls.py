@@ -1,0 +1,66 @@
+"""Targets behind TLS: whose certificate isn't trusted gets nothing."""
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from prefill_router.errors import ConfigError
+from packages.gateway.tests.scripted_target import GOOD, HANG, STREAM, Asked, Fake, chunked, delta, gateway
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_targets_behind_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=target"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    places = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", *made.split(), *names, *places], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    long = delta("x" * 500_000)
+
+    async def ask() -> None:
+        scripts = (chunked([long, *GOOD]), chunked(GOOD), chunked([delta("4"), HANG]))
+        async with Fake(*scripts, context=context) as fake:
+            async with gateway(fake) as app:
+                client = await Asked(STREAM).ask(app)
+                assert client.status == 502
+                assert {end for _, end in app.ends} == {"connect"}
+            monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+            async with gateway(fake.url.replace("127.0.0.1", "localhost")) as app:
+                client = await Asked(STREAM).ask(app)
+                assert client.status == 502  # the certificate names another host
+                assert {end for _, end in app.ends} == {"connect"}
+            assert not fake.requests
+            before = fake.connections
+            async with gateway(fake) as app:
+                assert (await Asked(STREAM).ask(app)).body == long + b"".join(GOOD)
+                assert (await Asked(STREAM).ask(app)).body == b"".join(GOOD)
+                client = Asked(STREAM)
+                task = asyncio.create_task(client.ask(app))
+                await client.got.wait()
+                client.leave()
+                await task
+                await fake.left.wait()
+                assert app.outcomes[-1].kind == "disconnected"
+            assert fake.connections == before + 1
+
+    asyncio.run(ask())
+
+
+def test_certificates_that_cannot_be_read_are_told_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "none.pem").write_text("no certificate")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+
+    async def start() -> None:
+        async with gateway("https://127.0.0.1:9"):
+            pass
+
+    with pytest.raises(ConfigError, match="SSL_CERT_FILE"):
+        asyncio.run(start())

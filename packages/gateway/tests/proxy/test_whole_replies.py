@@ -1,0 +1,187 @@
+"""Plain calls on their way to a target: method, path, query, and what comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import httpx2
+import pytest
+
+from prefill_router_gateway.proxy.connections import ClientConnection, ProxiedConnections
+from prefill_router_gateway.proxy.failover import PassthroughStream
+from prefill_router_gateway.proxy.response_metadata import ResponseMetadata
+from prefill_router.targets import Pool, Provider, Target
+from packages.gateway.tests.scripted_target import (
+    ANSWER,
+    ERROR,
+    Asked,
+    Fake,
+    Script,
+    asked,
+    chunked,
+    framed,
+    gateway,
+    pool_of,
+    whole,
+)
+
+PLAIN = {"is_plain": True, "endpoint": "responses"}
+
+
+def sent(query: bytes, *, own: str = "", **call: Any) -> str:
+    """The path that a target is asked for."""
+
+    def pool(url: str) -> Pool:
+        provider = Provider(name="a", base_url=f"{url}/v1{own}")
+        return Pool((Target(name="a", provider="a"),), None, (provider,))
+
+    async def ask() -> str:
+        async with (
+            Fake(whole(ANSWER)) as fake,
+            gateway(fake, pool=pool, query=query, **call) as app,
+        ):
+            assert (await Asked().ask(app)).status == 200
+            return fake.requests[0][0]
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("own", "query", "arrives"),
+    [
+        ("", b"", ""),
+        ("", b"beta=true", "?beta=true"),
+        ("?api-version=1", b"", "?api-version=1"),
+        ("?api-version=1", b"beta=true&beta=2", "?api-version=1&beta=true&beta=2"),
+        ("?api-version=1", b"api-version=9&api%2Dversion=9&x", "?api-version=1&x"),
+        ("", b"&&", ""),
+    ],
+)
+def test_the_base_urls_own_query_comes_first(own: str, query: bytes, arrives: str) -> None:
+    assert sent(query, own=own) == "/v1/chat/completions" + arrives
+    below = sent(query, own=own, below=b"/r%2F1", **PLAIN)
+    assert below == "/v1/responses/r%2F1" + arrives
+
+
+def plainly(*scripts: Script, fakes: int = 1, **call: Any) -> tuple[Asked, Any, list[int]]:
+    return asked(*[list(scripts)] * fakes, **{**PLAIN, **call})
+
+
+@pytest.mark.parametrize("body", [b"", b"not JSON", b'{"error": {"code": "x"}}', b"[1]"])
+def test_whatever_a_target_answers_is_passed_on(body: bytes) -> None:
+    client, app, _ = plainly(framed(body))
+    assert (client.status, client.body) == (200, body)
+    assert app.outcome.kind == "answered"
+
+
+def test_what_has_no_content_has_no_length() -> None:
+    client, app, _ = plainly([b"HTTP/1.1 204 No Content\r\nx: y\r\n\r\n"])
+    assert (client.status, client.body, app.outcome.kind) == (204, b"", "answered")
+    assert "content-length" not in client.headers
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 409, 410, 422])
+def test_a_refusal_is_passed_on_as_it_is(status: int) -> None:
+    told = whole({"error": {"message": "model not found, too many tokens"}}, status=status)
+    client, app, counts = plainly(told, fakes=2)
+    assert client.status == status
+    assert b"too many tokens" in client.body
+    assert (app.outcome.kind, counts) == ("refused", [1, 0])
+    assert app.breakers.failures("a") == 0
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_what_is_no_concern_of_the_client_is_not(status: int) -> None:
+    client, _, counts = plainly(whole(ERROR, status=status), fakes=2)
+    assert client.status == 502
+    assert b"secret words" not in client.body
+    assert min(counts) >= 1
+
+
+def test_a_target_that_fails_once_is_asked_again() -> None:
+    client, _, counts = plainly(whole(ERROR, status=503), framed(b"{}"))
+    assert (client.status, counts) == (200, [2])
+
+
+def test_a_call_that_a_target_lacks_goes_to_the_next() -> None:
+    lacking = {"lacking": frozenset((404,))}
+    client, app, counts = plainly(whole(ERROR, status=404), fakes=2, **lacking)
+    assert (client.status, counts) == (404, [1, 1])
+    assert b"a, b can't answer" in client.body
+    assert [app.breakers.failures(name) for name in "ab"] == [0, 0]
+
+
+def pieces_of(pieces: Sequence[bytes]) -> tuple[list[bytes], PassthroughStream]:
+    watch = PassthroughStream(ResponseMetadata("responses"))
+    return [watch.feed(piece) for piece in pieces], watch
+
+
+def test_lines_come_whole_and_no_byte_is_lost() -> None:
+    text = b'data: {"sequence_number": 7}\n\ndata: {"x": 1}\r\n\r\ndata: half'
+    for size in range(1, len(text)):
+        pieces = [text[i : i + size] for i in range(0, len(text), size)]
+        handed, watch = pieces_of(pieces)
+        assert all(piece.endswith(b"\n") for piece in handed if piece)
+        assert not watch.facts.is_complete
+        assert b"".join(handed) + watch.close() == text
+        assert watch.facts.is_complete
+        assert watch.sequence_number == 8
+
+
+def test_an_empty_stream_is_an_answer() -> None:
+    client, app, _ = plainly(chunked([]), stream=True)
+    assert (client.status, client.body, app.outcome.kind) == (200, b"", "answered")
+
+
+@pytest.mark.parametrize("method", [b"GET", b"DELETE", b"POST"])
+def test_a_proxy_gets_the_method_and_no_body(method: bytes) -> None:
+    seen: list[httpx2.Request] = []
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"{}"
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request)
+        return httpx2.Response(200, content=pieces())
+
+    async def ask() -> bytes:
+        calls = ProxiedConnections(httpx2.URL("http://nowhere.invalid/v1"), connect_seconds=1)
+        calls._client = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+        client = Asked()
+        arrival = await calls.call(
+            method,
+            b"/v1/x?y",
+            [],
+            b"",
+            client=ClientConnection(client.receive, client.send),
+            fresh=False,
+        )
+        await arrival.head()
+        return await arrival.piece()
+
+    assert asyncio.run(ask()) == b"{}"
+    assert (seen[0].method.encode(), seen[0].url.raw_path) == (method, b"/v1/x?y")
+    assert seen[0].content == b""
+
+
+QUOTED = {"error": {"message": "sk-secret may not"}}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        whole(QUOTED, status=404),
+        whole(QUOTED),
+        chunked([b'data: {"a": 1}\n\n', b"data: {sk-se", b"cret}\n\n"]),
+        chunked([b'data: {"a": 1}\n\ndata: sk-secret']),
+    ],
+)
+def test_a_key_that_a_target_quotes_stays_behind(told: Script) -> None:
+    def pool(*urls: str) -> Pool:
+        return pool_of(*urls, key="SPITEFUL_KEY")
+
+    known = {"SPITEFUL_KEY": "sk-secret"}
+    client, _, _ = plainly(told, pool=pool, environment=known)
+    assert client.is_over
+    assert b"sk-secret" not in client.body
+    assert client.status == (502 if len(told) == 1 else 200)

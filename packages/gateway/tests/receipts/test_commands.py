@@ -1,0 +1,293 @@
+"""explain, replay and export from the command line, on a gateway's receipts."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from prefill_router import Router, read_dataset
+from prefill_router.client import Usage
+from prefill_router.data import RoutingDataset, prompt_key
+from prefill_router_gateway import Receipt
+from prefill_router_gateway.receipts import (
+    Feedback,
+    Recorded,
+    by_router,
+    export,
+    prompt_of,
+    version_details,
+)
+from prefill_router_gateway.records import TargetAttempt
+from prefill_router.router import VersionRegistry
+from prefill_router.targets import Pool, Target, write_pool
+from prefill_router.testing import make_routing_dataset
+from packages.router.tests.commands import malformed, refused, succeeded
+from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
+
+pytestmark = pytest.mark.slow
+
+RECIPE = "features: {kind: complexity}\npredictor: {kind: logistic}\n"
+PRICES = Pool(tuple(Target(name=f"target-{k}", input_price=1, output_price=2) for k in range(3)))
+
+
+@pytest.fixture(scope="module")
+def asked() -> RoutingDataset:
+    return make_routing_dataset(queries=90)
+
+
+def answered(asked: RoutingDataset, *, by: Sequence[int] = (0, 1, 2)) -> list[Receipt]:
+    """Each prompt goes to the next of these targets."""
+    names = asked.pool.names
+    made = []
+    for number, query in enumerate(asked.queries):
+        target = names[by[number % len(by)]]
+        choice = {
+            "order": (target, *(name for name in names if name != target)),
+            "policy_target": target,
+            "correctness": {name: 0.5 + 0.1 * k for k, name in enumerate(names)},
+            "estimated_cost": {name: 0.001 * 4**k for k, name in enumerate(names)},
+        }
+        made.append(made_receipt(number, choice=choice, prompt=query.prompt, cost=0.002))
+    return made
+
+
+def scored(asked: RoutingDataset, receipts: Sequence[Receipt]) -> list[Feedback]:
+    columns = [asked.pool.names.index(receipt.choice.target) for receipt in receipts]
+    return [
+        Feedback(id=receipt.choice.id, score=float(asked.correct[row, column]), at=1)
+        for row, (receipt, column) in enumerate(zip(receipts, columns, strict=True))
+    ]
+
+
+@pytest.fixture(scope="module")
+def file(asked: RoutingDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    receipts = answered(asked)
+    folder = tmp_path_factory.mktemp("receipts")
+    return write(folder / "receipts.sqlite", receipts, scored(asked, receipts))
+
+
+@pytest.fixture(scope="module")
+def traffic(file: Path) -> Path:
+    told = succeeded("export", file, "--out", file.parent / "traffic")
+    assert "90 queries and 90 labels, of 90 receipts" in told
+    return file.parent / "traffic"
+
+
+@pytest.fixture(scope="module")
+def router(traffic: Path) -> Path:
+    """A router of the traffic itself, which needs no encoder."""
+    recipe, router = traffic.parent / "recipe.yaml", traffic.parent / "router"
+    recipe.write_text(RECIPE)
+    succeeded("fit", traffic, "--recipe", recipe, "--out", router)
+    return router
+
+
+def test_the_latest_is_explained(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = succeeded("explain", "last", "--receipts", file)
+    assert f"{name_of(89)}: chat for auto" in told
+    assert "target-2 was chosen" in told
+    assert "feedback of user" in told
+    assert "0.250 s" in told
+    monkeypatch.chdir(file.parent)  # where a gateway's file lies unless it is told otherwise
+    assert succeeded("explain", "last") == told
+    monkeypatch.setenv("PREFILL_ROUTER_RECEIPTS__URL", "sqlite:///absent.sqlite")
+    refused("doesn't exist", "explain", "last")
+
+
+def test_who_was_left_alone_was_not_asked(tmp_path: Path) -> None:
+    left = TargetAttempt(target="large", end="breaker_open", status=None, seconds=0.0)
+    file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": (left,)})])
+    told = succeeded("explain", "last", "--receipts", file)
+    assert "large wasn't asked: its breaker was open" in told
+    assert "asked large" not in told
+
+
+def test_the_version_that_decided_is_explained_with_the_evidence_of_its_step(
+    tmp_path: Path, router: Path
+) -> None:
+    versions = tmp_path / "versions"
+    registry = VersionRegistry.at(versions)
+    registry.add(Router.load(router), {})
+    evidence = {"why": "it is surely better", "requests": 4250, "e_values": {"better": 130.0}}
+    registry.promote("0001", evidence=evidence)
+    (before, at) = (1_700_000_000.0, time.time() + 60)
+    details = version_details("0001", None, "promoted")
+    made = [made_receipt(n, at=when, details=details) for n, when in enumerate((before, at))]
+    file = write(tmp_path / "versioned.sqlite", made)
+    told = succeeded("explain", "last", "--receipts", file, "--versions", versions)
+    assert "decided by version 0001\npromoted\n" in told
+    step = "the learner promoted version 0001: it is surely better\n"
+    assert f"{step}    requests: 4,250\n    e values, better: 130\n" in told
+    first = made[0].choice.id
+    found = json.loads(
+        succeeded("explain", first, "--receipts", file, "--versions", versions, "--json")
+    )
+    assert found["step"] is None  # it was decided before that step
+
+
+def test_one_is_explained_as_json(file: Path) -> None:
+    value = json.loads(succeeded("explain", name_of(4), "--receipts", file, "--json"))
+    assert value["choice"]["id"] == name_of(4)
+    assert value["policy_alone"]["target"] in value["choice"]["order"]
+    assert value["outcome"]["attempts"][0]["end"] == "answered"
+    assert "of difficulty" not in json.dumps(value)
+
+
+def test_what_isnt_there_is_refused(file: Path, tmp_path: Path) -> None:
+    refused("there is no receipt 'pr_9'", "explain", "pr_9", "--receipts", file)
+    refused("there is no receipt '.udcff'", "explain", "\udcff", "--receipts", file)
+    refused("there are no receipts yet", "explain", "last", "--receipts", write(tmp_path / "a", []))
+    refused("URL must begin", "explain", "last", "--receipts", "mysql://x")
+    malformed("isn.t a time", "replay", file, "--since", "yesterday")
+    refused("no request can be decided again", "replay", file, "--since", "1m")
+    malformed("lam is 2", "replay", file, "--lam", "2")
+
+
+def test_lams_are_replayed(file: Path, tmp_path: Path) -> None:
+    told = succeeded("replay", file, "--lam", "0", "--lam", "1", "--out", tmp_path / "pictures")
+    assert "90 requests decided again" in told
+    assert "60 (66.7 %)" in told
+    value = json.loads(succeeded("replay", file, "--lam", "0", "--json"))
+    none = value["settings"][-1]
+    assert (none["changed"], none["observed"]) == (60, 30)
+    assert none["accuracy"] == pytest.approx(0.5)
+    assert none["estimated_cost"] == pytest.approx(0.09)
+    assert none["observed_cost"] == pytest.approx(0.06)
+    rows = pl.read_csv(tmp_path / "pictures" / "replay.csv")
+    assert set(rows["kind"]) == {"curve", "target", "setting"}
+    alone = rows.filter(pl.col("name") == "target-2")
+    assert alone["usd_per_1000"].item() == pytest.approx(16)
+    assert (tmp_path / "pictures" / "replay.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_other_prices_are_replayed(file: Path, tmp_path: Path) -> None:
+    write_pool(PRICES, tmp_path / "pool.yaml")
+    value = json.loads(succeeded("replay", file, "--pool", tmp_path / "pool.yaml", "--json"))
+    # All targets cost the same now; each writes 20 tokens and reads what was estimated.
+    tokens = sum(100 + n for n in range(90)) + 90 * 2 * 20
+    assert value["settings"][0]["estimated_cost"] == pytest.approx(tokens / 1e6)
+    assert "scale of costs" in value["notes"][0]
+
+
+def test_another_router_is_replayed(file: Path, router: Path, asked: RoutingDataset) -> None:
+    value = json.loads(succeeded("replay", file, "--router", router, "--lam", "1", "--json"))
+    predicted = Router.load(router).predict(asked)
+    best = predicted.correctness.argmax(axis=1)
+    had = np.arange(90) % 3
+    assert value["settings"][-1]["changed"] == int((best != had).sum())
+    assert value["settings"][-1]["accuracy"] == pytest.approx(
+        predicted.correctness.max(axis=1).mean()
+    )
+    assert value["notes"] == []
+
+
+def test_another_router_needs_prompts(router: Path, asked: RoutingDataset) -> None:
+    receipts = answered(asked)
+    some = [r if n % 3 else made_receipt(n, choice=vars(r.choice)) for n, r in enumerate(receipts)]
+    again, lacking = by_router(Recorded.of(some), some, Router.load(router))
+    assert (len(again), lacking) == (60, 30)
+
+
+def test_another_router_without_any_prompt(tmp_path: Path, router: Path) -> None:
+    bare = write(tmp_path / "bare.sqlite", [made_receipt(1)])
+    refused("no receipt has its prompt", "replay", bare, "--router", router)
+
+
+def test_traffic_becomes_a_dataset_that_can_be_fitted(
+    traffic: Path, router: Path, asked: RoutingDataset
+) -> None:
+    dataset = read_dataset(traffic)
+    assert dataset.pool.names == asked.pool.names
+    for row, query in enumerate(asked.queries):
+        at = dataset.rows([prompt_key(query.prompt)])[0]
+        labels = np.full(3, np.nan)
+        labels[row % 3] = asked.correct[row, row % 3]
+        np.testing.assert_array_equal(dataset.correct[at], labels)
+        assert np.nanmax(dataset.recorded_cost[at]) == pytest.approx(0.002)
+        assert np.nanmax(dataset.input_tokens[at]) == 100 + row
+    told = succeeded("describe", traffic)
+    assert "90 queries" in told
+    assert "no query has the labels of two targets: oracle and consensus are unknown" in told
+    assert "disagreement" not in told
+    assert Router.load(router).pool.names == asked.pool.names
+
+
+def test_a_target_that_nobody_scored(asked: RoutingDataset, tmp_path: Path) -> None:
+    receipts = answered(asked, by=(0, 1))
+    file = write(tmp_path / "receipts.sqlite", receipts, scored(asked, receipts))
+    write_pool(PRICES, tmp_path / "pool.yaml")
+    options = ("--out", tmp_path / "traffic", "--pool", tmp_path / "pool.yaml")
+    value = json.loads(succeeded("export", file, *options, "--json"))
+    assert value["labels"] == 90
+    assert "no answer of target-2 was scored" in value["notes"][0]
+    assert "the lengths of answers of target-2 are unknown" in value["notes"][1]
+    assert "--assume-output-tokens" in value["notes"][1]
+    value = json.loads(succeeded("export", file, "--out", tmp_path / "unpriced", "--json"))
+    assert "the costs of target-2 are unknown; give a pool with prices" in value["notes"]
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    fit = ("fit", tmp_path / "traffic", "--recipe", tmp_path / "recipe.yaml")
+    # What it costs must be told too: its price is known, and how much it writes is assumed.
+    succeeded(*fit, "--out", tmp_path / "router", "--assume-output-tokens", "20")
+
+
+def test_answers_to_the_same_prompt_are_one_query() -> None:
+    chat = [{"role": "user", "content": "hello"}]
+    estimated = {"usage_is_estimated": True}
+    receipts = [
+        made_receipt(0, prompt=chat),
+        made_receipt(2, prompt=chat),
+        made_receipt(1, prompt=chat, outcome=estimated, cost_is_estimated=True),
+        made_receipt(3, prompt="hello"),
+        made_receipt(4),
+        made_receipt(5, prompt="x"),
+        made_receipt(6, prompt="x", outcome={"kind": "cut"}),
+    ]
+    feedback = {
+        name_of(n): [Feedback(id=name_of(n), score=score, at=1)]
+        for n, score in ((0, 1), (2, 0.5), (1, 0.25), (3, 1), (4, 1), (6, 1))
+    }
+    feedback[name_of(2)].append(Feedback(id=name_of(2), score=0, at=1, source="judge"))
+    found = export((receipt, feedback.get(receipt.choice.id, ())) for receipt in receipts)
+    assert found.receipts == 4
+    assert found.left_out == {"without a prompt": 1, "without feedback": 1, "not answered": 1}
+    dataset = found.dataset
+    assert dataset.pool.names == ("large", "middle", "small")
+    hello = dataset.rows([prompt_key(prompt_of(chat))])[0]
+    np.testing.assert_array_equal(dataset.correct[hello], [0.25, np.nan, (1 + 0.25) / 2])
+    np.testing.assert_array_equal(dataset.input_tokens[hello], [np.nan, np.nan, 101])
+    np.testing.assert_allclose(dataset.recorded_cost[hello], [np.nan, np.nan, 0.0002])
+
+
+def test_what_others_sent_spoils_no_export(tmp_path: Path) -> None:
+    false = Usage(input_tokens=-5, output_tokens=2**63, reported={"prompt_tokens": -5})
+    receipts = [
+        made_receipt(0, prompt="hello", outcome={"usage": false}),
+        made_receipt(1, prompt="half a character: \ud83d"),
+    ]
+    scores = [Feedback(id=name_of(n), score=1, at=1) for n in range(2)]
+    file = write(tmp_path / "a.sqlite", receipts, scores)
+    told = succeeded("export", file, "--out", tmp_path / "traffic")
+    assert "1 queries and 1 labels" in told
+    assert "left out: 1 with a prompt that can't be written to a file" in told
+    tokens = read_dataset(tmp_path / "traffic").input_tokens
+    assert np.isnan(tokens).all()
+
+
+def test_nothing_usable_is_refused_with_the_reason(tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "traffic")
+    bare = write(tmp_path / "a.sqlite", [made_receipt(1)])
+    refused("to keep prompts, set in", "export", bare, *out)
+    unscored = write(tmp_path / "b.sqlite", [made_receipt(1, prompt="of difficulty")])
+    refused("send scores of answers to the gateway's /v1/feedback", "export", unscored, *out)
+    refused("there are no receipts in that time", "export", unscored, *out, "--since", "1m")
+    write_pool(PRICES, tmp_path / "pool.yaml")
+    score = Feedback(id=name_of(1), score=1, at=1)
+    other = write(tmp_path / "c.sqlite", [made_receipt(1, prompt="of difficulty")], [score])
+    refused(
+        "a target that isn't in the pool", "export", other, *out, "--pool", tmp_path / "pool.yaml"
+    )
+    assert not (tmp_path / "traffic").exists()

@@ -1,0 +1,357 @@
+"""Both databases do the same: what is kept comes back, once, and sums are right."""
+
+import asyncio
+import sqlite3
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from prefill_router.client import Usage
+from prefill_router.errors import ConfigError, CorruptError, StoreError
+from prefill_router_gateway.receipts import (
+    DownError,
+    Feedback,
+    ReceiptWriter,
+    RequestSpend,
+    RowError,
+    SessionTurn,
+    latest_feedback,
+    open_store,
+    read_receipts,
+    recent,
+    sessions_since,
+    spend_since,
+    summary,
+)
+from prefill_router_gateway.receipts.retention import Retention
+from prefill_router_gateway.receipts.rows import NAMES, to_row
+from packages.gateway.tests.receipts.postgres_server import (
+    IN_URL,
+    PASSWORD,
+    PostgresServer,
+)
+from packages.gateway.tests.receipts.receipts_made import COSTS, START, made_receipt, name_of, plain
+
+pytestmark = pytest.mark.slow
+
+Make = Callable[[], str]
+
+
+def run(url: str, *statements: str) -> None:
+    """Do something to a database behind the gateway's back."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            for statement in statements:
+                file.execute(statement)
+            file.commit()
+        return
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def fill(url: str, count: int, *feedback: Feedback) -> None:
+    with closing(open_store(url)) as store:
+        rows = [to_row(made_receipt(n)) for n in range(count)]
+        store.insert(rows, [f.row() for f in feedback])
+
+
+def test_what_is_written_comes_back(url: str) -> None:
+    fill(url, 4)
+    odd = made_receipt(4, choice={"session": None}, requested="é\0", prompt="\ud800\0")
+    with closing(open_store(url)) as store:
+        store.insert([to_row(odd)], [])
+        assert PASSWORD not in store.place
+        assert IN_URL not in store.place
+    got = list(read_receipts(url))
+    assert [plain(r) for r in got[:4]] == [plain(made_receipt(n)) for n in range(4)]
+    assert got[4].requested == "é�"
+    assert got[4].prompt == odd.prompt
+
+
+def test_what_is_written_twice_is_there_once(url: str) -> None:
+    score = Feedback(id=name_of(1), score=1, at=5)
+    fill(url, 3, score)
+    fill(url, 5, score)
+    assert [r.choice.id for r in read_receipts(url)] == [name_of(n) for n in range(5)]
+    assert latest_feedback(url) == {name_of(1): [score]}
+
+
+def test_a_row_that_is_never_taken_spoils_its_transaction_alone(url: str) -> None:
+    fill(url, 1)
+    wrong = list(to_row(made_receipt(2)))
+    wrong[NAMES.index("requested")] = None
+    with closing(open_store(url)) as store:
+        with pytest.raises(RowError, match="rejected a row"):
+            store.insert([to_row(made_receipt(1)), tuple(wrong)], [])
+        assert store.select("SELECT count(*) FROM receipts") == [(1,)]
+        store.insert([to_row(made_receipt(3))], [])
+    assert [r.choice.id for r in read_receipts(url)] == [name_of(0), name_of(3)]
+
+
+def test_gateways_that_write_at_once_lose_nothing(url: str) -> None:
+    open_store(url).close()
+
+    def write(writer: int) -> None:
+        with closing(open_store(url)) as store:
+            for number in range(60):
+                store.insert([to_row(made_receipt(1000 * writer + number))], [])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    with closing(open_store(url, create=False)) as store:
+        assert store.select("SELECT count(*) FROM receipts") == [(240,)]
+
+
+def test_receipts_are_found_by_what_is_asked_for(url: str) -> None:
+    fill(url, 1200)  # more than are read at once
+
+    def found(**options: object) -> list[int]:
+        return [int(r.at - START) for r in read_receipts(url, **options)]  # type: ignore[arg-type]
+
+    assert found() == list(range(1200))
+    assert found(newest_first=True) == list(range(1199, -1, -1))
+    assert found(limit=700) == list(range(700))
+    assert found(since=START + 10, until=START + 13) == [10, 11, 12]
+    assert found(since=START + 100) == list(range(100, 1200))
+    assert found(until=START + 1100, newest_first=True) == list(range(1099, -1, -1))
+    assert found(ids=[name_of(5), name_of(3), "pr_none"]) == [3, 5]
+    assert found(ids=[]) == []
+    assert found(target="large", limit=2) == [1, 3]
+    assert found(outcome="failed") == []
+    assert [int(r.at - START) for r in recent(url, 2)] == [1199, 1198]
+
+
+def test_receipts_of_one_moment_are_all_read(url: str) -> None:
+    with closing(open_store(url)) as store:
+        store.insert([to_row(made_receipt(n, at=START)) for n in range(1100)], [])
+    assert {r.choice.id for r in read_receipts(url)} == {name_of(n) for n in range(1100)}
+
+
+def test_the_latest_score_of_each_source_counts(url: str) -> None:
+    scores = [
+        Feedback(id=name_of(1), score=0, at=1),
+        Feedback(id=name_of(1), score=0.5, at=3),
+        Feedback(id=name_of(1), score=1, at=2),
+        Feedback(id=name_of(1), score=0.25, at=1, source="judge"),
+        Feedback(id=name_of(2), score=1, at=1),
+    ]
+    fill(url, 1, *scores)
+    found = latest_feedback(url)
+    assert {f.source: f.score for f in found[name_of(1)]} == {"user": 0.5, "judge": 0.25}
+    assert list(latest_feedback(url, [name_of(2)])) == [name_of(2)]
+    assert latest_feedback(url, []) == {}
+
+
+def test_budgets_and_sessions_are_restored(url: str) -> None:
+    fill(url, 3)
+    with closing(open_store(url)) as store:
+        none = made_receipt(3, outcome={"target": None, "kind": "failed"}, cost=None)
+        alone = made_receipt(4, choice={"session": None})
+        stored = made_receipt(5, choice={"session": None}, endpoint="responses")
+        refused = made_receipt(6, outcome={"kind": "refused"}, cost=None)
+        ended = made_receipt(7, outcome={"tool_calls": ()}, choice={"session": None}, cost=None)
+        routed = {"target": None, "kind": "routed", "tool_calls": (), "usage": None}
+        told = made_receipt(8, outcome=routed, choice={"input_tokens": 77}, cost=None)
+        cut = made_receipt(9, outcome={"kind": "cut"}, endpoint="responses", cost=None)
+        broken = made_receipt(10, outcome={"kind": "cut"}, cost=None)
+        rows = (none, alone, stored, refused, ended, told, cut, broken)
+        store.insert([to_row(r) for r in rows], [])
+    assert list(spend_since(url, START + 1)) == [
+        RequestSpend("team", START + n, 2 * COSTS["large" if n % 2 else "small"])
+        for n in (1, 2, 4, 5)
+    ]
+    assert list(sessions_since(url, START + 1)) == [
+        SessionTurn("s1", "large", 121, START + 1, ("call_1",), None, "team"),
+        SessionTurn("s2", "small", 122, START + 2, ("call_2",), None, "team"),
+        SessionTurn(None, "small", 124, START + 4, ("call_4",), None, "team"),
+        SessionTurn(None, "large", 125, START + 5, ("call_5",), "resp_5", "team"),
+        SessionTurn("s2", "small", 77, START + 8, (), None, "team"),
+        SessionTurn(None, "large", 129, START + 9, (), "resp_9", "team"),
+    ]
+
+
+def test_sums(url: str) -> None:
+    fill(url, 10)
+    with closing(open_store(url)) as store:
+        failed = made_receipt(11, outcome={"target": None, "kind": "failed"}, cost=None)
+        # whom the router doesn't know can't be compared with, and doesn't stand in the way of it
+        apart = {"reason": "named", "correctness": {}, "estimated_cost": {"helper": 1.0}}
+        other = made_receipt(12, choice=apart, outcome={"target": "helper"}, cost=0.0)
+        store.insert([to_row(failed), to_row(other)], [])
+    found = summary(url, START + 2)
+    assert list(found.by_target) == ["large", "small", "helper"]
+    large, small, _ = found.by_target.values()
+    assert (large.requests, large.outcomes) == (5, {"answered": 4, "failed": 1})
+    assert (small.requests, small.outcomes) == (4, {"answered": 4})
+    assert large.cost == pytest.approx(4 * 0.02)
+    assert found.cost == pytest.approx(4 * 0.02 + 4 * 0.0002)
+    assert found.requests == 10
+    assert small.input_tokens == 102 + 104 + 106 + 108
+    assert (small.cached_tokens, small.output_tokens, small.reasoning_tokens) == (40, 80, 0)
+    assert large.probability == pytest.approx(0.9)
+
+    alone = found.instead
+    assert alone.requests == 8
+    assert alone.spent == pytest.approx(found.cost)
+    # every answer cost twice its estimate, and so it would have elsewhere
+    assert alone.at["large"] == pytest.approx(8 * 0.02)
+    assert alone.at["small"] == pytest.approx(8 * 0.0002)
+    assert alone.at["middle"] == pytest.approx(8 * 0.002)
+    assert alone.accuracy["large"] == pytest.approx((0.9 + 0.95) / 2)
+    assert (alone.best, alone.dearest) == ("large", "large")
+    assert summary(url, START + 8, most=2).instead.requests == 1
+
+    nothing = summary(url, START + 99)
+    assert (nothing.requests, nothing.cost, nothing.instead.best) == (0, 0, None)
+
+
+def test_counts_that_no_integer_holds_are_summed_all_the_same(url: str) -> None:
+    most = Usage(input_tokens=2**63 - 1, output_tokens=1)
+    with closing(open_store(url)) as store:
+        store.insert([to_row(made_receipt(2 * n, outcome={"usage": most})) for n in range(3)], [])
+    (found,) = summary(url, 0).by_target.values()
+    assert found.input_tokens == pytest.approx(3 * 2**63)
+    assert found.output_tokens == 3
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_rows_that_somebody_broke_are_told_wherever_they_are_read(
+    tmp_path: Path, text: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/a.sqlite"
+    fill(url, 1)
+    run(url, f"UPDATE receipts SET answer = '{text}', estimated_costs = '{text}'")
+    for read in (read_receipts, lambda url: sessions_since(url, 0), lambda url: [summary(url, 0)]):
+        with pytest.raises(CorruptError, match="is damaged"):
+            list(read(url))
+
+
+def test_old_receipts_go_with_their_feedback(url: str) -> None:
+    late = 600  # scored so long after its request
+    scores = [Feedback(id=name_of(n), score=1, at=START + n + late * (n % 2)) for n in range(400)]
+    orphan = Feedback(id="pr_none", score=1, at=START)
+    fill(url, 400, *scores, orphan)
+    with closing(open_store(url)) as store:
+        retention = Retention(store, 2, clock=lambda: START + 300 + 2 * 86_400)
+        more = []
+        while len(more) < 3:
+            time.sleep(retention.wait() or 0)
+            more.append(retention.work())
+            if more == [True]:  # some went, the oldest first
+                assert [r.choice.id for r in read_receipts(url, limit=1)] == [name_of(256)]
+            if not more[-1]:
+                break
+    assert more == [True, False]
+    assert retention.deleted == 300
+    assert [r.choice.id for r in read_receipts(url)] == [name_of(n) for n in range(300, 400)]
+    assert latest_feedback(url) == {name_of(n): [scores[n]] for n in range(300, 400)}
+    assert not retention.work()  # not yet again
+    assert Retention(store, None).wait() is None
+
+
+def test_what_is_done_in_part_is_undone(url: str) -> None:
+    score = Feedback(id=name_of(1), score=1, at=5)
+    fill(url, 2, score)
+    with closing(open_store(url)) as store:
+        with pytest.raises(DownError):
+            store.change([("DELETE FROM receipt_feedback", []), ("DELETE FROM absent", [])])
+        assert store.change([("DELETE FROM receipts WHERE at > ?", [START])]) == [1]
+    assert latest_feedback(url) == {name_of(1): [score]}
+
+
+def test_other_databases_are_refused(url: str) -> None:
+    # Nothing there, and nothing is made by reading.
+    with pytest.raises(StoreError, match="name the"):
+        list(read_receipts(url))
+    fill(url, 1)
+    run(url, "UPDATE receipts_schema SET version = 7")
+    with pytest.raises(StoreError, match="version 7; this package reads and writes 1"):
+        open_store(url)
+    run(url, "DROP TABLE receipts_schema")
+    for create in (True, False):
+        with pytest.raises(StoreError, match="another program"):
+            open_store(url, create=create)
+
+
+def test_waiting_receipts_are_written_when_the_server_is_back(postgres: PostgresServer) -> None:
+    postgres.clear()
+
+    async def work() -> tuple[list[bool], list[bool]]:
+        writer = ReceiptWriter(open_store(postgres.url), wait_seconds=60)
+        before = [await writer.keep(made_receipt(n)) for n in range(3)]
+        await asyncio.to_thread(postgres.stop)
+        waiting = [asyncio.create_task(writer.keep(made_receipt(n))) for n in range(3, 9)]
+        while not writer.stats().failures:
+            await asyncio.sleep(0.01)
+        assert not writer.healthy
+        after = list(await asyncio.gather(*waiting))  # the server is known to be away
+        await asyncio.to_thread(postgres.start)
+        while writer.stats().waiting:
+            await asyncio.sleep(0.01)
+        stats = writer.stats()
+        assert (stats.kept, stats.waiting, stats.lost) == (9, 0, 0)
+        assert stats.last_error_kind
+        assert writer.healthy
+        assert await writer.close() == 0
+        return before, after
+
+    before, after = asyncio.run(work())
+    assert before == [True] * 3
+    assert len(after) == 6
+    assert [r.choice.id for r in read_receipts(postgres.url)] == [name_of(n) for n in range(9)]
+
+
+def test_a_password_is_in_no_error(postgres: PostgresServer) -> None:
+    wrong = {
+        postgres.url.replace("tester", "nobody"): "user or password refused",
+        postgres.url.replace("/postgres", "/absent"): "no such",
+        postgres.url.replace(f":{postgres.port}", ":1"): "connection refused",
+        postgres.url.replace(IN_URL, "s3cret%zz"): "can't be read as",
+        postgres.url + "?s3cret=s3cret": "can't be read as",
+        postgres.url.replace("@", "@[s3cret"): "can't be read as",
+    }
+    for url, why in wrong.items():
+        with pytest.raises((DownError, ConfigError), match=why) as caught:
+            open_store(url)
+        assert "s3cret" not in "".join(traceback.format_exception(caught.value)), why
+
+
+def test_a_user_who_may_only_read_and_write_is_enough(postgres: PostgresServer) -> None:
+    postgres.clear()
+    fill(postgres.url, 1)
+    rights = "SELECT, INSERT, DELETE ON receipts, receipt_feedback, receipts_schema"
+    run(postgres.url, "CREATE ROLE clerk LOGIN PASSWORD 's3cret'")
+    clerk = postgres.url.replace(f"tester:{IN_URL}", "clerk:s3cret")
+    with pytest.raises(DownError, match="the user lacks the permission"):
+        open_store(clerk)
+    try:
+        run(postgres.url, f"GRANT {rights} TO clerk")
+        fill(clerk, 2, Feedback(id=name_of(1), score=1, at=START))
+        with closing(open_store(clerk)) as store:
+            assert not Retention(store, 1).work()
+        assert list(read_receipts(clerk)) == []
+    finally:
+        postgres.clear()
+        run(postgres.url, "DROP ROLE clerk")
+
+
+def test_two_gateways_that_start_at_once_make_the_tables_once(postgres: PostgresServer) -> None:
+    postgres.clear()
+
+    async def work() -> None:
+        stores = await asyncio.gather(
+            *(asyncio.to_thread(open_store, postgres.url) for _ in range(4))
+        )
+        for store in stores:
+            store.close()
+
+    asyncio.run(work())
+    fill(postgres.url, 1)

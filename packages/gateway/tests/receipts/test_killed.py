@@ -1,0 +1,70 @@
+"""A gateway killed at any moment: what was told to be kept is there, and nothing is half.
+
+Nor is anything that was deleted since it was too old.
+"""
+
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from prefill_router_gateway.receipts import Feedback, latest_feedback, read_receipts
+from packages.gateway.tests.receipts import killed_writer
+from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, plain, write
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = killed_writer.__name__
+FAR = 1_000_000
+"""Numbers of different runs lie so far apart."""
+OLD = range(100 * FAR, 100 * FAR + 1500)
+LONG_AGO = -5e9
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_what_was_kept_survives_any_kill(tmp_path: Path, at_once: int) -> None:
+    moments = random.Random(at_once)
+    url = f"sqlite:///{tmp_path}/receipts.sqlite"
+    write(
+        tmp_path / "receipts.sqlite",
+        [made_receipt(n, at=LONG_AGO) for n in OLD],
+        [Feedback(id=name_of(n), score=1, at=LONG_AGO + n % 2 * 1e10) for n in OLD],
+    )
+    plans = [
+        [url, run * FAR, at_once, moments.randrange(60), moments.random() / 100]
+        for run in range(12)
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-m", PROGRAM],
+        input="".join(json.dumps(plan) + "\n" for plan in plans),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    told = [set(json.loads(line)) for line in done.stdout.splitlines()]
+    assert len(told) == len(plans)
+    assert sum(map(len, told)) > 100  # there was something to lose
+
+    old = {receipt.choice.id for receipt in read_receipts(url, until=0)}
+    assert len(old) < len(OLD)  # some went, each with its score
+    assert old == latest_feedback(url).keys()
+
+    there: dict[int, set[str]] = {run: set() for run in range(len(plans))}
+    for receipt in read_receipts(url, since=0):
+        number = int(receipt.choice.id.removeprefix("pr_"), 16)
+        there[number // FAR].add(receipt.choice.id)
+        assert plain(receipt) == plain(made_receipt(number))
+    for run, names in enumerate(told):
+        assert names <= there[run]
+        assert len(there[run] - names) <= at_once  # those that were just being told
+    with closing(sqlite3.connect(tmp_path / "receipts.sqlite")) as file:
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -1,0 +1,65 @@
+"""Outcomes of decisions that others carried out, in both databases."""
+
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from prefill_router_gateway import Receipt
+from prefill_router_gateway.receipts import open_store, purge, read_receipts, report_outcome
+from prefill_router_gateway.receipts.rows import to_row
+from prefill_router_gateway.records import RequestOutcome
+from packages.gateway.tests.receipts.receipts_made import made_receipt, plain
+
+pytestmark = pytest.mark.slow
+
+ROUTED = RequestOutcome(kind="routed", target=None, status=200, attempts=())
+MADE = made_receipt(0, outcome={}, prompt="Who?")
+BEFORE = replace(MADE, outcome=ROUTED, cost=None)
+
+
+def answered(before: Receipt, *, cost: float = 0.5) -> Receipt:
+    return replace(before, outcome=MADE.outcome, cost=cost)
+
+
+@pytest.fixture
+def url(url: str) -> str:
+    with closing(open_store(url)) as store:
+        store.insert([to_row(BEFORE), to_row(made_receipt(1))], [])
+    return url
+
+
+def test_the_receipt_is_as_if_the_gateway_had_called(url: str) -> None:
+    found = report_outcome(url, BEFORE.choice.id, answered)
+    assert isinstance(found, Receipt)
+    (read,) = read_receipts(url, ids=[BEFORE.choice.id])
+    assert plain(read) == plain(found) == plain(replace(MADE, cost=0.5))
+
+
+def test_of_two_reports_at_once_one_holds(url: str) -> None:
+    def overtaken(before: Receipt) -> Receipt:
+        assert isinstance(report_outcome(url, BEFORE.choice.id, answered), Receipt)
+        return answered(before, cost=2.0)
+
+    assert report_outcome(url, BEFORE.choice.id, overtaken) == "known"
+    (read,) = read_receipts(url, ids=[BEFORE.choice.id])
+    assert read.cost == 0.5
+
+
+def test_others_receipts_stay(url: str) -> None:
+    untouched = [plain(receipt) for receipt in read_receipts(url)]
+    assert report_outcome(url, "pr_none", answered) == "unknown"
+    assert report_outcome(url, BEFORE.choice.id, answered, key="nobody") == "unknown"
+    assert report_outcome(url, made_receipt(1).choice.id, answered) == "known"
+    assert [plain(receipt) for receipt in read_receipts(url)] == untouched
+
+
+def test_a_text_that_is_purged_meanwhile_stays_purged(url: str) -> None:
+    def purged(before: Receipt) -> Receipt:
+        assert before.prompt == "Who?"
+        purge(url, before=2e9, texts_only=True)
+        return answered(before)
+
+    report_outcome(url, BEFORE.choice.id, purged)
+    (read,) = read_receipts(url, ids=[BEFORE.choice.id])
+    assert (read.prompt, read.cost) == (None, 0.5)

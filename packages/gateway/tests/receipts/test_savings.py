@@ -1,0 +1,297 @@
+"""Savings are told with what they cost, with intervals, and with the quality beside them."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from prefill_router.client import Usage
+from prefill_router.errors import DataError
+from prefill_router_gateway import Receipt
+from prefill_router_gateway.receipts import (
+    AnswerLabel,
+    Feedback,
+    Savings,
+    SideAnswer,
+    explain,
+    open_learning,
+    request_saving,
+    savings_since,
+    summary,
+    write_learning,
+)
+from prefill_router_gateway.records import APART, Reason
+from prefill_router_gateway.settings import SavingsSettings
+from packages.router.tests.commands import refused, succeeded
+from packages.gateway.tests.receipts.receipts_made import COSTS, START, made_receipt, name_of, write
+
+LARGE = SavingsSettings(baseline="large")
+
+
+def made(count: int, *, together: int = 1, first: int = 0, **changed: Any) -> list[Receipt]:
+    """Receipts whose costs scatter, `together` to a conversation, which share the scatter."""
+    random = np.random.default_rng(0).lognormal(0, 1, count)
+    return [
+        made_receipt(
+            n,
+            choice={"session": f"{n // together:032x}", **changed.pop("choice", {})},
+            **{"cost": (COSTS["large"] if n % 2 else COSTS["small"]) * random[i // together]},
+            **changed,
+        )
+        for i, n in enumerate(range(first, first + count))
+    ]
+
+
+def found(folder: Path, receipts: list[Receipt], settings: SavingsSettings = LARGE) -> Savings:
+    return savings_since(str(write(folder / "receipts.sqlite", receipts)), settings)
+
+
+def test_the_baselines_cost_is_that_of_the_sums_at_one_target_alone(tmp_path: Path) -> None:
+    receipts = made(60)
+    told = found(tmp_path, receipts)
+    assert (told.requests, told.chosen_by, told.unpriced, told.apart) == (60, "named", {}, {})
+    alone = summary(str(tmp_path / "receipts.sqlite"), START).instead
+    assert told.at_baseline == pytest.approx(alone.at["large"])
+    assert told.at_baseline == pytest.approx(sum(r.cost_at("large") or 0 for r in receipts))
+    assert told.spent == pytest.approx(sum(r.cost or 0.0 for r in receipts))
+    assert told.saved.value == pytest.approx(told.at_baseline - told.spent)
+    assert told.share.value == pytest.approx(1 - told.spent / told.at_baseline)
+    assert told.share.low is not None
+    assert told.share.high is not None
+    assert told.share.low < told.share.value < told.share.high
+
+
+def test_quality_is_beside_savings(tmp_path: Path) -> None:
+    told = found(tmp_path, made(60))
+    assert (told.expected, told.expected_baseline) == pytest.approx((0.9, 0.925))
+    assert told.expected_gain.value == pytest.approx(-0.025)
+    assert told.expected_gain.high is not None
+    assert told.expected_gain.high < 0
+    assert (told.observed.value, told.scored) == (None, 0)
+
+
+def test_requests_of_one_conversation_count_as_one_in_the_intervals(tmp_path: Path) -> None:
+    ends = []
+    for together in (1, 20):
+        (tmp_path / str(together)).mkdir()
+        saved = found(tmp_path / str(together), made(600, together=together)).saved
+        assert saved.value is not None
+        assert saved.low is not None
+        assert saved.high is not None
+        ends.append((saved.high - saved.low) / saved.value)
+    assert ends[1] > 1.3 * ends[0]
+
+
+CACHE = {"small": [1.0, 1e-6], "middle": [1.0, 0.0], "large": [2.0, 3e-4]}
+"""Of each target: tokens per token of the encoder, and US dollars that a cached token saves."""
+
+
+@pytest.mark.parametrize(
+    ("cached", "cache", "factor"),
+    [
+        (10, CACHE, (0.01 - 20 * 3e-4) / (0.0001 - 10 * 1e-6)),  # the large one's tokens are half
+        (10, {**CACHE, "large": [2.0, 0.0]}, 0.01 / (0.0001 - 10 * 1e-6)),  # has no such price
+        (10, {"small": CACHE["small"]}, 100),  # not known
+        (200, CACHE, 100),  # more than was estimated in all
+        (None, CACHE, 100),
+    ],
+)
+def test_what_was_cached_is_cached_at_the_baseline_and_costs_what_it_does_there(
+    tmp_path: Path, cached: int | None, cache: dict[str, Any], factor: float
+) -> None:
+    usage = Usage(input_tokens=300, cached_tokens=cached, output_tokens=20)
+    more = {"outcome": {"usage": usage}, "details": {"cache": cache}}
+    receipts = [made_receipt(n, **more) for n in range(0, 20, 2)]
+    told = found(tmp_path, receipts)
+    assert told.at_baseline == pytest.approx(factor * told.spent)
+    assert sum(r.cost_at("large") or 0 for r in receipts) == pytest.approx(told.at_baseline)
+    url = str(tmp_path / "receipts.sqlite")
+    assert summary(url, START).instead.at["large"] == pytest.approx(told.at_baseline)
+    with closing(open_learning(url)) as store:
+        side = SideAnswer(id=name_of(0), target="large", at=START, propensity=1, cost=1.0)
+        write_learning(store, [side])
+    there = receipts[0].cost_at("large")
+    assert there is not None
+    assert savings_since(url, LARGE).also_ratio == pytest.approx(1 / there)
+
+
+def test_few_conversations_give_no_intervals(tmp_path: Path) -> None:
+    told = found(tmp_path, made(90, together=10))
+    assert told.saved.value is not None
+    assert (told.saved.low, told.saved.high, told.groups) == (None, None, 9)
+    assert any("no intervals" in note for note in told.notes())
+
+
+REASONS: list[Reason] = [reason for reason in get_args(Reason) if reason in APART]
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        *(({"choice": {"reason": reason}}, reason) for reason in REASONS),
+        ({"choice": {"tool_loop": True, "reason": "session"}}, "tool_loop"),
+        ({"choice": {"fallback": "deadline"}}, "fallback"),
+        ({"outcome": {"kind": "failed", "target": None}, "cost": None}, "unanswered"),
+        ({"outcome": {"kind": "routed", "target": None}, "cost": None}, "dry_run"),
+    ],
+)
+def test_what_the_router_did_not_decide_is_counted_apart(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
+    other = made_receipt(500, **{"cost": 0.5, **changed})
+    told = found(tmp_path, [*made(30), other])
+    assert other.apart == why
+    assert other.cost_at("large") is None
+    assert told.requests == 30
+    assert told.apart == {why: (1, other.cost or 0.0)}
+    assert any(APART[why] in note for note in told.notes())
+
+
+def test_a_request_without_a_price_is_listed_and_never_free(tmp_path: Path) -> None:
+    priced = found(tmp_path, made(30))
+    more = [
+        *(made_receipt(n, cost=None) for n in (500, 502)),
+        made_receipt(504, choice={"estimated_cost": {"small": 0.1}}),
+        made_receipt(506, choice={"estimated_cost": {"large": 0.1}}),
+    ]
+    told = found(tmp_path, more)
+    assert (told.requests, told.spent) == (priced.requests, priced.spent)
+    assert told.at_baseline == priced.at_baseline
+    assert told.unpriced == {"small": 3, "large": 1}
+    assert [receipt.cost_at("large") for receipt in more] == [None] * 4
+
+
+def test_encoder_judges_and_side_answers_are_deducted(tmp_path: Path) -> None:
+    url = str(write(tmp_path / "receipts.sqlite", made(40)))
+    before = savings_since(url, LARGE)
+    assert [(one.kind, one.dollars) for one in before.deducted] == [("encoder", None)]
+    assert any("isn't counted" in note for note in before.notes())
+    with closing(open_learning(url)) as store:
+        usual = {"id": name_of(0), "at": START}
+        label = {**usual, "target": "small", "score": 1.0}
+        side = {**usual, "propensity": 0.5}
+        write_learning(
+            store,
+            [
+                AnswerLabel(**label, source="judge:one", cost=0.001),
+                AnswerLabel(**label, source="user", cost=7.0),
+                SideAnswer(**side, target="large", cost=0.01),
+                SideAnswer(**side, target="middle"),
+            ],
+        )
+    priced = LARGE.model_copy(
+        update={"encoder_second_dollars": 0.5, "encoder_thousand_dollars": 2.0}
+    )
+    told = savings_since(url, priced)
+    encoder = 40 * 0.001 * 0.5 + 40 * 2.0 / 1000
+    assert {one.kind: one.dollars for one in told.deducted} == pytest.approx(
+        {"encoder": encoder, "judges": 0.001, "side answers": 0.01}
+    )
+    assert [one.unknown for one in told.deducted] == [0, 0, 1]
+    assert told.saved == before.saved
+    assert told.saved.value is not None
+    assert told.net.value == pytest.approx(told.saved.value - encoder - 0.011)
+    assert told.also_asked == 1
+    assert told.also_ratio == pytest.approx(0.01 / (made(40)[0].cost_at("large") or 0))
+    assert "0 of 1" not in " ".join(told.notes())
+
+
+def test_scores_are_the_latest_of_each_source_of_the_answer_that_was_given(tmp_path: Path) -> None:
+    said = [
+        Feedback(id=name_of(n), score=score, at=START + at)
+        for n in range(40)
+        for at, score in ((0, 0.0), (1, 1.0 if n % 4 else 0.0))
+    ]
+    url = str(write(tmp_path / "receipts.sqlite", made(60), said))
+    told = savings_since(url, LARGE)
+    assert (told.scored, told.observed.value) == (40, 0.75)
+    with closing(open_learning(url)) as store:
+        write_learning(
+            store,
+            [
+                AnswerLabel(id=name_of(0), target=t, source="judge:j", at=START, score=1.0)
+                for t in ("large", "small")  # it was the small one that answered
+            ],
+        )
+    told = savings_since(url, LARGE)
+    assert (told.scored, told.observed.value) == (40, pytest.approx((30 + 0.5) / 40))
+
+
+def test_the_baseline_is_the_best_single_target_unless_one_is_named(tmp_path: Path) -> None:
+    url = str(write(tmp_path / "receipts.sqlite", made(30)))
+    best = savings_since(url, SavingsSettings())
+    assert (best.baseline, best.chosen_by) == ("large", "expected accuracy")
+    given = savings_since(url, SavingsSettings(), best="small")
+    assert (given.baseline, given.chosen_by) == ("small", "train accuracy")
+    assert given.at_baseline < given.spent
+    with pytest.raises(DataError, match="they have large, middle, small"):
+        savings_since(url, SavingsSettings(baseline="giant"))
+    with pytest.raises(DataError, match="name a baseline"):
+        savings_since(url, SavingsSettings(), since=START + 1e6)
+    assert savings_since(url, LARGE, since=START + 1e6).requests == 0
+
+
+def test_a_name_that_is_not_ascii_is_found(tmp_path: Path) -> None:
+    names = {"choice": {"estimated_cost": {"small": 0.1, "grö.ß$": 0.3}, "session": None}}
+    receipts = [made_receipt(n, **names) for n in range(0, 20, 2)]
+    told = found(tmp_path, receipts, SavingsSettings(baseline="grö.ß$"))
+    assert told.at_baseline == pytest.approx(3 * told.spent)
+
+
+def test_one_requests_interval_is_the_spread_of_the_baselines_own_answers(tmp_path: Path) -> None:
+    receipts = made(100)
+    url = str(write(tmp_path / "receipts.sqlite", receipts[:30]))
+    one = request_saving(url, receipts[0], LARGE)
+    assert one is not None
+    assert (one.low, one.high) == (None, None)
+    assert "interval unknown" in one.sentence()
+    write(tmp_path / "receipts.sqlite", receipts)
+    one = request_saving(url, receipts[0], LARGE)
+    assert one is not None
+    costs = np.array([r.cost for r in receipts if r.outcome.target == "large"])
+    low, high = np.quantile(costs / costs.mean(), [0.025, 0.975])
+    assert one.cost == receipts[0].cost_at("large")
+    assert (one.low, one.high) == pytest.approx((one.cost * low, one.cost * high))
+    assert "it would have cost" in explain(receipts[0], instead=one).sentences()[-1]
+    same = request_saving(url, receipts[1], LARGE)
+    assert same is not None
+    assert (same.saved, same.low) == (0, same.cost)
+    assert request_saving(url, made_receipt(0, cost=None), LARGE) is None
+
+
+@pytest.mark.slow
+def test_postgresql_gives_the_same(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    running = request.getfixturevalue("postgres")
+    running.clear()
+    label = AnswerLabel(
+        id=name_of(0), target="small", source="judge:j", at=START, score=0.5, cost=0.1
+    )
+    side = SideAnswer(id=name_of(2), target="large", at=START, propensity=1, cost=0.1)
+    told = []
+    for url in (f"sqlite:///{tmp_path}/r.sqlite", running.url):
+        with closing(open_learning(url)) as store:
+            write_learning(store, [label, side])
+        said = [Feedback(id=name_of(n), score=n % 2, at=START) for n in range(5)]
+        made_up = [*made(40, details={"cache": CACHE}), made_receipt(99, cost=None)]
+        write(url, made_up, said)  # type: ignore[arg-type]
+        values = json.dumps(savings_since(url, LARGE).to_dict())
+        told.append(json.loads(values, parse_float=lambda text: round(float(text), 9)))
+        assert request_saving(url, made(40)[0], LARGE)
+    assert told[0] == told[1]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    file = write(tmp_path / "receipts.sqlite", made(60))
+    told = succeeded("savings", file, "--baseline", "large", "--encoder-thousand-dollars", 1)
+    for part in ("60 routed requests, against large alone", "saved after that", "expected acc"):
+        assert part in told
+    values = json.loads(succeeded("savings", file, "--json"))
+    assert values["chosen_by"] == "expected accuracy"
+    assert values["deducted"][0]["dollars"] is None
+    refused("is no target of these receipts", "savings", file, "--baseline", "giant")
+    assert "at the baseline small" in succeeded(
+        "explain", "last", "--receipts", file, "--baseline", "small"
+    )

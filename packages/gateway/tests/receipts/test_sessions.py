@@ -1,0 +1,172 @@
+"""Replayed conversations: at its own lam, everything is decided as the gateway did."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from prefill_router.errors import DataError
+from prefill_router_gateway import Receipt
+from prefill_router_gateway.decide import RequestCosts
+from prefill_router_gateway.receipts import (
+    AffinityRule,
+    Recorded,
+    affinity_rule_details,
+    replay,
+    scale_details,
+)
+from prefill_router_gateway.receipts.receipt_replay import replay_sessions
+from prefill_router_gateway.receipts.rows import from_row, to_row
+from prefill_router.policy import Lambda, Policy, Tolerance
+from prefill_router.targets import Pool
+from packages.router.tests.commands import malformed, succeeded
+from packages.gateway.tests.decide.deciders import (
+    AT,
+    Parts,
+    World,
+    ask,
+    estimator,
+    forecast,
+    outcome,
+    target,
+    world,
+)
+from packages.gateway.tests.receipts.receipts_made import made_receipt, write
+
+NAMES = ("small", "middle", "large")
+SESSIONS = {"seconds": 400.0, "cache_seconds": 60.0, "margin": 0.02}
+
+
+def router(policy: Policy) -> Parts:
+    prices = {"small": 0.5, "middle": 1.0, "large": 2.0}
+    pool = Pool(tuple(target(n, price=p, cached_input_price=p / 10) for n, p in prices.items()))
+    return Parts(estimator(pool, ratio=1.25), policy)
+
+
+def receipt(made: World, by: Parts, question: Any, said: Any, ended: Any) -> Receipt:
+    """What the gateway would write of a request that is decided here."""
+    choice = made.decider.decide(question, said)
+    done = outcome(choice.target, **ended)
+    made.decider.answered(choice, done, cost=None, at=question.at + done.total_seconds)
+    costs = RequestCosts(by.costs)
+    keeping = AffinityRule(
+        **SESSIONS,
+        ratio=dict(zip(NAMES, costs.ratio.tolist(), strict=True)),
+        saved=dict(zip(NAMES, costs.saved.tolist(), strict=True)),
+    )
+    details = scale_details(by.costs.scale, by.policy) | affinity_rule_details(keeping)
+    return from_row(to_row(_receipt(choice, done, question.at, details)))
+
+
+def _receipt(choice: Any, done: Any, at: float, details: dict[str, Any]) -> Receipt:
+    return Receipt(
+        choice=choice,
+        outcome=done,
+        at=at,
+        router="f" * 16,
+        policy="lambda",
+        endpoint="chat",
+        requested="auto",
+        stream=False,
+        key=None,
+        scored="last_user",
+        cost=None,
+        cost_is_estimated=False,
+        decision_seconds=0.0,
+        forecast_seconds=None,
+        details=details,
+    )
+
+
+def traffic(policy: Policy, count: int = 100) -> list[Receipt]:
+    """Conversations that grow, pause, open alike, call tools, and now and then have no forecast."""
+    random, by = Random(7), router(policy)
+    made, at, rows = world(by, sessions=SESSIONS), AT, []
+    for number in range(count):
+        at += random.choice([2.0, 5.0, 20.0, 120.0])
+        size = random.randrange(50, 2000)
+        tool = random.random() < 0.1
+        question = ask(
+            at=at,
+            text_bytes=4 * size,
+            session=random.choice([None, *(f"{k:032x}" for k in range(6))]),
+            opening=not tool and random.random() < 0.1,
+            in_tool_loop=tool,
+            lam_asked=random.choice([0.2, 0.5, 0.8]),
+            exclude=frozenset(random.sample(NAMES, random.randrange(2))),
+        )
+        said = forecast(*(random.random() for _ in NAMES), tokens=size)
+        lost = random.random() < 0.1
+        ended = {
+            "kind": random.choice(["answered", "answered", "disconnected", "cut"]),
+            "tokens": (size, random.randrange(1, 300)) if number % 7 else (0, 0),
+            "total_seconds": random.random(),
+        }
+        rows.append(receipt(made, by, question, "deadline" if lost else said, ended))
+    return rows
+
+
+@pytest.mark.parametrize("policy", [Lambda(), Tolerance()], ids=lambda p: p.kind)
+def test_at_its_own_lam_everything_is_as_it_was(policy: Policy) -> None:
+    rows = traffic(policy)
+    reasons = {row.choice.reason for row in rows}
+    assert {"session", "policy", "tool_loop", "fallback"} <= reasons
+    assert any(row.choice.cached for row in rows)
+    found = replay_sessions(rows, [0.5, 1.0])
+    was, own, half, full = found.settings
+    assert found.sessions
+    assert (own.changed, own.moves) == (0, [])
+    assert own.estimated_cost == pytest.approx(was.estimated_cost)
+    assert own.accuracy == was.accuracy
+    _, own_alone, half_alone = replay(Recorded.of(rows), [0.5]).settings
+    assert own_alone.changed > 0  # conversations stay, sometimes
+    assert half.accuracy < half_alone.accuracy
+    assert full.accuracy > was.accuracy
+
+
+def test_what_is_not_routed_costs_what_it_did() -> None:
+    by = router(Lambda())
+    made = world(by, sessions=SESSIONS, traffic={"share": 0.5, "otherwise": "large"})
+    said = forecast(0.5, 0.51, 0.5, tokens=1000)
+    asked = [ask(at=AT + n, text_bytes=4000, session=f"{n:x}" * 32) for n in range(16)]
+    rows = [receipt(made, by, one, said, {"tokens": (1000, 100)}) for one in asked]
+    assert {row.choice.reason for row in rows} == {"share", "policy"}
+    was, own = replay_sessions(rows, []).settings
+    assert own.changed == 0
+    assert own.estimated_cost == pytest.approx(was.estimated_cost)
+
+
+def test_a_conversation_that_began_elsewhere_stays_there() -> None:
+    by = router(Lambda())
+    made = world(by, sessions=SESSIONS)
+    chances = [(0.5, 0.5, 0.6), (0.5, 0.51, 0.5)]
+    rows = [
+        receipt(
+            made,
+            by,
+            ask(at=AT + 10 * n, text_bytes=4000, session="a" * 32, lam_asked=0.1),
+            forecast(*p, tokens=1000),
+            {"tokens": (1000, 100), "total_seconds": 1.0},
+        )
+        for n, p in enumerate(chances)
+    ]
+    assert [row.choice.target for row in rows] == ["small", "small"]
+    # at 1 the first goes to the large one, and the second gains too little by leaving it
+    (*_, best) = replay_sessions(rows, [1.0]).settings
+    assert best.moves == [("small", "large", 2)]
+    assert best.accuracy == pytest.approx((0.6 + 0.5) / 2)
+
+
+def test_receipts_that_do_not_tell_are_refused_or_counted(tmp_path: Any) -> None:
+    plain = [made_receipt(n) for n in range(4)]
+    with pytest.raises(DataError, match="no receipt has the settings by which conversations"):
+        replay_sessions(plain, [0.5])
+    alone = [made_receipt(n, choice={"session": None}) for n in range(4)]
+    found = replay_sessions(alone, [0.0])
+    assert found.settings[-1].changed == 2
+    file = write(tmp_path / "receipts.sqlite", alone)
+    assert "4 requests decided again, in their conversations" in succeeded(
+        "replay", file, "--sessions", "--lam", "0"
+    )
+    assert "4 requests decided again, each by itself" in succeeded("replay", file, "--lam", "0")
+    malformed("leave out --router and --pool", "replay", file, "--sessions", "--router", "other")

@@ -1,0 +1,65 @@
+"""A pool that has some of the router's targets alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prefill_router_gateway import RoutingRequest
+from prefill_router_gateway.decide import Budgets, Decider, Sessions
+from prefill_router_gateway.runtime.configuration import load
+from prefill_router.router import Forecast
+from prefill_router.router.router import Router
+from prefill_router.targets import Pool, Provider, read_pool, write_pool
+from packages.gateway.tests.server_process import make_gateway
+
+pytestmark = pytest.mark.slow
+
+
+def test_targets_that_the_pool_lacks_need_no_provider_of_it(tmp_path: Path) -> None:
+    made = make_gateway(tmp_path, "http://127.0.0.1:9/v1")
+    at_the_fit = read_pool(made.pool)
+    Router.load(made.router).with_pool(at_the_fit).save(tmp_path / "elsewhere")
+    other = Provider(name="other", base_url="http://127.0.0.1:9/v1")
+    kept = replace(next(iter(at_the_fit)), provider="other")
+    write_pool(Pool((kept,), at_the_fit.prices_date, (other,)), made.pool)
+
+    loaded = load(replace(made.places(), router=tmp_path / "elsewhere"))
+
+    assert loaded.pool.names == (kept.name,)
+    assert loaded.light.pool.names == at_the_fit.names
+
+
+def test_targets_that_the_pool_lacks_are_neither_asked_nor_told(tmp_path: Path) -> None:
+    made = make_gateway(tmp_path, "http://127.0.0.1:9/v1")
+    at_the_fit = read_pool(made.pool)
+    own = [replace(t, provider=None, base_url="http://127.0.0.1:9/v1") for t in at_the_fit]
+    Router.load(made.router).with_pool(Pool(tuple(own))).save(tmp_path / "elsewhere")
+    dearer = replace(own[1], base_url=None, input_price=7.0, output_price=9.0)
+    write_pool(Pool((own[0], dearer)), made.pool)
+
+    loaded = load(replace(made.places(), router=tmp_path / "elsewhere"))
+
+    assert loaded.pool.names == (own[0].name,)
+    lacking, priced = loaded.light.pool["target-2"], loaded.light.pool["target-1"]
+    assert (lacking.base_url, lacking.serves) == (None, ())
+    assert (priced.base_url, priced.serves, priced.input_price) == (None, None, 7.0)
+    settings, at = loaded.settings, 1e9
+    decider = Decider(
+        loaded.light,
+        settings,
+        sessions=Sessions(settings.sessions),
+        budgets=Budgets(),
+        breaker_open=lambda _: False,
+        pool=loaded.pool,
+    )
+    best = Forecast(np.array([0.1, 0.5, 0.9]), 9, False)
+    asked = [
+        RoutingRequest(endpoint="chat", at=at, lam_asked=1.0, to_call=call)
+        for call in (True, False)
+    ]
+    assert [decider.decide(each, best).order for each in asked] == [
+        ("target-0",),
+        ("target-1", "target-0"),
+    ]

@@ -1,0 +1,127 @@
+"""`serve --check`: everything that is wrong with all parts, each thing on a line of its own."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prefill_router.targets import Pool, read_pool, write_pool
+from packages.router.tests.commands import run
+from packages.gateway.tests.server_process import Made, make_gateway
+
+pytestmark = pytest.mark.slow
+
+POOL = """\
+targets:
+  - {name: a, base_url: "http://127.0.0.1:1/v1", input_prize: 1}
+  - {name: b, base_url: "http://127.0.0.1:1/v1", context_tokens: many}
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make_gateway(tmp_path_factory.mktemp("check"), "http://127.0.0.1:1/v1")
+
+
+def broken(folder: Path) -> list[str]:
+    """The options of a gateway of which nothing can be used."""
+    for name, text in (
+        ("pool.yaml", POOL),
+        ("keys.yaml", "keys: [{name: ann}, {name: bob}]\n"),
+        ("gateway.yaml", "routing: {lam: 3}\nroting: {}\n"),
+    ):
+        (folder / name).write_text(text)
+    files = {"--pool": "pool.yaml", "--keys": "keys.yaml", "--config": "gateway.yaml"}
+    named = [str(one) for option, name in files.items() for one in (option, folder / name)]
+    return ["serve", str(folder / "router"), *named]
+
+
+@pytest.mark.parametrize("options", [[], ["--check"]])
+def test_all_that_is_wrong_is_told_line_by_line(tmp_path: Path, options: list[str]) -> None:
+    done = run(*broken(tmp_path), *options)
+    lines = done.err.splitlines()
+    assert (done.code, done.out) == (1, "")
+    assert all(line.startswith("error: ") for line in lines)
+    for words in (
+        "gateway.yaml:1: routing.lam",
+        "gateway.yaml:2: roting",
+        "router",
+        "pool.yaml: targets.0.input_prize",
+        "pool.yaml: targets.1.context_tokens",
+        "keys.yaml: keys.0.sha256",
+        "keys.yaml: keys.1.sha256",
+    ):
+        assert [line for line in lines if words in line], words
+
+
+def test_programs_are_told_the_same(tmp_path: Path) -> None:
+    done = run(*broken(tmp_path), "--check", "--json")
+    told = json.loads(done.out)
+    assert (done.code, done.err, told["ok"]) == (1, "", False)
+    assert len(told["errors"]) == 7
+    assert run(*broken(tmp_path), "--json").code == 2
+
+
+def test_what_is_well_is_told_with_warnings(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFILL_ROUTER_BUDGET", "[]")
+    monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(made.folder))
+    monkeypatch.setenv("PREFILL_ROUTER_DECISIONS_KEY", "a-key")
+    line = ["serve", made.router, "--pool", made.pool, "--config", made.config, "--check"]
+    told = json.loads(run(*line, "--json").out)
+    assert told["ok"]
+    assert told["targets"] == ["target-0", "target-1", "target-2"]
+    (warning,) = told["warnings"]
+    assert warning == (
+        "the environment variable PREFILL_ROUTER_BUDGET isn't a setting; did you mean "
+        "PREFILL_ROUTER_BUDGETS?"
+    )
+    done = run(*line)
+    assert done.out.startswith("all is well: ")
+    assert done.err.strip() == f"warning: {warning}"
+
+
+def test_what_contradicts_something_else_is_told_with_what_was_meant(
+    made: Made, tmp_path: Path
+) -> None:
+    config = tmp_path / "gateway.yaml"
+    config.write_text(
+        "routing: {fallback: chepest}\ntraffic: {share: 0.5, otherwise: target-9}\n"
+        "budgets: [{dollars: 1, per: day, key: ann}]\nlisten: {host: 0.0.0.0}\n"
+    )
+    done = run("serve", made.router, "--pool", made.pool, "--config", config, "--check")
+    lines = done.err.splitlines()
+    assert len(lines) == 4
+    assert any(line.endswith("; did you mean cheapest?") for line in lines)
+
+
+def test_what_was_hardly_meant_is_a_warning(made: Made, tmp_path: Path) -> None:
+    there = read_pool(made.pool)
+    first, second, _ = there
+    named = replace(first, name="target_0")
+    other = replace(first, name="helper", input_price=None, output_price=None)
+    pool, config = tmp_path / "pool.yaml", tmp_path / "gateway.yaml"
+    write_pool(Pool((named, second, other), there.prices_date, there.providers), pool)
+    config.write_text("routing: {names: {cheap: 0.1, helper: 0.2}}\n")
+    done = run("serve", made.router, "--pool", pool, "--config", config, "--check")
+    assert done.err.splitlines() == [
+        f"warning: {told}"
+        for told in (
+            "target-0, target-2: no endpoint in the pool, so never called; did you mean target_0?",
+            "routing.names has helper, which is also a target: the target takes precedence",
+            "helper: no prices, so spending there isn't counted",
+        )
+    ]
+
+
+def test_without_a_router_a_default_is_all_that_is_needed(made: Made) -> None:
+    line = ["serve", "--pool", made.pool, "--config", made.config, "--check"]
+    done = run(*line, "--default", "target-1")
+    assert (done.code, done.out) == (
+        0,
+        "all is well: no router yet, in front of target-0, target-1, target-2\n",
+    )
+    assert json.loads(run(*line, "--default", "target-1", "--json").out)["router"] is None
+    assert "name it with --default" in run(*line).err
+    both = run("serve", made.router, *line[1:], "--default", "target-1")
+    assert (both.code, "without a router" in both.err) == (2, True)

@@ -1,0 +1,186 @@
+"""Three replicas act as one gateway, also where one is killed and one cut off from the database."""
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from prefill_router_gateway.guard.key_file import digest
+from packages.gateway.tests.receipts.postgres_server import PostgresServer
+from packages.gateway.tests.scripted_target import ANSWER, ERROR, USAGE, whole
+from packages.gateway.tests.shared.replicas import Three, three
+from packages.gateway.tests.world import CHATS, CHEAP, DEAR, MIDDLE, PRICES, Reply, ask, chat, user, world
+
+pytestmark = pytest.mark.slow
+
+COST = (USAGE["prompt_tokens"] * 0.4 + USAGE["completion_tokens"] * 1.6) / 1e6
+"""US dollars of one answer of the middle target."""
+BUDGET, LEASE = 60, 0.1
+"""The budget of one key, in answers, and the share that is leased at a time."""
+KEYS = [
+    {"name": name, "sha256": digest(f"pr-{name}"), **limits}
+    for name, limits in {
+        "boss": {"admin": True},
+        "ann": {"requests_per_minute": 20},
+        "bob": {},
+        "con": {"concurrent": 2},
+        "dan": {},
+    }.items()
+]
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Three]:
+    folder = tmp_path_factory.mktemp("replicas")
+    able = {"accepts": ["tools"], "serves": ["chat", "responses"]}
+    rows = {name: {**prices, **able} for name, prices in PRICES.items()}
+    settings = {
+        "budgets": [{"dollars": BUDGET * COST, "per": "day", "key": "bob", "stop": True}],
+        "failures": {"breaker_failures": 1, "breaker_seconds": 600, "retries": 0},
+    }
+    with (
+        world(folder, rows, settings=settings, keys=KEYS) as made,
+        three(made, folder, postgres.url, lease=LEASE, wait_seconds=60) as found,
+    ):
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def as_new(replicas: Three) -> None:
+    replicas.made.forget()
+
+
+def asked(url: str, key: str, body: Any, path: str = CHATS, **headers: str) -> Reply:
+    return ask(url, path, body, {"authorization": f"Bearer pr-{key}", **headers})
+
+
+def until(holds: Any) -> None:
+    while not holds():
+        time.sleep(0.05)
+
+
+def test_exactly_the_requests_per_minute_are_allowed(replicas: Three) -> None:
+    began = time.monotonic()
+    with ThreadPoolExecutor(6) as pool:
+        urls = replicas.urls * 14
+        replies = list(pool.map(lambda url: asked(url, "ann", chat(MIDDLE)), urls))
+    refilled = math.floor((time.monotonic() - began) * 20 / 60)
+    allowed = sum(reply.status == 200 for reply in replies)
+    assert 20 <= allowed <= 20 + refilled
+    refused = [reply for reply in replies if reply.status != 200]
+    assert {(r.status, r.error["code"]) for r in refused} == {(429, "rate_limit_exceeded")}
+    assert int(refused[-1].headers["retry-after"]) in (1, 2, 3)
+
+
+def test_concurrent_requests_are_counted_over_all_replicas(replicas: Three) -> None:
+    go_on = threading.Event()
+    target = replicas.made[MIDDLE].then(*[[b"", go_on, *whole(ANSWER)]] * 2)
+    with ThreadPoolExecutor(2) as pool:
+        held = [pool.submit(asked, url, "con", chat(MIDDLE)) for url in replicas.urls[1:]]
+        for _ in held:
+            target.asked.acquire()
+        for url in replicas.urls:
+            reply = asked(url, "con", chat(MIDDLE))
+            assert (reply.status, reply.error["code"]) == (429, "concurrency_limit_exceeded")
+        go_on.set()
+        assert [one.result().status for one in held] == [200, 200]
+    # a place is free before its client has the end of the answer
+    assert {asked(url, "con", chat(MIDDLE)).status for url in replicas.urls * 3} == {200}
+
+
+def test_a_tool_loop_goes_on_at_the_target_that_called(replicas: Three) -> None:
+    choices = [{"index": 0, "message": CALLING, "finish_reason": "tool_calls"}]
+    replicas.made[DEAR].then(whole({**ANSWER, "choices": choices}))
+    tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    first = [user("what does f say?")]
+    begun = asked(replicas.here.url, "dan", chat(**tools) | {"messages": first}, **lam(1))
+    assert (begun.status, begun.own("target")) == (200, DEAR)
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "42"}
+    rest = chat(**tools) | {"messages": [*first, CALLING, result]}
+    for url in replicas.urls:
+        reply = asked(url, "dan", rest, **lam(0))
+        assert (reply.own("target"), reply.own("reason")) == (DEAR, "tool_loop")
+    assert asked(replicas.far.url, "con", rest, **lam(0)).own("reason") == "policy"
+
+
+def lam(value: float) -> dict[str, str]:
+    return {"x-prefill-router-lam": str(value)}
+
+
+def test_a_stored_response_is_found_by_its_key_at_every_replica(replicas: Three) -> None:
+    response = {"id": "resp_1", "object": "response", "status": "completed", "output": []}
+    replicas.made[CHEAP].then(whole(response))
+    path, body = "/v1/responses", {"model": CHEAP, "input": "hi"}
+    assert asked(replicas.far.url, "dan", body, path).status == 200
+    for url in replicas.urls:
+        replicas.made.forget()
+        found = asked(url, "dan", None, "/v1/responses/resp_1")
+        assert (found.status, replicas.made.asked()) == (200, [CHEAP])
+        assert asked(url, "bob", None, "/v1/responses/resp_1").status == 404
+        further = {"model": "auto", "input": "on", "previous_response_id": "resp_1"}
+        assert asked(url, "dan", further, path).own("reason") == "stored"
+        assert asked(url, "bob", further, path).status == 400
+
+
+def test_the_lam_of_the_page_reaches_every_replica(replicas: Three) -> None:
+    set_at = asked(replicas.here.url, "boss", {"lam": 0.125}, "/page/api/lam")
+    assert set_at.status == 200
+    for url in replicas.urls:
+        until(lambda url=url: asked(url, "dan", chat()).own("lam") == "0.125")
+
+
+def test_a_target_that_failed_at_one_replica_is_left_alone_by_all(replicas: Three) -> None:
+    replicas.made[MIDDLE].then(whole(ERROR, status=500))
+    asked(replicas.far.url, "dan", chat(MIDDLE))
+
+    def states() -> list[str]:
+        return [breaker(url, MIDDLE) for url in replicas.urls]
+
+    until(lambda: states() == ["open"] * 3)
+    replicas.far.gateway_soon(lambda: replicas.far.gateway.breakers.succeeded(MIDDLE))
+    until(lambda: states() == ["closed"] * 3)
+
+
+def breaker(url: str, target: str) -> str:
+    rows = asked(url, "boss", None, "/page/api/targets").json["targets"]
+    return next(row["breaker"] for row in rows if row["target"] == target)
+
+
+def test_a_killed_and_a_cut_off_replica_pass_a_stop_budget_by_no_lease(replicas: Three) -> None:
+    """The last test: one replica is killed."""
+    here, far, _ = replicas.urls
+    spent = 0
+
+    def spend(url: str) -> Reply:
+        nonlocal spent
+        reply = asked(url, "bob", chat(MIDDLE))
+        spent += reply.status == 200
+        return reply
+
+    assert {spend(url).status for url in replicas.urls * 3} == {200}
+    replicas.other.kill()
+    replicas.line.cut()
+    cut_off = [spend(far) for _ in range(12)]
+    assert cut_off[0].status == 200
+    assert (cut_off[-1].status, cut_off[-1].error["code"]) == (503, "budget_unknown")
+    ready = ask(far, "/ready")
+    assert (ready.status, ready.json["checks"]["shared"]["state"]) == (200, "degraded")
+    assert asked(far, "dan", chat(MIDDLE)).status == 200  # its key has no budget
+    shared = asked(far, "boss", None, "/page/api/overview").json["shared"]
+    assert 0 < time.time() - shared["away_since"] < 600
+    (budget,) = asked(far, "boss", None, "/page/api/spend").json["budgets"]
+    assert budget["leased"] == 0
+    alone = [spend(here) for _ in range(BUDGET)]
+    assert (alone[-1].status, alone[-1].error["code"]) == (429, "budget_spent")
+    replicas.line.mend()
+    until(lambda: ask(far, "/ready").json["checks"]["shared"]["state"] == "ok")
+    rest = [spend(far) for _ in range(round(BUDGET * LEASE))]  # what others gave back, if anything
+    assert (rest[-1].status, spend(here).status) == (429, 429)
+    # the killed one's lease and what was left of the last leases aren't spent by anyone
+    assert BUDGET * (1 - 3 * LEASE) <= spent <= BUDGET * (1 + LEASE)

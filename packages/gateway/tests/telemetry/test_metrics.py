@@ -1,0 +1,339 @@
+"""Metrics as Prometheus reads them, drift by hand, health."""
+
+import asyncio
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from prefill_router.client import Usage
+from prefill_router_gateway.forecast import Drift, DriftWatch, stability_index
+from prefill_router_gateway.telemetry import (
+    GAUGES,
+    BudgetLeft,
+    EventLoopLag,
+    Gauge,
+    GaugeReadings,
+    Health,
+    HealthFinding,
+    Metrics,
+    check_encoder,
+    check_receipts,
+    check_shared,
+    check_targets,
+)
+from packages.gateway.tests.telemetry.receipts import RECEIPT, attempt, receipt
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(metrics: Metrics) -> Samples:
+    body, kind = metrics.render()
+    assert kind.startswith("text/plain; version=0.0.4")
+    return {
+        (
+            sample.name.removeprefix("prefill_router_"),
+            tuple(sorted(sample.labels.items())),
+        ): sample.value
+        for family in text_string_to_metric_families(body.decode())
+        for sample in family.samples
+    }
+
+
+def value(found: Samples, name: str, **labels: str) -> float | None:
+    return found.get((name, tuple(sorted(labels.items()))))
+
+
+def test_a_request_is_counted() -> None:
+    metrics = Metrics(["small", "large"])
+    metrics.observe(RECEIPT)
+    metrics.observe(RECEIPT)
+    found = samples(metrics)
+    labels = {"endpoint": "chat", "target": "small", "outcome": "answered", "reason": "policy"}
+    assert value(found, "requests_total", **labels) == 2
+    tokens = [value(found, "tokens_total", target="small", kind=k) for k in ("input", "cached")]
+    assert tokens == [200, 80]
+    assert value(found, "tokens_total", target="small", kind="output") == 100
+    assert value(found, "tokens_total", target="small", kind="reasoning") is None
+    assert value(found, "dollars_total", target="small") == 0.004
+    assert value(found, "estimated_dollars_total", target="small") == 0.002
+    assert value(found, "attempts_total", target="small", end="answered") == 2
+    for stage, seconds in (
+        ("decision", 0.06),
+        ("forecast", 0.04),
+        ("first_byte", 0.5),
+        ("total", 4),
+    ):
+        where = {"stage": stage, "target": "small"}
+        assert value(found, "stage_seconds_sum", **where) == pytest.approx(seconds)
+        assert value(found, "stage_seconds_count", **where) == 2
+    assert value(found, "stage_seconds_bucket", stage="total", target="small", le="1.0") == 0
+    assert value(found, "stage_seconds_bucket", stage="total", target="small", le="2.5") == 2
+
+
+def test_failures_are_counted_where_they_happened() -> None:
+    metrics = Metrics(["small", "large"])
+    ends = (
+        attempt("small", "overloaded"),
+        attempt("small", "silence"),
+        attempt("large", "connect"),
+    )
+    failed = receipt(
+        choice={"reason": "fallback", "fallback": "deadline"},
+        outcome={"kind": "failed", "target": None, "status": 502, "attempts": ends, "usage": None},
+    )
+    metrics.observe(replace(failed, cost=None, forecast_seconds=None))
+    found = samples(metrics)
+    labels = {"endpoint": "chat", "target": "none", "outcome": "failed", "reason": "fallback"}
+    assert value(found, "requests_total", **labels) == 1
+    assert value(found, "fallbacks_total", reason="deadline") == 1
+    assert value(found, "attempts_total", target="small", end="silence") == 1
+    assert value(found, "retries_total", target="small") == 1
+    assert value(found, "failovers_total", target="large") == 1
+    assert value(found, "failovers_total", target="small") is None
+    assert value(found, "unpriced_requests_total", target="none") == 1
+    assert value(found, "stage_seconds_count", stage="forecast", target="small") is None
+
+
+def test_token_counts_that_cannot_be_true_are_not_counted() -> None:
+    metrics = Metrics(("small", "large"))
+    usage = Usage(input_tokens=-5, cached_tokens=None, output_tokens=3, reasoning_tokens=-1)
+    metrics.observe(receipt(outcome={"usage": usage}))
+    found = samples(metrics)
+    assert value(found, "tokens_total", target="small", kind="output") == 3
+    for kind in ("input", "cached", "reasoning"):
+        assert value(found, "tokens_total", target="small", kind=kind) is None
+
+
+def test_labels_are_never_a_clients_words() -> None:
+    metrics = Metrics(["small"])
+    odd = receipt(
+        choice={"order": ("evil {}\n",), "estimated_cost": {}},
+        outcome={"target": "evil {}\n", "attempts": (attempt("evil {}\n"),)},
+    )
+    metrics.observe(replace(odd, requested="a secret name", key="a secret key"))
+    body = metrics.render()[0]
+    assert b"evil" not in body
+    assert b"secret" not in body
+    assert value(samples(metrics), "attempts_total", target="other", end="answered") == 1
+    metrics.use_targets(["small", "evil {}\n"])
+    metrics.observe(odd)
+    assert value(samples(metrics), "attempts_total", target="evil {}\n", end="answered") == 1
+
+
+def test_refusals_are_counted_by_status() -> None:
+    metrics = Metrics([])
+    for status in (401, 401, 413):
+        metrics.refused(status)
+    found = samples(metrics)
+    assert value(found, "refusals_total", status="401") == 2
+    assert value(found, "refusals_total", status="413") == 1
+
+
+def test_readings_are_read_when_they_are_asked_for() -> None:
+    state = {"queue": 3}
+    readings = GaugeReadings(
+        in_flight=lambda: 7,
+        streams=lambda: 5,
+        queue=lambda: state["queue"],
+        lam=lambda: 0.25,
+        breakers=lambda: {"small": "closed", "large": "open", "third": "half_open"},
+        forecasts=lambda: {"batches": 11, "cache_hits": 4},
+        receipts=lambda: {"kept": 9, "lost": 1},
+        receipts_waiting=lambda: 2,
+        shared=lambda: {"down": True, "replicas": 3, "losses": 1},
+        budgets=lambda: [BudgetLeft(key="", per="day", dollars=10, left=2.5)],
+        drift=lambda: Drift(requests=300, by_feature={"length": 0.3}, mean=0.3, largest=0.3),
+        router=lambda: {"fingerprint": "abc"},
+    )
+    metrics = Metrics(["small"], readings=readings)
+    found = samples(metrics)
+    assert value(found, "requests_in_flight") == 7
+    assert value(found, "streams_open") == 5
+    assert value(found, "forecast_queue") == 3
+    assert value(found, "lam") == 0.25
+    states = [value(found, "breaker_state", target=t) for t in ("small", "third", "large")]
+    assert states == [0, 1, 2]
+    assert value(found, "forecast_events_total", kind="cache_hits") == 4
+    assert value(found, "receipt_events_total", kind="lost") == 1
+    assert value(found, "receipts_waiting") == 2
+    names = ("shared_down", "shared_replicas", "shared_losses_total")
+    assert [value(found, name) for name in names] == [1, 3, 1]
+    assert value(found, "budget_left_dollars", key="", per="day") == 2.5
+    assert value(found, "budget_dollars", key="", per="day") == 10
+    assert value(found, "drift", feature="length") == 0.3
+    assert value(found, "drift_largest") == 0.3
+    assert value(found, "router_info", fingerprint="abc") == 1
+    assert [name for name, _ in found if name == "build_info"]
+    state["queue"] = 0
+    assert value(samples(metrics), "forecast_queue") == 0
+
+
+def test_openmetrics_is_given_to_those_who_ask_for_it() -> None:
+    metrics = Metrics(["small"])
+    metrics.observe(RECEIPT)
+    body, kind = metrics.render(OPENMETRICS)
+    assert kind.startswith("application/openmetrics-text; version=1.0.0")
+    names = {family.name for family in openmetrics(body.decode())}
+    assert {
+        "prefill_router_requests",
+        "prefill_router_build",
+        "prefill_router_streams_open",
+    } <= names
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_when_counting_began_isnt_told_here_and_still_is_elsewhere(accept: str) -> None:
+    metrics = Metrics(["small"])
+    metrics.observe(RECEIPT)
+    body, _ = metrics.render(accept)
+    assert b"_total{" in body
+    assert b"_bucket{" in body
+    assert b"_created" not in body
+    others = CollectorRegistry()
+    Counter("others", "Of who embeds the gateway.", registry=others).inc()
+    assert b"others_created" in generate_latest(others)
+
+
+def test_the_global_registry_is_left_alone() -> None:
+    Metrics(["small"]).observe(RECEIPT)
+    Metrics(["small"]).observe(RECEIPT)  # a second one in the process is no clash
+    assert not [f.name for f in REGISTRY.collect() if f.name.startswith("prefill_router")]
+
+
+def test_the_index_by_hand() -> None:
+    even = [20] * 10
+    assert stability_index(even) == pytest.approx(0)
+    # all of 200 in one bin: shares 200.5 / 205 and nine of 0.5 / 205
+    one, rest = 200.5 / 205, 0.5 / 205
+    by_hand = (one - 0.1) * math.log(one / 0.1) + 9 * (rest - 0.1) * math.log(rest / 0.1)
+    assert stability_index([200, *[0] * 9]) == pytest.approx(by_hand)
+    # a tenth of the weight moved from one bin to another, with counts so large that 0.5 is nothing
+    moved = [10**9] * 8 + [15 * 10**8, 5 * 10**8]
+    by_hand = 0.05 * math.log(1.5) - 0.05 * math.log(0.5)
+    assert stability_index(moved) == pytest.approx(by_hand, rel=1e-6)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=10, max_size=10))
+def test_the_index_is_never_negative_and_has_no_order(counts: list[int]) -> None:
+    assert stability_index(counts) >= -1e-12
+    assert stability_index(counts[::-1]) == pytest.approx(stability_index(counts))
+
+
+def test_drift_looks_at_the_latest_requests_alone() -> None:
+    random = np.random.default_rng(0)
+    rows = [tuple(map(int, random.integers(0, 10, 2))) for _ in range(500)]
+    watch = DriftWatch(["length", "digits"], window=250)
+    for row in rows[:199]:
+        watch.add(row)
+    assert watch.report() is None
+    for row in rows[199:]:
+        watch.add(row)
+    watch.add(())
+    watch.add((1, 2, 3))
+    found = watch.report()
+    assert found is not None
+    assert found.requests == 250
+    for n, name in enumerate(("length", "digits")):
+        counts = np.bincount([row[n] for row in rows[-250:]], minlength=10)
+        assert found.by_feature[name] == pytest.approx(stability_index(counts.tolist()))
+    assert found.mean == pytest.approx(sum(found.by_feature.values()) / 2)
+    assert found.largest == max(found.by_feature.values())
+    assert found.largest < 0.25
+    for _ in range(250):
+        watch.add((0, 4))
+    assert watch.report().mean > 0.25  # type: ignore[union-attr]
+
+
+def test_nothing_to_watch_is_nothing_to_report() -> None:
+    watch = DriftWatch([])
+    for _ in range(300):
+        watch.add(())
+    assert watch.report() is None
+
+
+def test_health_tells_the_worst() -> None:
+    states = {"a": HealthFinding("ok"), "b": HealthFinding("ok")}
+    health = Health(
+        alive={"a": lambda: states["a"]}, ready={"a": lambda: states["a"], "b": lambda: states["b"]}
+    )
+    assert health.ready().status == 200
+    assert health.ready().value == {
+        "state": "ready",
+        "checks": {"a": {"state": "ok"}, "b": {"state": "ok"}},
+    }
+    states["b"] = HealthFinding("degraded", "slow")
+    assert (health.ready().status, health.ready().value["state"]) == (200, "degraded")
+    assert health.alive().value["state"] == "alive"
+    states["a"] = HealthFinding("failed", "gone")
+    assert (health.ready().status, health.ready().value["state"]) == (503, "not_ready")
+    assert (health.alive().status, health.alive().value["state"]) == (503, "failing")
+    assert health.ready().value["checks"]["b"]["note"] == "slow"
+
+
+def test_what_the_checks_find() -> None:
+    assert check_encoder("ready", fallback="prior").verdict == "ok"
+    assert check_encoder("down", fallback="prior").verdict == "degraded"
+    assert check_targets({"a": "closed", "b": "half_open"}).verdict == "ok"
+    assert check_targets({"a": "closed", "b": "open"}).verdict == "degraded"
+    assert check_targets({"a": "open"}).verdict == "failed"
+    assert check_targets({}).verdict == "failed"
+    assert check_receipts(healthy=True, lost=0).verdict == "ok"
+    assert check_receipts(healthy=True, lost=1).verdict == "degraded"
+    assert check_receipts(healthy=False, lost=0).verdict == "degraded"
+    assert check_shared(is_in_step=True, is_out_of_lease=False).verdict == "ok"
+    assert check_shared(is_in_step=False, is_out_of_lease=False).verdict == "degraded"
+    assert check_shared(is_in_step=False, is_out_of_lease=True).verdict == "failed"
+
+
+def test_an_event_loop_that_is_held_up_is_noticed() -> None:
+    now = [0.0]
+    pulse = EventLoopLag(clock=lambda: now[0])
+    assert pulse.check().verdict == "failed"
+    for _ in range(3):
+        pulse.beat()
+        now[0] += 0.5
+    assert pulse.check() == HealthFinding("ok")
+    now[0] += 7
+    assert pulse.check().verdict == "failed"
+    pulse.beat()
+    assert pulse.check().verdict == "degraded"
+    assert pulse.latest == pytest.approx(7)
+    for _ in range(130):
+        now[0] += 0.5
+        pulse.beat()
+    assert pulse.check() == HealthFinding("ok")
+
+
+def test_the_pulse_beats_by_itself() -> None:
+    async def run() -> HealthFinding:
+        pulse = EventLoopLag()
+        task = asyncio.create_task(pulse.run())
+        await asyncio.sleep(0)
+        found = pulse.check()
+        task.cancel()
+        return found
+
+    assert asyncio.run(run()) == HealthFinding("ok")
+
+
+def test_a_gauge_is_added_by_registering_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = Gauge(
+        "open_files",
+        "Files that are open.",
+        lambda read: {"log": len(read.gateway), "socket": 2.0},
+        ("kind",),
+    )
+    monkeypatch.setitem(GAUGES, kinds.name, kinds)
+    hidden = Gauge("hidden", "Nothing is told of it.", lambda read: read.lam())
+    monkeypatch.setitem(GAUGES, hidden.name, hidden)
+    found = samples(Metrics(["small"], readings=GaugeReadings(gateway="abc")))
+    assert value(found, "open_files", kind="log") == 3
+    assert value(found, "open_files", kind="socket") == 2
+    assert "hidden" not in {name for name, _ in found}

@@ -1,0 +1,318 @@
+"""What clients' tests share: targets that a test speaks for, gateways before them, and requests."""
+
+import asyncio
+import atexit
+import json
+import shutil
+import socketserver
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from prefill_router.features.complexity import ComplexityConfig
+from prefill_router.fitting import FitConfig, Recipe, fit_router
+from prefill_router_gateway import Receipt
+from prefill_router.predictors.logistic import LogisticConfig
+from prefill_router.testing import make_routing_dataset
+from packages.gateway.tests.scripted_target import ANSWER, whole
+from packages.gateway.tests.server_process import TARGETS, Made, Running, gateway_thread
+
+CHEAP, MIDDLE, DEAR = TARGETS
+CHATS = "/v1/chat/completions"
+PATIENCE = 120.0
+"""Seconds after which what never comes is given up."""
+HEADER = "x-prefill-router-"
+PRICES = {
+    name: {"input_price": price, "output_price": 4 * price}
+    for name, price in zip(TARGETS, (0.1, 0.4, 1.6), strict=True)
+}
+T = TypeVar("T")
+
+
+@cache
+def router_folder(queries: int = 200) -> Path:
+    """A router that reads texts' complexity: its encoder's process loads no network."""
+    folder = Path(tempfile.mkdtemp(prefix="router-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    data = make_routing_dataset(queries=queries, targets=len(TARGETS))
+    recipe = Recipe(features=(ComplexityConfig(),), predictor=LogisticConfig())
+    fit_router(data, config=FitConfig(recipe=recipe, resamples=20)).router.save(folder / "router")
+    return folder / "router"
+
+
+@dataclass
+class Got:
+    """A request as a target got it."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    method: str = "POST"
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class FakeTarget:
+    """A target on a port of its own: gives each request the next script, or else the usual one.
+
+    A script is pieces of bytes. `None` among them: no more comes until the client leaves; an event:
+    what follows comes once it is set.
+    """
+
+    def __init__(self, usual: Sequence[Any] | None = None) -> None:
+        self.usual: Sequence[Any] = usual or whole(ANSWER)
+        self.next: deque[Sequence[Any]] = deque()
+        self.requests: list[Got] = []
+        self.asked = threading.Semaphore(0)
+        self.left = threading.Semaphore(0)
+        target = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                try:
+                    while target._answer(self):
+                        pass
+                except OSError:
+                    pass
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def then(self, *scripts: Sequence[Any]) -> "FakeTarget":
+        """The next requests get these, one each."""
+        self.next.extend(scripts)
+        return self
+
+    def forget(self) -> None:
+        """Be as new."""
+        self.requests.clear()
+        self.next.clear()
+        while self.asked.acquire(blocking=False):
+            pass
+
+    @property
+    def got(self) -> Got:
+        """The only request."""
+        (got,) = self.requests
+        return got
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _answer(self, client: Any) -> bool:
+        first = client.rfile.readline().decode().split()
+        if not first:
+            return False
+        headers = {}
+        while line := client.rfile.readline().decode("latin-1").strip():
+            name, _, value = line.partition(": ")
+            headers[name.lower()] = value
+        body = client.rfile.read(int(headers.get("content-length", "0")))
+        script = self.next.popleft() if self.next else self.usual
+        self.requests.append(Got(first[1], headers, body, first[0]))
+        self.asked.release()
+        for piece in script:
+            if isinstance(piece, threading.Event):
+                piece.wait(PATIENCE)
+            elif piece is None:
+                client.rfile.read(1)
+                self.left.release()
+                return False
+            else:
+                client.wfile.write(piece)
+        last = script[-1] if script else b""
+        return last.endswith(b"0\r\n\r\n") or b"content-length" in script[0].lower()
+
+
+@dataclass
+class World:
+    """Targets, and the files of a gateway before them."""
+
+    made: Made
+    targets: dict[str, FakeTarget]
+    keys: Path | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> FakeTarget:
+        return self.targets[name]
+
+    def forget(self) -> None:
+        for target in self.targets.values():
+            target.forget()
+
+    def asked(self) -> list[str]:
+        """The targets that got requests, each as often as it did."""
+        return [name for name, target in self.targets.items() for _ in target.requests]
+
+    def write_pool(self, rows: Mapping[str, Mapping[str, Any]], **more: Any) -> None:
+        self.made.pool.write_text(pool_text(rows, self.targets, **more))
+
+
+def pool_text(
+    rows: Mapping[str, Mapping[str, Any]], targets: Mapping[str, FakeTarget], **more: Any
+) -> str:
+    """A pool file: every row's target, at its own address."""
+    named = [
+        {
+            "name": name,
+            **({} if {"provider", "base_url"} & set(row) else {"base_url": targets[name].url}),
+            **row,
+        }
+        for name, row in rows.items()
+    ]
+    return yaml.safe_dump({**more, "targets": named}, sort_keys=False)
+
+
+@contextmanager
+def world(
+    folder: Path,
+    rows: Mapping[str, Mapping[str, Any]] = PRICES,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    keys: Sequence[Mapping[str, Any]] | None = None,
+    dialects: Mapping[str, str] | None = None,
+) -> Iterator[World]:
+    """Targets, and the files of a gateway before them.
+
+    Args:
+        folder: Where the files go.
+        rows: What the pool file says of each target, by name.
+        settings: Of the gateway; forecasts are waited for, unless they say otherwise.
+        keys: Rows of the file of keys.
+        dialects: Of the targets that have a provider, whose name is theirs.
+    """
+    targets = {name: FakeTarget() for name in rows}
+    providers = [
+        {"name": name, "base_url": targets[name].url, "dialect": dialect, "api_key_env": "LAB_KEY"}
+        for name, dialect in (dialects or {}).items()
+    ]
+    rows = {n: {**r, "provider": n} if n in (dialects or {}) else r for n, r in rows.items()}
+    more = {"providers": providers} if providers else {}
+    made = Made(folder, router_folder(), folder / "pool.yaml", folder / "gateway.yaml")
+    made.pool.write_text(pool_text(rows, targets, **more))
+    routing = {"deadline_seconds": PATIENCE, **(settings or {}).get("routing", {})}
+    made.configure({"logs": {"level": "warning"}, **(settings or {}), "routing": routing})
+    key_file = None if keys is None else folder / "keys.yaml"
+    if key_file is not None:
+        key_file.write_text(yaml.safe_dump({"keys": [dict(key) for key in keys or ()]}))
+    try:
+        yield World(made, targets, key_file, {"LAB_KEY": "sk-lab"})
+    finally:
+        for target in targets.values():
+            target.close()
+
+
+@dataclass
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> Any:
+        return self.json["error"]
+
+    def own(self, name: str) -> str | None:
+        """One of the gateway's own headers."""
+        return self.headers.get(HEADER + name)
+
+
+def ask(
+    url: str,
+    path: str = CHATS,
+    body: Any = None,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    """One request: POST where there is a body, else GET."""
+    data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+    given = {"content-type": "application/json", **(headers or {})}
+    request = urllib.request.Request(url + path, data=data, headers=given)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
+            return Reply(reply.status, _lower(reply.headers), reply.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return Reply(error.code, _lower(error.headers), error.read())
+
+
+def _lower(headers: Any) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def chat(model: str = "auto", text: Any = "hi", **more: Any) -> dict[str, Any]:
+    """The body of a chat."""
+    return {"model": model, "messages": [user(text)], **more}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+class Served:
+    """A gateway in a thread, before the targets of a world."""
+
+    def __init__(self, run: Running) -> None:
+        self.url, self.gateway = run.url, run.gateway
+        self._loop = run.loop
+
+    def wait_for(self, what: Coroutine[Any, Any, T]) -> T:
+        """Await something in the gateway's loop."""
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(PATIENCE)
+
+    def gateway_soon(self, what: Callable[[], Any]) -> None:
+        """Call something in the gateway's thread."""
+        self._loop.call_soon_threadsafe(what)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds in the gateway's thread."""
+
+        async def go() -> None:
+            while not holds():
+                await asyncio.sleep(0.01)
+
+        self.wait_for(go())
+
+    def ask(self, path: str = CHATS, body: Any = None, **headers: str) -> Reply:
+        """One request; headers are the gateway's own, but for the session's and the key's."""
+        given = {n: v for n, v in headers.items() if n in ("authorization", "x-session-id")}
+        own = {HEADER + n.replace("_", "-"): v for n, v in headers.items() if n not in given}
+        return ask(self.url, path, body, {**given, **own})
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """Those of the requests that ended, the latest last."""
+
+        async def read() -> list[Receipt]:
+            return self.gateway.recent.all()
+
+        return self.wait_for(read())
+
+
+@contextmanager
+def served(made: World) -> Iterator[Served]:
+    """A gateway in a thread, with all its parts but the command line."""
+    places = made.made.places(keys=made.keys, threads=1)
+    with gateway_thread(places, environment=made.environment) as run:
+        yield Served(run)

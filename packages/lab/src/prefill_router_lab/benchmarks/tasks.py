@@ -1,0 +1,183 @@
+"""Loads the tasks of any benchmark or file, and draws samples of them.
+
+Tasks are named on the command line by `NAME`, `NAME=COPY`, either with options, or a file:
+
+    mmlu_pro
+    mmlu_pro=copies/mmlu_pro,shots=5
+    livecodebench,release=release_v5,from=2024-08-01,revision=0fe84c3
+    questions.jsonl
+
+A benchmark's name comes first: a file of that name is meant by `./mmlu_pro`. A sample of tasks
+doesn't depend on their order.
+"""
+
+import hashlib
+import heapq
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, final
+
+from prefill_router.errors import ConfigError, FormatError
+from prefill_router_lab.benchmarks import own_questions
+from prefill_router_lab.benchmarks.registry import BENCHMARKS, Benchmark
+from prefill_router_lab.benchmarks.source import (
+    BenchmarkCopy,
+    HubCopy,
+    LoadReport,
+    LocalCopy,
+    PlacedTask,
+    distinct,
+)
+from prefill_router.runs.run import Task
+from prefill_router.lazy_imports import load
+
+Reader = Callable[[BenchmarkCopy, Mapping[str, str], LoadReport], Iterator[PlacedTask]]
+"""Reads a copy of a benchmark with these options; the report fills as the tasks are taken."""
+REVISION: Final = "revision"
+_LAST_OPTION = re.compile(r"(.*),([a-z]+)=([^,]*)", re.DOTALL)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkSpec:
+    """A parsed specification of tasks.
+
+    Attributes:
+        benchmark: The benchmark; None where a file was named.
+        path: The file, or the local copy of the benchmark; None for the hub's.
+        options: The options, by name.
+    """
+
+    benchmark: str | None
+    path: Path | None
+    options: Mapping[str, str]
+
+
+def parse_spec(text: str, options: Mapping[str, frozenset[str]]) -> BenchmarkSpec:
+    """Parse a specification of tasks.
+
+    Args:
+        text: The specification.
+        options: The options of each benchmark, besides the revision.
+
+    Raises:
+        ConfigError: It is empty, or has an option that the benchmark lacks, or has one twice.
+    """
+    if not text.strip() or "\0" in text:
+        raise ConfigError(f"no tasks were named; name a file, or one of {', '.join(options)}")
+    name = re.split("[=,]", text, maxsplit=1)[0]
+    if name not in options:
+        return BenchmarkSpec(benchmark=None, path=Path(text), options={})
+    known = options[name] | {REVISION}
+    rest, found = _split(text.removeprefix(name), known)
+    if rest and not rest.startswith("="):
+        raise ConfigError(
+            f"{rest[1:]!r} is no option of {name}; it has {', '.join(sorted(known))}, each written "
+            "as NAME=VALUE after a comma"
+        )
+    if rest == "=":
+        raise ConfigError(f"after {name}= comes a file or a folder; leave the = out for the hub's")
+    return BenchmarkSpec(benchmark=name, path=Path(rest[1:]) if rest else None, options=found)
+
+
+def _split(rest: str, known: frozenset[str]) -> tuple[str, dict[str, str]]:
+    """The part before the options, which are taken from the end, and the options."""
+    found: dict[str, str] = {}
+    while (match := _LAST_OPTION.fullmatch(rest)) and match[2] in known:
+        rest, name, value = match.groups()
+        if name in found:
+            raise ConfigError(f"{name} is given twice; keep one of them")
+        if not value:
+            raise ConfigError(f"{name} has no value; leave it out for the usual one")
+        found[name] = value
+    return rest, found
+
+
+@final
+class _Drawn(NamedTuple):
+    """A task of the sample; the smallest is the first to be replaced."""
+
+    rank: int
+    position: int
+    task: Task
+
+
+def sample_tasks(tasks: Iterable[Task], count: int, *, seed: int = 0) -> list[Task]:
+    """A random sample of `count` tasks, in their order; all of them where there are fewer.
+
+    The tasks are ranked by a hash of id and seed. So a larger sample contains the smaller ones of
+    the same seed, and an added task displaces at most one other.
+
+    Raises:
+        ConfigError: The count isn't positive.
+    """
+    if count < 1:
+        raise ConfigError(f"a sample of {count} tasks was asked for; at least 1 is needed")
+    drawn: list[_Drawn] = []
+    for position, task in enumerate(tasks):
+        entry = _Drawn(-_rank(task.query.id, seed), position, task)
+        if len(drawn) < count:
+            heapq.heappush(drawn, entry)
+        else:
+            heapq.heappushpop(drawn, entry)
+    return [entry.task for entry in sorted(drawn, key=lambda entry: entry.position)]
+
+
+def _rank(query_id: str, seed: int) -> int:
+    key = f"{seed}\0{query_id}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(key).digest())
+
+
+def load_tasks(
+    spec: str, *, revision: str | None = None, report: LoadReport | None = None
+) -> Iterator[Task]:
+    """The tasks of a benchmark or a file, one by one as they are taken.
+
+    A LiveCodeBench problem can have hundreds of megabytes of tests: process one at a time, and keep
+    none.
+
+    Args:
+        spec: A name in `BENCHMARKS`, perhaps with `=` and a local copy, and with options after
+            commas (`mmlu_pro=copies/mmlu_pro,shots=5`); or a user's own file.
+        revision: Branch, tag or commit of the hub's repository; the newest where None.
+        report: Filled with the source of the tasks, and with what was left out.
+
+    Raises:
+        ConfigError: There is no such benchmark or option, or the hub can't be reached or refuses.
+        FormatError: A file doesn't exist or isn't as expected, an id repeats, or there are no
+            tasks; all but the first are raised when the task in question is taken.
+    """
+    named = parse_spec(spec, {name: known.options for name, known in BENCHMARKS.items()})
+    report = LoadReport() if report is None else report
+    if named.benchmark is None:
+        found = _own(named, revision, report)
+    else:
+        known = BENCHMARKS[named.benchmark]
+        read: Reader = load("prefill_router_lab.benchmarks", known.reader)
+        found = read(_copy(known, named, revision), named.options, report)
+    return distinct(found, source=spec, report=report)
+
+
+def _own(named: BenchmarkSpec, revision: str | None, report: LoadReport) -> Iterator[PlacedTask]:
+    path = named.path
+    if path is None or not path.exists():
+        raise FormatError(
+            f"no such file; tasks are a file, or one of {', '.join(BENCHMARKS)}", file=str(path)
+        )
+    if revision is not None:
+        raise ConfigError(f"{path} is a file and has no revision {revision!r}; leave it out")
+    own_questions.check_file(path)
+    return own_questions.read(path, report)
+
+
+def _copy(known: Benchmark, named: BenchmarkSpec, revision: str | None) -> BenchmarkCopy:
+    asked = named.options.get(REVISION, revision)
+    if revision is not None and asked != revision:
+        raise ConfigError(f"two revisions are given, {asked!r} and {revision!r}; keep one of them")
+    if named.path is None:
+        return HubCopy(known.repository, revision=asked)
+    if asked is not None:
+        raise ConfigError(f"{named.path} is a local copy and has no revisions; leave {asked!r} out")
+    return LocalCopy(named.path)

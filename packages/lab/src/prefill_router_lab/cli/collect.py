@@ -1,0 +1,424 @@
+"""`prefill-router tasks`, `prices` and `collect`: questions, prices, and every target's answers."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import (
+    Terminal,
+    app,
+    columns,
+    counted,
+    dollars,
+    err,
+    out,
+    print_json,
+    rounded_up,
+)
+from prefill_router.cli.commands import UsageError, by_name, check_suffix, one_of
+from prefill_router.errors import ConfigError
+from prefill_router.files import check_place
+from prefill_router_lab.benchmarks import BENCHMARKS
+
+if TYPE_CHECKING:
+    from prefill_router.client import PriceChange, RefreshedPool
+    from prefill_router.runs import Retry, Task
+    from prefill_router_lab.collection import CollectionEstimate, CollectionSummary
+    from prefill_router.targets import Pool
+
+
+_LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in BENCHMARKS.items())
+
+
+@app.command(
+    help=(
+        "Write the tasks of a benchmark or of a file of your own as JSON Lines, to look at or edit."
+        "\n\nSPEC is a file of questions, or one of these, whose files come from the Hugging Face "
+        "hub or, with NAME=FOLDER, from a copy. Options follow after commas.\n\n"
+        f"{_LISTING}\n\n"
+        "Example: prefill-router tasks mmlu_pro,shots=5 --sample 500 --out tasks.jsonl"
+    )
+)
+def tasks(
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help="A benchmark, or a file.")],
+    to: Annotated[Path, typer.Option("--out", help="The file to write.")],
+    sample: Annotated[int | None, typer.Option(help="Draw a sample of this size.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of the hub's repository.")
+    ] = None,
+    overwrite: opt.Overwrite = False,
+    json: opt.AsDocument = False,
+) -> None:
+    """Write the tasks of a benchmark or a file as JSON Lines."""
+    from prefill_router_lab.benchmarks import LoadReport, load_tasks, sample_tasks, write_tasks
+
+    check_suffix("--out", to, (".jsonl", ".ndjson"))
+    check_place(to)
+    report, kinds = LoadReport(), Counter[str]()
+    found: Iterable[Task] = load_tasks(spec, revision=revision, report=report)
+    with opt.replacing(to, overwrite=overwrite) as temporary, err.status(f"reading {spec}"):
+        if sample is not None:
+            found = sample_tasks(found, sample, seed=seed)
+        count = write_tasks(_counted(found, kinds), temporary)
+    if json:
+        print_json(
+            {
+                "out": str(to),
+                "source": report.source,
+                "tasks": count,
+                "graders": dict(kinds),
+                "skipped": dict(report.skipped),
+            }
+        )
+        return
+    graders = ", ".join(f"{number:,} {name}" for name, number in kinds.most_common())
+    out.say(f"{to}: {count:,} tasks of {report.source}; graders: {graders}")
+    for reason, left_out in report.skipped.items():
+        out.say(f"  {left_out:,} left out: {reason}")
+
+
+def _counted(found: Iterable["Task"], kinds: Counter[str]) -> Iterator["Task"]:
+    for task in found:
+        kinds[task.grader] += 1
+        yield task
+
+
+@app.command()
+def collect(
+    pool: Annotated[Path, typer.Option(help="The targets and who serves them, pool.yaml.")],
+    tasks: Annotated[
+        str, typer.Option(help="A benchmark such as mmlu_pro, or a JSONL file of your own.")
+    ],
+    run: Annotated[
+        Path, typer.Option("--out", help="The run's folder: a new one, or one to resume.")
+    ],
+    max_cost: Annotated[
+        float | None,
+        typer.Option(help="US dollars that the whole run may cost, earlier calls included."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Ask only these targets, separated by commas.")
+    ] = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Ask only a sample of this size; a larger one contains it.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sample and of the waits.")] = 0,
+    attempts: Annotated[int, typer.Option(help="Most calls for one question.")] = 5,
+    retry: Annotated[
+        str,
+        typer.Option(help="Missing answers to ask again: failed (those that may come), all, none."),
+    ] = "failed",
+    backoff: Annotated[
+        float, typer.Option(help="Longest wait before the first retry, in seconds.")
+    ] = 1.0,
+    patience: Annotated[
+        float, typer.Option(help="Give up on a provider that asks for a longer wait, in seconds.")
+    ] = 600.0,
+    assume_output_tokens: Annotated[
+        int, typer.Option(help="Tokens of an answer, for estimates where none is recorded.")
+    ] = 1000,
+    assume_free: Annotated[
+        bool,
+        typer.Option("--assume-free", help="With --max-cost: targets without a price are free."),
+    ] = False,
+    settled: Annotated[
+        bool,
+        typer.Option(
+            "--settled", help="The bills of failed calls are known: nothing is at risk so far."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only estimate calls, tokens, dollars and time.")
+    ] = False,
+    json: opt.AsDocument = False,
+) -> None:
+    """Ask every target every question, and keep each answer as it arrives.
+
+    It can be interrupted at any moment; the same command goes on from there. A call that fails
+    leaves a missing answer with its reason, never a wrong one.
+
+    Example: prefill-router collect --pool pool.yaml --tasks mmlu_pro --max-cost 20 --out run
+    """
+    from prefill_router.client import Upstream
+    from prefill_router_lab.benchmarks import LoadReport, load_tasks, sample_tasks
+    from prefill_router_lab.collection import CollectOptions, collect, estimate_collection
+    from prefill_router.progress import BarProgress
+
+    options = CollectOptions(
+        limit=max_cost,
+        attempts=attempts,
+        retry=_retry(retry),
+        backoff_seconds=backoff,
+        patience_seconds=patience,
+        assume_output_tokens=assume_output_tokens,
+        assume_free=assume_free,
+        settled=settled,
+        seed=seed,
+    )
+    asked, report = _pool(pool, only), LoadReport()
+    chosen: Iterable[Task] = load_tasks(tasks, report=report)
+    if sample is not None:
+        chosen = sample_tasks(chosen, sample, seed=seed)
+    if dry_run:
+        _print_estimate(estimate_collection(run, asked, chosen, options=options), json=json)
+        return
+    summary = collect(
+        run,
+        asked,
+        chosen,
+        asker=Upstream(asked),
+        options=options,
+        progress=BarProgress(console=err),
+        on_estimate=_show_estimate,
+        on_interrupted=partial(_print_summary, json=json),
+    )
+    for reason, left_out in report.skipped.items():
+        err.say(f"{counted(left_out, 'task')} left out: {reason}")
+    _print_summary(summary, json=json)
+    _check(summary)
+
+
+def _pool(path: Path, only: str | None) -> "Pool":
+    from prefill_router.targets import read_pool
+
+    pool = read_pool(path)
+    return pool if only is None else pool.select(dict.fromkeys(n.strip() for n in only.split(",")))
+
+
+def _retry(text: str) -> "Retry":
+    from prefill_router.runs import Retry
+
+    choices: tuple[Retry, ...] = get_args(Retry)
+    return one_of("--retry", text, choices)
+
+
+def _print_estimate(found: "CollectionEstimate", *, json: bool) -> None:
+    if json:
+        print_json(found.to_dict())
+    else:
+        _show_estimate(found, to=out)
+
+
+def _show_estimate(found: "CollectionEstimate", to: Terminal = err) -> None:
+    """Print the estimate: a line for each target, and sums."""
+    if not found.calls:
+        to.print("nothing is left to ask")
+        return
+    table = columns("to ask", "calls", "tokens in", "tokens out", "dollars", "at most")
+    for row in found.targets:
+        table.add_row(
+            Text(row.target),
+            f"{row.calls:,}",
+            f"{row.input_tokens:,}",
+            f"{row.output_tokens:,}",
+            _dollars(row.dollars),
+            _dollars(row.most_dollars),
+        )
+    to.print(table)
+    time = "" if found.seconds is None else f", about {_duration(found.seconds)}"
+    priced = any(row.dollars is not None for row in found.targets)
+    usual, most = (_dollars(x if priced else None) for x in (found.dollars, found.most_dollars))
+    to.say(
+        f"{counted(found.calls, 'call')}, {usual} expected, "
+        f"{most} if every answer is as long as it may be{time}"
+    )
+
+
+def _print_summary(summary: "CollectionSummary", *, json: bool) -> None:
+    if json:
+        print_json(summary.to_dict())
+    else:
+        _show(summary)
+
+
+def _show(summary: "CollectionSummary") -> None:
+    table = columns("target", "answered", "missing", "not asked")
+    table.add_column("missing by reason")
+    for row in summary.targets:
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(row.missing.items()))
+        numbers = (row.answered, sum(row.missing.values()), row.not_asked)
+        table.add_row(Text(row.target), *(f"{n:,}" for n in numbers), Text(reasons))
+    out.print(table)
+    rate = summary.calls / max(summary.seconds, 1e-9)
+    out.say(
+        f"{counted(summary.calls, 'call')} in {_duration(summary.seconds)} ({rate:,.1f}/s), "
+        f"{_dollars(summary.cost)}; the run has cost {_dollars(summary.spent)}"
+    )
+    if summary.at_risk > 0:
+        out.say(
+            f"up to {_dollars(summary.at_risk)} more may have been billed, by calls whose bill is "
+            "unknown; it counts against --max-cost until you give --settled"
+        )
+    for why, number in summary.not_asked.items():
+        out.say(f"{counted(number, 'question')} not asked: {why}")
+    before = sum(row.missing_before for row in summary.targets)
+    if before:
+        out.say(f"missing from an earlier call, of those not asked: {before:,}")
+    if summary.limit_that_would_do is not None:
+        enough = rounded_up(summary.limit_that_would_do)
+        out.say(
+            f"--max-cost {enough} would do for the rest, by an estimate from what each target's "
+            "questions cost so far, dollars at risk included"
+        )
+
+
+def _check(summary: "CollectionSummary") -> None:
+    """Raise an error where questions were left and none was asked, or none was answered."""
+    if summary.not_asked and not summary.calls:
+        raise ConfigError(
+            f"nothing was asked ({', '.join(summary.not_asked)}); give a larger --max-cost where "
+            "that is why, else ask again later"
+        )
+    if summary.missing and not summary.answered:
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(summary.missing.items()))
+        raise ConfigError(
+            f"nothing was answered ({reasons}); see the attempts in the run, and check the pool's "
+            "endpoints, models and keys"
+        )
+
+
+def _dollars(value: float | None) -> str:
+    return "?" if value is None else dollars(value)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:,.1f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
+
+
+_COMMENT = re.compile(r"(?:^|\s)#", re.MULTILINE)
+_HEADS = ("input", "output", "cached input", "reasoning")
+
+
+@app.command()
+def prices(
+    pool: Annotated[Path, typer.Option(help="The pool file.")],
+    to: Annotated[
+        Path | None, typer.Option("--out", help="Write here and leave the pool file as it is.")
+    ] = None,
+    source: Annotated[
+        str, typer.Option("--from", help="OpenRouter's list of models, a URL or a file.")
+    ] = "https://openrouter.ai/api/v1/models",
+    provider: Annotated[
+        list[str] | None,
+        typer.Option(help="Take this provider's prices; TARGET=NAME for one target."),
+    ] = None,
+    map_: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="TARGET=MODEL", help="The target's name in the list."),
+    ] = None,
+    overwrite: opt.Overwrite = False,
+    json: opt.AsDocument = False,
+) -> None:
+    """Refresh a pool's prices from OpenRouter's list of models, and date them.
+
+    A target is looked up by its model, then by its name. Targets that aren't listed keep their
+    prices. Comments in the pool file aren't kept.
+
+    Example: prefill-router prices --pool pool.yaml --map fast=openai/gpt-oss-20b
+    """
+    from prefill_router.client import refresh_prices
+    from prefill_router.targets import read_pool, write_pool
+
+    place = to or pool
+    if to is None and place.suffix.lower() not in (".yaml", ".yml"):
+        raise UsageError(f"{place} isn't a YAML file; name one with --out, such as pool.yaml")
+    check_suffix("--out", place, (".yaml", ".yml"))
+    general, by_target = _providers(provider or [])
+    models = by_name("--map", map_ or [], "TARGET=MODEL")
+    check_place(place)
+    before = read_pool(pool)
+    with err.status(f"reading {source}"):
+        found = refresh_prices(
+            before,
+            date=datetime.now(UTC).date().isoformat(),
+            source=source,
+            models=models,
+            provider=general,
+            providers=by_target,
+        )
+    if place == pool and _COMMENT.search(pool.read_text(encoding="utf-8-sig")):
+        err.say(f"note: the comments in {pool} aren't kept")
+    if to is None:
+        write_pool(found.pool, pool)
+    else:
+        with opt.replacing(to, overwrite=overwrite or _is_same(to, pool)) as temporary:
+            write_pool(found.pool, temporary)
+    if json:
+        print_json(_prices_dict(found, place))
+    else:
+        _show_prices(found, place)
+
+
+def _is_same(to: Path, pool: Path) -> bool:
+    return to.exists() and to.samefile(pool)
+
+
+def _providers(given: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+    """The provider of all targets, and those of single ones."""
+    general = [text for text in given if "=" not in text]
+    if len(general) > 1:
+        raise UsageError(
+            f"--provider names {' and '.join(general)}; name one, and others as TARGET=NAME"
+        )
+    by_target = by_name("--provider", [text for text in given if "=" in text], "TARGET=NAME")
+    return (general[0] if general else None), by_target
+
+
+def _show_prices(found: "RefreshedPool", place: Path) -> None:
+    table = Table("target", "listed as", *_HEADS, box=None, pad_edge=False)
+    for change in found.found:
+        at = "" if change.provider is None else f" at {change.provider}"
+        pairs = zip(change.before, change.after, strict=True)
+        table.add_row(change.target, f"{change.model}{at}", *(_moved(b, a) for b, a in pairs))
+    out.say(table)
+    out.say(f"US dollars per million tokens, {found.pool.prices_date}; written to {place}")
+    for name, reason in found.kept.items():
+        err.say(f"{name} keeps its prices: {reason}")
+    for note in found.notes:
+        err.say(f"note: {note}")
+
+
+def _moved(before: float | None, after: float | None) -> str:
+    if before == after:
+        return _price(after)
+    return f"{_price(before)} -> {_price(after)}"
+
+
+def _price(price: float | None) -> str:
+    return "-" if price is None else f"{price:.10g}"
+
+
+def _prices_dict(found: "RefreshedPool", place: Path) -> dict[str, Any]:
+    return {
+        "out": str(place),
+        "source": found.source,
+        "prices_date": found.pool.prices_date,
+        "found": [_change(change) for change in found.found],
+        "kept": dict(found.kept),
+        "notes": list(found.notes),
+    }
+
+
+def _change(change: "PriceChange") -> dict[str, Any]:
+    from prefill_router.targets import PRICES
+
+    return {
+        "target": change.target,
+        "model": change.model,
+        "provider": change.provider,
+        "before": dict(zip(PRICES, change.before, strict=True)),
+        "after": dict(zip(PRICES, change.after, strict=True)),
+        "changed": change.before != change.after,
+    }

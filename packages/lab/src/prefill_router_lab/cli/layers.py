@@ -1,0 +1,265 @@
+"""`prefill-router layers` and `sweep`: which layer to read, and which encoder.
+
+`layers` shows the geometry of stores by depth, and what their layers know; `sweep` compares
+encoders by their probes.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prefill_router import files
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from prefill_router.activations import Pooling
+    from prefill_router.layers import Ablation, Survey
+    from prefill_router_lab.depth import DepthProfile, EncoderSweep
+
+
+@app.command()
+def layers(
+    data: opt.DataFolder,
+    store: opt.NeededStores,
+    split_file: opt.SplitFile = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of the folds.")] = 0,
+    pooling: opt.Poolings = "last,mean",
+    all_layers: Annotated[
+        bool, typer.Option("--all-layers", help="Layers below the middle too, if stored.")
+    ] = False,
+    dim: Annotated[int, typer.Option(help="PCA components for J and the probes.")] = 100,
+    to: Annotated[
+        Path | None, typer.Option("--out", help="A folder for figures, with their data as CSV.")
+    ] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Show Fisher J, effective dimensionality and anisotropy by depth, and what the layers know.
+
+    Only the train part is used. The second table is the mean five-fold probe AUC over targets of
+    the layer that each criterion selects, the third the AUC of probes and of neighbours' votes at
+    every layer. The figures compare several stores, and show the probes within each subject.
+
+    Example: prefill-router layers answers --store states --out figures
+    """
+    from prefill_router.data import read_dataset
+    from prefill_router.layers import candidate_sites
+    from prefill_router_lab.depth import depth_profile, encoder_labels
+
+    poolings = opt.parse_poolings(pooling)
+    if to is not None:
+        files.check_place(to / "figure.png")
+    stores = opt.open_stores(store)
+    dataset = read_dataset(data)
+    train = dataset.select(opt.drawn_split(dataset, split_file, seed)["train"])
+    sites = [candidate_sites(s, poolings=poolings, all_layers=all_layers) for s in stores]
+    for states, candidates in zip(stores, sites, strict=True):
+        states.require(candidates[0], train.prompt_keys)  # before the first takes its time
+    found = [
+        depth_profile(
+            states,
+            train,
+            sites=candidates,
+            encoder=label,
+            dim=dim,
+            seed=seed,
+            progress=BarProgress(console=err),
+        )
+        for states, candidates, label in zip(stores, sites, encoder_labels(stores), strict=True)
+    ]
+    ablations = [_ablations(one, poolings) for one in found]
+    if to is not None:
+        _draw(found, to, ablations)
+    if as_json:
+        print_json(_document(found, ablations))
+        return
+    for one, ways in zip(found, ablations, strict=True):
+        _print_geometry(one)
+        _print_ablations(one, ways)
+    _print_readings(found)
+    if to is not None:
+        out.say(f"figures: {to}")
+
+
+def _ablations(found: "DepthProfile", poolings: "list[Pooling]") -> "list[Ablation]":
+    """The ablation over all candidates first, as `fit` chooses, then over those of each pooling."""
+    from prefill_router.layers import ablation
+
+    held = [p for p in poolings if any(site.pooling == p for site in found.sites)]
+    kinds = list(dict.fromkeys([tuple(held), *((p,) for p in held)]))
+    dim = found.survey.dim
+    return [ablation(found.survey, found.grid, dim=dim, poolings=kind) for kind in kinds]
+
+
+def _named(found: "list[DepthProfile]", one: "DepthProfile") -> dict[str, str]:
+    """The encoder of a row, where there are several."""
+    return {"encoder": one.encoder} if len(found) > 1 else {}
+
+
+def _document(
+    found: "list[DepthProfile]", ablations: "list[list[Ablation]]"
+) -> dict[str, list[dict[str, Any]]]:
+    each = list(zip(found, ablations, strict=True))
+    return {
+        "geometry": [_named(found, one) | row for one in found for row in one.survey.rows()],
+        "ablation": [_named(found, one) | a.to_dict() for one, ways in each for a in ways],
+        "depth": [row for one in found for row in one.rows()],
+    }
+
+
+def _draw(found: "list[DepthProfile]", to: Path, ablations: "list[list[Ablation]]") -> None:
+    import polars as pl
+
+    from prefill_router_lab.depth import draw_depth, draw_geometry
+
+    draw_depth(found, to)
+    if len(found) == 1:
+        draw_geometry(found[0].survey, to, encoder=found[0].encoder)
+    rows = [
+        {
+            **_named(found, one),
+            "poolings": "+".join(a.poolings),
+            **{s.name: s.auc for s in a.selectors},
+        }
+        for one, ways in zip(found, ablations, strict=True)
+        for a in ways
+    ]
+    files.write_text(to / "ablation.csv", pl.DataFrame(rows).write_csv())
+
+
+def _print_geometry(profile: "DepthProfile") -> None:
+    from rich.table import Table
+
+    found = profile.survey
+    table = Table(
+        title=f"geometry of {len(found.sites)} sites of {profile.encoder}, train part, "
+        f"J on PCA-{found.dim}"
+    )
+    for name in ("site", "Fisher J (mean)", "lowest", "highest", "best for", "d_eff", "anisotropy"):
+        table.add_column(name, justify="left" if name == "site" else "right")
+    best = _best_counts(found)
+    for i, row in enumerate(found.rows()):
+        js = [v for name, v in row.items() if name.startswith("fisher:") and v is not None]
+        table.add_row(
+            found.sites[i].name,
+            _number(row["fisher_mean"], 5),
+            _number(min(js, default=None), 5),
+            _number(max(js, default=None), 5),
+            f"{best[i]} targets",
+            _number(row["effective_dimensionality"], 1),
+            _number(row["anisotropy"], 3),
+        )
+    out.print(table)
+
+
+def _best_counts(found: "Survey") -> list[int]:
+    import numpy as np
+
+    judged = found.fisher[:, ~np.isnan(found.fisher).any(axis=0)]
+    best = judged.argmax(axis=0).tolist()
+    return [best.count(i) for i in range(len(found.sites))]
+
+
+def _print_ablations(profile: "DepthProfile", ablations: "list[Ablation]") -> None:
+    from rich.table import Table
+
+    dim, count = ablations[0].dim, len(ablations[0].targets)
+    table = Table(
+        title=f"mean five-fold probe AUC at PCA-{dim} over {count} targets, {profile.encoder}"
+    )
+    table.add_column("candidates")
+    for selector in ablations[0].selectors:
+        table.add_column(selector.name, justify="right")
+    for row in ablations:
+        table.add_row(" and ".join(row.poolings), *(f"{s.auc:.4f}" for s in row.selectors))
+    out.print(table)
+
+
+def _print_readings(found: "list[DepthProfile]") -> None:
+    from rich.table import Table
+
+    table = Table(title="what layers know: mean AUC over targets on the train part")
+    for name in ("encoder", "site", "depth", "probe, five-fold", "votes, leave-one-out"):
+        table.add_column(name, justify="left" if name in ("encoder", "site") else "right")
+    for one in found:
+        for row in one.rows():
+            if row["subject"] is None:
+                table.add_row(
+                    one.encoder,
+                    f"{row['pooling']}.{row['layer']}",
+                    f"{row['depth']:.2f}",
+                    _number(row["probe_auc"], 4),
+                    _number(row["votes_auc"], 4),
+                )
+    out.print(table)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+@app.command()
+def sweep(
+    data: opt.DataFolder,
+    store: opt.NeededStores,
+    to: Annotated[Path, typer.Option("--out", help="A folder for the heat map and its CSV.")],
+    split_file: opt.SplitFile = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of the folds.")] = 0,
+    pooling: opt.Poolings = "last",
+    dim: Annotated[int, typer.Option(help="PCA components.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Compare encoders: the test AUC of a linear probe for every target under each of them.
+
+    Each target is read at the layer of greatest Fisher J on the train part.
+
+    Example: prefill-router sweep answers --store states-a --store states-b --out sweep
+    """
+    from prefill_router.data import read_dataset
+    from prefill_router_lab.depth import draw_sweep, sweep as run
+
+    poolings = opt.parse_poolings(pooling)
+    files.check_place(to / "sweep.png")
+    stores = opt.open_stores(store)
+    dataset = read_dataset(data)
+    parts = opt.drawn_split(dataset, split_file, seed)
+    found = run(
+        stores,
+        dataset.select(parts["train"]),
+        dataset.select(parts["test"]),
+        dim=dim,
+        poolings=poolings,
+        seed=seed,
+        progress=BarProgress(console=err),
+    )
+    draw_sweep(found, to)
+    if as_json:
+        print_json(found.rows())
+        return
+    _print(found)
+    out.say(f"heat map: {to}")
+
+
+def _print(found: "EncoderSweep") -> None:
+    from rich.table import Table
+
+    table = Table(title="test AUC (site) of every target under every encoder")
+    table.add_column("target")
+    for encoder in found.encoders:
+        table.add_column(encoder, justify="right")
+    for k, target in enumerate(found.targets):
+        cells = zip(found.auc[:, k], found.sites, strict=True)
+        table.add_row(target, *(f"{auc:.4f} ({sites[k].name})" for auc, sites in cells))
+    table.add_section()
+    table.add_row("mean", *(f"{auc:.4f}" for auc in found.mean()))
+    table.add_row("mean, five-fold on train", *(f"{auc:.4f}" for auc in _folded(found)))
+    out.print(table)
+
+
+def _folded(found: "EncoderSweep") -> list[float]:
+    from prefill_router.layers import mean_over_targets
+
+    folded: list[float] = mean_over_targets(found.cross_validated).tolist()
+    return folded

@@ -1,0 +1,476 @@
+"""`prefill-router reproduce` and `study seeds`, `ratio` and `shift`: the paper's results.
+
+`seeds` measures how much the metrics vary with the training seed; `ratio` how accurate routing is
+when a given share of the queries goes to one target; `shift` what a router loses on queries of a
+kind that it wasn't trained on.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.commands import UsageError, one_of, reading_words
+from prefill_router.cli.options import SplitFile, with_engine
+from prefill_router_lab.cli.study import (
+    AsJson,
+    Config,
+    Data,
+    Folders,
+    OpenedStudy,
+    Out,
+    Resamples,
+    Seed,
+    Stores,
+    StudyRequest,
+    begin,
+    finish,
+    require_some,
+    study,
+)
+from prefill_router.errors import ConfigError
+from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
+
+if TYPE_CHECKING:
+    from prefill_router.activations import Activations
+    from prefill_router.data import RoutingDataset, Split
+    from prefill_router.engines import Engine
+    from prefill_router_lab.reproduce import PoolRun, ReproduceMeans, ReproduceOptions
+    from prefill_router.router import Router
+    from prefill_router.comparison import RecipeFailure
+    from prefill_router_lab.studies import Shift
+
+
+_QUICK = {"seeds": 2, "resamples": 100}
+_FORMATS = {"llmrouterbench": "llmrouterbench", "nvidia-v1": "nvidia", "mmlu-pro": "mmlu_pro"}
+
+
+class BenchName(StrEnum):
+    """Where the data come from."""
+
+    LLMROUTERBENCH = "llmrouterbench"
+    NVIDIA = "nvidia-v1"
+    MMLU_PRO = "mmlu-pro"
+
+
+@app.command()
+@with_engine
+def reproduce(
+    data: Annotated[
+        PathOrUrl,
+        typer.Argument(
+            metavar="DATA",
+            help="The data as published, or a dataset folder of them.",
+            parser=opt.path_or_url,
+        ),
+    ],
+    bench: Annotated[BenchName, typer.Option(help="Where the data come from.")],
+    to: opt.ReportOut,
+    encoder: Annotated[
+        list[str] | None,
+        typer.Option(help="The encoder of the hidden states, by default minilm; repeatable."),
+    ] = None,
+    embedding: Annotated[
+        str, typer.Option(help="The encoder of the semantic routers' embeddings.")
+    ] = "minilm",
+    store: opt.Stores = None,
+    encoder_folder: opt.EncoderFolders = None,
+    prices: Annotated[Path | None, typer.Option(help="Prices, for data without prices.")] = None,
+    encoder_price: Annotated[
+        float, typer.Option(help="US dollars per million tokens that the encoder reads.")
+    ] = 0.1625,
+    speeds: Annotated[
+        Path | None, typer.Option(help="TTFT and throughput of each target: YAML or CSV.")
+    ] = None,
+    text_network: Annotated[
+        str | None,
+        typer.Option(help="A network to fine-tune, microsoft/deberta-v3-base or its folder."),
+    ] = None,
+    soft_labels: Annotated[
+        Path | None, typer.Option(help="A judge's scores, for a router that learns from them.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Seeds of the seed study; by default 5 (the paper has 10).")
+    ] = None,
+    resamples: Annotated[
+        int | None,
+        typer.Option(help="Bootstrap resamples; by default 1000, with --quick 100."),
+    ] = None,
+    seed: opt.StudySeed = 0,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A rehearsal with little training; its numbers mean little."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
+    engine: "Engine | None" = None,
+) -> None:
+    """Rebuild the paper's tables and figures, our numbers beside the paper's.
+
+    What is fitted is kept in the report's folder; after an interruption the same command
+    goes on from there.
+
+    Example: prefill-router reproduce answers --bench mmlu-pro --store states --out paper
+    """
+    from prefill_router.reporting import check_place, mark
+    from prefill_router_lab.reproduce import (
+        STUDY,
+        WORK,
+        ReproduceMeans,
+        ReproduceOptions,
+        reproduce as work,
+        to_dict,
+        write,
+    )
+    from prefill_router_lab.end_to_end import Charge, read_speeds
+
+    check_place(to, STUDY)
+    options = ReproduceOptions(
+        seed=seed,
+        seeds=_QUICK["seeds"] if quick and seeds is None else 5 if seeds is None else seeds,
+        resamples=_given(resamples, quick=quick),
+        quick=quick,
+    )
+    stores = opt.open_stores(store)
+    means = ReproduceMeans(
+        encoders=tuple(encoder or _held(stores)),
+        embedding=embedding,
+        sources=opt.sources(encoder_folder),
+        charge=Charge(per_million_tokens=encoder_price),
+        speeds={} if speeds is None else read_speeds(speeds),
+        text_network=text_network,
+        soft_labels=soft_labels,
+    )
+    dataset = _read(bench, data, prices)
+    mark(to, STUDY, {"bench": bench.value, "options": options.to_dict(), "means": means.to_dict()})
+    bar = BarProgress(console=err)
+    runs = work(
+        bench.value,
+        dataset,
+        stores,
+        options=options,
+        means=means,
+        folder=to / WORK,
+        engine=engine,
+        progress=bar,
+    )
+    known = _known(data, options, means, runs)
+    write(runs, to, title=f"The paper's tables on {data.name}", said=_said(options), known=known)
+    if as_json:
+        print_json(to_dict(runs))
+        return
+    _show(runs)
+    out.say(f"report: {to / 'index.html'}")
+
+
+def _given(resamples: int | None, *, quick: bool) -> int:
+    if resamples is not None:
+        return resamples
+    return _QUICK["resamples"] if quick else 1000
+
+
+def _held(stores: "Sequence[Activations]") -> list[str]:
+    names = [
+        one.provenance.encoder
+        for one in stores
+        if any(site.pooling == "last" for site in one.sites)
+    ]
+    return list(dict.fromkeys(names)) or ["minilm"]
+
+
+def _read(bench: BenchName, data: PathOrUrl, prices: Path | None) -> "RoutingDataset":
+    from prefill_router.data import is_dataset, read_dataset
+    from prefill_router.importers import import_dataset
+
+    if not isinstance(data, Path) or is_dataset(data):
+        return read_dataset(data)
+    with err.status(f"reading {bench.value}"):
+        dataset, report = import_dataset(_FORMATS[bench.value], [data], prices=prices)
+    if report.malformed:
+        err.say(f"{report.malformed:,} malformed rows of {data} were left out")
+    return dataset
+
+
+def _said(options: "ReproduceOptions") -> list[str]:
+    said = [
+        "Every table and figure of the paper, rebuilt on these data: our number with its interval, "
+        "and the paper's beside it. Where one can't be rebuilt, the reason is given.",
+        "The encoder is not the paper's: the paper reads language models of 20 to 122 billion "
+        "parameters, ours is named below. Differences of level are to be expected from that "
+        "alone.",
+    ]
+    if options.quick:
+        said.insert(
+            0,
+            "A rehearsal: the networks were trained for a few epochs only, with few seeds and "
+            "resamples. The numbers show that everything runs, and nothing else.",
+        )
+    return said
+
+
+def _known(
+    data: PathOrUrl, options: "ReproduceOptions", means: "ReproduceMeans", runs: "list[PoolRun]"
+) -> dict[str, str]:
+    sizes = [
+        f"{run.title}: {len(run.found.dataset.pool)} targets, "
+        + ", ".join(f"{len(ids):,} {part}" for part, ids in run.drawn.parts.items())
+        for run in runs
+    ]
+    return {
+        "data": str(data),
+        "pools": "; ".join(sizes),
+        "encoders": ", ".join(means.encoders),
+        "embeddings": means.embedding,
+        "split": f"85/15, seed {options.seed}; calibrated routers 75/10/15 with the same test part",
+        "calibration": "Platt scaling for the semantic baselines of the tables; none in the shifts",
+        "intervals": f"95 %, {options.resamples:,} bootstrap resamples of the test queries",
+        "fine-tuned on the text": means.text_network or "nothing; give weights with --text-network",
+        "soft labels": str(means.soft_labels or "none; give a judge's scores with --soft-labels"),
+        "not as in their papers": "GraphRouter predicts each label, with separate messages for "
+        "labels and costs; matrix factorisation learns from single labels, and a second router "
+        "from pairs; the cascade's scorer reads an answer's length, not its text",
+        "training seeds": f"{options.seeds} in the seed study",
+    }
+
+
+def _show(runs: "list[PoolRun]") -> None:
+    from prefill_router_lab.reproduce import all_tables, check
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("pool", "the paper says", "holds"):
+        table.add_column(title)
+    for claim in check(runs):
+        table.add_row(claim.pool, claim.text, claim.answer)
+    out.print(table)
+    for one in all_tables(runs):
+        if one.missing:
+            out.say(f"Table {one.number}: {one.missing}")
+
+
+@study.command()
+@with_engine
+def seeds(
+    config: Config,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    count: Annotated[int, typer.Option(help="How many seeds, from --seed on.")] = 10,
+    split_file: SplitFile = None,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+    engine: "Engine | None" = None,
+) -> None:
+    """Fit each router with several seeds on one split: mean, standard deviation, extremes.
+
+    A router with the same predictions for every seed is reported as deterministic.
+
+    Example: prefill-router study seeds routers.yaml --data answers --store states --out seeds
+    """
+    from prefill_router.reporting import ROUTERS
+    from prefill_router_lab.studies import report_seeds, seed_study
+
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
+    opened = begin("seeds", given, {"count": count})
+    found = seed_study(
+        opened.dataset,
+        opened.recipes,
+        opened.states,
+        opened.drawn,
+        count=count,
+        seed=seed,
+        folder=to / ROUTERS,
+        engine=engine,
+        progress=opened.bar,
+    )
+    require_some(found.spreads, found.failed)
+    made = report_seeds(found, title=f"Seed variability on {data.name}", known=opened.known)
+    finish(made, to, as_json=as_json)
+
+
+_BY = ("train", "test")
+
+
+@study.command()
+@with_engine
+def ratio(
+    config: Config,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    strong: Annotated[
+        str | None, typer.Option(help="The strong target; the most accurate one if not given.")
+    ] = None,
+    strong_by: Annotated[
+        str, typer.Option(help="The part that decides on it: train, or test as in the paper.")
+    ] = "train",
+    split_file: SplitFile = None,
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+    engine: "Engine | None" = None,
+) -> None:
+    """Send each share of the queries to the strong target, in the router's own order.
+
+    The others go where the router's probability is highest. Prices play no part.
+
+    Example: prefill-router study ratio routers.yaml --data answers --store states --out ratio
+    """
+    from prefill_router_lab.studies import report_ratio, routing_ratio, strongest
+
+    one_of("--strong-by", strong_by, _BY)
+
+    def check(dataset: "RoutingDataset", drawn: "Split") -> None:
+        del drawn
+        if strong is not None and strong not in dataset.pool.names:
+            raise ConfigError(
+                f"the strong target is {strong!r}; the dataset has {list(dataset.pool.names)}"
+            )
+
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
+    opened = begin(
+        "ratio", given, {"strong": strong, "strong_by": strong_by, "resamples": resamples}, check
+    )
+    routers, failed = _routers(opened, seed, engine)
+    part = opened.dataset.select(opened.drawn["train" if strong_by == "train" else "test"])
+    test = opened.dataset.select(opened.drawn["test"])
+    found = routing_ratio(
+        {name: one.predict(test, stores=opened.states) for name, one in routers.items()},
+        test,
+        strong=strong or strongest(part),
+        resamples=resamples,
+        seed=seed,
+        progress=opened.bar,
+    )
+    how = "named" if strong else f"the most accurate on the {strong_by} part"
+    known = {**opened.known, "chosen": how, "intervals": f"95 %, {resamples:,} resamples"}
+    title = f"Accuracy against routing ratio on {data.name}"
+    finish(report_ratio(found, title=title, known=known, failed=failed), to, as_json=as_json)
+
+
+def _routers(
+    opened: OpenedStudy, seed: int, engine: "Engine | None"
+) -> "tuple[dict[str, Router], list[RecipeFailure]]":
+    """The router itself where its folder was given, else those of the recipes."""
+    from prefill_router.fitting import FitConfig
+    from prefill_router.reporting import ROUTERS
+    from prefill_router.comparison import fit_all
+
+    if opened.router is not None:
+        return {next(iter(opened.recipes)): opened.router}, []
+    fitted, failed = fit_all(
+        opened.dataset,
+        opened.recipes,
+        opened.states,
+        opened.drawn,
+        config=FitConfig(seed=seed),
+        folder=opened.folder / ROUTERS,
+        engine=engine,
+        progress=opened.bar,
+    )
+    require_some(fitted, failed)
+    return {one.name: one.router for one in fitted}, failed
+
+
+@study.command()
+@with_engine
+def shift(
+    config: Config,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    train_on: Annotated[
+        str | None, typer.Option(help="Benchmarks or domains to train on, separated by commas.")
+    ] = None,
+    test_on: Annotated[
+        str | None, typer.Option(help="Benchmarks or domains to test on, separated by commas.")
+    ] = None,
+    hold_out: Annotated[
+        str | None, typer.Option(help="Test on these and train on all the others.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="mmlu-pro-stem: STEM to humanities and social sciences.")
+    ] = None,
+    split_file: SplitFile = None,
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+    engine: "Engine | None" = None,
+) -> None:
+    """Train on some benchmarks or domains and test on others, beside routers trained on all.
+
+    All are tested on the same queries of the test part. One reference is trained on the whole train
+    part, the other on a sample of it with as many queries as the shifted router had.
+
+    Example: prefill-router study shift routers.yaml --data answers --hold-out hle --out shift
+    """
+    from prefill_router.reporting import ROUTERS
+    from prefill_router_lab.studies import arms, report_shift, shift_study
+
+    _check(train_on, test_on, hold_out, preset)
+    wanted = partial(_shift, train_on=train_on, test_on=test_on, hold_out=hold_out, preset=preset)
+    asked = {"train_on": train_on, "test_on": test_on, "hold_out": hold_out, "preset": preset}
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
+    opened = begin(
+        "shift",
+        given,
+        {**asked, "resamples": resamples},
+        lambda dataset, drawn: arms(dataset, drawn, wanted(dataset)),
+    )
+    found = shift_study(
+        opened.dataset,
+        opened.recipes,
+        opened.states,
+        opened.drawn,
+        wanted(opened.dataset),
+        resamples=resamples,
+        seed=seed,
+        folder=to / ROUTERS,
+        engine=engine,
+        progress=opened.bar,
+    )
+    require_some(found.routers, found.failed)
+    made = report_shift(found, title=f"Distribution shift on {data.name}", known=opened.known)
+    finish(made, to, as_json=as_json)
+
+
+def _check(
+    train_on: str | None, test_on: str | None, hold_out: str | None, preset: str | None
+) -> None:
+    from prefill_router_lab.studies import Shift
+
+    ways = sum((train_on is not None or test_on is not None, bool(hold_out), bool(preset)))
+    if ways != 1 or (train_on is None) != (test_on is None):
+        raise UsageError("give --train-on with --test-on, or --hold-out, or --preset; one of these")
+    if preset:
+        with reading_words():
+            Shift.preset(preset)
+
+
+def _shift(
+    dataset: "RoutingDataset",
+    *,
+    train_on: str | None,
+    test_on: str | None,
+    hold_out: str | None,
+    preset: str | None,
+) -> "Shift":
+    from prefill_router_lab.studies import Shift
+
+    if preset:
+        return Shift.preset(preset)
+    if hold_out:
+        return Shift.hold_out(dataset, _names(hold_out))
+    return Shift(_names(train_on or ""), _names(test_on or ""))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

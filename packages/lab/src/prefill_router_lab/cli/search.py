@@ -1,0 +1,227 @@
+"""`prefill-router search`: the best of many configurations, chosen on train rows alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.cli.commands import UsageError, one_of
+from prefill_router.cli.options import with_engine
+from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
+
+if TYPE_CHECKING:
+    from prefill_router.data import Split
+    from prefill_router.engines import Engine
+    from prefill_router_lab.search import Objective, SearchConfig, SearchResult, Space
+
+
+@app.command()
+@with_engine
+def search(
+    space: Annotated[
+        str,
+        typer.Argument(
+            metavar="SPACE", help="A YAML file with what to try, or: default, the packaged one."
+        ),
+    ],
+    data: Annotated[
+        PathOrUrl | None, typer.Option(help="The dataset's folder.", parser=opt.path_or_url)
+    ] = None,
+    to: Annotated[Path | None, typer.Option("--out", help="The search's folder.")] = None,
+    store: opt.Stores = None,
+    trials: Annotated[int, typer.Option(help="Fits to try, those of earlier runs included.")] = 200,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Start no fit after this many minutes; no limit by default."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
+    folds: Annotated[int, typer.Option(help="Folds of the cross-validation.")] = 5,
+    objective: Annotated[str, typer.Option(help="choice, auc, brier or headroom.")] = "choice",
+    margin: Annotated[
+        float | None,
+        typer.Option(help="Stop a fit that is this far behind the best on the same folds."),
+    ] = None,
+    split_file: opt.SplitFile = None,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the split and of all else that is random.")
+    ] = 0,
+    resamples: Annotated[
+        int,
+        typer.Option(help="Bootstrap resamples for the intervals on the test part; 0 for none."),
+    ] = 1000,
+    sealed: Annotated[
+        bool, typer.Option("--sealed", help="Only choose, and leave the test part unopened.")
+    ] = False,
+    open_again: Annotated[
+        bool,
+        typer.Option("--open-again", help="Open the test part for another configuration, too."),
+    ] = False,
+    encoder_folder: opt.EncoderFolders = None,
+    listed: Annotated[bool, typer.Option("--list", help="Only list what can be tried.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print search.json.")] = False,
+    engine: "Engine | None" = None,
+) -> None:
+    """Search features, predictors and calibrations; then look at the test part, once.
+
+    Everything is chosen by cross-validation on the train part. The test part stays sealed until
+    there is a winner, and opened.json says when it was opened. After an interruption the same
+    command goes on from there; with more --trials it adds to them.
+
+    Example: prefill-router search default --data answers --store states --out found
+    """
+    from prefill_router_lab.search import SearchConfig, read_space
+
+    aim = _objective(objective)
+    what = read_space(space)
+    if listed:
+        _list(what, as_json=as_json)
+        return
+    if data is None or to is None:
+        raise UsageError("a search needs --data and --out; only --list works without them")
+    if engine is not None and jobs > 1:
+        raise UsageError("--jobs are processes of this machine; with --engine ray give --workers")
+    config = SearchConfig(
+        trials=trials,
+        folds=folds,
+        objective=aim,
+        margin=margin,
+        seed=seed,
+        jobs=jobs,
+        minutes=minutes,
+    )
+    found = _SearchJob(what, config, data, to, split_file, resamples, open_again, engine)
+    verdict = found.run(store or [], encoder_folder, sealed=sealed)
+    if as_json:
+        print_json(verdict.to_dict())
+        return
+    _show(verdict, to)
+
+
+def _objective(value: str) -> "Objective":
+    from prefill_router_lab.search import OBJECTIVES
+
+    return one_of("--objective", value, OBJECTIVES)
+
+
+class _SearchJob:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        space: "Space",
+        config: "SearchConfig",
+        data: PathOrUrl,
+        to: Path,
+        split_file: Path | None,
+        resamples: int,
+        again: bool,
+        engine: "Engine | None",
+    ) -> None:
+        self._space, self._config, self._to, self._data = space, config, to, data
+        self._resamples, self._again, self._split = resamples, again, split_file
+        self._engine = engine
+
+    def run(
+        self, stores: Sequence[PathOrUrl], encoders: list[Path] | None, *, sealed: bool
+    ) -> "SearchResult":
+        """Search, choose, write; and open the test part, unless it stays sealed."""
+        from prefill_router.data import read_dataset
+        from prefill_router.fitting import gather
+        from prefill_router_lab.search import (
+            ROUTER,
+            begin,
+            choose,
+            conclude,
+            openers,
+            plan_of,
+            seal,
+            search,
+        )
+
+        dataset = read_dataset(self._data)
+        drawn = opt.drawn_split(dataset, self._split, self._config.seed)
+        begin(self._to, plan_of(self._space, self._config, dataset, drawn))
+        bar, found = BarProgress(console=err), opt.sources(encoders)
+        needs = [n for c in openers(self._space) for n in self._space.recipe(c).needs]
+        states = gather(
+            tuple(dict.fromkeys(needs)),
+            dataset,
+            opt.open_stores(stores),
+            sources=found,
+            progress=bar,
+        )
+        train, test = seal(dataset, drawn, self._to)
+        del dataset  # from here on nothing has test rows until `conclude` opens them
+        done = search(
+            train,
+            self._space,
+            states,
+            config=self._config,
+            folder=self._to,
+            engine=self._engine,
+            progress=bar,
+        )
+        verdict = choose(done, self._space, self._config, targets=train.dataset.pool.names)
+        self._write(verdict, test.split_for(verdict.winner.recipe, seed=self._config.seed))
+        if sealed:
+            return verdict
+        verdict, router = conclude(
+            verdict,
+            test,
+            states,
+            again=self._again,
+            resamples=self._resamples,
+            sources=found,
+            progress=bar,
+        )
+        router.save(self._to / ROUTER)
+        self._write(verdict, router.split)
+        return verdict
+
+    def _write(self, verdict: "SearchResult", drawn: "Split") -> None:
+        from prefill_router_lab.search import write
+
+        sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in drawn.parts.items())
+        known = {
+            "dataset": str(self._data),
+            "queries": sizes,
+            "chosen by": f"{self._config.objective}, {self._config.folds}-fold cross-validation on "
+            "all rows but test",
+            "seed": str(self._config.seed),
+        }
+        write(verdict, drawn, self._to, title=f"Search on {self._data.name}", known=known)
+
+
+def _list(space: "Space", *, as_json: bool) -> None:
+    told = {
+        "configurations": space.size,
+        "fits": space.candidates,
+        "features": {name: branch.size for name, branch in space.features.items()},
+        "predictors": {name: branch.size for name, branch in space.predictors.items()},
+        "calibrations": list(space.calibrations),
+    }
+    if as_json:
+        print_json(told)
+        return
+    out.print(f"{space.size:,} distinct configurations, of {space.candidates:,} fits per fold")
+    for what in ("features", "predictors"):
+        rows = getattr(space, what)
+        out.print(f"{what}: " + "; ".join(f"{n} ({b.size})" for n, b in rows.items()))
+    out.print(f"calibrations: {', '.join(space.calibrations)}")
+
+
+def _show(verdict: "SearchResult", to: Path) -> None:
+    from prefill_router_lab.search import words
+
+    for one in verdict.ranking[:3]:
+        out.say(
+            f"#{one.rank} {one.predictor} on {one.features}, calibration {one.calibration}: "
+            f"AUC {one.mean('auc'):.4f}, Brier {one.mean('brier'):.4f}",
+        )
+    for line in words(verdict):
+        out.print(line)
+    out.say(f"report: {to / 'index.html'}")

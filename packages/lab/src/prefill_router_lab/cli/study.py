@@ -1,0 +1,362 @@
+"""`prefill-router study`: the options of all studies, and how they begin and end.
+
+The studies of labels and of prompts are here: `learning` shows quality against labelled queries and
+measured targets, `robustness` decisions on perturbed prompts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, final
+
+import typer
+
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import err, out, print_json
+from prefill_router.cli.commands import UsageError, one_of
+from prefill_router.cli.options import SplitFile, with_engine
+from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.files import default_cache
+from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl, location
+
+if TYPE_CHECKING:
+    from prefill_router.activations import Activations
+    from prefill_router.data import Query, RoutingDataset, Split
+    from prefill_router.engines import Engine
+    from prefill_router.fitting import Recipe
+    from prefill_router.reporting import Report
+    from prefill_router.router import Router
+    from prefill_router.comparison import RecipeFailure
+    from prefill_router_lab.learning import Size
+    from prefill_router.robustness import Kind
+
+study = typer.Typer()
+
+Config = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="A YAML file with routers, the folder of a router, or: all, the packaged list.",
+    ),
+]
+Data = opt.Data
+Stores = opt.Stores
+Folders = opt.EncoderFolders
+Resamples = opt.Resamples
+Out = Annotated[Path, typer.Option("--out", help="The study's folder.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is random.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print every number as JSON.")]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class OpenedStudy:
+    """The inputs of a study.
+
+    Attributes:
+        dataset: Scored answers.
+        recipes: The recipes, by name.
+        drawn: The split.
+        states: What the recipes' features read.
+        folder: The study's folder.
+        bar: Shows the progress.
+        known: Facts for the reader of the page.
+        router: The router, where a folder of one was given.
+    """
+
+    dataset: "RoutingDataset"
+    recipes: "Mapping[str, Recipe]"
+    drawn: "Split"
+    states: "Sequence[Activations]"
+    folder: Path
+    bar: BarProgress
+    known: Mapping[str, str]
+    router: "Router | None" = None
+
+
+@final
+@dataclass(frozen=True)
+class StudyRequest:
+    """The options that the studies of recipes share.
+
+    Attributes:
+        config: See `Config`.
+        data: The dataset's folder.
+        to: The study's folder.
+        store: Stores of states; what they lack is encoded now.
+        split_file: The split; by default a router's own, or one drawn with the seed.
+        seed: The seed of the split.
+        encoder_folder: Folders of local encoders.
+    """
+
+    config: str
+    data: PathOrUrl
+    to: Path
+    store: Sequence[PathOrUrl] | None
+    split_file: Path | None
+    seed: int
+    encoder_folder: Sequence[Path] | None
+
+
+def begin(
+    name: str,
+    given: StudyRequest,
+    asked: Mapping[str, Any],
+    check: Callable[["RoutingDataset", "Split"], object] | None = None,
+) -> OpenedStudy:
+    """Check the folder, read the inputs, and gather the states.
+
+    Args:
+        name: The study's name.
+        given: The options that the studies share.
+        asked: The study's own options, for the mark in its folder.
+        check: Raises an error, before any long work, if the data don't suit the study.
+
+    Raises:
+        PrefillRouterError: Something can't be read, or the folder holds something else.
+    """
+    from prefill_router.data import read_dataset
+    from prefill_router.fitting import gather
+    from prefill_router.reporting import check_place, mark
+
+    check_place(given.to, name)
+    recipes, router = _recipes(given.config)
+    dataset = read_dataset(given.data)
+    drawn = _drawn(dataset, recipes, router, given.split_file, given.seed)
+    if check is not None:
+        check(dataset, drawn)
+    bar = BarProgress(console=err)
+    stores = opt.open_stores(given.store)
+    plain = {name: recipe.to_dict() for name, recipe in recipes.items()}
+    mark(given.to, name, {"seed": given.seed, **asked, "recipes": plain, "split": drawn.to_dict()})
+    needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
+    states = gather(needs, dataset, stores, sources=opt.sources(given.encoder_folder), progress=bar)
+    known = facts(given.data, drawn, given.seed)
+    return OpenedStudy(dataset, recipes, drawn, states, given.to, bar, known, router)
+
+
+def require_some(fitted: Sized, failed: "Sequence[RecipeFailure]") -> None:
+    """Check that at least one router could be fitted.
+
+    Raises:
+        FitError: No router could be fitted.
+    """
+    if failed and not len(fitted):
+        raise FitError(f"no router could be fitted; {failed[0].name}: {failed[0].why}")
+
+
+def facts(data: PathOrUrl, drawn: "Split", seed: int) -> dict[str, str]:
+    """The facts that every study's page states."""
+    sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in drawn.parts.items())
+    return {
+        "dataset": str(data),
+        "queries": sizes,
+        "split": f"seed {drawn.seed}; fitted on train alone"
+        + (", calibrated on calibration" if "calibration" in drawn.parts else ""),
+        "seed": str(seed),
+    }
+
+
+def finish(report: "Report", to: Path, *, as_json: bool = False) -> None:
+    """Write a study's report and print its summary.
+
+    Args:
+        report: What the study says.
+        to: Its folder.
+        as_json: Whether the numbers are printed instead of the table.
+    """
+    from prefill_router.reporting import PAGE, write_report_files
+
+    write_report_files(report, to)
+    for warning in report.warnings:
+        err.say(warning)
+    if as_json:
+        print_json(dict(report.numbers))
+        return
+    if report.short is not None:
+        out.print(report.short.for_terminal())
+    for line in report.summary:
+        out.say(line)
+    out.say(f"report: {to / PAGE}")
+
+
+def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
+    from prefill_router.fitting import recipe_from_dict
+    from prefill_router.router import Router
+    from prefill_router.comparison import recipes_of
+
+    folder = location(config)
+    if isinstance(folder, Path) and not folder.is_dir():
+        return recipes_of(config), None
+    router = Router.load(folder)
+    made = router.record.options.get("recipe")
+    if not isinstance(made, dict):
+        raise ConfigError(f"{config} has no record of its recipe; fit it again, or give a recipe")
+    return {
+        folder.resolve().name: recipe_from_dict({"shrinkage": False, "cost": "median", **made})
+    }, router
+
+
+def _drawn(
+    dataset: "RoutingDataset",
+    recipes: "Mapping[str, Recipe]",
+    router: "Router | None",
+    file: Path | None,
+    seed: int,
+) -> "Split":
+    from prefill_router.data import load_split
+    from prefill_router.comparison import draw_for
+
+    if file is not None:
+        return load_split(file)
+    return draw_for(recipes, dataset, seed=seed) if router is None else router.split
+
+
+FITS = "fits"
+"""The subfolder of a study that keeps the predictions of each fit."""
+
+
+@study.command()
+@with_engine
+def learning(
+    config: Config,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    shares: Annotated[
+        str | None, typer.Option(help="Shares of the labelled queries, such as 0.1,0.3,1.")
+    ] = None,
+    measured: Annotated[
+        str | None, typer.Option(help="Labelled targets per query, such as 1,2,4.")
+    ] = None,
+    draws: Annotated[int, typer.Option(help="How often each size is drawn and fitted.")] = 3,
+    split_file: SplitFile = None,
+    resamples: Resamples = 200,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+    engine: "Engine | None" = None,
+) -> None:
+    """Fit each router on fewer labels and say whether more of them would help, and which.
+
+    Fewer labels are fewer queries, or all queries with fewer labelled targets each. By default,
+    sizes are chosen so that both ways have the same numbers of labels.
+
+    Example: prefill-router study learning routers.yaml --data answers --out learning
+    """
+    from prefill_router_lab.learning import NAME, LearningPlan, report_of, study_learning
+
+    sizes = _sizes(shares, measured)
+    plan = LearningPlan(sizes=sizes, draws=draws, resamples=resamples, seed=seed)
+    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
+    opened = begin(
+        NAME,
+        given,
+        {"shares": shares, "measured": measured, "draws": draws, "resamples": resamples},
+    )
+    found = study_learning(
+        opened.dataset,
+        opened.recipes,
+        opened.states,
+        opened.drawn,
+        plan=plan,
+        folder=_fits(to),
+        engine=engine,
+        progress=opened.bar,
+    )
+    made = report_of(found, title=f"Learning curves on {data.name}", known=opened.known)
+    finish(made, to, as_json=as_json)
+
+
+def _fits(to: Path) -> Path:
+    folder = to / FITS
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _sizes(shares: str | None, measured: str | None) -> "tuple[Size, ...]":
+    from prefill_router_lab.learning import Size
+
+    given = [Size(number) for number in _numbers("--shares", shares)]
+    for number in _numbers("--measured", measured):
+        if number != int(number):
+            raise UsageError(f"--measured has {number:g}; it must be whole numbers")
+        given.append(Size(measured=int(number)))
+    return tuple(given)
+
+
+def _numbers(option: str, text: str | None) -> list[float]:
+    try:
+        return [float(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError:
+        raise UsageError(f"{option} is {text!r}; it must be numbers separated by commas") from None
+
+
+@study.command()
+def robustness(
+    folder: opt.RouterFolder,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    given_lam: opt.OwnLam = None,
+    paraphrases: opt.Paraphrases = None,
+    typos: Annotated[
+        float, typer.Option(help="The share of words of four or more letters that have a typo.")
+    ] = 0.05,
+    part: opt.UnseenPart = "test",
+    sample: Annotated[
+        int | None, typer.Option(help="How many queries, drawn at random; by default all.")
+    ] = None,
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count the decisions that change if prompts have typos, other words or reordered options.
+
+    Original and changed prompts are both decided at lam, by the encoder's states. The share of
+    decisions that stay is RouterArena's robustness; what the others cost is told by the labels of
+    the original prompts.
+
+    Example: prefill-router study robustness router --data answers --out robustness
+    """
+    from prefill_router.data import read_dataset
+    from prefill_router.reporting import check_place, mark
+    from prefill_router.robustness import NAME, report_of, robustness_study, sampled
+
+    one_of("--part", part, PARTS)
+    check_place(to, NAME)
+    router = opt.load_router(folder, encoder_folder)
+    lam = opt.own_lam(router, given_lam)
+    judged = sampled(UnseenQueries.of(router, read_dataset(data), part).judged, sample, seed=seed)
+    others = None if paraphrases is None else opt.read_questions(paraphrases)
+    versions = _versions(judged.queries, others, typos, seed)
+    asked = {"router": str(folder), "part": part, "lam": lam, "typos": typos, "seed": seed}
+    mark(to, NAME, asked | {"queries": len(judged), "paraphrases": str(paraphrases or "")})
+    found = robustness_study(
+        router,
+        judged,
+        versions,
+        lam=lam,
+        stores=opt.open_stores(store),
+        cache=default_cache(),
+        resamples=resamples,
+        seed=seed,
+        progress=BarProgress(console=err),
+    )
+    judged_on = f"{len(judged):,} queries, {part} part"
+    known = facts(data, router.split, seed) | {"router": str(folder), "judged on": judged_on}
+    finish(report_of(found, title=f"Robustness on {data.name}", known=known), to, as_json=as_json)
+
+
+def _versions(
+    queries: "Sequence[Query]", others: "Sequence[Query] | None", typos: float, seed: int
+) -> "dict[Kind, Sequence[Query]]":
+    from prefill_router.robustness import CHANGES, paraphrased, perturbed
+
+    made: dict[Kind, Sequence[Query]] = {
+        kind: perturbed(queries, kind, seed=seed, typos=typos) for kind in CHANGES
+    }
+    return made if others is None else {**made, "paraphrases": paraphrased(queries, others)}

@@ -1,0 +1,319 @@
+"""`prefill-router study end-to-end`: cost and latency of routing, the encoder included."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, final
+
+import typer
+
+from prefill_router.cli.application import err
+from prefill_router.cli.commands import one_of
+from prefill_router.cli.options import (
+    RouterFolder,
+    UnseenPart,
+    load_router,
+    open_stores,
+    path_or_url,
+)
+from prefill_router_lab.cli.study import (
+    AsJson,
+    Data,
+    Folders,
+    Out,
+    Resamples,
+    Seed,
+    Stores,
+    facts,
+    finish,
+    study,
+)
+from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
+from prefill_router.errors import ConfigError, DataError, PrefillRouterError
+from prefill_router.files import default_cache
+from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
+
+if TYPE_CHECKING:
+    from prefill_router.activations import Activations
+    from prefill_router.data import Prompt, RoutingDataset
+    from prefill_router.router import Router
+    from prefill_router_lab.end_to_end import Charge, Contender, Latency, PerCell
+
+
+@study.command(name="end-to-end")
+def end_to_end(
+    folder: RouterFolder,
+    data: Data,
+    to: Out,
+    store: Stores = None,
+    reference: Annotated[
+        PathOrUrl | None,
+        typer.Option(
+            help="A second router to compare with, such as a semantic one.", parser=path_or_url
+        ),
+    ] = None,
+    encoder_price: Annotated[
+        float | None, typer.Option(help="US dollars per million tokens that the encoder reads.")
+    ] = None,
+    per_hour: Annotated[
+        float | None, typer.Option(help="Or US dollars per hour of the machine that routes.")
+    ] = None,
+    reference_price: Annotated[
+        float, typer.Option(help="The same for the reference's encoder; in the paper 0.")
+    ] = 0.0,
+    speeds: Annotated[
+        Path | None,
+        typer.Option(help="YAML or CSV: ttft_seconds and tokens_per_second of each target."),
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The run that the answers come from, with their times.")
+    ] = None,
+    routing_ms: Annotated[
+        float | None, typer.Option(help="The routing latency; by default it is measured here.")
+    ] = None,
+    reference_ms: Annotated[float | None, typer.Option(help="The same for the reference.")] = None,
+    sample: Annotated[int, typer.Option(help="How many prompts are timed.")] = 100,
+    rounds: Annotated[int, typer.Option(help="How often each of them is timed.")] = 5,
+    lam: Annotated[
+        list[float] | None, typer.Option(help="A setting; repeatable. By default 1 and 0.5.")
+    ] = None,
+    best: Annotated[
+        str | None,
+        typer.Option(help="The best single target; by default the best on the train part."),
+    ] = None,
+    part: UnseenPart = "test",
+    resamples: Resamples = 1000,
+    seed: Seed = 0,
+    encoder_folder: Folders = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count the encoder's cost and the decision's latency, and see what is left of the savings.
+
+    For the router, a second one if given, and the best single target, at lam = 1 and 0.5: total
+    cost, accuracy, time until the answer, and P-AUCCC, with the encoder's cost included.
+
+    Example: prefill-router study end-to-end router --data answers --encoder-price 0.16 --out costs
+    """
+    from prefill_router.reporting import check_place, mark
+    from prefill_router_lab.end_to_end import (
+        LAMS,
+        NAME,
+        ROUTER,
+        Charge,
+        report_of,
+        study_end_to_end,
+    )
+
+    one_of("--part", part, PARTS)
+    check_place(to, NAME)
+    charge = Charge(per_million_tokens=encoder_price, per_hour=per_hour)
+    inputs = _ContenderInputs.of(
+        folder,
+        data,
+        part=part,
+        stores=open_stores(store),
+        encoder_folder=encoder_folder,
+        sample=sample,
+        seed=seed,
+    )
+    seconds, timing = _answers_seconds(inputs.judged, speeds, run)
+    mark(to, NAME, {"router": str(folder), "reference": str(reference or ""), "part": part})
+    routers, asked = {ROUTER: inputs.router}, {ROUTER: charge}
+    if reference is not None:
+        routers["reference"] = inputs.other(reference, encoder_folder)
+        asked["reference"] = Charge(per_million_tokens=reference_price)
+    taken = inputs.latencies(routers, {ROUTER: routing_ms, "reference": reference_ms}, rounds)
+    contenders = [
+        inputs.contender(name, router, asked[name], taken[name], seconds)
+        for name, router in routers.items()
+    ]
+    found = study_end_to_end(
+        contenders,
+        best or inputs.best,
+        charges={name: one.said for name, one in asked.items()},
+        timing=timing,
+        lams=lam or LAMS,
+        resamples=resamples,
+        seed=seed,
+        progress=inputs.bar,
+    )
+    known = facts(data, inputs.router.split, seed) | inputs.known(folder, reference, part)
+    made = report_of(found, title=f"End-to-end cost and latency on {data.name}", known=known)
+    finish(made, to, as_json=as_json)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _ContenderInputs:
+    """What all contenders share: the queries at the router's prices, and how they are timed."""
+
+    router: "Router"
+    judged: "RoutingDataset"
+    best: str
+    stores: "Sequence[Activations]"
+    sample: int
+    seed: int
+    bar: BarProgress
+
+    @classmethod
+    def of(
+        cls,
+        folder: PathOrUrl,
+        data: PathOrUrl,
+        *,
+        part: str,
+        stores: "Sequence[Activations]",
+        encoder_folder: Sequence[Path] | None,
+        sample: int,
+        seed: int,
+    ) -> "_ContenderInputs":
+        from prefill_router.data import read_dataset
+        from prefill_router.guarantee import best_single
+
+        router = load_router(folder, encoder_folder)
+        unseen = UnseenQueries.of(router, read_dataset(data), part)
+        base = unseen.train or unseen.judged
+        if unseen.train is None:
+            err.print(
+                "note: the dataset has none of the queries that the router was trained on, so the "
+                "best single target is that of the queries that are judged; --best names another",
+                soft_wrap=True,
+            )
+        return cls(
+            router, unseen.judged, best_single(base), stores, sample, seed, BarProgress(console=err)
+        )
+
+    def known(self, folder: PathOrUrl, reference: PathOrUrl | None, part: str) -> dict[str, str]:
+        """Facts for the reader of the page."""
+        return {
+            "router": str(folder),
+            **({} if reference is None else {"reference": str(reference)}),
+            "judged on": f"{len(self.judged):,} queries, {part} part",
+            "prices": self.router.pool.prices_date or "undated",
+        }
+
+    def other(self, folder: PathOrUrl, encoder_folder: Sequence[Path] | None) -> "Router":
+        """The reference, checked to be comparable with the router."""
+        found = load_router(folder, encoder_folder)
+        if found.pool.names != self.router.pool.names:
+            raise ConfigError(
+                f"the reference has the targets {found.pool.names}, the router "
+                f"{self.router.pool.names}; both must have the same"
+            )
+        seen = {i for p in ("train", "calibration") for i in found.split.parts.get(p, ())}
+        both = len(seen & set(self.judged.query_ids))
+        if both:
+            raise DataError(
+                f"the reference was trained on {both:,} of the queries that are judged; fit it on "
+                "the router's split: prefill-router fit --split ROUTER/split.json"
+            )
+        return found.with_pool(self.router.pool)
+
+    def contender(
+        self,
+        name: str,
+        router: "Router",
+        charge: "Charge",
+        latency: "Latency",
+        seconds: "PerCell",
+    ) -> "Contender":
+        """A router with its predictions, its latency and its encoder's cost."""
+        from prefill_router.evaluation import Trial
+        from prefill_router_lab.end_to_end import Contender, tokens_read
+
+        cache = default_cache()
+        predictions = router.predict(
+            self.judged, stores=self.stores, cache=cache, progress=self.bar
+        )
+        trial = Trial.join(predictions, self.judged, policy=router.policy)
+        tokens = tokens_read(
+            router, self.judged, stores=self.stores, cache=cache, progress=self.bar
+        )
+        return Contender(name, trial, seconds, charge.dollars(tokens, latency), latency)
+
+    def latencies(
+        self, routers: "Mapping[str, Router]", given: Mapping[str, float | None], rounds: int
+    ) -> "dict[str, Latency]":
+        """The latencies given in milliseconds; the other routers are timed here, in turns."""
+        import numpy as np
+
+        from prefill_router_lab.end_to_end import Latency, time_routing
+
+        known = {n: Latency((ms / 1000,), "given") for n, ms in given.items() if ms is not None}
+        count = min(self.sample, len(self.judged))
+        picked = np.random.default_rng(self.seed).choice(len(self.judged), count, replace=False)
+        prompts = [self.judged.queries[i].prompt for i in picked]
+        routes = {n: _route(n, router) for n, router in routers.items() if n not in known}
+        timed = time_routing(routes, prompts, rounds=rounds, progress=self.bar) if routes else {}
+        return known | timed
+
+
+def _route(name: str, router: "Router") -> Callable[["Prompt"], object]:
+    def route(prompt: "Prompt") -> object:
+        try:
+            return router.route(prompt)
+        except PrefillRouterError as error:
+            option = "--routing-ms" if name == "router" else "--reference-ms"
+            raise ConfigError(
+                f"the decisions of the {name} can't be timed here: {error}; or give {option}"
+            ) from None
+
+    return route
+
+
+def _measured_seconds(folder: Path, dataset: "RoutingDataset") -> "PerCell":
+    """Seconds from each request to the end of its answer in a run; NaN where there is none.
+
+    Args:
+        folder: The run's folder.
+        dataset: The queries and targets; those that the run lacks stay NaN.
+
+    Raises:
+        FormatError: The folder isn't a run.
+        DataError: It has no answer to any of these queries.
+    """
+    import numpy as np
+
+    from prefill_router.runs import Run
+
+    row = {name: i for i, name in enumerate(dataset.query_ids)}
+    column = {name: k for k, name in enumerate(dataset.pool.names)}
+    seconds = np.full((len(row), len(column)), np.nan)
+    with Run.open(folder) as run:
+        shared = column.keys() & set(run.pool.names)
+        for answer in run.answers(targets=shared):
+            if answer.reply is not None and answer.query_id in row:
+                seconds[row[answer.query_id], column[answer.target]] = answer.reply.seconds
+    if np.isnan(seconds).all():
+        raise DataError(
+            f"{folder} has no answer to any of the queries that are judged; name the run that the "
+            "dataset was graded from"
+        )
+    return seconds
+
+
+def _answers_seconds(
+    judged: "RoutingDataset", speeds: Path | None, run: Path | None
+) -> "tuple[PerCell, str]":
+    """Seconds of each answer, from speeds or as measured in a run, and a note on the source."""
+    import numpy as np
+
+    from prefill_router_lab.end_to_end import answer_seconds, read_speeds
+
+    seconds = np.full(judged.correct.shape, np.nan)
+    sources = []
+    if speeds is not None:
+        given = read_speeds(speeds)
+        if run is None and (lacking := sorted(set(judged.pool.names) - set(given))):
+            raise DataError(f"{speeds} lacks the targets {lacking}; name the speed of each")
+        seconds = answer_seconds(judged, given)
+        sources.append(f"TTFT and output tokens at the speeds in {speeds.name}")
+    if run is not None:
+        timed = _measured_seconds(run, judged)
+        seconds = np.where(np.isnan(timed), seconds, timed)
+        share = float(np.mean(~np.isnan(timed)))
+        sources.insert(0, f"measured in {run} ({100 * share:.0f} % of the answers)")
+    if not sources:
+        err.print("note: no --speeds and no --run, so the time of the answers is unknown")
+    return seconds, "; else ".join(sources)

@@ -1,0 +1,260 @@
+"""Adds to a run: tasks at the start, then answers from one thread, in batches.
+
+All waiting answers are written in one transaction, and their callbacks are called when it is on the
+disk. So one flush of the disk serves many answers, and no answer waits for a batch to fill.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import NamedTuple, final
+from uuid import uuid4
+
+from prefill_router.data import prompt_text
+from prefill_router.errors import ConfigError, DataError, PromptError, StoreError
+from prefill_router.files import writer_lock
+from prefill_router.runs import run_database
+from prefill_router.runs.run import (
+    LOCK,
+    Answer,
+    Run,
+    Task,
+    answer_text,
+    checksum,
+    pack_text,
+    refuse_second,
+    task_digest,
+    task_texts,
+)
+
+Recorded = Callable[[StoreError | None], object]
+"""Called in the journal's thread once something is on the disk, or with the error if it isn't."""
+_TASKS_AT_ONCE = 500
+_BYTES_AT_ONCE = 16_000_000
+_LARGEST = 2**63 - 1
+_COLUMNS = 17
+
+
+class _JournalEntry(NamedTuple):
+    """An answer, or a change of the dollars exposed, that isn't on the disk yet."""
+
+    what: Answer | float
+    recorded: Recorded
+
+
+@final
+class Journal:
+    """Adds to a run; only one process at a time can.
+
+    Example:
+        with Journal(run) as journal:
+            journal.add_tasks(tasks)
+            journal.record(answer, recorded)
+
+    Leaving the block waits until everything is on the disk.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._queue: SimpleQueue[_JournalEntry | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
+        self._session = uuid4().hex
+        self._exposed = 0.0
+        self._error: StoreError | None = None
+
+    def __enter__(self) -> "Journal":
+        with ExitStack() as opened:
+            alone = opened.enter_context(writer_lock(self._run.folder, LOCK, wait=False))
+            refuse_second(self._run.folder, alone=alone)
+            self._database = run_database.open_to_write(self._run.folder)
+            opened.callback(self._close)
+            self._thread.start()
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._opened.close()
+
+    def _close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        with suppress(StoreError):  # everything is on the disk; this merges it into one file
+            self._database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._database.close()
+
+    def add_tasks(self, tasks: Iterable[Task]) -> list[str]:
+        """Add the tasks that the run lacks; call it before the first answer is recorded.
+
+        Returns:
+            The ids of all the tasks, in order.
+
+        Raises:
+            ConfigError: The run has a task of the same id and other content, or there are none.
+            DataError: Two of them have the same id, or an id can't be written.
+            PromptError: A prompt can't be sent.
+            StoreError: They can't be written; those of earlier transactions are kept.
+        """
+        ids: dict[str, None] = {}
+        known = self._run.digests()
+        rows: list[tuple[str, str, str | bytes, str | bytes]] = []
+        size = 0
+        for task in tasks:
+            row = self._row_of(task, ids, known)
+            if row:
+                rows.append(row)
+                size += len(row[2]) + len(row[3])
+            if len(rows) >= _TASKS_AT_ONCE or size > _BYTES_AT_ONCE:
+                self._insert_tasks(rows)
+                rows, size = [], 0
+        self._insert_tasks(rows)
+        if not ids:
+            raise ConfigError("there are no tasks to ask; name tasks, or a larger sample")
+        return list(ids)
+
+    def record(self, answer: Answer, recorded: Recorded) -> None:
+        """Add an answer; `recorded` is called once it is on the disk, or can't be written.
+
+        What it was charged is no longer exposed from the same transaction on.
+        """
+        self._queue.put(_JournalEntry(answer, recorded))
+
+    def expose(self, change: float, recorded: Recorded) -> None:
+        """Raise or lower, by so many US dollars, the most that calls in flight may be billed."""
+        self._queue.put(_JournalEntry(change, recorded))
+
+    @property
+    def waiting(self) -> int:
+        """About how many entries aren't on the disk yet."""
+        return self._queue.qsize()
+
+    def settle(self, dollars: float) -> None:
+        """Count this many US dollars less as at risk, since the bill is known.
+
+        Raises:
+            StoreError: It can't be written.
+        """
+        with self._database.transaction() as database:
+            query = "INSERT INTO exposure (session, dollars) VALUES (?, ?)"
+            database.execute(query, (f"settled {uuid4().hex}", -dollars))
+
+    def _row_of(
+        self, task: Task, ids: dict[str, None], known: Mapping[str, str]
+    ) -> tuple[str, str, str | bytes, str | bytes] | None:
+        name = task.query.id
+        if name in ids:
+            raise DataError(f"two tasks have the id {name!r}; give each an id of its own")
+        if not _is_writable(name):
+            raise DataError(
+                f"the id {name!r} has characters without an encoding (lone surrogates); change it"
+            )
+        if not _is_writable(prompt_text(task.query.prompt)):
+            raise PromptError(
+                "it has characters without an encoding (lone surrogates); remove them",
+                query_id=name,
+            )
+        ids[name] = None
+        texts = task_texts(task)
+        digest, before = task_digest(texts), known.get(name)
+        if before is not None and before != digest:
+            raise ConfigError(
+                f"task {name!r} differs from the one of this id in {self._run.folder}; give it "
+                "another id, or collect into another folder"
+            )
+        return None if before else (name, digest, pack_text(texts[0]), pack_text(texts[1]))
+
+    def _insert_tasks(self, rows: list[tuple[str, str, str | bytes, str | bytes]]) -> None:
+        if rows:
+            with self._database.transaction() as database:
+                database.executemany(
+                    "INSERT INTO tasks (id, digest, body, options) VALUES (?, ?, ?, ?)", rows
+                )
+
+    def _work(self) -> None:
+        open_ = True
+        while open_:
+            group = [self._queue.get()]
+            try:
+                while group[-1] is not None:
+                    group.append(self._queue.get_nowait())
+            except Empty:
+                pass
+            open_ = group[-1] is not None
+            self._commit([waiting for waiting in group if waiting is not None])
+
+    def _commit(self, group: list[_JournalEntry]) -> None:
+        if group and self._error is None:
+            try:
+                with self._database.transaction() as database:
+                    self._insert_exposure(database, [what for what, _ in group])
+                    for what, _ in group:
+                        if isinstance(what, Answer):
+                            _insert_answer(database, what)
+            except StoreError as error:
+                self._error = error
+            except (ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
+                self._error = StoreError(f"{self._run.folder}: an answer can't be written: {error}")
+        for waiting in group:
+            with suppress(RuntimeError):  # the event loop has ended
+                waiting.recorded(self._error)
+
+    def _insert_exposure(self, database: sqlite3.Connection, added: list[Answer | float]) -> None:
+        before = self._exposed
+        for what in added:
+            change = -what.charged if isinstance(what, Answer) else what
+            self._exposed = max(self._exposed + change, 0.0)
+        if self._exposed != before:
+            query = "INSERT INTO exposure (session, dollars) VALUES (?, ?)"
+            database.execute(query, (self._session, self._exposed))
+
+
+def _insert_answer(database: sqlite3.Connection, answer: Answer) -> None:
+    values = ",".join("?" * _COLUMNS)
+    made = database.execute(f"INSERT INTO answers VALUES (NULL,{values})", _columns(answer))
+    body = pack_text(answer_text(answer))
+    database.execute("INSERT INTO records VALUES (?,?,?)", (made.lastrowid, checksum(body), body))
+
+
+def _columns(answer: Answer) -> tuple[object, ...]:
+    reply, usage = answer.reply, answer.reply and answer.reply.usage
+    texts = (reply.finish_reason, reply.served_by) if reply else (None, None)
+    # the record has the texts unchanged
+    finish_reason, served_by = (None if t is None else run_database.storable(t) for t in texts)
+    return (
+        answer.target,
+        answer.query_id,
+        answer.missing,
+        answer.cost,
+        answer.charged,
+        len(answer.attempts),
+        answer.cost_source,
+        finish_reason,
+        served_by,
+        _count(usage and usage.input_tokens),
+        _count(usage and usage.cached_tokens),
+        _count(usage and usage.output_tokens),
+        _count(usage and usage.reasoning_tokens),
+        reply and reply.first_token_seconds,
+        reply and reply.first_answer_seconds,
+        reply and reply.seconds,
+        answer.attempts[-1].began if answer.attempts else None,
+    )
+
+
+def _count(value: int | None) -> int | None:
+    return value if value is not None and abs(value) <= _LARGEST else None
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

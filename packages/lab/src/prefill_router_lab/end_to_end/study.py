@@ -1,0 +1,484 @@
+"""Total cost and time of routers and the best single target at several lam, and their summary."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation import (
+    LEVEL,
+    NOTHING,
+    UNKNOWN,
+    Estimate,
+    Estimates,
+    PerResample,
+    Weights,
+    chunks,
+    divide,
+    dollars,
+    estimates_to_dict,
+    ones,
+    worded,
+)
+from prefill_router.policy import check_lam
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router_lab.end_to_end.contender import (
+    ChargedPlane,
+    Contender,
+    ContenderUse,
+    Latency,
+)
+
+ROUTER = "router"
+Kind = Literal["share", "usd", "seconds"]
+NUMBERS: Mapping[str, tuple[str, Kind, str]] = {
+    "accuracy": ("Accuracy", "share", "The mean label of the answers."),
+    "target_cost": ("Targets, $ per query", "usd", "The observed cost of the targets' answers."),
+    "encoder_cost": ("Encoder, $ per query", "usd", "The cost of encoding the query."),
+    "total_cost": ("Total, $ per query", "usd", "Targets and encoder together."),
+    "encoder_share": (
+        "Encoder's share of the cost",
+        "share",
+        "The encoder's part of the total cost.",
+    ),
+    "answer_seconds": (
+        "Target completion, s",
+        "seconds",
+        "From the request to the target until the end of its answer, reasoning included.",
+    ),
+    "routing_seconds": ("Routing, s", "seconds", "The decision, before any target is called."),
+    "total_seconds": ("Until the answer, s", "seconds", "Routing and completion together."),
+    "routing_share": ("Routing's share of the time", "share", "Routing's part of the total time."),
+}
+"""The metrics of a system at one setting, by name: heading, unit, meaning."""
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EndToEndPoint:
+    """All systems at one setting of the routers.
+
+    Attributes:
+        lam: The setting; 1 is argmax accuracy.
+        systems: The metrics (`NUMBERS`) by system: `router` first, the best single target last.
+        against: The router compared with each other system: `savings` (the share of the other's
+            total cost that the router saves), `accuracy_gain`, `cost_difference` (US dollars per
+            query) and `seconds_difference`, router minus other, paired.
+        shares: The share of queries that each target answers, by system.
+    """
+
+    lam: float
+    systems: Mapping[str, Estimates]
+    against: Mapping[str, Estimates]
+    shares: Mapping[str, Mapping[str, float]]
+
+    @property
+    def title(self) -> str:
+        """The name of the setting in tables."""
+        return "argmax accuracy" if self.lam == 1 else f"lam = {self.lam:g}"
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EndToEndStudy:
+    """Total cost and latency of routing.
+
+    Attributes:
+        queries: How many queries were judged.
+        best: The single target that everything is compared with.
+        points: The settings, argmax first.
+        areas: P-AUCCC of each router before and after its encoder is charged (`ChargedPlane`).
+        area_difference: Router minus the other router, paired; empty without another.
+        latencies: The latency of each router, where known.
+        charges: The price of each router's encoder, in words.
+        timing: The source of the answers' durations, in words; empty where they are unknown.
+        resamples: How many resamples the intervals come from.
+        seed: Random seed of the resamples.
+    """
+
+    queries: int
+    best: str
+    points: tuple[EndToEndPoint, ...]
+    areas: Mapping[str, Estimates]
+    area_difference: Estimates
+    latencies: Mapping[str, Latency | None]
+    charges: Mapping[str, str]
+    timing: str
+    resamples: int
+    seed: int
+
+    @property
+    def routers(self) -> tuple[str, ...]:
+        """The routers' names, the studied one first."""
+        return tuple(self.areas)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; None where a number isn't defined."""
+        return {
+            "queries": self.queries,
+            "best_single": self.best,
+            "points": [_point_dict(point) for point in self.points],
+            "p_auccc": {name: estimates_to_dict(values) for name, values in self.areas.items()},
+            "p_auccc_difference": estimates_to_dict(self.area_difference),
+            "latency": {
+                name: None if one is None else one.to_dict(resamples=self.resamples, seed=self.seed)
+                for name, one in self.latencies.items()
+            },
+            "charges": dict(self.charges),
+            "timing": self.timing,
+            "bootstrap": {
+                "resamples": self.resamples,
+                "seed": self.seed,
+                "level": LEVEL,
+                "unit": "query",
+                "interval": "percentile",
+            },
+        }
+
+
+def alone(target: str) -> str:
+    """The name in tables of using a single target for all queries."""
+    return f"{target} alone"
+
+
+def _point_dict(point: EndToEndPoint) -> dict[str, Any]:
+    return {
+        "lam": point.lam,
+        "systems": {name: estimates_to_dict(values) for name, values in point.systems.items()},
+        "against": {name: estimates_to_dict(values) for name, values in point.against.items()},
+        "shares": {name: dict(values) for name, values in point.shares.items()},
+    }
+
+
+_SMALL = 5e-4
+"""Areas that differ by less are equal to three digits."""
+
+
+def summary(result: EndToEndStudy) -> list[str]:
+    """The result in sentences, for readers who don't know the paper."""
+    sentences = [_overhead(result, point) for point in result.points[:1]]
+    sentences += [_saved(result, point) for point in result.points]
+    return [*sentences, *_waited(result.points[0], result.best), _area(result), *_order(result)]
+
+
+def _overhead(result: EndToEndStudy, point: EndToEndPoint) -> str:
+    numbers = point.systems[ROUTER]
+    share, time = numbers["encoder_share"], numbers["routing_share"]
+    text = (
+        f"Before a router chooses, its encoder reads the query ({result.charges[ROUTER]}). "
+        if ROUTER in result.charges
+        else "Before a router chooses, its encoder reads the query. "
+    )
+    cost = (
+        f"That is {percent(share)} of the total cost of a query"
+        if math.isfinite(share.value)
+        else "Its share of the cost is unknown, since the targets' costs are unknown"
+    )
+    wait = (
+        f"the decision takes {percent(time)} of the time until the answer is complete"
+        if math.isfinite(time.value)
+        else "the decision's share of the time is unknown"
+    )
+    return f"{text}{cost}, and {wait} ({point.title}, {result.queries:,} queries)."
+
+
+def _saved(result: EndToEndStudy, point: EndToEndPoint) -> str:
+    parts = []
+    for name, numbers in point.against.items():
+        savings, gain = numbers["savings"], numbers["accuracy_gain"]
+        if not math.isfinite(savings.value):
+            parts.append(f"{name}: {points(gain)} in accuracy, costs unknown")
+            continue
+        cheaper = "less" if savings.value >= 0 else "more"
+        spread = _between(savings, sign=1 if savings.value >= 0 else -1)
+        parts.append(
+            f"{abs(100 * savings.value):.1f} % {cheaper} than {name}{spread}, "
+            f"at {points(gain)} in accuracy"
+        )
+    total = result.queries * point.systems[ROUTER]["total_cost"].value
+    known = math.isfinite(total)
+    cost = f"{dollars(total)} for all {result.queries:,} queries" if known else "an unknown amount"
+    start = f"At {point.title} the router costs {cost}, its encoder included"
+    return f"{start}: {'; '.join(parts)}."
+
+
+def _waited(point: EndToEndPoint, best: str) -> list[str]:
+    own, single = (
+        point.systems[ROUTER]["total_seconds"],
+        point.systems[alone(best)]["total_seconds"],
+    )
+    if not (math.isfinite(own.value) and math.isfinite(single.value)):
+        return []
+    return [
+        f"An answer is complete after {own.value:.3g} s on average, routing included; with "
+        f"{alone(best)} after {single.value:.3g} s."
+    ]
+
+
+def _area(result: EndToEndStudy) -> str:
+    found = result.areas[ROUTER]
+    before, charged, moved = (found[n].value for n in ("p_auccc", "charged", "translated"))
+    if not math.isfinite(before):
+        return f"P-AUCCC isn't defined here: {found['p_auccc'].reason}."
+    change = charged - before
+    how = (
+        "it stays the same to three digits"
+        if abs(change) < _SMALL
+        else f"it becomes {charged:.4f} ({change:+.4f})"
+    )
+    return (
+        f"P-AUCCC, the area under the normalised accuracy-cost curve, is {before:.4f} with the "
+        f"targets' costs alone. With the encoder charged at every setting, and not to single "
+        f"targets, {how}; if the anchors also move by the encoder's cost, as in the paper, it is "
+        f"{moved:.4f} with inverse cost and unchanged with linear cost."
+    )
+
+
+def _order(result: EndToEndStudy) -> list[str]:
+    if not result.area_difference:
+        return []
+    before, after = (result.area_difference[name].value for name in ("p_auccc", "charged"))
+    if not (math.isfinite(before) and math.isfinite(after)):
+        return []
+    one, other = result.routers[:2]
+    kept = (
+        "The order of the two routers by P-AUCCC stays"
+        if before * after > 0
+        else "Charging the encoders reverses the order of the two routers by P-AUCCC"
+    )
+    return [f"{kept}: {one} minus {other} is {before:+.4f} before and {after:+.4f} after."]
+
+
+def number(name: str, estimate: Estimate) -> str:
+    """A metric in its unit."""
+    if not math.isfinite(estimate.value):
+        return UNKNOWN if NUMBERS[name][1] == "usd" else NOTHING
+    match NUMBERS[name][1]:
+        case "share":
+            digits = 1 if name == "accuracy" else 2
+            return f"{100 * estimate.value:.{digits}f} %"
+        case "usd":
+            return f"${estimate.value:.3g}" if estimate.value < 1e-4 else dollars(estimate.value)
+        case "seconds":
+            return f"{estimate.value:.3g}"
+
+
+def percent(estimate: Estimate) -> str:
+    """A share in percent, with two decimals."""
+    return f"{100 * estimate.value:.2f} %"
+
+
+def points(estimate: Estimate) -> str:
+    """A difference of accuracies, with its interval."""
+    low, high = estimate.lower, estimate.upper
+    text = worded(estimate.value, "points")
+    if math.isfinite(low) and math.isfinite(high):
+        text += f" ({100 * low:+.1f} to {100 * high:+.1f})"
+    return text
+
+
+def _between(estimate: Estimate, *, sign: int) -> str:
+    ends = sorted(100 * sign * end for end in (estimate.lower, estimate.upper))
+    return f" ({ends[0]:.1f} to {ends[1]:.1f})" if all(map(math.isfinite, ends)) else ""
+
+
+LAMS = (1.0, 0.5)
+"""The paper's two operating points."""
+_REASONS = {
+    "seconds": "no speed or measured time of the targets' answers is known",
+    "routing": "the routing latency isn't known",
+    "cost": "no observed cost is known; add prices and token counts, or recorded costs",
+    "area": "the single targets' costs or accuracies can't be normalised",
+    "accuracy": "no answer has a label",
+}
+Key = tuple[str, ...]
+Table = dict[Key, PerResample]
+
+
+def study_end_to_end(
+    contenders: Sequence[Contender],
+    best: str,
+    *,
+    charges: Mapping[str, str] | None = None,
+    timing: str = "",
+    lams: Sequence[float] = LAMS,
+    resamples: int = 1000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> EndToEndStudy:
+    """Compare total cost, latency and accuracy, targets and encoders included.
+
+    Args:
+        contenders: The router, and others that it is compared with; all on the same queries and
+            targets, in the same order.
+        best: The single target that they are compared with; choose it on other queries.
+        charges: The price of each router's encoder, in words.
+        timing: The source of the answers' durations, in words.
+        lams: The settings of lam.
+        resamples: Bootstrap resamples of the queries; 0 for no intervals.
+        seed: Random seed of the resampling.
+        progress: Reports the progress of the work.
+
+    Raises:
+        ConfigError: Names repeat, the queries or targets differ, or an option is invalid.
+    """
+    _check(contenders, best, lams)
+    scene = _StudyContext(
+        [_Setting.of(contenders, best, lam) for lam in lams],
+        [ChargedPlane.of(c) for c in contenders],
+    )
+    queries = len(contenders[0].trial)
+    waits = _waits(contenders, resamples, seed)
+    point = scene.numbers(ones(queries), {name: wait[:1] for name, wait in waits.items()})
+    drawn: dict[Key, list[NDArray[np.float64]]] = {key: [] for key in point}
+    width = max(plane.scorer.width for plane in scene.planes)
+    with (progress or SilentProgress()).task("bootstrap", total=float(resamples)) as advance:
+        done = 1
+        for weights in chunks(queries, count=resamples, seed=seed, width=width):
+            part = {name: wait[done : done + len(weights)] for name, wait in waits.items()}
+            done += len(weights)
+            for key, value in scene.numbers(weights, part).items():
+                drawn[key].append(value)
+            advance(float(len(weights)))
+    found = {
+        key: Estimate.of(
+            float(value[0]), np.concatenate([np.zeros(0), *drawn[key]]), reason=_reason(key)
+        )
+        for key, value in point.items()
+    }
+    names = [contender.name for contender in contenders]
+    return EndToEndStudy(
+        queries=queries,
+        best=best,
+        points=tuple(_point(setting, i, found) for i, setting in enumerate(scene.settings)),
+        areas={name: _under(found, "area", name) for name in names},
+        area_difference=_under(found, "difference"),
+        latencies={contender.name: contender.latency for contender in contenders},
+        charges=dict(charges or {}),
+        timing=timing,
+        resamples=resamples,
+        seed=seed,
+    )
+
+
+def _waits(
+    contenders: Sequence[Contender], resamples: int, seed: int
+) -> dict[str, NDArray[np.float64]]:
+    """The mean latency of a decision, as measured and in each resample of the measurements."""
+    waits = {}
+    for one in contenders:
+        if one.latency is None:
+            waits[one.name] = np.full(1 + resamples, np.nan)
+        else:
+            drawn = one.latency.means(resamples=resamples, seed=seed)
+            waits[one.name] = np.concatenate([[one.latency.mean], drawn])
+    return waits
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Setting:
+    lam: float
+    uses: dict[str, ContenderUse]
+    targets: tuple[str, ...]
+
+    @classmethod
+    def of(cls, contenders: Sequence[Contender], best: str, lam: float) -> "_Setting":
+        uses = {contender.name: contender.at(lam) for contender in contenders}
+        first = contenders[0]
+        return cls(lam, {**uses, alone(best): first.always(best)}, first.trial.targets)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _StudyContext:
+    settings: list[_Setting]
+    planes: list[ChargedPlane]
+
+    def numbers(self, weights: Weights, waits: Mapping[str, PerResample]) -> Table:
+        table: Table = {}
+        weights = weights * np.all([p.contender.trial.compared for p in self.planes], axis=0)
+        nothing = np.zeros(len(weights))  # a single target needs no decision
+        for i, setting in enumerate(self.settings):
+            of = {
+                name: use.numbers(weights, waits.get(name, nothing))
+                for name, use in setting.uses.items()
+            }
+            first = next(iter(of.values()))
+            for name, numbers in of.items():
+                table |= {("use", str(i), name, n): value for n, value in numbers.items()}
+                if numbers is not first:
+                    held = _against(first, numbers)
+                    table |= {("against", str(i), name, n): v for n, v in held.items()}
+        areas = {plane.contender.name: plane.areas(weights) for plane in self.planes}
+        for name, values in areas.items():
+            table |= {("area", name, n): value for n, value in values.items()}
+        if len(areas) > 1:
+            one, other = list(areas.values())[:2]
+            table |= {("difference", n): value - other[n] for n, value in one.items()}
+        return table
+
+
+def _against(
+    one: Mapping[str, PerResample], other: Mapping[str, PerResample]
+) -> dict[str, PerResample]:
+    return {
+        "savings": 1 - divide(one["total_cost"], other["total_cost"]),
+        "accuracy_gain": one["accuracy"] - other["accuracy"],
+        "cost_difference": one["total_cost"] - other["total_cost"],
+        "seconds_difference": one["total_seconds"] - other["total_seconds"],
+    }
+
+
+def _check(contenders: Sequence[Contender], best: str, lams: Sequence[float]) -> None:
+    if not contenders or not lams:
+        raise ConfigError("there is nothing to study; name a router and a lam")
+    first = contenders[0].trial
+    for contender in contenders:
+        same = (contender.trial.query_ids, contender.trial.targets)
+        if same != (first.query_ids, first.targets):
+            raise ConfigError(
+                f"{contender.name} and {contenders[0].name} must be judged on the same queries and "
+                "targets, in the same order"
+            )
+    if best not in first.targets:
+        raise ConfigError(f"there is no target {best!r}; there are {list(first.targets)}")
+    names = [*(contender.name for contender in contenders), alone(best)]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"the names {names} repeat; give each router a name of its own")
+    for lam in lams:
+        check_lam(lam)
+
+
+def _reason(key: Key) -> str:
+    number = key[-1]
+    if key[0] in ("area", "difference"):
+        return _REASONS["area"]
+    if number in ("routing_seconds", "routing_share"):
+        return _REASONS["routing"]
+    for part in ("seconds", "accuracy"):
+        if part in number:
+            return _REASONS[part]
+    return _REASONS["cost"]
+
+
+def _under(found: Mapping[Key, Estimate], *prefix: str) -> Estimates:
+    """The numbers whose keys begin with the prefix, by the rest of the key."""
+    return {key[-1]: one for key, one in found.items() if key[:-1] == prefix}
+
+
+def _point(setting: _Setting, place: int, found: Mapping[Key, Estimate]) -> EndToEndPoint:
+    names = list(setting.uses)
+    return EndToEndPoint(
+        lam=setting.lam,
+        systems={name: _under(found, "use", str(place), name) for name in names},
+        against={name: _under(found, "against", str(place), name) for name in names[1:]},
+        shares={
+            name: dict(zip(setting.targets, use.shares.tolist(), strict=True))
+            for name, use in setting.uses.items()
+        },
+    )

@@ -1,0 +1,299 @@
+"""Advice from the points of a learning curve, in numbers and in sentences.
+
+Everything is computed for the points themselves and for each resample of test queries and draws, so
+that every statement about a curve has an interval.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from prefill_router.errors import FitError
+from prefill_router.evaluation import HEADLINE, LEVEL, Estimate, dollars, worded
+from prefill_router_lab.learning.result import (
+    STEP,
+    LearningCurve,
+    LearningStudy,
+    Number,
+    PowerLaw,
+    SizePoint,
+    Trend,
+    Verdict,
+    better,
+    explained,
+)
+
+Values = Float[NDArray[np.float64], " size"]
+_UPPER = 3
+"""The slope is taken over this many of the largest sizes, which best predict further labels."""
+FLAT = 0.005
+"""An AUC that significantly gains less than this when the labels double counts as flat."""
+_TRUSTED = 0.7
+_MISS = 0.25
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LabelAxis:
+    """One metric along the sizes of an axis.
+
+    Attributes:
+        labels: Number of labels of each size, rising.
+        value: The mean over the draws at each size.
+        resampled: The same in each resample.
+    """
+
+    labels: Values
+    value: Values
+    resampled: Float[NDArray[np.float64], "resample size"]
+
+    def estimate(self, of: Callable[[Values], float], *, reason: str = "") -> Estimate:
+        """A statistic of the curve, with its interval."""
+        drawn = np.array([of(row) for row in self.resampled])
+        return Estimate.of(of(self.value), drawn, reason=reason)
+
+
+def trend_of(number: Number, axis: LabelAxis) -> Trend:
+    """The trend of a metric along the axis of queries."""
+    sign = better(number)
+
+    def error(values: Values) -> Values:
+        return values if sign < 0 else 1 - values
+
+    def law(values: Values) -> PowerLaw | None:
+        try:
+            return PowerLaw.fit(axis.labels, error(values))
+        except FitError:
+            return None
+
+    def missed(values: Values) -> float:
+        try:
+            before = PowerLaw.fit(axis.labels[:-1], error(values)[:-1])
+        except FitError:
+            return float("nan")
+        return float(error(values)[-1] - before.at(axis.labels[-1:])[0])
+
+    laws = [law(row) for row in axis.resampled]
+    found = law(axis.value)
+    held_out = axis.estimate(missed, reason="too few sizes to leave one out")
+    r2 = float("nan") if found is None else explained(found, axis.labels, error(axis.value))
+    return Trend(
+        law=found,
+        per_doubling=axis.estimate(
+            lambda values: sign * slope(axis.labels, values), reason="fewer than two sizes"
+        ),
+        next_doubling=_of_laws(found, laws, lambda one: one.gain(2.0)),
+        explained=r2,
+        held_out=held_out,
+        labels_for_step=_of_laws(found, laws, lambda one: one.labels_for(STEP)),
+        why_poor=_why_poor(found, r2, held_out, error(axis.value)),
+    )
+
+
+def slope(labels: Values, values: Values) -> float:
+    """The least-squares slope per doubling of the labels, over the largest sizes."""
+    known = np.flatnonzero(np.isfinite(values))[-_UPPER:]
+    if len(known) < 2:
+        return float("nan")
+    x = np.log2(labels[known])
+    x = x - x.mean()
+    return float(x @ values[known] / (x @ x))
+
+
+def spread_of(number: Number, queries: LabelAxis, targets: LabelAxis) -> Estimate:
+    """The gain from spending labels on few targets of all queries, not all targets of few."""
+    sign = better(number)
+    within = (targets.labels >= queries.labels[0]) & (targets.labels < queries.labels[-1])
+
+    def gain(wide: NDArray[np.float64], deep: NDArray[np.float64]) -> float:
+        known = np.isfinite(deep)
+        if not within.any() or known.sum() < 2:
+            return float("nan")
+        at = np.log(targets.labels[within])
+        same = np.interp(at, np.log(queries.labels[known]), deep[known])
+        rest = sign * (wide[within] - same)
+        return float(np.nanmean(rest)) if np.isfinite(rest).any() else float("nan")
+
+    drawn = np.array(
+        [gain(w, d) for w, d in zip(targets.resampled, queries.resampled, strict=True)]
+    )
+    return Estimate.of(
+        gain(targets.value, queries.value),
+        drawn,
+        reason="no sizes with the same labels are known on both axes",
+    )
+
+
+def verdict_of(trends: Mapping[Number, Trend], full: SizePoint) -> tuple[Verdict, str]:
+    """Whether more labels help, judged by AUC, where learning shows first."""
+    auc, rise = full.numbers["auc_mean"], trends["auc_mean"].per_doubling
+    if math.isnan(auc.lower):
+        why = auc.reason or "there is no interval of the mean AUC with all labels"
+        return "can't tell", f"it isn't known whether anything was learned: {why}"
+    if not auc.lower > 0.5:
+        return (
+            "more labels won't help",
+            "with all labels the mean AUC isn't significantly above 0.5, so nothing was learned: "
+            "try other features before more labels",
+        )
+    if rise.lower > 0:
+        return (
+            "more labels help",
+            f"doubling the labels has raised the mean AUC by {rise.value:.4f} "
+            f"({rise.lower:.4f} to {rise.upper:.4f})",
+        )
+    if rise.upper < FLAT:
+        return (
+            "more labels won't help",
+            f"doubling the labels raises the mean AUC by less than {FLAT:g}, so these features "
+            "and this predictor have nearly reached their limit",
+        )
+    return (
+        "can't tell",
+        "the curve is too noisy: doubling the labels changes the mean AUC by "
+        f"{rise.lower:+.4f} to {rise.upper:+.4f}; draw more often, or judge on more queries",
+    )
+
+
+def _of_laws(
+    found: PowerLaw | None,
+    resampled: Sequence[PowerLaw | None],
+    of: Callable[[PowerLaw], float],
+) -> Estimate:
+    """A number computed from the power law with its interval, whose bounds may be infinite."""
+    if found is None:
+        nan = float("nan")
+        return Estimate(nan, nan, nan, reason="too few sizes for a power law")
+    drawn = np.sort([of(law) for law in resampled if law is not None])
+    lower = upper = float("nan")
+    if len(drawn):
+        tail = (1 - LEVEL) / 2
+        lower, upper = (
+            float(drawn[min(len(drawn) - 1, int(share * len(drawn)))]) for share in (tail, 1 - tail)
+        )
+    return Estimate(of(found), lower, upper)
+
+
+def _why_poor(law: PowerLaw | None, r2: float, held_out: Estimate, errors: Values) -> str:
+    if law is None:
+        return "too few sizes are known for a power law"
+    if not r2 >= _TRUSTED:
+        return "the scatter of the points exceeds their trend"
+    known = errors[np.isfinite(errors)]
+    wide = abs(held_out.value) > _MISS * float(np.ptp(known))
+    if wide and (held_out.lower > 0 or held_out.upper < 0):
+        return "a power law through the smaller sizes doesn't predict the largest"
+    return ""
+
+
+_FAR = 10.0
+"""Beyond this multiple of the labels, the power law's prediction is called a guess."""
+POINTS: tuple[Number, ...] = ("argmax_accuracy", "auc_mean")
+"""The metrics for which the cost of another point is given."""
+_EVEN = 0.002
+
+
+def summary(found: LearningStudy) -> list[str]:
+    """The result in sentences, for readers who don't know the paper."""
+    start = (
+        f"Each router was fitted on shares of {found.queries:,} labelled queries with "
+        f"{found.labels:,} measured outcomes, and also on all queries with fewer targets measured "
+        f"per query; all were judged on the same {found.tested:,} other queries."
+    )
+    return [*(" ".join(of_curve(curve, found)) for curve in found.curves.values()), start]
+
+
+def of_curve(curve: LearningCurve, found: LearningStudy) -> list[str]:
+    """The statements about one router's curve."""
+    lines = [f"{curve.name}: {curve.verdict}: {curve.because}."]
+    if curve.verdict != "more labels won't help":
+        lines += [_point(curve, number, found) for number in POINTS]
+    nothing = not curve.full.numbers["auc_mean"].lower > 0.5
+    return lines if nothing else [*lines, _spread(curve)]
+
+
+def _point(curve: LearningCurve, number: Number, found: LearningStudy) -> str:
+    trend = curve.trends[number]
+    step = (
+        "One more point of accuracy at lam 1"
+        if number == "argmax_accuracy"
+        else "0.01 more mean AUC"
+    )
+    asked = trend.labels_for_step
+    if trend.why_poor:
+        return f"{step}: the number of labels it takes is unknown, since {trend.why_poor}."
+    if math.isinf(asked.value):
+        text = f"{step}: by the power law no number of labels reaches it"
+        few = math.isfinite(asked.lower) and asked.lower <= _FAR * found.labels
+        return f"{text}, though {_more(asked.lower, found)} may do." if few else f"{text}."
+    text = f"{step} takes about {_more(asked.value, found)}{_range(asked, found)}"
+    if asked.value > _FAR * found.labels:
+        return f"{text}. That is far beyond the measured range, so it is a guess."
+    return f"{text}{_price(asked.value, found)}."
+
+
+def _spread(curve: LearningCurve) -> str:
+    one = curve.spread["auc_mean"]
+    if math.isnan(one.value):
+        return "More queries or more targets per query: these sizes can't decide it."
+    change = f"{one.value:+.4f} mean AUC ({one.lower:+.4f} to {one.upper:+.4f})"
+    if one.lower > 0:
+        return (
+            "For the same number of labels it is better to query fewer targets on more queries: "
+            f"{change}."
+        )
+    if one.upper < 0:
+        return (
+            "For the same number of labels it is better to query every target on fewer queries: "
+            f"{change} for fewer targets on more queries."
+        )
+    even = max(abs(one.lower), abs(one.upper)) < _EVEN
+    how = "makes no difference" if even else "makes no significant difference"
+    return (
+        f"Spending the same labels on few targets of many queries, not all targets of few, {how}: "
+        f"{change}; take whichever is cheaper to collect."
+    )
+
+
+def _more(labels: float, found: LearningStudy) -> str:
+    """The number of additional labels, also as queries with all targets."""
+    extra = max(0.0, labels - found.labels)
+    queries = extra * found.queries / found.labels
+    return f"{rounded(extra)} more labels ({rounded(queries)} queries with every target)"
+
+
+def _range(asked: Estimate, found: LearningStudy) -> str:
+    if math.isnan(asked.lower):
+        return ""
+    ends = [
+        "never" if math.isinf(end) else rounded(max(0.0, end - found.labels))
+        for end in (asked.lower, asked.upper)
+    ]
+    return f"; with 95 % confidence between {ends[0]} and {ends[1]}"
+
+
+def _price(labels: float, found: LearningStudy) -> str:
+    cost = (labels - found.labels) * found.label_cost
+    return (
+        f"; at the observed {dollars(found.label_cost)} each that is {dollars(cost)}"
+        if (math.isfinite(cost) and cost > 0)
+        else ""
+    )
+
+
+def rounded(value: float) -> str:
+    """A number to two significant digits, since it isn't known more precisely."""
+    if value < 1:
+        return "0"
+    digits = 1 - math.floor(math.log10(value))
+    return f"{round(value, digits):,.0f}"
+
+
+def shown(number: Number, estimate: Estimate) -> str:
+    """A number with its unit."""
+    return worded(estimate.value, HEADLINE[number].unit)

@@ -1,0 +1,273 @@
+"""The study of learning curves as tables, a figure and a page.
+
+The figure shows each metric against the number of labels, for both ways of using fewer labels.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from prefill_router.evaluation import HEADLINE, NOTHING, Estimate, digits
+from prefill_router.plotting import Axes, Figure, LogLocator, NullLocator, PercentFormatter
+from prefill_router.reporting import (
+    QUIET,
+    STROKES,
+    Cell,
+    Note,
+    Part,
+    Report,
+    ReportFigure,
+    Row,
+    Rows,
+    Section,
+    Table,
+    ends,
+    estimate_cell,
+    flat,
+    legend_below,
+    new_figure,
+    style,
+)
+from prefill_router_lab.learning.advice import rounded, shown, summary
+from prefill_router_lab.learning.result import (
+    NUMBERS,
+    STEP,
+    LearningCurve,
+    LearningStudy,
+    Number,
+    SizePoint,
+    Trend,
+    better,
+)
+from prefill_router.comparison.recipe_fits import failures
+
+NAME = "learning"
+_CAPTION = (
+    "Filled dots: fewer labelled queries, every target measured. Open squares: all queries, fewer "
+    "targets measured of each. At the same horizontal position both need the same number of "
+    "answers to be collected and graded. A dotted line, where there is one, is the power law "
+    "through the dots, drawn to twice the available labels (grey line). Shaded areas are the 95 % "
+    "intervals of the sizes, over draws and test queries."
+)
+_ABOUT = (
+    "Every row is the mean over the draws; the small print is the 95 % interval over draws and "
+    "test queries together. The test queries are the same everywhere, so differences between rows "
+    "are more certain than their intervals suggest."
+)
+_LAW = (
+    "The error (1 minus the metric, or the Brier score itself) is fitted as a + b n^-c, where n is "
+    "the number of labels. Gains are improvements, also where lower is better. Don't trust a power "
+    "law where the last column gives a reason."
+)
+
+
+def report_of(found: LearningStudy, *, title: str, known: Mapping[str, str]) -> Report:
+    """The content of the study's report.
+
+    Args:
+        found: The study.
+        title: Title of the page.
+        known: Facts about the data, by name.
+    """
+    parts: list[Part] = [ReportFigure("learning", draw(found), rows(found), _CAPTION)]
+    for name, curve in found.curves.items():
+        lost = failures(curve.failed, said="These fits had too little to learn from:")
+        parts += [
+            Section(f"{name}: each size", [Note(_ABOUT), _sizes(curve), *lost]),
+            Section(f"{name}: trends", [Note(_LAW), _trends(curve)]),
+        ]
+    meanings = {HEADLINE[n].label: HEADLINE[n].meaning for n in NUMBERS}
+    return Report(
+        name=NAME,
+        title=title,
+        summary=summary(found),
+        known={
+            **known,
+            "draws of each size": str(found.draws),
+            "intervals": f"95 %, {found.resamples:,} resamples of test queries and draws",
+        },
+        parts=[*parts, Section("What the numbers mean", [meanings])],
+        numbers=found.to_dict(),
+        tables={"sizes": rows(found), "trends": trend_rows(found)},
+        short=_short(found),
+        warnings=[
+            f"{name}, {one.name}: {one.why}"
+            for name, curve in found.curves.items()
+            for one in curve.failed
+        ],
+    )
+
+
+def trend_rows(found: LearningStudy) -> Rows:
+    """The trends as rows; infinite numbers of labels are missing."""
+    return [
+        {
+            "router": name,
+            "number": number,
+            **{key: value if math.isfinite(value) else math.nan for key, value in rises.items()},
+            "a": math.nan if trend.law is None else trend.law.floor,
+            "b": math.nan if trend.law is None else trend.law.scale,
+            "c": math.nan if trend.law is None else trend.law.exponent,
+            "explained": trend.explained,
+            "why_poor": trend.why_poor,
+        }
+        for name, curve in found.curves.items()
+        for number, trend in curve.trends.items()
+        for rises in [flat({**_rises(trend), "spread": curve.spread[number]})]
+    ]
+
+
+def _rises(trend: Trend) -> dict[str, Estimate]:
+    return {
+        "per_doubling": trend.per_doubling,
+        "next_doubling": trend.next_doubling,
+        "labels_for_step": trend.labels_for_step,
+    }
+
+
+def _sizes(curve: LearningCurve) -> Table:
+    head = ["Learned from", "labels", *(HEADLINE[n].label for n in NUMBERS)]
+    body: list[Row] = [
+        [
+            _named(point),
+            f"{point.labels:,.0f}",
+            *(estimate_cell(point.numbers[n], HEADLINE[n].unit) for n in NUMBERS),
+        ]
+        for point in curve.points
+    ]
+    return Table(head, body)
+
+
+def _short(found: LearningStudy) -> Table:
+    head = ["router", "queries", "targets each", "labels"]
+    body = []
+    for name, curve in found.curves.items():
+        for point in curve.points:
+            each = "all" if point.size.measured is None else str(point.size.measured)
+            cells = [shown(number, point.numbers[number]) for number in NUMBERS]
+            body.append([name, f"{point.queries:,}", each, f"{point.labels:,.0f}", *cells])
+    numbers = (HEADLINE[number].label for number in NUMBERS)
+    return Table([*head, *numbers], body, right_from=3)
+
+
+def _named(point: SizePoint) -> str:
+    if point.size.measured is not None:
+        return f"{point.queries:,} queries, {point.size.words}"
+    return f"{point.queries:,} queries ({100 * point.size.share:.3g} %)"
+
+
+def _trends(curve: LearningCurve) -> Table:
+    head = [
+        "Number",
+        "gain per doubling, measured",
+        "gain of the next doubling, by the power law",
+        f"total labels for {STEP:g} more",
+        "few targets of all queries minus all targets of few",
+        "R²",
+        "unreliable because",
+    ]
+    body: list[Row] = []
+    for number in NUMBERS:
+        trend = curve.trends[number]
+        cells = [_signed(one) for one in (trend.per_doubling, trend.next_doubling)]
+        cells += [_counted(trend.labels_for_step), _signed(curve.spread[number])]
+        why = Cell(trend.why_poor, words=True)
+        body.append([HEADLINE[number].label, *cells, digits(trend.explained, ".2f"), why])
+    return Table(head, body)
+
+
+def _signed(one: Estimate) -> Cell:
+    return _ranged([digits(value, "+.4f") for value in (one.value, one.lower, one.upper)])
+
+
+def _counted(one: Estimate) -> Cell:
+    return _ranged(
+        [
+            NOTHING if math.isnan(value) else "never" if math.isinf(value) else rounded(value)
+            for value in (one.value, one.lower, one.upper)
+        ]
+    )
+
+
+def _ranged(values: Sequence[str]) -> Cell:
+    """A cell with a number and the bounds of its interval, where all are known."""
+    return Cell(values[0], note="" if NOTHING in values else f"{values[1]} to {values[2]}")
+
+
+_BEYOND = 2.0
+"""How far beyond the largest size a power law is drawn, as a factor."""
+_TICKS = 6
+_EDGE = 1.15
+"""Margin beside the outermost sizes, as a factor."""
+
+
+def draw(found: LearningStudy) -> Figure:
+    """Draw every metric against the number of measured outcomes in training."""
+    figure = new_figure(9.8, 7.4)
+    panels = figure.subplots(2, 2)
+    for axes, number in zip(panels.flat, NUMBERS, strict=True):
+        for place, curve in enumerate(found.curves.values()):
+            _one(axes, curve, number, STROKES[place % len(STROKES)][0])
+        _frame(axes, number, found)
+    legend_below(figure, columns=3)
+    return figure
+
+
+def rows(found: LearningStudy) -> list[dict[str, Any]]:
+    """The data of the figure: a row per router, size and metric."""
+    return [
+        {
+            "router": name,
+            "share": point.size.share,
+            "measured": point.size.measured,
+            "queries": point.queries,
+            "labels": point.labels,
+            "number": number,
+            **ends(point.numbers[number]),
+            "draws": " ".join(f"{value:.6g}" for value in point.draws[number]),
+        }
+        for name, curve in found.curves.items()
+        for point in curve.points
+        for number in NUMBERS
+    ]
+
+
+def _one(axes: Axes, curve: LearningCurve, number: Number, colour: str) -> None:
+    x, value, lower, upper = _columns(curve.queries_axis, number)
+    axes.fill_between(x, lower, upper, color=colour, alpha=0.15, lw=0)
+    axes.plot(x, value, "o-", color=colour, ms=4, lw=1.6, label=f"{curve.name}: fewer queries")
+    few, wide, *_ = _columns(curve.targets_axis, number)
+    if len(few) > 1:
+        label = f"{curve.name}: fewer targets each"
+        axes.plot(few, wide, "s--", color=colour, ms=5, lw=1.0, mfc="none", label=label)
+    law = curve.trends[number].law
+    if law is not None:
+        at = np.geomspace(x.min(), _BEYOND * x.max(), 60)
+        error = law.at(at)
+        drawn = error if better(number) < 0 else 1 - error
+        axes.plot(at, drawn, ":", color=colour, lw=1.2, label=f"{curve.name}: power law")
+
+
+def _columns(points: Sequence[SizePoint], number: Number) -> tuple[Any, ...]:
+    found = [point.numbers[number] for point in points]
+    labels = [point.labels for point in points]
+    columns = zip(*((one.value, one.lower, one.upper) for one in found), strict=True)
+    return (np.array(labels), *map(np.array, columns if found else ((), (), ())))
+
+
+def _frame(axes: Axes, number: Number, found: LearningStudy) -> None:
+    arrow = "↑" if better(number) > 0 else "↓"
+    title = f"{HEADLINE[number].label} {arrow}"
+    style(axes, title=title, x="measured outcomes learned from", label_size=8)
+    axes.set_xscale("log")
+    labels = [point.labels for curve in found.curves.values() for point in curve.points]
+    low, high = max(min(labels), 1) / _EDGE, _BEYOND * max(max(labels), 1) * _EDGE
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=_TICKS))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    if HEADLINE[number].unit == "share":
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    axes.axvline(found.labels, color=QUIET, lw=0.8, ls="-", alpha=0.6)

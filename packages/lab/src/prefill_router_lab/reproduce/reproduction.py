@@ -1,0 +1,498 @@
+"""Processes every pool: fits the routers, judges them, and runs the studies.
+
+The studies that the paper's tables need besides the routers; each returns plain values.
+
+These are the encoder sweep and the layer ablation; seeds, shifts and routing ratios of the six
+routers; and total cost and latency, encoder included. A part is made once and kept as a file, so
+that interrupted work can resume. A part that can't be made on the data gives the reason.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from prefill_router import __version__, files
+from prefill_router.activations import Activations
+from prefill_router.data import WITH_CALIBRATION, RoutingDataset, binary, split
+from prefill_router.engines import Engine
+from prefill_router.errors import ConfigError, DataError, MissingExtraError, PrefillRouterError
+from prefill_router.evaluation import Trial, plain
+from prefill_router.files import default_cache
+from prefill_router.fitting import Recipe, gather
+from prefill_router_lab.depth import sweep
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router_lab.reproduce.systems import (
+    QWEN_PRICE,
+    SYSTEMS,
+    TRUNK,
+    UNIFIED,
+    Bench,
+    PaperPool,
+    PoolContext,
+    PoolRun,
+    ReproduceOptions,
+    find_pools,
+    routers,
+    single_networks,
+    uncalibrated,
+)
+from prefill_router.router import EncoderSources, Router
+from prefill_router.short_repr import short_repr
+from prefill_router_lab.studies import Shift, ablation_study, routing_ratio, seed_study, shift_study, strongest
+from prefill_router.comparison import priced
+from prefill_router.comparison import ComparisonPlan, run_plan
+from prefill_router_lab.end_to_end import (
+    Charge,
+    Contender,
+    Latency,
+    Speed,
+    answer_seconds,
+    study_end_to_end,
+    time_routing,
+    tokens_read,
+)
+
+__all__ = ["PARTS", "PoolContext", "make_parts"]
+
+
+_Z = 1.959964
+"""The normal distribution's 97.5th percentile."""
+
+
+def sweep_part(scene: PoolContext) -> dict[str, Any]:
+    """The test AUC of every target with every encoder, with intervals."""
+    found = sweep(
+        scene.stores,
+        scene.train,
+        scene.test,
+        dim=scene.options.dim,
+        seed=scene.options.seed,
+        progress=scene.progress,
+    )
+    labels = binary(scene.test.correct)
+    right = (labels == 1).sum(axis=0).tolist()
+    wrong = (labels == 0).sum(axis=0).tolist()
+    return {
+        "encoders": [
+            {
+                "encoder": encoder,
+                "mean": plain(float(found.mean()[e])),
+                "sites": {t: s.name for t, s in zip(found.targets, found.sites[e], strict=True)},
+                "auc": {
+                    target: with_interval(float(found.auc[e, k]), right[k], wrong[k])
+                    for k, target in enumerate(found.targets)
+                },
+            }
+            for e, encoder in enumerate(found.encoders)
+        ]
+    }
+
+
+def with_interval(auc: float, right: int, wrong: int) -> dict[str, float | None]:
+    """An AUC with its 95 % interval.
+
+    Hanley and McNeil, "The meaning and use of the area under a ROC curve", Radiology 143, 1982:
+    the standard error follows from the AUC and the sizes of both classes. It assumes a distribution
+    of the scores, so the coverage of 95 % is approximate.
+
+    Args:
+        auc: The AUC; NaN where it isn't defined.
+        right: Number of queries answered correctly.
+        wrong: Number of queries answered wrongly.
+    """
+    if math.isnan(auc) or not right or not wrong:
+        return {"value": plain(auc), "lower": None, "upper": None}
+    both_right, both_wrong = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    variance = (
+        auc * (1 - auc) + (right - 1) * (both_right - auc**2) + (wrong - 1) * (both_wrong - auc**2)
+    ) / (right * wrong)
+    half = _Z * math.sqrt(max(variance, 0.0))
+    return {"value": auc, "lower": max(0.0, auc - half), "upper": min(1.0, auc + half)}
+
+
+def ablation_part(scene: PoolContext) -> dict[str, Any]:
+    """The methods of selecting a layer, for every encoder."""
+    study = ablation_study(
+        {"": scene.train},
+        scene.stores,
+        dim=scene.options.dim,
+        seed=scene.options.seed,
+        engine=scene.engine,
+        progress=scene.progress,
+    )
+    return {
+        "encoders": [
+            {"encoder": row.encoder, **row.ways.to_dict(), "auc": row.auc} for row in study.rows
+        ]
+    }
+
+
+_STEM = "mmlu-pro-stem"
+_HLE = re.compile(r"(hle|humanity'?s?[-_ ]?last[-_ ]?exam)", re.IGNORECASE)
+
+
+def seeds_part(scene: PoolContext) -> dict[str, Any]:
+    """Every router with several training seeds."""
+    return seed_study(
+        scene.found.dataset,
+        single_networks(scene.recipes),
+        scene.states,
+        scene.drawn,
+        calibrated=scene.calibrated,
+        count=scene.options.seeds,
+        seed=scene.options.seed,
+        folder=scene.place("seeds"),
+        engine=scene.engine,
+        progress=scene.progress,
+    ).to_dict()
+
+
+def domains_part(scene: PoolContext) -> dict[str, Any]:
+    """Trained on MMLU-Pro's STEM, tested on its humanities and social sciences."""
+    wanted = Shift.preset(_STEM)
+    known = {query.domain for query in scene.found.dataset.queries}
+    lacking = [name for name in (*wanted.train_on, *wanted.test_on) if name not in known]
+    if lacking:
+        raise DataError(
+            "the data don't have MMLU-Pro's subjects: no query has the domains "
+            f"{', '.join(lacking)}"
+        )
+    return _shift(scene, wanted, "domains")
+
+
+def benchmark_part(scene: PoolContext) -> dict[str, Any]:
+    """Humanity's Last Exam held out."""
+    known = sorted({query.benchmark for query in scene.found.dataset.queries} - {""})
+    held = [name for name in known if _HLE.search(name)]
+    if not held:
+        raise DataError(
+            "the data have no question of Humanity's Last Exam; their benchmarks are "
+            f"{', '.join(known[:20]) or 'not named'}"
+        )
+    return _shift(scene, Shift.hold_out(scene.found.dataset, held), "benchmark")
+
+
+def ratio_part(scene: PoolContext) -> dict[str, Any]:
+    """Accuracy over the share of queries that is sent to the strong target."""
+    fitted = scene.result.by_name
+    systems = {
+        paper: fitted[name].fitted.router.predict(scene.test, stores=scene.states)
+        for paper, name in SYSTEMS.items()
+        if name in fitted
+    }
+    found = routing_ratio(
+        systems,
+        scene.test,
+        strong=strongest(scene.test),
+        resamples=scene.options.resamples,
+        seed=scene.options.seed,
+        progress=scene.progress,
+    )
+    curves = {
+        one.name: {
+            "ratio": _thin(one.ratio),
+            "accuracy": _thin(one.accuracy),
+        }
+        for one in found.curves
+    }
+    return {**found.to_dict(), "curves": curves}
+
+
+def _shift(scene: PoolContext, shift: Shift, name: str) -> dict[str, Any]:
+    return shift_study(
+        scene.found.dataset,
+        uncalibrated(single_networks(scene.recipes)),
+        scene.states,
+        scene.drawn,
+        shift,
+        resamples=scene.options.resamples,
+        seed=scene.options.seed,
+        folder=scene.place(f"shift_{name}"),
+        engine=scene.engine,
+        progress=scene.progress,
+    ).to_dict()
+
+
+def _thin(values: np.ndarray) -> list[float | None]:
+    """At most a few hundred points of a curve, including both ends."""
+    places = np.unique(np.linspace(0, len(values) - 1, 301).round().astype(np.int64))
+    return [float(v) if np.isfinite(v) else None for v in values[places]]
+
+
+_TIMED = 20
+"""Number of prompts whose decisions are timed."""
+
+
+def end_to_end_part(scene: PoolContext) -> dict[str, Any]:
+    """SharedTrunkNet with its encoder charged, compared with Unified Multitask without charge."""
+    fitted = scene.result.by_name
+    if SYSTEMS[UNIFIED] not in fitted:
+        raise DataError("the semantic router couldn't be fitted")
+    notes: list[str] = []
+    routers = {name: fitted[SYSTEMS[name]].fitted.router for name in (TRUNK, UNIFIED)}
+    latencies = _latencies(scene, routers, notes)
+    contenders = [
+        _contender(scene, router, name, latencies.get(name)) for name, router in routers.items()
+    ]
+    found = study_end_to_end(
+        contenders,
+        strongest(scene.train),
+        charges={TRUNK: scene.charge.said, UNIFIED: "nothing"},
+        lams=(1.0, 0.5),
+        resamples=scene.options.resamples,
+        seed=scene.options.seed,
+        progress=scene.progress,
+    )
+    return {**found.to_dict(), "notes": notes}
+
+
+def _contender(scene: PoolContext, router: Router, name: str, latency: Latency | None) -> Contender:
+    test = scene.test
+    trial = Trial.join(router.predict(test, stores=scene.states), test, policy=router.policy)
+    cost = np.zeros(len(test))
+    if name == TRUNK:
+        tokens = tokens_read(
+            router, test, stores=scene.states, cache=default_cache(), progress=scene.progress
+        )
+        cost = scene.charge.dollars(tokens, latency)
+    return Contender(name, trial, answer_seconds(test, scene.speeds), cost, latency)
+
+
+def _latencies(
+    scene: PoolContext, routers: Mapping[str, Router], notes: list[str]
+) -> dict[str, Latency]:
+    """The latencies of the routers that can decide on this machine, timed in turns."""
+    prompts = [query.prompt for query in scene.test.queries[:_TIMED]]
+    routes = {}
+    for name, router in routers.items():
+        placed = replace(router, sources=scene.sources)
+        try:
+            placed.route(prompts[0])
+        except (ConfigError, MissingExtraError) as error:
+            notes.append(f"{name} couldn't be timed: {error}")
+        else:
+            routes[name] = placed.route
+    return time_routing(routes, prompts, progress=scene.progress) if routes else {}
+
+
+PARTS: Final[Mapping[str, Callable[[PoolContext], dict[str, Any]]]] = {
+    "sweep": sweep_part,
+    "ablation": ablation_part,
+    "ratio": ratio_part,
+    "end_to_end": end_to_end_part,
+    "shift_domains": domains_part,
+    "shift_benchmark": benchmark_part,
+    "seeds": seeds_part,
+}
+"""The parts by name, the fast ones first."""
+
+
+def make_parts(
+    scene: PoolContext, folder: Path | None, *, only: Collection[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Every part of a pool; `{"missing": why}` where one can't be made.
+
+    Args:
+        scene: The pool with its fitted routers.
+        folder: Keeps each part once it is made, and reuses kept parts of the same routers, data,
+            split and options; nothing is kept if not given.
+        only: The parts to make; all if not given.
+    """
+    of, made = _digest(scene), {}
+    wanted = {name: make for name, make in PARTS.items() if only is None or name in only}
+    with scene.progress.task("studies", total=float(len(wanted))) as advance:
+        for name, make in wanted.items():
+            place = None if folder is None else folder / f"{name}.json"
+            value = None if place is None else _held(place, of)
+            if value is None:
+                value = _made(make, scene)
+                if place is not None and "missing" not in value:  # may be available next time
+                    files.write_json(place, {"of": of, "value": value})
+            made[name] = value
+            advance(note=name)
+    return made
+
+
+def _made(make: Callable[[PoolContext], dict[str, Any]], scene: PoolContext) -> dict[str, Any]:
+    try:
+        return make(scene)
+    except PrefillRouterError as error:
+        return {"missing": str(error)}
+
+
+def _digest(scene: PoolContext) -> str:
+    """A digest of the inputs of a part."""
+    said = {
+        "package": __version__,
+        "data": scene.found.dataset.fingerprint,
+        "prices": priced(scene.found.dataset),
+        "split": scene.drawn.to_dict(),
+        "options": scene.options.to_dict(),
+        "encoders": list(scene.encoders),
+        "states": sorted(str(store.provenance) for store in scene.states),
+        "recipes": {name: recipe.to_dict() for name, recipe in scene.recipes.items()},
+        "charge": scene.charge.said,
+        "speeds": {name: vars(speed) for name, speed in sorted(scene.speeds.items())},
+    }
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _held(place: Path, of: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or value.get("of") != of:
+        return None
+    held = value.get("value")
+    return held if isinstance(held, dict) else None
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReproduceMeans:
+    """Encoders, prices and other inputs of a reproduction.
+
+    Attributes:
+        encoders: The encoders whose hidden states are read; the sweeps compare all of them.
+        embedding: The model for the embeddings of the semantic routers.
+        sources: Where encoders are found.
+        charge: The price of the encoder.
+        speeds: The speeds of the targets, by target.
+        text_network: The text model to fine-tune, a hub id or a folder; None for no such router.
+        soft_labels: A judge's scores; None for no router trained on them.
+        cache: Keeps newly encoded states; the user's cache if not given.
+    """
+
+    encoders: tuple[str, ...] = ("minilm",)
+    embedding: str = "minilm"
+    sources: EncoderSources = field(default_factory=EncoderSources)
+    charge: Charge = field(default_factory=lambda: Charge(per_million_tokens=QWEN_PRICE))
+    speeds: Mapping[str, Speed] = field(default_factory=dict)
+    text_network: str | None = None
+    soft_labels: Path | None = None
+    cache: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "encoders": list(self.encoders),
+            "embedding": self.embedding,
+            "text_network": self.text_network,
+            "soft_labels": None if self.soft_labels is None else str(self.soft_labels),
+            "charge": self.charge.said,
+            "speeds": {name: vars(speed) for name, speed in self.speeds.items()},
+        }
+
+
+def reproduce(
+    bench: Bench,
+    dataset: RoutingDataset,
+    stores: Sequence[Activations] = (),
+    *,
+    options: ReproduceOptions | None = None,
+    means: ReproduceMeans | None = None,
+    studies: Collection[str] | None = None,
+    folder: Path | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> list[PoolRun]:
+    """Reproduce every pool of the paper that is in the data.
+
+    Args:
+        bench: The source of the data.
+        dataset: Scored answers.
+        stores: States of its queries; missing states are encoded now.
+        options: The extent of the work.
+        means: Encoders, prices and other inputs.
+        studies: Names in `PARTS`; all of them if not given.
+        folder: Keeps fitted routers and results, so that interrupted work can resume.
+        engine: Where the fits run; in this process if not given.
+        progress: Reports the progress of the work.
+
+    Raises:
+        DataError: There is too little data.
+        FitError: The prefill router itself can't be fitted.
+        ConfigError: An encoder isn't found.
+    """
+    options, means = options or ReproduceOptions(), means or ReproduceMeans()
+    shown = progress or SilentProgress()
+    recipes = routers(
+        means.encoders,
+        means.embedding,
+        options,
+        text_network=means.text_network,
+        soft_labels=means.soft_labels,
+    )
+    needs = tuple(dict.fromkeys(need for recipe in recipes.values() for need in recipe.needs))
+    states = gather(
+        needs, dataset, stores, sources=means.sources, cache=means.cache, progress=shown
+    )
+    runs = []
+    for found in find_pools(bench, with_input_tokens(dataset, states)):
+        place = None if folder is None else folder / found.pool
+        scene = _fitted(found, recipes, states, options, means, place, engine, shown)
+        parts = make_parts(scene, None if place is None else place / "studies", only=studies)
+        runs.append(PoolRun(found, scene.drawn, scene.result, parts, options))
+    return runs
+
+
+def with_input_tokens(dataset: RoutingDataset, states: Sequence[Activations]) -> RoutingDataset:
+    """The dataset, with missing input token counts taken from the first encoder's prompts.
+
+    NVIDIA's table has output tokens only, and costs need the input tokens too.
+
+    Args:
+        dataset: Scored answers.
+        states: States of its queries.
+    """
+    known = ~np.isnan(dataset.input_tokens)
+    if known.any() or not np.isnan(dataset.recorded_cost).all() or not states:
+        return dataset
+    counts = np.asarray(states[0].tokens(dataset.prompt_keys), dtype=np.float64)
+    told = np.where(np.isnan(dataset.output_tokens), np.nan, counts[:, None])
+    return replace(dataset, input_tokens=told)
+
+
+def _fitted(
+    found: PaperPool,
+    recipes: Mapping[str, Recipe],
+    states: Sequence[Activations],
+    options: ReproduceOptions,
+    means: ReproduceMeans,
+    folder: Path | None,
+    engine: Engine | None,
+    progress: Progress,
+) -> PoolContext:
+    drawn = split(found.dataset, seed=options.seed)
+    calibrated = split(found.dataset, seed=options.seed, fractions=WITH_CALIBRATION)
+    plan = ComparisonPlan(
+        recipes, SYSTEMS[TRUNK], drawn, options.resamples, options.seed, calibrated
+    )
+    place = None if folder is None else folder / "routers"
+    return PoolContext(
+        found=found,
+        drawn=drawn,
+        calibrated=calibrated,
+        states=states,
+        encoders=means.encoders,
+        recipes=recipes,
+        result=run_plan(
+            plan, found.dataset, states, folder=place, engine=engine, progress=progress
+        ),
+        options=options,
+        folder=folder,
+        sources=means.sources,
+        charge=means.charge,
+        speeds=means.speeds,
+        engine=engine,
+        progress=progress,
+    )

@@ -1,0 +1,563 @@
+"""The search: candidates are proposed and tried fold by fold, and the winner is judged once.
+
+Every predictor and every set of features is proposed first; after that, optuna's TPE proposes. A
+proposal depends only on the seed and on the earlier trials, so that an interrupted search continues
+as if it had never stopped. Folds are scored in this process, in several worker processes, or by an
+engine. In the end the winner is fitted on all train rows and judged once on the test part.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from prefill_router.activations import Activations
+from prefill_router.calibration import CalibratorKind
+from prefill_router.engines import Engine, LocalEngine, TaskPool
+from prefill_router.errors import ConfigError, FitError, MissingExtraError
+from prefill_router.evaluation import Evaluation, plain
+from prefill_router.fitting import FitConfig, Recipe, fit_router
+from prefill_router.lazy_imports import optional_imports
+from prefill_router.progress import Advance, Progress, SilentProgress
+from prefill_router.router import EncoderSources, Router
+from prefill_router_lab.search.fold_scores import (
+    FoldScore,
+    FoldScorer,
+    Objective,
+    RankedCandidate,
+    SearchTrial,
+    TrialLedger,
+    ranked,
+    worth,
+)
+from prefill_router_lab.search.holdout_guard import SealedTest, TrainOnly
+from prefill_router_lab.search.space import Branch, Candidate, Space
+
+if TYPE_CHECKING:
+    from optuna.distributions import CategoricalDistribution
+
+
+_ATTEMPTS = 20
+_WALKED = 100_000
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Proposer:
+    """Proposes candidates.
+
+    Attributes:
+        space: The search space.
+        objective: The optimised metric.
+        seed: Random seed of the proposals.
+    """
+
+    space: Space
+    objective: Objective
+    seed: int
+
+    def __post_init__(self) -> None:
+        load_optuna()  # report a missing package before the work
+
+    def propose(self, trials: Sequence[SearchTrial]) -> Candidate | None:
+        """A candidate that isn't among these trials; None when all have been tried."""
+        taken = {trial.candidate for trial in trials}
+        for candidate in openers(self.space):
+            if candidate not in taken:
+                return candidate
+        if len(taken) >= self.space.candidates:
+            return None
+        study = self._study(trials)
+        for _ in range(_ATTEMPTS):
+            found = self._asked(study.ask())
+            if found not in taken:
+                return found
+        return self._drawn(taken, len(trials))
+
+    def _study(self, trials: Sequence[SearchTrial]) -> Any:
+        optuna = load_optuna()
+        seed = np.random.SeedSequence((self.seed, len(trials))).generate_state(1)[0]
+        sampler = optuna.samplers.TPESampler(seed=int(seed), n_startup_trials=0)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        for trial in trials:
+            value = trial.best(self.objective, trial.folds)
+            if np.isfinite(value):
+                study.add_trial(self._told(optuna, trial, value))
+        return study
+
+    def _told(self, optuna: Any, trial: SearchTrial, value: float) -> Any:
+        ranges = self._ranges(trial.candidate)
+        return optuna.trial.create_trial(
+            params=self._params(trial.candidate), distributions=ranges, value=value
+        )
+
+    def _asked(self, asked: Any) -> Candidate:
+        features = asked.suggest_categorical("features", list(self.space.features))
+        predictor = asked.suggest_categorical("predictor", list(self.space.predictors))
+        calibrated = asked.suggest_categorical("calibrated", list(self.space.held_out))
+        places = tuple(
+            tuple(
+                int(asked.suggest_categorical(name, list(range(size))))
+                for name, size in _axes(branch, what)
+            )
+            for branch, what in self._branches(features, predictor)
+        )
+        return Candidate(features, predictor, (places[0], places[1]), bool(calibrated))
+
+    def _branches(self, features: str, predictor: str) -> list[tuple[Branch, str]]:
+        return [
+            (self.space.features[features], "features"),
+            (self.space.predictors[predictor], "predictor"),
+        ]
+
+    def _params(self, candidate: Candidate) -> dict[str, Any]:
+        params: dict[str, Any] = {
+            "features": candidate.features,
+            "predictor": candidate.predictor,
+            "calibrated": candidate.calibrated,
+        }
+        branches = self._branches(candidate.features, candidate.predictor)
+        for (branch, what), places in zip(branches, candidate.places, strict=True):
+            names = [name for name, _ in _axes(branch, what)]
+            params |= dict(zip(names, places, strict=True))
+        return params
+
+    def _ranges(self, candidate: Candidate) -> Mapping[str, "CategoricalDistribution"]:
+        from optuna.distributions import CategoricalDistribution
+
+        ranges = {
+            "features": CategoricalDistribution(list(self.space.features)),
+            "predictor": CategoricalDistribution(list(self.space.predictors)),
+            "calibrated": CategoricalDistribution(list(self.space.held_out)),
+        }
+        for branch, what in self._branches(candidate.features, candidate.predictor):
+            for name, size in _axes(branch, what):
+                ranges[name] = CategoricalDistribution(list(range(size)))
+        return ranges
+
+    def _drawn(self, taken: set[Candidate], number: int) -> Candidate | None:
+        """A random untried candidate, where the sampler only repeats itself."""
+        left = [c for c in islice(self.space.all_candidates(), _WALKED) if c not in taken]
+        random = np.random.default_rng((self.seed, number))
+        return left[int(random.integers(len(left)))] if left else None
+
+
+def openers(space: Space) -> Iterator[Candidate]:
+    """Every predictor on the first features, then every set of features with the first predictor.
+
+    All with the first value of each option.
+    """
+    held = space.held_out[0]
+    features, predictors = list(space.features.values()), list(space.predictors.values())
+    pairs = [(features[0], one) for one in predictors] + [(f, predictors[0]) for f in features[1:]]
+    for read, predictor in pairs:
+        places = ((0,) * len(read.axes), (0,) * len(predictor.axes))
+        yield Candidate(read.name, predictor.name, places, held)
+
+
+def load_optuna() -> Any:
+    """Import optuna and silence its log.
+
+    Raises:
+        MissingExtraError: It isn't installed.
+    """
+    with optional_imports("the search"):
+        import optuna
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _axes(branch: Branch, what: str) -> list[tuple[str, int]]:
+    """The name of each axis, unique among the branches, and its length."""
+    return [
+        (f"{what} {branch.name} {axis.part} {axis.option}", len(axis.values))
+        for axis in branch.axes
+    ]
+
+
+Answer = tuple[dict[str, FoldScore], float, str]
+"""Scores by kind of calibration, seconds, and the reason where there are no scores."""
+
+
+def answer(bench: FoldScorer, recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int) -> Answer:
+    """The scores, or the reason why there are none."""
+    try:
+        return *bench.score(recipe, kinds, fold), ""
+    except (FitError, MissingExtraError) as error:
+        return {}, 0.0, str(error)
+
+
+def _answer(
+    bench: FoldScorer, asked: tuple[Recipe, Sequence[CalibratorKind], int], progress: Progress
+) -> Answer:
+    del progress
+    return answer(bench, *asked)
+
+
+MARGINS: dict[Objective, float] = {
+    "choice": 0.01,
+    "auc": 0.01,
+    "brier": 0.004,
+    "headroom": 0.15,
+}
+"""How far behind the best on the same folds a candidate is stopped."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """Options of a search.
+
+    Attributes:
+        trials: Number of trials, those of earlier runs included; each has one fit per fold.
+        folds: Number of folds of the cross-validation.
+        objective: The optimised metric: `choice` AUC, mean `auc`, mean `brier`, or `headroom`
+            captured.
+        margin: A candidate is stopped if its mean over the folds so far is further than this behind
+            the best one's on the same folds; `MARGINS` by default.
+        seed: Random seed of folds, fits and proposals.
+        jobs: Number of processes.
+        minutes: Time after which no new fold is started; None for no limit.
+    """
+
+    trials: int = 200
+    folds: int = 5
+    objective: Objective = "choice"
+    margin: float | None = None
+    seed: int = 0
+    jobs: int = 1
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("trials", 1), ("folds", 2), ("jobs", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.seed < 0:
+            raise ConfigError(f"the seed is {self.seed}; it must be 0 or more")
+        for name in ("margin", "minutes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} is {value}; it must be above 0")
+
+    @property
+    def stop_behind(self) -> float:
+        """The margin in use."""
+        return MARGINS[self.objective] if self.margin is None else self.margin
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values that identify this search; duration and parallelism don't belong to it."""
+        return {
+            "folds": self.folds,
+            "objective": self.objective,
+            "margin": self.stop_behind,
+            "seed": self.seed,
+        }
+
+
+def search(
+    train: TrainOnly,
+    space: Space,
+    states: Sequence[Activations],
+    *,
+    config: SearchConfig | None = None,
+    folder: Path | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> list[SearchTrial]:
+    """Score candidates by cross-validation on train rows.
+
+    Args:
+        train: The rows; test rows can't be among them.
+        space: The search space.
+        states: Hidden states for the features, see `fitting.gather`.
+        config: The options.
+        folder: Keeps each fold's scores once they are computed, so that the search can resume.
+        engine: Where folds are scored, several at once; in `config.jobs` processes if not given.
+        progress: Reports the progress of the work.
+
+    Returns:
+        Every trial, by number, including those already in the folder.
+
+    Raises:
+        FitError: None of the candidates could be fitted.
+        MissingExtraError: optuna isn't installed.
+    """
+    config, shown = config or SearchConfig(), progress or SilentProgress()
+    ledger = TrialLedger(None if folder is None else folder / "trials")
+    cache = None if folder is None else folder / "cache"
+    bench = FoldScorer(train, tuple(states), config.folds, config.seed, config.objective, cache)
+    proposer = Proposer(space, config.objective, config.seed)
+    trials = {trial.number: trial for trial in ledger.read()}
+    with (
+        shown.task("trials", total=float(config.trials)) as advance,
+        (engine or LocalEngine(config.jobs)).pool(bench) as at,
+    ):
+        _SearchRun(space, config, ledger, proposer, trials, at, advance).run()
+    if all(trial.state == "failed" for trial in trials.values()):
+        why = next((trial.why for trial in trials.values()), "the time limit was too short")
+        raise FitError(f"no candidate could be fitted: {why}")
+    return [trials[number] for number in sorted(trials)]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _SearchRun:
+    """The loop of one run; only `trials` changes."""
+
+    space: Space
+    config: SearchConfig
+    ledger: TrialLedger
+    proposer: Proposer
+    trials: dict[int, SearchTrial]
+    pool: TaskPool[FoldScorer]
+    advance: Advance
+    _began: float = field(default_factory=time.monotonic)
+
+    def run(self) -> None:
+        waiting: dict[Future[Answer], SearchTrial] = {}
+        left = [trial for trial in self._by_number() if trial.state == "running"]
+        for _ in range(len(self.trials) - len(left)):
+            self.advance(note="kept")
+        while True:
+            while len(waiting) < self.pool.size and (trial := self._next(left)) is not None:
+                waiting[self._begin(trial)] = trial
+            if not waiting:
+                return
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                trial = self._judge(waiting.pop(future), future.result())
+                if trial.state == "running" and not self._over():
+                    waiting[self._begin(trial)] = trial
+                elif trial.state != "running":
+                    self.advance(note=self._note())
+
+    def _by_number(self) -> list[SearchTrial]:
+        return [self.trials[number] for number in sorted(self.trials)]
+
+    def _over(self) -> bool:
+        limit = self.config.minutes
+        return limit is not None and time.monotonic() - self._began > 60 * limit
+
+    def _next(self, left: list[SearchTrial]) -> SearchTrial | None:
+        """An interrupted trial, or a new one; None when there are enough."""
+        if self._over():
+            return None
+        if left:
+            return left.pop(0)
+        if len(self.trials) >= self.config.trials:
+            return None
+        candidate = self.proposer.propose(self._by_number())
+        if candidate is None:
+            return None
+        number = max(self.trials, default=-1) + 1
+        return self._keep(SearchTrial(number, candidate, {}))
+
+    def _begin(self, trial: SearchTrial) -> Future[Answer]:
+        recipe = self.space.recipe(trial.candidate)
+        kinds = tuple(self.space.kinds(trial.candidate))
+        return self.pool.submit(_answer, (recipe, kinds, trial.folds))
+
+    def _judge(self, trial: SearchTrial, found: Answer) -> SearchTrial:
+        scores, seconds, why = found
+        if why:
+            return self._keep(replace(trial, state="failed", why=why))
+        joined = {kind: (*trial.scores.get(kind, ()), one) for kind, one in scores.items()}
+        trial = replace(trial, scores=joined, seconds=trial.seconds + seconds)
+        if trial.folds >= self.config.folds:
+            return self._keep(replace(trial, state="finished"))
+        return self._keep(replace(trial, state="stopped" if self._hopeless(trial) else "running"))
+
+    def _hopeless(self, trial: SearchTrial) -> bool:
+        """Whether the trial is too far behind the best finished one on the same folds."""
+        best = self._best()
+        if best is None:
+            return False
+        objective, folds = self.config.objective, trial.folds
+        behind = best.best(objective, folds) - trial.best(objective, folds)
+        return bool(behind > self.config.stop_behind)
+
+    def _best(self) -> SearchTrial | None:
+        finished = [trial for trial in self._by_number() if trial.state == "finished"]
+        objective, folds = self.config.objective, self.config.folds
+        return max(finished, key=lambda one: one.best(objective, folds), default=None)
+
+    def _note(self) -> str:
+        best = self._best()
+        if best is None:
+            return ""
+        value = best.best(self.config.objective, self.config.folds)
+        shown = abs(value) if self.config.objective == "brier" else value
+        return f"best {self.config.objective} {shown:.4f}"
+
+    def _keep(self, trial: SearchTrial) -> SearchTrial:
+        self.trials[trial.number] = trial
+        self.ledger.write(trial)
+        return trial
+
+
+def chosen_on_other_folds(trials: Sequence[SearchTrial], objective: Objective, folds: int) -> float:
+    """The score of the choice on rows that it wasn't made on, estimated from train rows alone.
+
+    For each fold, the configuration that is best on the other folds is scored on this fold; the
+    mean of these scores lacks most of the selection bias of the best mean over all folds. Stopped
+    configurations are left out.
+
+    Returns:
+        The mean in the objective's own direction; NaN without a finished trial.
+    """
+    table = np.array(
+        [
+            [worth(score, objective) for score in scores]
+            for trial in trials
+            if trial.state == "finished"
+            for scores in trial.scores.values()
+            if np.isfinite([worth(score, objective) for score in scores]).all()
+        ]
+    )
+    if not len(table):
+        return float("nan")
+    others = (table.sum(axis=1, keepdims=True) - table) / (folds - 1)
+    value = float(np.mean(table[np.argmax(others, axis=0), np.arange(folds)]))
+    return -value if objective == "brier" else value
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """The result of a search.
+
+    Attributes:
+        space: The search space.
+        config: The options.
+        trials: Every trial.
+        ranking: Every configuration that was tried, the best first.
+        honest: The objective when each fold is scored with the choice made on the other folds.
+        evaluation: The winner's evaluation on the test part; None while that is sealed.
+        openings: The dates and configurations of the openings of the test part.
+        targets: The targets' names.
+    """
+
+    space: Space
+    config: SearchConfig
+    trials: tuple[SearchTrial, ...]
+    ranking: tuple[RankedCandidate, ...]
+    honest: float
+    evaluation: Evaluation | None = None
+    openings: tuple[dict[str, Any], ...] = ()
+    targets: tuple[str, ...] = ()
+
+    @property
+    def winner(self) -> RankedCandidate:
+        """The best configuration by cross-validation on train rows."""
+        return self.ranking[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        judged = self.evaluation
+        return {
+            **self.config.to_dict(),
+            "possible": self.space.size,
+            "tried": len(self.ranking),
+            "targets": list(self.targets),
+            "fits": sum(trial.folds for trial in self.trials),
+            "seconds": sum(trial.seconds for trial in self.trials),
+            "states": {
+                state: sum(trial.state == state for trial in self.trials)
+                for state in ("finished", "stopped", "failed", "running")
+            },
+            "winner": {**self.winner.to_dict(), "cross_validation": self._means()},
+            "chosen_on_other_folds": plain(self.honest),
+            "test": None
+            if judged is None
+            else {name: one.to_dict() for name, one in judged.headline.items()},
+            "test_targets": None
+            if judged is None
+            else {
+                target: {name: values[name].to_dict() for name in ("auc", "brier")}
+                for target, values in judged.per_target.items()
+            },
+            "openings": list(self.openings),
+            "ranking": [one.to_dict() for one in self.ranking],
+            "failed": {str(t.number): t.why for t in self.trials if t.state == "failed"},
+        }
+
+    def _means(self) -> dict[str, float | None]:
+        return {
+            "auc": plain(self.winner.mean("auc")),
+            "brier": plain(self.winner.mean("brier")),
+            "headroom": plain(self.winner.mean("headroom")),
+        }
+
+
+def choose(
+    trials: Sequence[SearchTrial],
+    space: Space,
+    config: SearchConfig,
+    *,
+    targets: tuple[str, ...] = (),
+) -> SearchResult:
+    """Choose the winner among the trials, without the test part.
+
+    Args:
+        trials: The result of `search`.
+        space: The search space.
+        config: The options.
+        targets: The targets' names, for tables.
+
+    Raises:
+        FitError: No trial went through all folds.
+    """
+    ranking = ranked(space, trials, config.objective)
+    if not ranking or ranking[0].state != "finished":
+        raise FitError(
+            f"none of {len(trials)} trials finished all {config.folds} folds; allow more time"
+        )
+    honest = chosen_on_other_folds(trials, config.objective, config.folds)
+    return SearchResult(space, config, tuple(trials), tuple(ranking), honest, targets=targets)
+
+
+def conclude(
+    verdict: SearchResult,
+    sealed: SealedTest,
+    states: Sequence[Activations],
+    *,
+    again: bool = False,
+    resamples: int = 1000,
+    sources: EncoderSources | None = None,
+    progress: Progress | None = None,
+) -> tuple[SearchResult, Router]:
+    """Open the test part: fit the winner on all rows that were searched on, and judge it.
+
+    The fit is the same as that of `fit` with the winner's recipe and split.
+
+    Args:
+        verdict: The choice, which the test part can't change.
+        sealed: The test part.
+        states: Hidden states for the features.
+        again: Whether to open it although it was opened for another configuration.
+        resamples: Bootstrap resamples for the intervals.
+        sources: Where encoders are found.
+        progress: Reports the progress of the work.
+
+    Raises:
+        ConfigError: It was opened for another configuration.
+    """
+    recipe, seed = verdict.winner.recipe, verdict.config.seed
+    drawn = sealed.split_for(recipe, seed=seed)
+    dataset = sealed.open(recipe, again=again)
+    fitted = fit_router(
+        dataset,
+        states,
+        config=FitConfig(recipe=recipe, resamples=resamples, seed=seed),
+        drawn=drawn,
+        sources=sources,
+        progress=progress,
+    )
+    opened = tuple(sealed.openings)
+    done = replace(verdict, evaluation=fitted.evaluation, openings=opened)
+    return done, fitted.router

@@ -1,0 +1,389 @@
+"""Variability of a router's metrics when only the training seed changes.
+
+The paper's appendix on seed variability: every recipe is fitted with several seeds on the same
+split and judged on the same test queries. This is the noise of training; the bootstrap covers the
+variability over queries.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, final, get_args
+
+import numpy as np
+
+from prefill_router.activations import Activations
+from prefill_router.data import RoutingDataset, Split
+from prefill_router.engines import Engine
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation import HEADLINE, NOTHING, Scorer, Trial, digits, ones, plain
+from prefill_router.fitting import FitConfig, Recipe
+from prefill_router.plotting import Figure
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.reporting import (
+    BLUE,
+    ORANGE,
+    QUIET,
+    Cell,
+    Note,
+    Report,
+    ReportFigure,
+    Row,
+    Section,
+    Table,
+    heading,
+    name_rows,
+    new_figure,
+    style,
+)
+from prefill_router.comparison.recipe_fits import (
+    FitJob,
+    Fitted,
+    RecipeFailure,
+    failures,
+    fit_jobs,
+    warnings,
+)
+
+Number = Literal["auc_mean", "brier_mean", "max_lam_accuracy", "p_auccc", "argmax_accuracy"]
+NUMBERS: tuple[Number, ...] = get_args(Number)
+"""The metrics of the paper's table, and the accuracy at lam = 1."""
+ENOUGH = 3
+"""After this many fits with bitwise equal probabilities the seed counts as unused."""
+
+
+@final
+@dataclass(frozen=True)
+class Spread:
+    """One recipe over its seeds.
+
+    Attributes:
+        name: The recipe's name.
+        values: Every metric's value for each seed, in the order of `seeds`.
+        seeds: The seeds that it was fitted with.
+        deterministic: Whether the predictions were bitwise equal for all seeds; it was then fitted
+            `ENOUGH` times at most.
+    """
+
+    name: str
+    values: Mapping[Number, tuple[float, ...]]
+    seeds: tuple[int, ...]
+    deterministic: bool
+
+    def mean(self, number: Number) -> float:
+        """The mean over the seeds."""
+        if self.deterministic:
+            return self.values[number][0]
+        return float(np.mean(self.values[number]))
+
+    def sd(self, number: Number) -> float:
+        """The sample standard deviation (n - 1); NaN for one seed, 0 where the seed is unused."""
+        if self.deterministic:
+            return 0.0
+        values = self.values[number]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
+
+    def still(self, number: Number) -> bool:
+        """Whether there is no deviation to report: the seed is unused, or a value is undefined."""
+        return self.deterministic or not np.isfinite(self.values[number]).all()
+
+    def range(self, number: Number) -> tuple[float, float]:
+        """The lowest and the highest value; extremes of the seeds, no confidence interval."""
+        return min(self.values[number]), max(self.values[number])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; None where a number isn't defined."""
+        return {
+            "seeds": list(self.seeds),
+            "deterministic": self.deterministic,
+            "numbers": {
+                name: {
+                    "mean": plain(self.mean(name)),
+                    "sd": plain(self.sd(name)),
+                    "lowest": plain(self.range(name)[0]),
+                    "highest": plain(self.range(name)[1]),
+                    "values": [plain(value) for value in self.values[name]],
+                }
+                for name in NUMBERS
+            },
+        }
+
+
+@final
+@dataclass(frozen=True)
+class SeedStudy:
+    """All recipes over the seeds.
+
+    Attributes:
+        spreads: One per recipe that could be fitted, in the order given.
+        failed: The recipes that could not be fitted.
+        queries: Number of test queries they were judged on.
+        seed: The first seed.
+        count: How many seeds.
+    """
+
+    spreads: tuple[Spread, ...]
+    failed: tuple[RecipeFailure, ...]
+    queries: int
+    seed: int
+    count: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "queries": self.queries,
+            "seed": self.seed,
+            "count": self.count,
+            "routers": {one.name: one.to_dict() for one in self.spreads},
+            "failed": {one.name: one.why for one in self.failed},
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per recipe, seed and number."""
+        return [
+            {"router": one.name, "seed": seed, "number": name, "value": value}
+            for one in self.spreads
+            for name in NUMBERS
+            for seed, value in zip(one.seeds, one.values[name], strict=True)
+        ]
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row per recipe: the paper's table, with the extremes."""
+        rows = []
+        for one in self.spreads:
+            row: dict[str, Any] = {
+                "router": one.name,
+                "fits": len(one.seeds),
+                "deterministic": one.deterministic,
+            }
+            for name in NUMBERS:
+                low, high = one.range(name)
+                row |= {name: one.mean(name), f"{name}_sd": one.sd(name)}
+                row |= {f"{name}_lowest": low, f"{name}_highest": high}
+            rows.append(row)
+        return rows
+
+
+def seed_study(
+    dataset: RoutingDataset,
+    recipes: Mapping[str, Recipe],
+    states: Sequence[Activations],
+    drawn: Split,
+    *,
+    calibrated: Split | None = None,
+    count: int = 10,
+    seed: int = 0,
+    folder: Path | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> SeedStudy:
+    """Fit every recipe with the seeds `seed`, `seed + 1`, ... on one split.
+
+    Args:
+        dataset: Scored answers.
+        recipes: The recipes by name.
+        states: Hidden states for their features, see `fitting.gather`.
+        drawn: The split that all recipes share.
+        calibrated: The split of recipes with a calibration, with the same test part; `drawn` if not
+            given.
+        count: Number of seeds.
+        seed: The first seed.
+        folder: Keeps each router once it is fitted, so that interrupted work can resume.
+        engine: Where the fits run; in this process if not given.
+        progress: Reports the progress of the work.
+
+    Raises:
+        ConfigError: There are fewer than two seeds, or the first is negative.
+    """
+    if count < 2 or seed < 0:
+        raise ConfigError(f"{count} seeds from {seed}; give at least 2, from 0 up (10 is usual)")
+    test, shown = dataset.select(drawn["test"]), progress or SilentProgress()
+    found: dict[str, list[_SeedFit | RecipeFailure]] = {name: [] for name in recipes}
+    # The first seeds say which recipes are deterministic; only the others get all seeds.
+    for seeds in (range(seed, seed + min(ENOUGH, count)), range(seed + ENOUGH, seed + count)):
+        wanted = [name for name in recipes if _varies(found[name])]
+        jobs = [
+            FitJob(
+                name,
+                FitConfig(seed=number, recipe=recipes[name]),
+                drawn if recipes[name].calibration == "none" else calibrated or drawn,
+                None if folder is None else folder / f"seed-{number}",
+            )
+            for name in wanted
+            for number in seeds
+        ]
+        judge = partial(_judged, test, states)
+        made = fit_jobs(dataset, states, jobs, finish=judge, engine=engine, progress=shown)
+        for job, one in zip(jobs, made, strict=True):
+            found[job.name].append(one)
+    lost = [
+        next((f for f in fits if isinstance(f, RecipeFailure)), None) for fits in found.values()
+    ]
+    spreads = [
+        _spread(name, [fit for fit in fits if isinstance(fit, _SeedFit)])
+        for (name, fits), failed in zip(found.items(), lost, strict=True)
+        if failed is None
+    ]
+    return SeedStudy(tuple(spreads), tuple(filter(None, lost)), len(test), seed, count)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _SeedFit:
+    """The metrics of one fit, and a digest of its predictions."""
+
+    seed: int
+    values: Mapping[Number, float]
+    predicted: bytes
+
+
+def _varies(fits: Sequence[_SeedFit | RecipeFailure]) -> bool:
+    """Whether the fits so far exist and differ, so that more seeds would add something."""
+    digests = {fit.predicted for fit in fits if isinstance(fit, _SeedFit)}
+    return not fits or (
+        len(digests) > 1 and not any(isinstance(fit, RecipeFailure) for fit in fits)
+    )
+
+
+def _judged(
+    test: RoutingDataset, states: Sequence[Activations], job: FitJob, made: Fitted
+) -> _SeedFit | RecipeFailure:
+    if isinstance(made, RecipeFailure):
+        return made
+    predicted = made.router.predict(test, stores=states)
+    scorer = Scorer(Trial.join(predicted, test, policy=made.router.policy))
+    headline = scorer.score(ones(len(test))).headline
+    values = {number: float(headline[number][0]) for number in NUMBERS}
+    digest = hashlib.sha256(predicted.correctness.tobytes()).digest()
+    return _SeedFit(job.config.seed, values, digest)
+
+
+def _spread(name: str, fits: Sequence[_SeedFit]) -> Spread:
+    values = {number: tuple(fit.values[number] for fit in fits) for number in NUMBERS}
+    same = len({fit.predicted for fit in fits}) == 1
+    return Spread(name, values, tuple(fit.seed for fit in fits), same and len(fits) > 1)
+
+
+_CAPTION = (
+    "Each dot is one fit with another seed, judged on the same test queries; the bar is the mean "
+    "with one sample standard deviation on either side. A diamond is a router that is the same for "
+    "every seed."
+)
+_EXTREMES = (
+    "In brackets: the extremes over the seeds. They aren't confidence intervals: with other test "
+    "queries the numbers would vary more."
+)
+_DEVIATION = (
+    "The sample standard deviation (n - 1) over the seeds. An ensemble of networks, the default of "
+    "the shared trunk, varies less than the single networks of the paper's table; for single "
+    "networks set seeds: 1 and keep: 1 in the recipe."
+)
+_HEADS = tuple(heading(HEADLINE[name]) for name in NUMBERS)
+
+
+def report_seeds(study: SeedStudy, *, title: str, known: Mapping[str, str]) -> Report:
+    """The content of the study's report."""
+    drawn = [ReportFigure("seeds", draw(study), study.rows(), _CAPTION)] if study.spreads else []
+    meanings = {HEADLINE[name].label: HEADLINE[name].meaning for name in NUMBERS}
+    return Report(
+        name="seeds",
+        title=title,
+        summary=summary(study),
+        known=known,
+        parts=[
+            *drawn,
+            Section("Mean and standard deviation", [_means(study), *failures(study.failed)]),
+            Section("Lowest and highest", [Note(_EXTREMES), _extremes(study)]),
+            Section("What the numbers mean", [{**meanings, "standard deviation": _DEVIATION}]),
+        ],
+        numbers=study.to_dict(),
+        tables={"seeds": study.table(), "fits": study.rows()},
+        short=_short(study),
+        warnings=warnings(study.failed),
+    )
+
+
+def summary(study: SeedStudy) -> list[str]:
+    """The result in a few sentences."""
+    moving = [one for one in study.spreads if not one.deterministic]
+    still = [one.name for one in study.spreads if one.deterministic]
+    lines = []
+    if moving:
+        most = max(moving, key=lambda one: np.nan_to_num(one.sd("auc_mean"), nan=-1.0))
+        count = "One router was" if len(moving) == 1 else f"{len(moving)} routers were"
+        lines.append(
+            f"{count} fitted {study.count} times on the same queries, each time "
+            f"with another seed. The seed changes the mean AUC most for {most.name}, with a "
+            f"standard deviation of {most.sd('auc_mean'):.4f}; differences between routers that "
+            "aren't clearly larger than that may be due to the seed."
+        )
+    if still:
+        lines.append(
+            f"Deterministic, bitwise equal for every seed: {', '.join(still)}. They have no "
+            "deviation to report."
+        )
+    lost = [n for n in NUMBERS if any(not np.isfinite(one.mean(n)) for one in study.spreads)]
+    if lost:
+        lines.append(
+            f"On these test queries a router has no {', '.join(HEADLINE[n].label for n in lost)}: "
+            "the labels or costs that it needs are missing, or all labels are the same."
+        )
+    return lines or ["No router could be fitted."]
+
+
+def _means(study: SeedStudy) -> Table:
+    """The paper's table of means and sample standard deviations."""
+
+    def cell(one: Spread, name: Number) -> Cell:
+        still = "deterministic" if one.deterministic else NOTHING
+        note = still if one.still(name) else f"± {one.sd(name):.4f}"
+        return Cell(digits(one.mean(name), ".4f"), note=note)
+
+    rows: list[Row] = [
+        [one.name, *(cell(one, name) for name in NUMBERS), str(len(one.seeds))]
+        for one in study.spreads
+    ]
+    return Table(["Router", *_HEADS, "fits"], rows)
+
+
+def _extremes(study: SeedStudy) -> Table:
+    """A table of means with the lowest and the highest value over the seeds."""
+
+    def cell(one: Spread, name: Number) -> Cell:
+        low, high = one.range(name)
+        note = "" if one.still(name) else f"[{low:.4f}, {high:.4f}]"
+        return Cell(digits(one.mean(name), ".4f"), note=note)
+
+    rows: list[Row] = [[one.name, *(cell(one, name) for name in NUMBERS)] for one in study.spreads]
+    return Table(["Router", *_HEADS], rows)
+
+
+def _short(study: SeedStudy) -> Table:
+    def cell(one: Spread, name: Number) -> str:
+        spread = "" if one.still(name) else f" ± {one.sd(name):.4f}"
+        return digits(one.mean(name), ".4f") + spread
+
+    rows = [[one.name, *(cell(one, name) for name in NUMBERS)] for one in study.spreads]
+    return Table(["router", "mean AUC", "Brier", "best lam", "P-AUCCC", "lam 1"], rows)
+
+
+def draw(study: SeedStudy) -> Figure:
+    """Draw every fit as a dot, with a panel per metric."""
+    ordered = study.spreads[::-1]
+    figure = new_figure(11.0, 1.5 + 0.32 * len(ordered))
+    panels = figure.subplots(1, len(NUMBERS), sharey=True, squeeze=False)[0]
+    for axes, name, head in zip(panels, NUMBERS, _HEADS, strict=True):
+        for row, one in enumerate(ordered):
+            mean, sd = one.mean(name), one.sd(name)
+            if one.deterministic:
+                axes.plot([mean], [row], "D", color=ORANGE, ms=6)
+                continue
+            axes.plot([mean - sd, mean + sd], [row, row], color=BLUE, lw=6, alpha=0.3)
+            axes.plot(one.values[name], [row] * len(one.seeds), "o", color=BLUE, ms=3.5)
+            axes.plot([mean], [row], "|", color=QUIET, ms=12)
+        style(axes, title=head)
+        axes.locator_params(axis="x", nbins=4)
+    name_rows(panels[0], [one.name for one in ordered])
+    return figure

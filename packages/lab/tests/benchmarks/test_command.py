@@ -1,0 +1,66 @@
+"""The command that writes tasks."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from prefill_router_lab.benchmarks import load_tasks
+from packages.router.tests.commands import refused, succeeded
+from packages.lab.tests.benchmarks.task_files import (
+    write_hle,
+    write_lines,
+    write_livecodebench,
+    write_mmlu_pro,
+)
+
+
+def test_tasks_of_a_benchmark_to_a_file_that_gives_the_same_tasks(tmp_path: Path) -> None:
+    folder, out = write_livecodebench(tmp_path / "copy"), tmp_path / "tasks.jsonl"
+    told = succeeded("tasks", f"livecodebench={folder},from=2024-08-31", "--out", out)
+    assert f"{out}: 3 tasks of {folder}; graders: 3 code" in told
+    assert "1 left out: of a contest outside the dates asked for" in told
+    written = list(load_tasks(str(out)))
+    expected = list(load_tasks(f"livecodebench={folder},from=2024-08-31"))
+    assert written == expected
+    assert [task.options for task in written] == [task.options for task in expected]
+
+
+def test_sample_as_json(tmp_path: Path) -> None:
+    folder, out = write_mmlu_pro(tmp_path / "copy"), tmp_path / "tasks.jsonl"
+    draw = ("tasks", f"mmlu_pro={folder}", "--sample", 5, "--seed", 3, "--out", out, "--json")
+    told = json.loads(succeeded(*draw))
+    first = out.read_bytes()
+    assert told == {
+        "out": str(out),
+        "source": str(folder),
+        "tasks": 5,
+        "graders": {"mmlu_pro": 5},
+        "skipped": {},
+    }
+    assert len(first.splitlines()) == 5
+    succeeded(*draw)
+    assert out.read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("nothing.jsonl", "--out", "{0}/o.jsonl"), "no such file; tasks are a file, or one of"),
+        (("{0}/bad.jsonl", "--out", "{0}/o.jsonl"), r"bad\.jsonl:1: lacks an answer"),
+        (("hle={0}", "--out", "{0}/o.jsonl", "--revision", "x"), "has no revisions"),
+        (("hle={0}", "--out", "{0}/o.jsonl", "--sample", "0"), "--sample is 0"),
+        (("hle={0}", "--out", "{0}/o.csv"), r"--out is .*such as o\.jsonl"),
+        (("hle={0}", "--out", "{0}/bad.jsonl/o.jsonl"), "is a file; name another place"),
+        (("hle={0}", "--out", "{0}/data.jsonl"), "data.jsonl"),
+    ],
+)
+def test_refused(arguments: tuple[str, ...], reason: str, tmp_path: Path) -> None:
+    write_hle(tmp_path)
+    write_lines(tmp_path / "bad.jsonl", [{"prompt": "of difficulty"}])
+    (tmp_path / "data.jsonl").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    of_the_line_alone = reason.startswith("--")
+    filled = (part.format(tmp_path) for part in arguments)
+    refused(reason, "tasks", *filled, code=2 if of_the_line_alone else 1)
+    assert sorted(tmp_path.rglob("*")) == before

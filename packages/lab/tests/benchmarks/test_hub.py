@@ -1,0 +1,158 @@
+"""Benchmarks from a hub; it is one of our own, on 127.0.0.1."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
+from packages.lab.tests.benchmarks import hub_job as tasks_hub_job
+from packages.lab.tests.benchmarks.task_files import (
+    problem,
+    write_hle,
+    write_livecodebench,
+    write_mmlu_pro,
+)
+
+pytestmark = pytest.mark.slow
+
+MMLU_PRO, HLE = "TIGER-Lab/MMLU-Pro", "cais/hle"
+LIVECODEBENCH = "livecodebench/code_generation_lite"
+SECRET = "hf_secretsecretsecret"
+Job = Callable[..., dict[str, Any]]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    found = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    return {**found, "loader.py": b"raise SystemExit", "README.md": b"words"}
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[FakeHub]:
+    with running_hub() as hub:
+        hub.repositories[MMLU_PRO] = files_of(write_mmlu_pro(tmp_path / "mmlu_pro"))
+        hub.repositories[HLE] = files_of(write_hle(tmp_path / "hle"))
+        hub.repositories[LIVECODEBENCH] = files_of(write_livecodebench(tmp_path / "lcb"))
+        hub.gated.add(HLE)
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def worker(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process that does jobs, and the file of its standard error."""
+    log = tmp_path_factory.mktemp("worker") / "stderr"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, tasks_hub_job.__file__],
+            env=kept,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as process,
+    ):
+        yield process, log
+
+
+@pytest.fixture
+def load(hub: FakeHub, worker: tuple[subprocess.Popen[str], Path], tmp_path: Path) -> Job:
+    process, log = worker
+    assert process.stdin
+    assert process.stdout
+
+    def run(
+        spec: str, revision: str | None = None, *, token: str | None = None, **settings: str
+    ) -> dict[str, Any]:
+        environment = {
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(tmp_path / "hf"),
+            "HF_HUB_DISABLE_XET": "1",
+            "NO_PROXY": "*",
+            **settings,
+        }
+        environment |= {} if token is None else {"HF_TOKEN": token}
+        process.stdin.write(json.dumps([environment, spec, revision]) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        assert SECRET not in line
+        assert SECRET not in log.read_text()
+        assert "crashed" not in line, log.read_text()
+        return dict(json.loads(line))
+
+    return run
+
+
+def test_the_newest_commit_and_its_data_files_alone(hub: FakeHub, load: Job) -> None:
+    told = load("mmlu_pro")
+    assert told["ids"] == [f"mmlu_pro-{n}" for n in range(70, 82)]
+    assert told["source"] == f"{MMLU_PRO}@{hub.commit(MMLU_PRO)}"
+    assert hub.downloaded() == {"data/test-00000-of-00001.parquet"}
+    assert len(load("mmlu_pro,shots=5")["ids"]) == 12
+    assert "data/validation-00000-of-00001.parquet" in hub.downloaded()
+
+
+def test_a_revision_and_what_is_not_there(hub: FakeHub, load: Job) -> None:
+    commit = hub.commit(MMLU_PRO)
+    assert load("mmlu_pro", commit)["source"] == f"{MMLU_PRO}@{commit}"
+    assert load(f"mmlu_pro,revision={commit}")["source"] == f"{MMLU_PRO}@{commit}"
+    told = load("mmlu_pro", "v9")
+    assert told["error"] == "ConfigError"
+    assert "no such revision" in told["message"]
+    assert (
+        "two revisions are given, 'v9' and 'main'"
+        in load("mmlu_pro,revision=v9", "main")["message"]
+    )
+    del hub.repositories[MMLU_PRO]
+    assert "no such repository" in load("mmlu_pro")["message"]
+
+
+def test_what_was_downloaded_is_there_without_the_hub(load: Job) -> None:
+    online = load("mmlu_pro")
+    assert load("mmlu_pro", HF_ENDPOINT="http://127.0.0.1:9") == online
+    assert load("mmlu_pro", HF_HUB_OFFLINE="1") == online
+    told = load("livecodebench", HF_ENDPOINT="http://127.0.0.1:9")
+    assert told["error"] == "ConfigError"
+    assert "check the connection, HF_ENDPOINT and" in told["message"]
+    assert "NAME=FOLDER" in told["message"]
+
+
+def test_gated_benchmark_says_how_to_get_in(load: Job) -> None:
+    for token in (None, SECRET):
+        told = load("hle", token=token)
+        assert told["error"] == "ConfigError"
+        assert "log in at https://huggingface.co/datasets/cais/hle, accept them" in told["message"]
+        assert "HF_TOKEN" in told["message"]
+    assert load("hle", token=GOOD_TOKEN)["ids"] == ["hle-66e0", "hle-66e2"]
+
+
+def test_only_the_releases_asked_for_are_fetched(hub: FakeHub, load: Job) -> None:
+    assert load("livecodebench,release=v2")["ids"] == ["livecodebench-abc3_a"]
+    assert hub.downloaded() == {"test2.jsonl"}
+    assert len(load("livecodebench")["ids"]) == 4
+    assert hub.downloaded() == {"test.jsonl", "test2.jsonl", "test3.jsonl"}
+    told = load("livecodebench,release=release_v4")
+    assert told["error"] == "FormatError"
+    assert f"@{hub.commit(LIVECODEBENCH)}: holds no file named test4.jsonl" in told["message"]
+
+
+def test_broken_file_of_the_hub(hub: FakeHub, load: Job) -> None:
+    row = {**problem(1), "private_test_cases": "broken"}
+    hub.repositories[LIVECODEBENCH] = {"test.jsonl": json.dumps(row).encode()}
+    told = load("livecodebench")
+    assert told["error"] == "FormatError"
+    assert "test.jsonl:1: private_test_cases is neither JSON" in told["message"]
+    hub.repositories[MMLU_PRO]["data/test-00000-of-00001.parquet"] = b"PAR1 nonsense"
+    assert "isn't readable Parquet" in load("mmlu_pro")["message"]

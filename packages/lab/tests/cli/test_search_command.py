@@ -1,0 +1,117 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from prefill_router.data import write_dataset
+from prefill_router.encoders.run import encode_dataset
+from prefill_router.router import Router
+from prefill_router.testing import FakeEncoder
+from packages.router.tests.commands import malformed, refused, succeeded
+from packages.router.tests.fakes.planted_signal import SITES
+from packages.lab.tests.search.searching import ANSWERS, KNOWS, SMALL
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("search")
+    write_dataset(ANSWERS, folder / "answers")
+    encode_dataset(ANSWERS, FakeEncoder(), folder / "states", sites=SITES, rounding="float32")
+    (folder / "space.yaml").write_text(yaml.safe_dump(SMALL, sort_keys=False))
+    return folder
+
+
+def command(place: Path, to: Path, *more: object) -> tuple[object, ...]:
+    return (
+        *("search", place / "space.yaml", "--data", place / "answers"),
+        *("--store", place / "states", "--out", to, "--folds", 3, "--resamples", 50, *more),
+    )
+
+
+@pytest.fixture(scope="module")
+def found(place: Path) -> Path:
+    to = place / "found"
+    succeeded(*command(place, to, "--trials", 4, "--sealed"))
+    assert not (to / "opened.json").exists()
+    told = succeeded(*command(place, to, "--trials", 6))
+    assert "The test part was opened once." in " ".join(told.split())
+    return to
+
+
+def test_what_there_is_to_try() -> None:
+    told = json.loads(succeeded("search", "default", "--list", "--json"))
+    assert told["configurations"] > 1300
+    assert len(told["predictors"]) > 10
+
+
+def test_everything_is_in_the_folder(found: Path) -> None:
+    numbers = json.loads((found / "search.json").read_text())
+    assert numbers["winner"]["features"] == KNOWS
+    assert numbers["possible"] == 36
+    assert sum(numbers["states"].values()) == 6
+    test = numbers["test"]["auc_mean"]
+    assert test["lower"] <= test["value"] <= test["upper"]
+    rows = (found / "ranking.csv").read_text().splitlines()
+    assert len(rows) == 1 + numbers["tried"]
+    for name in ("progress", "pairs"):
+        for suffix in ("png", "svg", "csv"):
+            assert (found / "figures" / f"{name}.{suffix}").stat().st_size > 0
+    assert len(Router.load(found / "router").pool) == 3
+
+
+def test_the_page_opens_offline(found: Path) -> None:
+    page = (found / "index.html").read_text()
+    assert not re.findall(r'(?:src|href)="(?!#)', page)
+    assert "of difficulty" not in page
+    assert "The test part was opened once." in page
+
+
+def test_the_winner_is_a_recipe_for_fit(found: Path, place: Path, tmp_path: Path) -> None:
+    told = json.loads(
+        succeeded(
+            *("fit", place / "answers", "--store", place / "states", "--json"),
+            *("--recipe", found / "winner.yaml", "--split", found / "split.json"),
+            *("--out", tmp_path / "router"),
+        )
+    )
+    numbers = json.loads((found / "search.json").read_text())
+    assert told["auc_mean"]["value"] == numbers["test"]["auc_mean"]["value"]
+
+
+def test_the_same_again_opens_nothing_new(found: Path, place: Path) -> None:
+    before = (found / "opened.json").read_bytes()
+    told = json.loads(succeeded(*command(place, found, "--trials", 6, "--json")))
+    assert (found / "opened.json").read_bytes() == before
+    assert len(told["openings"]) == 1
+
+
+def test_another_winner_is_not_judged(found: Path, place: Path, tmp_path: Path) -> None:
+    opened = json.loads((found / "opened.json").read_text())
+    opened["openings"][0]["configuration"] = "0123456789abcdef"
+    to = tmp_path / "found"
+    succeeded(*command(place, to, "--trials", 3, "--sealed"))
+    (to / "opened.json").write_text(json.dumps(opened))
+    refused("opened on .* for another configuration", *command(place, to, "--trials", 3))
+    assert json.loads((to / "search.json").read_text())["test"] is None
+    told = json.loads(succeeded(*command(place, to, "--trials", 3, "--open-again", "--json")))
+    assert [one["again"] for one in told["openings"]] == [False, True]
+    assert "for 2 configurations" in (to / "index.html").read_text()
+
+
+def test_another_search_or_anything_else_is_not_overwritten(
+    found: Path, place: Path, tmp_path: Path
+) -> None:
+    refused(
+        "holds another search .other: config",
+        *command(place, found, "--seed", 0, "--margin", 0.5),
+    )
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    refused("exists and is no search", *command(place, tmp_path / "mine"))
+    malformed("needs --data and --out", "search", place / "space.yaml")
+    refused("no such file", "search", place / "none.yaml", "--list")
+    malformed("objective is 'luck'", *command(place, tmp_path / "x", "--objective", "luck"))

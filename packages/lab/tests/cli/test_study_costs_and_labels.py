@@ -1,0 +1,167 @@
+"""`study end-to-end` and `study learning` on the command line: what they write and refuse."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prefill_router.client import Reply, Usage
+from prefill_router.data import Prompt, Query, read_dataset
+from prefill_router.runs import Task
+from prefill_router_lab.collection.job import collect
+from prefill_router.targets import Pool
+from packages.router.tests.commands import Job, flip, malformed, refused, succeeded
+
+pytestmark = pytest.mark.slow
+
+SPEEDS = "targets:\n" + "".join(
+    f"  target-{k}: {{ttft_seconds: 0.{k + 1}, tokens_per_second: {200 - 50 * k}}}\n"
+    for k in range(3)
+)
+PAGE = ("index.html", "study.json", "figures")
+
+
+class Slow:
+    """An asker whose answers all take as long."""
+
+    async def __aenter__(self) -> "Slow":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def ask(self, target: str, prompt: Prompt, /) -> Reply:
+        del target, prompt
+        usage = Usage(input_tokens=8, output_tokens=9)
+        return Reply(text="yes", finish_reason="stop", usage=usage, seconds=7.0)
+
+
+def make_run(folder: Path, pool: Pool, query: Query) -> None:
+    targets = tuple(replace(t, base_url="http://127.0.0.1:9/v1") for t in pool)
+    task = Task(query=query, grader="exact", answer=("yes",))
+    collect(folder, replace(pool, targets=targets), [task], asker=Slow())
+
+
+@pytest.fixture
+def speeds(tmp_path: Path) -> Path:
+    path = tmp_path / "speeds.yaml"
+    path.write_text(SPEEDS)
+    return path
+
+
+def router_of(job: Job) -> tuple[object, ...]:
+    return ("study", "end-to-end", job.router, "--data", job.answers, "--store", job.states)
+
+
+def test_everything_is_counted_and_written(job: Job, speeds: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ("--encoder-price", 0.5, "--speeds", speeds, "--routing-ms", 20, "--resamples", 20)
+    told = json.loads(succeeded(*router_of(job), *options, "--out", out, "--json"))
+    written = json.loads((out / "end-to-end.json").read_text())
+    assert told.items() <= written.items()
+    argmax = told["points"][0]["systems"]["router"]
+    assert argmax["encoder_cost"]["value"] > 0
+    assert argmax["routing_seconds"]["value"] == 0.02
+    assert told["latency"]["router"]["source"] == "given"
+    data = read_dataset(job.answers)
+    train = data.select(json.loads((job.router / "split.json").read_text())["parts"]["train"])
+    summed = dict(zip(train.pool.names, (train.correct == 1).sum(axis=0), strict=True))
+    assert summed[told["best_single"]] == max(summed.values())
+    assert {path.name for path in out.iterdir()} >= {*PAGE, "systems.csv", "areas.csv"}
+    page = (out / "index.html").read_text()
+    assert "encoder charged" in page
+    assert "$0.5 per million" in page
+    text = succeeded(*router_of(job), *options, "--lam", 0.3, "--out", out)
+    assert "At lam = 0.3 the router costs" in text
+
+
+def test_decisions_are_timed_with_the_encoder(job: Job, tmp_path: Path) -> None:
+    given = (*router_of(job), "--per-hour", 1.2, "--sample", 4, "--resamples", 5, "--rounds", 2)
+    given = (*given, "--reference", job.router, "--reference-ms", 1, "--out", tmp_path / "out")
+    refused("can't be timed here.*--routing-ms", *given)
+    told = json.loads(succeeded(*given, "--encoder-folder", job.tiny, "--json"))
+    timed = told["latency"]["router"]
+    assert (timed["decisions"], timed["rounds"]) == (8, 2)
+    assert 0 < timed["median_seconds"]["lower"] <= timed["median_seconds"]["upper"]
+    assert told["points"][0]["against"]["reference"]["accuracy_gain"]["value"] == 0
+    assert told["timing"] == ""
+    assert told["points"][0]["systems"]["router"]["answer_seconds"]["value"] is None
+
+
+def test_times_of_a_run_come_before_speeds(job: Job, speeds: Path, tmp_path: Path) -> None:
+    data = read_dataset(job.answers)
+    test = json.loads((job.router / "split.json").read_text())["parts"]["test"]
+    make_run(tmp_path / "run", data.pool, data.queries[data.rows(test)[0]])
+    options = ("--encoder-price", 0, "--routing-ms", 5, "--resamples", 5, "--run", tmp_path / "run")
+    out = ("--out", tmp_path / "out", "--json")
+    alone = json.loads(succeeded(*router_of(job), *options, *out))
+    assert alone["points"][0]["systems"]["router"]["answer_seconds"]["value"] == pytest.approx(7)
+    both = json.loads(succeeded(*router_of(job), *options, "--speeds", speeds, *out))
+    assert "measured" in both["timing"]
+    assert "speeds.yaml" in both["timing"]
+    assert both["points"][0]["systems"]["router"]["answer_seconds"]["value"] < 7
+
+
+def test_end_to_end_refuses(job: Job, copy: Job, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "out")
+    base = (*router_of(job), "--routing-ms", 5)
+    refused("needs one price", *base, *out)
+    refused("needs one price", *base, *out, "--encoder-price", 1, "--per-hour", 1)
+    priced = (*base, "--encoder-price", 1)
+    malformed("lam is 3", *priced, *out, "--lam", 3)
+    refused("no target 'nobody'", *priced, *out, "--best", "nobody")
+    malformed("--rounds is 0", *priced, *out, "--rounds", 0)
+    malformed("--sample is 0", *priced, *out, "--sample", 0)
+    refused("is no study 'end-to-end'", *priced, "--out", job.answers)
+    refused("run.json", *priced, *out, "--run", job.answers)
+    few = tmp_path / "few.yaml"
+    few.write_text("targets: {target-0: {ttft_seconds: 1, tokens_per_second: 9}}")
+    refused("lacks the targets", *priced, *out, "--speeds", few)
+    refused("no such file", *priced, *out, "--speeds", tmp_path / "none.csv")
+    other = tmp_path / "other"
+    succeeded("fit", job.answers, "--store", job.states, "--dim", 4, "--seed", 5, "--out", other)
+    refused("reference was trained on", *priced, *out, "--reference", other)
+    flip(copy.router / "weights.safetensors")
+    refused("isn't what was written", *priced, *out, "--reference", copy.router)
+
+
+@pytest.fixture
+def config(tmp_path: Path, job: Job) -> Path:
+    path = tmp_path / "routers.yaml"
+    made = "features: {kind: prefill, dim: 4, select: mean.2}, predictor: logistic"
+    path.write_text(f"routers:\n  small: {{{made}}}\n")
+    del job
+    return path
+
+
+def test_learning_curves_are_drawn_and_gone_on_with(job: Job, config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    given = ("study", "learning", config, "--data", job.answers, "--store", job.states)
+    sizes = ("--shares", "0.3,0.6", "--measured", "1", "--draws", 2, "--resamples", 10)
+    told = json.loads(succeeded(*given, *sizes, "--out", out, "--json"))
+    points = told["routers"]["small"]["points"]
+    assert [(p["share"], p["measured"]) for p in points] == [
+        (0.3, None),
+        (0.6, None),
+        (1.0, 1),
+        (1.0, None),
+    ]
+    assert told["routers"]["small"]["verdict"]
+    kept = {path: path.stat().st_mtime_ns for path in (out / "fits").iterdir()}
+    assert len(kept) == 8
+    text = succeeded(*given, *sizes, "--out", out)
+    assert kept == {path: path.stat().st_mtime_ns for path in (out / "fits").iterdir()}
+    assert "small: " in text
+    assert {path.name for path in out.iterdir()} >= {*PAGE, "learning.json", "sizes.csv"}
+
+
+def test_learning_refuses(job: Job, config: Path, tmp_path: Path) -> None:
+    given = ("study", "learning", config, "--data", job.answers, "--store", job.states)
+    out = ("--out", tmp_path / "out")
+    malformed("--shares is 'x'", *given, *out, "--shares", "x")
+    refused("share of the queries is 2", *given, *out, "--shares", "2")
+    malformed("whole numbers", *given, *out, "--measured", "1.5")
+    malformed("--draws is 1; it must be 2 or more", *given, *out, "--draws", 1)
+    malformed("resamples", *given, *out, "--resamples", 0)
+    refused("is no study 'learning'", *given, "--out", job.answers)

@@ -1,0 +1,107 @@
+"""`prefill-router collect`: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prefill_router_minipool.server import Faults, Rule, Server, serve
+from prefill_router.targets import write_pool
+from packages.router.tests.commands import malformed, refused, run, succeeded
+from packages.lab.tests.collection.runs import expected, models, pool_of, tasks, texts, write_tasks_file
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve(models()) as running:
+        yield running
+
+
+@pytest.fixture
+def command(server: Server, tmp_path: Path) -> list[object]:
+    write_pool(pool_of(server), tmp_path / "pool.yaml")
+    write_tasks_file(tmp_path / "tasks.jsonl", 20)
+    files = ("--pool", tmp_path / "pool.yaml", "--tasks", tmp_path / "tasks.jsonl")
+    return ["collect", *files, "--out", tmp_path / "run"]
+
+
+def test_collects_and_goes_on(server: Server, command: list[object], tmp_path: Path) -> None:
+    before = len(server.log)
+    told = json.loads(succeeded(*command, "--sample", 8, "--only", "small", "--json"))
+    assert (told["calls"], told["answered"]) == (8, 8)
+    assert told["targets"] == [
+        {"target": "small", "answered": 8, "missing": {}, "not_asked": 0, "missing_before": 0}
+    ]
+    assert told["cost"] == pytest.approx(told["spent"])
+    told = json.loads(succeeded(*command, "--sample", 12, "--only", "small", "--json"))
+    assert told["calls"] == 4  # the larger sample holds the smaller
+    shown = succeeded(*command)
+    assert "small" in shown
+    assert len(server.log) - before == 40
+    assert texts(tmp_path / "run") == expected(tasks(20))
+    again = run(*command)
+    assert again.code == 0
+    assert "nothing is left to ask" in again.err
+
+
+def test_dry_run(server: Server, command: list[object], tmp_path: Path) -> None:
+    before = len(server.log)
+    told = json.loads(succeeded(*command, "--dry-run", "--json", "--assume-output-tokens", 10))
+    assert told["calls"] == 40
+    assert 0 < told["dollars"] < told["most_dollars"]
+    shown = succeeded(*command, "--dry-run")
+    assert "40 calls" in shown
+    assert not (tmp_path / "run").exists()
+    assert len(server.log) == before
+
+
+def test_dry_run_without_prices_tells_no_sum(
+    server: Server, command: list[object], tmp_path: Path
+) -> None:
+    write_pool(pool_of(server, priced=False), tmp_path / "pool.yaml")
+    shown = succeeded(*command, "--dry-run")
+    assert "40 calls, ? expected, ? if every" in " ".join(shown.split())
+    assert "$" not in shown
+
+
+def test_limit(command: list[object]) -> None:
+    told = json.loads(succeeded(*command, "--max-cost", 0.01, "--json"))
+    assert told["spent"] + told["at_risk"] <= 0.01
+    assert told["not_asked"]
+    assert told["limit_that_would_do"] > 0.01
+    stopped = run(*command, "--max-cost", 0.01)
+    assert stopped.code == 1  # nothing more fits
+    assert "error: nothing was asked (the spending limit)" in stopped.err
+    assert "the spending limit" in stopped.out
+    assert "would do" in stopped.out
+    enough = told["limit_that_would_do"]
+    assert json.loads(succeeded(*command, "--max-cost", enough, "--json"))["not_asked"] == {}
+
+
+def test_what_cannot_be_used(command: list[object], tmp_path: Path) -> None:
+    refused("unknown targets", *command, "--only", "nobody")
+    malformed("--retry is 'maybe'", *command, "--retry", "maybe")
+    malformed("--max-cost is -1", *command, "--max-cost", -1)
+    malformed("--sample is 0", *command, "--sample", 0)
+    malformed("--attempts is 0", *command, "--attempts", 0)
+    refused("no such file", *command[:3], "--tasks", tmp_path / "gone.jsonl", *command[5:])
+    (tmp_path / "tasks.jsonl").write_text("")
+    refused("", *command)
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_answered_is_an_error(tmp_path: Path, command: list[object]) -> None:
+    with serve(models(), faults=Faults(rules=[Rule(kind="unauthorized")])) as server:
+        write_pool(pool_of(server), tmp_path / "pool.yaml")
+        done = run(*command)
+        calls = len(server.log)
+    assert done.code == 1
+    assert "40 unauthorised" in done.err
+    assert "check the pool's endpoints, models and keys" in done.err
+    assert "unauthorised" in done.out
+    assert calls <= 16  # each of 8 workers found out at most once or twice

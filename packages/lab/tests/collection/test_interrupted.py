@@ -1,0 +1,167 @@
+"""Collecting, stopped at 50 random moments: what had arrived is kept, nothing of it is asked
+again, and the run ends with exactly the answers of one that nothing has stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from prefill_router.runs import Run
+from prefill_router.targets import write_pool
+from packages.lab.tests.collection.runs import expected, pool_of, rows, tasks, texts, write_tasks_file
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+RUNS, STOPS = 5, 10
+TASKS, CONCURRENCY, DELAY = 40, 4, 0.02
+SIGNALS = {
+    signal.SIGKILL: (0, -signal.SIGKILL),
+    signal.SIGINT: (0, 130, -signal.SIGINT),
+    signal.SIGTERM: (0, 130, -signal.SIGTERM),  # the last: before asking, or after it
+}
+SPENT = "error: nothing was asked (the spending limit)"
+Command = Callable[..., int]
+
+
+@contextmanager
+def program(name: str, *arguments: str, log: Path) -> Iterator[subprocess.Popen[str]]:
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", f"packages.lab.tests.collection.{name}", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        ) as process,
+    ):
+        yield process
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("work")
+    write_tasks_file(folder / "tasks.jsonl", TASKS)
+    with program("server", str(DELAY), log=folder / "server") as server:
+        assert server.stdout
+        address = server.stdout.readline().strip()
+        write_pool(pool_of(address, concurrency=CONCURRENCY), folder / "pool.yaml")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def command(folder: Path) -> Iterator[Command]:
+    with program("killed_run", log=folder / "log") as stem:
+
+        def collect(
+            out: Path, *, number: int = 0, seconds: float = 0.0, limit: float = 50.0
+        ) -> int:
+            assert stem.stdin
+            assert stem.stdout
+            files = ["--pool", folder / "pool.yaml", "--tasks", folder / "tasks.jsonl"]
+            arguments = ["collect", *files, "--out", out, "--max-cost", limit]
+            stem.stdin.write(json.dumps([[str(a) for a in arguments], number, seconds]) + "\n")
+            stem.stdin.flush()
+            code = json.loads(stem.stdout.readline())
+            said = (folder / "log").read_text()[-3000:]
+            ends = SIGNALS[signal.Signals(number)] if number else (0,)
+            spent = code == 1 and said.rstrip().splitlines()[-1].startswith(SPENT)
+            assert code in ends or spent, said
+            return int(code)
+
+        yield collect
+
+
+def test_it_ends_as_if_nothing_had_happened(command: Command, folder: Path) -> None:
+    begin = time.perf_counter()
+    command(folder / "whole")
+    took = time.perf_counter() - begin
+    whole = texts(folder / "whole")
+    assert whole == expected(tasks(TASKS))
+    chance, stopped, partial = random.Random(0), 0, 0
+    for turn in range(RUNS):
+        run, kept = folder / f"run-{turn}", 0
+        for stop in range(STOPS):
+            number = list(SIGNALS)[(turn + stop) % len(SIGNALS)]
+            seconds = chance.uniform(0.0, 2.2 * took / STOPS)
+            stopped += command(run, number=number, seconds=seconds) != 0
+            if (run / "run.json").is_file():
+                found = texts(run)
+                assert found.items() <= whole.items()
+                assert len(found) >= kept  # what was kept stays
+                partial += kept < len(found) < len(whole)
+                kept = len(found)
+        command(run)
+        assert texts(run) == whole
+        assert rows(run, "SELECT COUNT(*) FROM answers") == [(len(whole),)]  # none was asked twice
+        check_risk(run)
+    assert stopped > RUNS * STOPS / 4  # else little was interrupted
+    assert partial > RUNS
+
+
+def check_risk(run: Path) -> None:
+    """What was under way when a process was stopped may have been billed: so much, at most."""
+    ((sessions,),) = rows(run, "SELECT COUNT(DISTINCT session) FROM exposure")
+    with Run.open(run) as held:
+        spent, at_risk = held.spent, held.at_risk
+    most = 1.5 * CONCURRENCY * (1200 * 10 + 50 * 40) / 1e6
+    assert 0 < at_risk <= sessions * most
+    assert spent < at_risk  # a short answer costs little, the most possible is much
+
+
+def test_it_keeps_the_limit_over_interruptions(command: Command, folder: Path) -> None:
+    run, chance, limit, at_risk = folder / "limited", random.Random(1), 0.05, 0.0
+    for turn in range(30):
+        number = list(SIGNALS)[turn % len(SIGNALS)]
+        # later and later: a slow machine hasn't asked anything in the first of these times
+        seconds = chance.uniform(0.2, 0.6) * 1.2 ** max(0, turn - 7)
+        command(run, number=number, seconds=seconds, limit=limit)
+        if (run / "run.json").is_file():
+            with Run.open(run) as held:
+                assert held.spent + held.at_risk <= limit
+                at_risk = held.at_risk
+        if turn >= 7 and at_risk > 0:
+            break
+    assert at_risk > 0  # else nothing was under way when it was stopped
+
+
+FULL = """
+import resource, signal, sys
+from prefill_router.cli import main
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
+del sys.argv[1]
+main()
+"""
+"""A process that may write no file of more than so many bytes, as on a full disk."""
+
+
+@pytest.mark.parametrize("size", [600, 50_000, 150_000])
+def test_disk_without_room(command: Command, folder: Path, tmp_path: Path, size: int) -> None:
+    run = tmp_path / "run"
+    files = ["--pool", folder / "pool.yaml", "--tasks", folder / "tasks.jsonl", "--out", run]
+    line = [sys.executable, "-c", FULL, str(size), "collect", *files]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "error: " in done.stderr
+    kept = len(texts(run)) if (run / "run.json").is_file() else 0
+    assert kept < 2 * TASKS
+    if size > 100_000:
+        assert kept > 0
+        assert "same command goes on" in done.stderr
+    command(run)
+    assert texts(run) == expected(tasks(TASKS))

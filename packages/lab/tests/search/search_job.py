@@ -1,0 +1,24 @@
+"""A process with a team of two that waits to be killed; it prints the processes of the team."""
+
+import multiprocessing
+import sys
+import time
+from pathlib import Path
+
+from prefill_router.engines import LocalEngine
+from prefill_router_lab.search.fold_scores import FoldScorer
+from prefill_router_lab.search.trial_loop import _answer
+from packages.lab.tests.search.searching import STATES, sealed_in, small_space
+
+if __name__ == "__main__":
+    bench = FoldScorer(sealed_in(Path("unused"))[0], (STATES,), 3, 0, "auc")
+    candidate = next(small_space().all_candidates())
+    with LocalEngine(2).pool(bench) as workers:
+        recipe = small_space().recipe(candidate)
+        asked = [workers.submit(_answer, (recipe, ("none",), fold)) for fold in (0, 1)]
+        for future in asked:
+            future.result()
+        pids = [child.pid for child in multiprocessing.active_children()]
+        sys.stdout.write(f"{' '.join(map(str, pids))}\n")
+        sys.stdout.flush()
+        time.sleep(600)

@@ -1,0 +1,91 @@
+"""Pooling and PCA dimension: a planted layer is found, and nothing is on shuffled labels."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from prefill_router.activations import Site
+from prefill_router.data import split
+from prefill_router.errors import ConfigError
+from prefill_router.layers import ablation, search, survey
+from prefill_router.reporting.report_files import write_report_files
+from prefill_router_lab.studies.dimensions import (
+    DimensionStudy,
+    dimension_study,
+    report_dimensions,
+    summary,
+)
+from prefill_router.testing import FakeEncoder, make_routing_dataset
+from packages.router.tests.fakes.planted_signal import PLANTED, shuffled, states_of
+
+ANSWERS = make_routing_dataset(queries=240, missing=0.05, seed=2)
+TRAIN = ANSWERS.select(split(ANSWERS)["train"])
+STATES = states_of(TRAIN)
+OTHER = states_of(TRAIN, encoder=FakeEncoder(name="deaf", signal=0.0))
+DIMS = (2, 6, 16)
+
+
+@pytest.fixture(scope="module")
+def study() -> DimensionStudy:
+    return dimension_study([STATES, OTHER], TRAIN, dims=DIMS)
+
+
+def test_the_planted_layer_and_encoder_are_found(study: DimensionStudy) -> None:
+    assert study.top.encoder == "fake"
+    assert study.top.fisher > 0.9
+    for cell in study.line("fake", ("last",)):
+        sites = cell.ways["Fisher J"].sites
+        assert cell.dim == 2 or {site.layer for site in sites or ()} == {PLANTED}
+    assert all(cell.fisher < 0.65 for cell in study.cells if cell.encoder == "deaf")
+
+
+def test_nothing_is_found_on_shuffled_labels() -> None:
+    found = dimension_study([STATES], shuffled(TRAIN), dims=(6,))
+    assert all(0.4 < cell.fisher < 0.6 for cell in found.cells)
+
+
+def test_every_cell_is_the_layers_own_ablation(study: DimensionStudy) -> None:
+    sites = [Site(layer, "mean") for layer in (2, 3, 4)]
+    grid = search(STATES, TRAIN, sites=sites, dims=(6,))
+    expected = ablation(survey(STATES, TRAIN, sites=sites, dim=6), grid, dim=6, poolings=("mean",))
+    [cell] = [cell for cell in study.line("fake", ("mean",)) if cell.dim == 6]
+    assert cell.ways.to_dict() == expected.to_dict()
+    assert cell.best >= cell.fisher
+
+
+def test_every_combination_is_there(study: DimensionStudy) -> None:
+    assert len(study.cells) == 2 * 3 * len(DIMS)
+    assert study.lines[:3] == [("fake", ("last",)), ("fake", ("mean",)), ("fake", ("last", "mean"))]
+    assert [cell.dim for cell in study.line("deaf", ("last",))] == list(DIMS)
+    one = dimension_study([STATES], TRAIN, dims=(2,), poolings=("last",))
+    assert one.lines == [("fake", ("last",))]
+
+
+def test_more_components_than_there_are_change_nothing() -> None:
+    found = dimension_study([STATES], TRAIN, dims=(16, 40), poolings=("mean",))
+    assert found.cells[0].fisher == pytest.approx(found.cells[1].fisher)
+    assert found.top.dim == 16
+    assert "The states of fake have 16 dimensions; PCA can't keep more." in summary(found)
+
+
+def test_the_default_is_compared_with_the_best(tmp_path: Path, study: DimensionStudy) -> None:
+    found = dimension_study([STATES], TRAIN, dims=(2, 100), poolings=("last",))
+    assert "With 100 components, the default of a router" in " ".join(summary(found))
+    write_report_files(report_dimensions(study, title="Dimensions", known={}), tmp_path)
+    told = json.loads((tmp_path / "dimensions.json").read_text())
+    assert told["top"] == study.top.to_dict()
+    assert len((tmp_path / "dimensions.csv").read_text().splitlines()) == 1 + len(study.cells)
+    page = (tmp_path / "index.html").read_text()
+    assert "deaf, last and mean" in page
+    assert "BestLR" in page
+
+
+@pytest.mark.parametrize(
+    "given", [{"dims": ()}, {"dims": (0,)}, {"poolings": ()}, {"stores": []}], ids=str
+)
+def test_nothing_to_study_is_refused(given: dict[str, object]) -> None:
+    options = {"stores": [STATES], "dims": (2,), **given}
+    stores = options.pop("stores")
+    with pytest.raises(ConfigError, match="give at least one of each"):
+        dimension_study(stores, TRAIN, **options)  # type: ignore[arg-type]

@@ -1,0 +1,226 @@
+"""Distribution shift: planted harm is found, there is none where there is none, nothing leaks."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
+from prefill_router.errors import ConfigError, DataError
+from prefill_router.evaluation import Estimate
+from prefill_router.evaluation.scores import NOTHING
+from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
+from prefill_router.reporting.report_files import write_report_files
+from prefill_router_lab.studies.shift import PRESETS, Shift, ShiftStudy, arms, shift_study
+from prefill_router_lab.studies.shift_page import paper_rows, report_shift, summary
+from prefill_router.testing import make_routing_dataset
+from packages.router.tests.fakes.planted_signal import relabelled, shuffled, states_of
+
+pytestmark = pytest.mark.slow
+
+ANSWERS = make_routing_dataset(queries=420, seed=8)
+STATES = states_of(ANSWERS)
+DRAWN = split(ANSWERS)
+ELSEWHERE = ("domain-0", "domain-1")
+HELD = ("domain-2",)
+SHIFT = Shift(ELSEWHERE, HELD)
+FEATURES: dict[str, Any] = {"kind": "prefill", "dim": 6}
+RECIPES = {
+    "neighbours": recipe_from_dict(
+        {"features": FEATURES, "predictor": {"kind": "knn_score", "k": 15}}
+    )
+}
+
+
+def turned() -> RoutingDataset:
+    """Hard queries are a domain of their own, in which wrong is right and right is wrong."""
+    hard = np.array([float(q.prompt.split("difficulty ")[1][:4]) > 0.6 for q in ANSWERS.queries])
+    domains = np.where(hard, "domain-2", [f"domain-{i % 2}" for i in range(len(hard))]).tolist()
+    queries = tuple(
+        dataclasses.replace(query, domain=domain)
+        for query, domain in zip(ANSWERS.queries, domains, strict=True)
+    )
+    correct = np.where(hard[:, None], 1 - ANSWERS.correct, ANSWERS.correct)
+    return dataclasses.replace(ANSWERS, queries=queries, correct=correct)
+
+
+def studied(dataset: RoutingDataset, **options: Any) -> ShiftStudy:
+    given: dict[str, Any] = {"resamples": 200, **options}
+    return shift_study(dataset, RECIPES, [STATES], split(dataset), SHIFT, **given)
+
+
+@pytest.fixture(scope="module")
+def harmed() -> ShiftStudy:
+    return studied(turned())
+
+
+def test_planted_harm_is_found(harmed: ShiftStudy) -> None:
+    [one] = harmed.routers
+    assert one.loss["argmax_accuracy"].upper < -0.2
+    assert one.loss_of_shift["argmax_accuracy"].upper < -0.2
+    accuracy = {arm: numbers["argmax_accuracy"] for arm, numbers in one.numbers.items()}
+    assert accuracy["equal"].lower > accuracy["shifted"].upper
+    assert accuracy["equal"].value == pytest.approx(accuracy["reference"].value, abs=0.05)
+    told = " ".join(summary(harmed))
+    assert "at lam = 1: neighbours" in told
+    assert "not above 0.5): neighbours" in told
+
+
+def test_no_harm_where_the_domain_makes_no_difference() -> None:
+    found = studied(ANSWERS)
+    [one] = found.routers
+    assert one.numbers["shifted"]["auc_mean"].lower > 0.8
+    assert one.loss_of_shift["auc_mean"].value > -0.03
+    assert "at lam = 1: none" in " ".join(summary(found))
+
+
+def test_no_harm_is_claimed_on_shuffled_labels() -> None:
+    noise = dataclasses.replace(ANSWERS, correct=shuffled(turned()).correct)
+    [one] = studied(noise).routers
+    for name in ("auc_mean", "argmax_accuracy"):
+        assert one.loss_of_shift[name].lower <= 0 <= one.loss_of_shift[name].upper
+    assert not one.numbers["reference"]["auc_mean"].lower > 0.6
+
+
+def test_differences_are_of_the_numbers(harmed: ShiftStudy) -> None:
+    [one] = harmed.routers
+    for name, loss in one.loss.items():
+        here, there = (one.numbers[arm][name].value for arm in ("shifted", "reference"))
+        assert loss.value == pytest.approx(here - there)
+        assert loss.lower <= loss.value <= loss.upper
+    [row] = paper_rows(harmed)
+    assert row["delta"] == pytest.approx(row["shifted"] - row["iid"])
+
+
+def test_arms_share_the_test_rows_and_nothing_leaks() -> None:
+    made = arms(ANSWERS, DRAWN, SHIFT)
+    domain = {query.id: query.domain for query in ANSWERS.queries}
+    tests = {one["test"] for one in made.splits.values()}
+    assert tests == {tuple(i for i in DRAWN["test"] if domain[i] in HELD)}
+    assert {domain[i] for i in made.splits["shifted"]["train"]} == set(ELSEWHERE)
+    assert made.splits["reference"]["train"] == DRAWN["train"]
+    equal = made.splits["equal"]["train"]
+    assert abs(len(equal) - made.sizes["shifted"]) <= 2
+    assert set(equal) < set(DRAWN["train"])
+    shares = [sum(domain[i] in HELD for i in ids) / len(ids) for ids in (equal, DRAWN["train"])]
+    assert shares[0] == pytest.approx(shares[1], abs=0.03)
+    assert arms(ANSWERS, DRAWN, SHIFT, seed=1).splits["equal"]["train"] != equal
+
+
+def test_labels_of_what_is_tested_on_do_not_reach_the_shifted_router() -> None:
+    made = arms(ANSWERS, DRAWN, SHIFT)
+    correct = ANSWERS.correct.copy()
+    held = [i for i, query in enumerate(ANSWERS.queries) if query.domain in HELD]
+    correct[held] = 1 - correct[held]
+    other = dataclasses.replace(ANSWERS, correct=correct)
+    for arm, same in (("shifted", True), ("reference", False)):
+        config = FitConfig(recipe=RECIPES["neighbours"])
+        drawn = made.splits[arm]  # type: ignore[index]
+        first, second = (learn(d, [STATES], drawn, config=config) for d in (ANSWERS, other))
+        pairs = [(t, second.predictor.tensors()[n]) for n, t in first.predictor.tensors().items()]
+        assert all(np.array_equal(a, b, equal_nan=True) for a, b in pairs) == same
+
+
+def test_calibration_is_refitted_elsewhere_too() -> None:
+    drawn = split(ANSWERS, fractions=WITH_CALIBRATION)
+    made = arms(ANSWERS, drawn, SHIFT)
+    domain = {query.id: query.domain for query in ANSWERS.queries}
+    assert {domain[i] for i in made.splits["shifted"]["calibration"]} == set(ELSEWHERE)
+    sizes = [len(made.splits[arm]["calibration"]) for arm in ("shifted", "equal")]  # type: ignore[index]
+    assert abs(sizes[0] - sizes[1]) <= 2
+    recipe = recipe_from_dict({**RECIPES["neighbours"].to_dict(), "calibration": "platt"})
+    found = shift_study(ANSWERS, {"x": recipe}, [STATES], drawn, SHIFT, resamples=20)
+    assert found.routers[0].name == "x"
+
+
+def test_benchmarks_can_be_held_out() -> None:
+    shift = Shift.hold_out(ANSWERS, ("benchmark-1",))
+    assert shift == Shift(("benchmark-0",), ("benchmark-1",))
+    made = arms(ANSWERS, DRAWN, shift)
+    named = {query.id: query.benchmark for query in ANSWERS.queries}
+    assert {named[i] for i in made.splits["shifted"]["train"]} == {"benchmark-0"}
+    both = arms(ANSWERS, DRAWN, Shift(("benchmark-0",), ("benchmark-1/domain-2",)))
+    assert both.domains == {"benchmark-1/domain-2": len(both.splits["shifted"]["test"])}
+    # What counts for both sides is only tested on.
+    crossed = arms(ANSWERS, DRAWN, Shift(("benchmark-0",), ("domain-2",)))
+    domain = {query.id: query.domain for query in ANSWERS.queries}
+    assert {domain[i] for i in crossed.splits["shifted"]["train"]} == set(ELSEWHERE)
+
+
+def test_the_preset_names_categories_of_mmlu_pro(mmlu_pro: Path) -> None:
+    from prefill_router.data import read_dataset
+
+    domains = {query.domain for query in read_dataset(mmlu_pro).queries}
+    train_on, test_on = PRESETS["mmlu-pro-stem"]
+    assert domains - set(train_on) - set(test_on) == {"business", "health", "other"}
+    assert set(train_on) | set(test_on) < domains
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Shift((), HELD), "name at least one of each"),
+        (lambda: Shift(HELD, HELD), "none in both"),
+        (lambda: Shift.preset("arts"), "no preset 'arts'"),
+        (lambda: Shift.hold_out(ANSWERS, ("poetry",)), "are no benchmarks, and no domains"),
+        (lambda: Shift.hold_out(ANSWERS, (*ELSEWHERE, *HELD)), "nothing is left to train on"),
+        (lambda: arms(ANSWERS, DRAWN, Shift(("poetry",), HELD)), r"no query is of \['poetry'\]"),
+    ],
+)
+def test_names_that_are_none_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_too_few_queries_are_refused() -> None:
+    few = ANSWERS.select([*DRAWN["test"][:4], *DRAWN["train"][:40]])
+    kinds = {q.domain for q in few.select(few.query_ids[:4]).queries}
+    absent = relabelled(few, few.correct)
+    drawn = dataclasses.replace(DRAWN, parts={"train": few.query_ids[4:], "test": ()})
+    assert kinds
+    with pytest.raises(DataError, match="0 of the test part to test on"):
+        arms(absent, drawn, SHIFT)
+    with pytest.raises(ConfigError, match="no router"):
+        shift_study(ANSWERS, {}, [STATES], DRAWN, SHIFT)
+
+
+def test_it_goes_on_where_it_was_and_tells_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harmed: ShiftStudy
+) -> None:
+    first = studied(turned(), folder=tmp_path)
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("router.json")}
+    assert len(stamps) == 3
+    assert studied(turned(), folder=tmp_path).to_dict() == first.to_dict() == harmed.to_dict()
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
+    monkeypatch.setitem(__import__("sys").modules, "xgboost", None)
+    trees: dict[str, Recipe] = {
+        "trees": recipe_from_dict({"features": FEATURES, "predictor": "xgboost"})
+    }
+    none = shift_study(ANSWERS, trees, [STATES], DRAWN, SHIFT, resamples=0)
+    assert not none.routers
+    assert none.failed[0].why.startswith("reference: ")
+    write_report_files(report_shift(none, title="Shift", known={}), tmp_path / "none")
+
+
+def test_the_page_names_what_was_trained_and_tested_on(harmed: ShiftStudy, tmp_path: Path) -> None:
+    write_report_files(report_shift(harmed, title="Shift", known={"dataset": "x"}), tmp_path)
+    page = (tmp_path / "index.html").read_text()
+    assert "domain-0 and domain-1" in page
+    assert f"domain-2 ({harmed.queries})" in page
+    told = json.loads((tmp_path / "shift.json").read_text())
+    assert told["trained_on"]["shifted"] == harmed.arms.sizes["shifted"]
+    loss = harmed.routers[0].loss["argmax_accuracy"]
+    shown = told["routers"]["neighbours"]["shifted_minus_reference"]["argmax_accuracy"]
+    assert shown == loss.to_dict()
+
+
+def test_a_loss_that_is_not_known_is_said_with_its_reason(harmed: ShiftStudy) -> None:
+    [one] = harmed.routers
+    unknown = Estimate(np.nan, np.nan, np.nan, 1, "no query has all outcomes")
+    lost = dataclasses.replace(one, loss={**one.loss, "argmax_accuracy": unknown})
+    text = summary(dataclasses.replace(harmed, routers=(lost,)))[0]
+    assert "isn't known: no query has all outcomes" in text
+    assert NOTHING not in text

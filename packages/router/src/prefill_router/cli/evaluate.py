@@ -1,0 +1,381 @@
+"""`prefill-router evaluate`, `compare` and `paired`: judge routers on scored answers.
+
+`compare` fits any set of routers and compares them; `paired` says which differences between two
+routers are significant.
+"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import app, columns, err, out, print_json
+from prefill_router.cli.commands import UsageError, by_name, one_of
+from prefill_router.cli.options import with_engine
+from prefill_router.errors import DataError, MissingExtraError
+from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
+
+if TYPE_CHECKING:
+    from prefill_router.data import RoutingDataset, Split
+    from prefill_router.engines import Engine
+    from prefill_router.evaluation import Comparison
+    from prefill_router.router import Router
+    from prefill_router.comparison import ComparisonPlan, ComparisonResult
+
+
+@app.command()
+def evaluate(
+    folder: opt.RouterFolder,
+    data: opt.Data,
+    report: opt.ReportOut,
+    part: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="train, calibration or test of the router's split, or all."
+        ),
+    ] = "test",
+    store: opt.Stores = None,
+    resamples: opt.Resamples = 1000,
+    seed: opt.ResampleSeed = 0,
+    step: Annotated[
+        float | None, typer.Option(help="Compute the curve at steps of lam, not exactly.")
+    ] = None,
+    linear: Annotated[
+        bool, typer.Option("--linear", help="Normalise costs linearly, not by the inverse.")
+    ] = False,
+    encoder_folder: opt.EncoderFolders = None,
+    overwrite: opt.Overwrite = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json.")] = False,
+) -> None:
+    """Judge a router on queries with known outcomes.
+
+    States that no store has are encoded now and kept in the cache. The cost of an answer is the
+    recorded one, or else that of its tokens at the router's prices.
+
+    Example: prefill-router evaluate router --data answers --out report
+    """
+    from prefill_router.cli.headline import show_headline
+    from prefill_router.data import PARTS, Origin, read_dataset
+    from prefill_router.evaluation import evaluate as judge
+    from prefill_router.reporting import check_replaceable, write_report
+
+    one_of("--part", part, (*PARTS, "all"))
+    check_replaceable(report)
+    origin = Origin.of("evaluate", folder, data)
+    opt.check_origin(report, origin, overwrite=overwrite)
+    router = opt.load_router(folder, encoder_folder)
+    whole = read_dataset(data)
+    dataset = _part(whole, router.split, part)
+    if part != "all" and whole.fingerprint != router.record.trained_on.fingerprint:
+        err.print(
+            "note: the dataset has these ids, but it isn't the one that the router was fitted on: "
+            "its prompts, targets or labels differ"
+        )
+    bar = BarProgress(console=err)
+    stores = opt.open_stores(store)
+    predictions = opt.predict(router, dataset, stores, bar)
+    priced = dataset.select(targets=router.pool.names).with_pool(router.pool)
+    result = judge(
+        predictions,
+        priced,
+        policy=router.policy,
+        resamples=resamples,
+        seed=seed,
+        step=step,
+        axis="linear" if linear else "inverse",
+        chosen=router.record.chosen,
+        train=_train(router, whole),
+        progress=bar,
+    )
+    facts = _facts(router, dataset, folder, data, part)
+    try:
+        write_report(
+            result, report, title=f"{folder.name} on {data.name}", facts=facts, origin=origin
+        )
+    except MissingExtraError as error:
+        err.say(f"note: {report} has the numbers and no page: {error}")
+    if as_json:
+        print_json(result.to_dict())
+        return
+    show_headline(result)
+    page = report / "index.html"
+    out.say(f"report: {page if page.exists() else report}")
+
+
+def _train(router: "Router", whole: "RoutingDataset") -> "RoutingDataset | None":
+    """The router's train rows at its prices, for the verdict; None if the dataset has none."""
+    held = set(whole.query_ids)
+    train = [name for name in router.split["train"] if name in held]
+    if not train:
+        err.print(
+            "note: the dataset has none of the queries that the router was trained on, so there is "
+            "no verdict: the fixed choices that it is compared with are chosen on these"
+        )
+        return None
+    return whole.select(train, targets=router.pool.names).with_pool(router.pool)
+
+
+def _facts(
+    router: "Router", dataset: "RoutingDataset", folder: PathOrUrl, data: PathOrUrl, part: str
+) -> dict[str, str]:
+    """The facts on the report's page."""
+    return {
+        "dataset": str(data),
+        "part": part,
+        "queries": f"{len(dataset):,}, {_trained_on(dataset, router.split):,} of them trained on",
+        "router": str(folder),
+        "fitted": router.record.created,
+        "prices": router.pool.prices_date or "undated",
+    }
+
+
+def _part(dataset: "RoutingDataset", drawn: "Split", part: str) -> "RoutingDataset":
+    """The queries that are judged: those of a part of the router's split, or all."""
+    from prefill_router.data import PARTS
+
+    if part == "all":
+        seen = _trained_on(dataset, drawn)
+        if seen:
+            err.print(f"note: the router was trained on {seen:,} of these queries")
+        return dataset
+    name = one_of("--part", part, PARTS)
+    fix = "to judge the router on all of this dataset, say --part all"
+    opt.check_part(dataset, drawn[name], part, fix=fix)
+    return dataset.select(drawn[name])
+
+
+def _trained_on(dataset: "RoutingDataset", drawn: "Split") -> int:
+    return len(set(dataset.query_ids) & set(drawn["train"]))
+
+
+_COMPARED = {
+    "auc_mean": "mean AUC",
+    "choice_auc": "choice AUC",
+    "brier_mean": "Brier",
+    "argmax_accuracy": "lam 1",
+    "chosen_accuracy": "chosen lam",
+    "savings": "saved",
+    "p_auccc": "P-AUCCC",
+}
+
+
+@app.command()
+@with_engine
+def compare(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG", help="A YAML file with routers, or: all, the packaged list."
+        ),
+    ],
+    data: opt.Data,
+    to: opt.ReportOut,
+    store: opt.Stores = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Compare with this router; the first by default.")
+    ] = None,
+    encoder_price: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROUTER=DOLLARS",
+            help="What a router's encoder or decision model charges, US dollars per million "
+            "tokens; counted in that router's cost. Repeatable.",
+        ),
+    ] = None,
+    split_file: opt.SplitFile = None,
+    resamples: opt.Resamples = 1000,
+    seed: opt.StudySeed = 0,
+    encoder_folder: opt.EncoderFolders = None,
+    overwrite: opt.Overwrite = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print compare.json.")] = False,
+    engine: "Engine | None" = None,
+) -> None:
+    """Fit routers of several recipes on one split and compare them.
+
+    Every fitted router is kept in the report's folder; after an interruption the same command
+    goes on from there. States that no store has are encoded now and kept in the cache.
+
+    Example: prefill-router compare all --data answers --store states --out comparison
+    """
+    from prefill_router.data import Origin, load_split, read_dataset
+    from prefill_router.fitting import gather
+    from prefill_router.reporting import ROUTERS, check_place, mark
+    from prefill_router.comparison import (
+        STUDY,
+        ComparisonPlan,
+        draw_for,
+        recipes_of,
+        run_plan,
+        to_dict,
+        write,
+    )
+
+    prices = _encoder_prices(encoder_price or [])
+    check_place(to, STUDY)
+    origin = Origin.of("compare", data)
+    opt.check_origin(to, origin, overwrite=overwrite)
+    recipes = recipes_of(config)
+    dataset = read_dataset(data)
+    drawn = draw_for(recipes, dataset, seed=seed) if split_file is None else load_split(split_file)
+    compared = reference or next(iter(recipes))
+    plan = ComparisonPlan(recipes, compared, drawn, resamples, seed, prices=prices)
+    bar = BarProgress(console=err)
+    needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
+    stores = opt.open_stores(store)
+    mark(to, STUDY, plan.to_dict())
+    origin.write(to)
+    states = gather(needs, dataset, stores, sources=opt.sources(encoder_folder), progress=bar)
+    result = run_plan(plan, dataset, states, folder=to / ROUTERS, engine=engine, progress=bar)
+    write(result, to, title=f"Routers on {data.name}", known=_compare_facts(plan, data))
+    if as_json:
+        print_json(to_dict(result))
+        return
+    _show_compare(result)
+    out.say(f"report: {to / 'index.html'}")
+
+
+def _encoder_prices(given: list[str]) -> dict[str, float]:
+    found = by_name("--encoder-price", given, "ROUTER=DOLLARS")
+    try:
+        return {name: float(price) for name, price in found.items()}
+    except ValueError:
+        raise UsageError(
+            f"--encoder-price is {given}; write each as ROUTER=DOLLARS, per million tokens, such "
+            "as zero_shot=0.05"
+        ) from None
+
+
+def _compare_facts(plan: "ComparisonPlan", data: PathOrUrl) -> dict[str, str]:
+    sizes = ", ".join(f"{len(ids):,} {part}" for part, ids in plan.drawn.parts.items())
+    return {
+        "dataset": str(data),
+        "queries": sizes,
+        "split": f"seed {plan.drawn.seed}; fitted on train alone, calibrated on calibration",
+        "intervals": f"95 %, {plan.resamples:,} bootstrap resamples of the test queries",
+        "reference": plan.reference,
+        **({} if not plan.prices else {"encoders charge": _charged(plan)}),
+    }
+
+
+def _charged(plan: "ComparisonPlan") -> str:
+    prices = ", ".join(f"{name} ${price:g}" for name, price in plan.prices.items())
+    return f"{prices} per million tokens, part of these routers' costs"
+
+
+def _show_compare(result: "ComparisonResult") -> None:
+    from prefill_router.evaluation import HEADLINE, worded
+    from prefill_router.comparison import by_number, significance_of, verdict
+
+    table = columns("router", *_COMPARED.values())
+    marks = {"better": "+", "worse": "-", "": " "}
+    for one in by_number(result.routers, "auc_mean"):
+        cells = [
+            worded(one.headline[name].value, HEADLINE[name].unit)
+            + marks[significance_of(one.against, name)]
+            for name in _COMPARED
+        ]
+        table.add_row(one.name, *cells)
+    out.print(table)
+    out.print(f"+ surely better, - surely worse than {result.plan.reference}", style="dim")
+    for failed in result.failed:
+        err.say(f"{failed.name} could not be fitted: {failed.why}")
+    for line in verdict(result):
+        out.print(line)
+    lost = result.beaten_by_constant
+    if lost:
+        out.print(f"not surely better than a constant: {', '.join(lost)}")
+
+
+@app.command()
+def paired(
+    first: opt.RouterFolder,
+    second: opt.OtherRouter,
+    data: opt.Data,
+    store: opt.Stores = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.")] = 1000,
+    seed: opt.ResampleSeed = 0,
+    encoder_folder: opt.EncoderFolders = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every number as JSON.")] = False,
+) -> None:
+    """Compare two routers by a paired bootstrap, on queries that neither was fitted on.
+
+    Every resample takes the same queries for both, so that what they share cancels out. Both are
+    judged at the first one's prices.
+
+    Example: prefill-router paired router other-router --data answers
+    """
+    from prefill_router.data import read_dataset
+    from prefill_router.evaluation import compare
+
+    bar = BarProgress(console=err)
+    routers = [opt.load_router(folder, encoder_folder) for folder in (first, second)]
+    unseen = _unseen(read_dataset(data), routers).with_pool(routers[0].pool)
+    stores = opt.open_stores(store)
+    predicted = [
+        opt.predict(router.with_pool(routers[0].pool), unseen, stores, bar) for router in routers
+    ]
+    found = compare(
+        predicted[0],
+        predicted[1],
+        unseen,
+        policies=(routers[0].policy, routers[1].policy),
+        chosen=(routers[0].record.chosen, routers[1].record.chosen),
+        resamples=resamples,
+        seed=seed,
+        progress=bar,
+    )
+    if as_json:
+        print_json({"queries": len(unseen), **found.to_dict()})
+        return
+    _show_paired(found, len(unseen), first.name, second.name)
+
+
+def _unseen(dataset: "RoutingDataset", routers: "list[Router]") -> "RoutingDataset":
+    """The queries of the first router's test part that neither router learned from."""
+    one, other = routers
+    if set(one.pool.names) != set(other.pool.names):
+        raise DataError(
+            f"the routers have different targets, {sorted(one.pool.names)} and "
+            f"{sorted(other.pool.names)}; only routers over the same targets can be compared"
+        )
+    learned = {
+        query_id
+        for router in routers
+        for part, ids in router.split.parts.items()
+        if part != "test"
+        for query_id in ids
+    }
+    held = set(dataset.query_ids)
+    ids = [i for i in one.split["test"] if i in held and i not in learned]
+    if not ids:
+        raise DataError(
+            "no query of the dataset is in the first router's test part and unseen by both; fit "
+            "both on one split (fit --split), and give the dataset that they were fitted on"
+        )
+    left = len(one.split["test"]) - len(ids)
+    if left:
+        err.print(f"note: {left:,} test queries are left out: not in the data, or learned from")
+    return dataset.select(ids, targets=one.pool.names)
+
+
+def _show_paired(found: "Comparison", queries: int, first: str, second: str) -> None:
+    from prefill_router.evaluation import HEADLINE, interval, worded
+
+    table = columns(f"{queries:,} queries", first, second, "difference", "95 % interval", "")
+    for name, estimate in found.difference.items():
+        if estimate.reason:
+            continue
+        entry = HEADLINE[name]
+        unit = "points" if entry.unit == "share" else entry.unit
+        better = (estimate.value > 0) == (entry.better == "higher")
+        sure = found.significant(name) and entry.better != "neither"
+        table.add_row(
+            entry.label,
+            worded(found.first[name], entry.unit),
+            worded(found.second[name], entry.unit),
+            worded(estimate.value, unit, signed=True),
+            interval(estimate, unit),
+            ("better" if better else "worse") if sure else "",
+        )
+    out.print(table)

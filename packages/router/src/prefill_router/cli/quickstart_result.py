@@ -1,0 +1,364 @@
+"""What a quickstart found and made: for the terminal, its page, and programs.
+
+To it belongs a pool file to begin with: known models with their providers, ready but for the keys.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+
+from prefill_router import files
+from prefill_router.cli.application import CommandRun, ExitCode, counted, dollars
+from prefill_router.cli.unseen_queries import UnseenQueries
+
+if TYPE_CHECKING:
+    from prefill_router.data import Query, RoutingDataset
+    from prefill_router.evaluation import Evaluation
+    from prefill_router_gateway.litellm import KnownProvider
+    from prefill_router.reporting import Part, Table
+    from prefill_router.targets import Pool, Target
+
+YOURS: Final = "yours"
+"""The provider of models that none is known for; its address is to be replaced."""
+_ADDRESS = "http://127.0.0.1:8000/v1"
+_FAMILIES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("gpt-", "chatgpt-", "o1", "o3", "o4"), "openai"),
+    "claude-": "anthropic",
+    "gemini-": "gemini",
+    "deepseek-": "deepseek",
+    **dict.fromkeys(("mistral-", "ministral-", "codestral-"), "mistral"),
+    "grok-": "xai",
+}
+"""Providers by how the names of their own models begin; open models of theirs have other names."""
+_OPEN = ("gpt-oss",)
+
+
+def starter_pool(pool: "Pool") -> "Pool":
+    """The pool with a provider for each target that has no endpoint.
+
+    A name such as `openai/gpt-4o` tells its provider; with another prefix it is a name of
+    OpenRouter's. A model whose provider isn't known gets the provider `YOURS`.
+    """
+    from prefill_router_gateway.litellm import KNOWN
+    from prefill_router.targets import Pool, Provider
+
+    providers = {provider.name: provider for provider in pool.providers}
+    targets = []
+    for target in pool:
+        if target.provider is not None or target.base_url is not None:
+            targets.append(target)
+            continue
+        name, model = _provider(target.name, KNOWN)
+        known = KNOWN.get(name)
+        providers.setdefault(
+            name,
+            Provider(
+                name=name,
+                base_url=(known and known.base_url) or _ADDRESS,
+                dialect="openai" if known is None else known.dialect,
+                api_key_env=None if known is None else known.key_env,
+            ),
+        )
+        targets.append(_placed(target, name, model))
+    return Pool(tuple(targets), pool.prices_date, tuple(providers.values()))
+
+
+def _placed(target: "Target", provider: str, model: str) -> "Target":
+    return replace(
+        target,
+        provider=provider,
+        model=target.model or (model if model != target.name else None),
+    )
+
+
+def _provider(name: str, known: "Mapping[str, KnownProvider]") -> tuple[str, str]:
+    """The name of a model's provider, and the provider's own name for it."""
+    prefix, _, rest = name.partition("/")
+    if rest and prefix in known and known[prefix].base_url:
+        return prefix, rest
+    if rest:
+        return "openrouter", name
+    for start, provider in _FAMILIES.items():
+        if name.startswith(start) and not name.startswith(_OPEN):
+            return provider, name
+    return YOURS, name
+
+
+_LEARNING = """\
+learning:
+  share: 0.05  # of the requests; 0 keeps none
+  keep_texts: true  # with their texts, as learning needs them
+"""
+_ASKED = 300
+"""Questions that are asked for the first labels."""
+_FEWEST = 20
+"""The fewest labels of a target that is fitted on."""
+
+
+@final
+class QuickstartResult:
+    """What was found and made, for the terminal, the page and programs."""
+
+    def __init__(
+        self, folder: Path, data: Path, dataset: "RoutingDataset", facts: Mapping[str, str]
+    ) -> None:
+        self.folder, self.data, self.dataset = folder, data, dataset
+        self.pool = folder / "pool.yaml"
+        self.facts = dict(facts)
+        self.lines: list[str] = []
+        self.steps: list[str] = []
+        self.numbers: dict[str, Any] = {}
+        self.evaluation: Evaluation | None = None
+
+    @classmethod
+    def begun(
+        cls,
+        job: CommandRun,
+        data: Path,
+        facts: Mapping[str, str],
+        price_list: str | None,
+        *,
+        shown: bool,
+    ) -> "QuickstartResult":
+        """Describe the data, and write the pool file unless there is one.
+
+        Args:
+            job: Runs the commands.
+            data: The dataset's folder.
+            facts: How the source was read.
+            price_list: Where prices are looked up; None for nowhere.
+            shown: Whether the commands' results are printed.
+        """
+        from prefill_router.data import read_dataset
+        from prefill_router.targets import read_pool, write_pool
+
+        dataset, pool = read_dataset(data), job.folder / "pool.yaml"
+        if not pool.is_file():
+            write_pool(starter_pool(dataset.pool), pool)
+        if price_list is not None:
+            job.do("prices", "--pool", pool, "--from", price_list)
+        listed = read_pool(pool)
+        if data.parent == job.folder and set(dataset.pool.names) <= set(listed.names):
+            dataset = dataset.with_pool(listed.select(dataset.pool.names))
+            write_pool(dataset.pool, data / "pool.yaml")
+        job.do("describe", data, shown=shown)
+        return cls(job.folder, data, dataset, facts)
+
+    def lacking(self) -> str:
+        """What a fit lacks; empty if nothing."""
+        known = ~np.isnan(self.dataset.correct)
+        labelled = (known.sum(axis=0) >= _FEWEST).sum()
+        if not known.any():
+            return "no answer has a label: nothing tells which answers were good"
+        if len(self.dataset.pool) < 2:
+            return f"there is one target, {self.dataset.pool.names[0]}: nothing can be chosen"
+        if labelled < 2:
+            return f"fewer than two targets have {_FEWEST} labels or more"
+        return ""
+
+    def explain_labels(self, lacking: str) -> None:
+        """Say how to get labels and at what cost, and write the questions to ask."""
+        tasks = self.folder / "tasks.jsonl"
+        files.write_text(tasks, "".join(map(_task, self.dataset.queries)))
+        asked = min(_ASKED, len(self.dataset))
+        cost, unknown = self._cost(asked)
+        told = f"about {dollars(cost)} for the answers, and the judge" if cost else "an unknown sum"
+        if unknown:
+            told += f" (no cost is known of {', '.join(unknown)}; give --prices or --price-list)"
+        self.lines += [
+            f"no router can be fitted yet: {lacking}",
+            f"asking {counted(len(self.dataset.pool), 'target')} {asked:,} of the questions and "
+            f"grading the answers takes {told}",
+        ]
+        self._note_pool()
+        run, graded = self.folder / "run", self.folder / "graded"
+        ask = ("--sample", asked, "--max-cost", f"{max(0.01, 2 * cost):.2f}", "--out", run)
+        if not all(target.has_price for target in self.dataset.pool):
+            self._next("prices", "--pool", self.pool)
+        self._next("collect", "--pool", self.pool, "--tasks", tasks, *ask)
+        self._next("grade", run, "--judge", "judge.yaml", "--out", graded)
+        self._next("quickstart", graded, "--out", f"{self.folder}-fitted")
+        self._propose_learning()
+        self.numbers |= {"fitted": False, "lacking": lacking, "labelling_cost": cost or None}
+
+    def _propose_learning(self) -> None:
+        """Write the gateway's settings for learning from traffic, and how that begins."""
+        settings, versions = self.folder / "gateway.yaml", self.folder / "versions"
+        if not settings.is_file():
+            files.write_text(settings, _LEARNING)
+        self.lines.append(
+            "or let the gateway earn labels, by the last two commands below: all goes to "
+            f"{self._dearest()} until a version is proven; {settings} has a twentieth of the "
+            "requests kept with their texts, which are asked of the other targets and judged for a "
+            "dollar a day at most"
+        )
+        place = ("--versions", versions, "--pool", self.pool)
+        receipts = ("--receipts", f"sqlite:///{self.folder.absolute()}/receipts.sqlite")
+        named = ("--default", self._dearest(), "--config", settings)
+        self._next("serve", *place, *receipts, *named)
+        self._next(
+            "learn", *place, *receipts, "--judge", "judge.yaml", "--per-day", "1", "--follow"
+        )
+
+    def fit(self, job: CommandRun, encoder: str, share: float, *, shown: bool) -> None:
+        """Encode, fit, and propose a lam.
+
+        Args:
+            job: Runs the commands.
+            encoder: The encoder's name.
+            share: The share of the best target's accuracy to keep.
+            shown: Whether the commands' results are printed.
+        """
+        from prefill_router.activations import ActivationStore
+        from prefill_router.evaluation import evaluate
+        from prefill_router.router import Router
+
+        data, states, folder = self.data, self.folder / "states", self.folder / "router"
+        job.do("encode", data, "--encoder", encoder, "--out", states)
+        if not self._is_fitted(folder):
+            job.do("fit", data, "--store", states, "--out", folder, "--overwrite", shown=shown)
+        judged = ("--data", data, "--store", states)
+        code, kept = job.read("keep", folder, *judged, "--keep", share)
+        router = Router.load(folder)
+        rows = UnseenQueries.of(router, self.dataset, "test")
+        store = ActivationStore.open(states)
+        predictions = router.predict(rows.judged, stores=[store], cache=files.default_cache())
+        self.evaluation = evaluate(
+            predictions,
+            rows.judged,
+            policy=router.policy,
+            chosen=router.record.chosen,
+            train=rows.train,
+        )
+        verdict = self.evaluation.verdict
+        lam = kept["lam"] if code == ExitCode.DONE else verdict.lam if verdict else 0.5
+        self.lines.append(f"verdict: {verdict.word}" if verdict else "verdict: can't tell")
+        self.lines.append(
+            f"lam {lam:.3g}: keeps {share:.0%} of the best target's accuracy, guaranteed"
+            if code == ExitCode.DONE
+            else f"lam {lam:.3g}, chosen on train rows; none is guaranteed: {kept['advice']}"
+        )
+        self._note_pool()
+        self._next("route", folder, "a request of yours", "--lam", f"{lam:.3g}")
+        self._next("serve", folder, "--pool", self.pool, "--lam", f"{lam:.3g}")
+        word = None if verdict is None else verdict.word
+        self.numbers |= {"fitted": True, "verdict": word, "lam": lam, "router": str(folder)}
+
+    def write_page(self) -> None:
+        """Write `index.html`, with the evaluation's report if there is one.
+
+        Raises:
+            MissingExtraError: Matplotlib isn't installed; the numbers are written.
+        """
+        from prefill_router.reporting import (
+            Banner,
+            Code,
+            Report,
+            Section,
+            evaluation_figures,
+            report_of,
+            write_report_files,
+        )
+
+        title = f"Quickstart in {self.folder.name}"
+        judged: Sequence[Part] = []
+        files.write_json(self.folder / "quickstart.json", self.to_dict())
+        if self.evaluation is not None:
+            figures = evaluation_figures(self.evaluation)
+            judged = report_of(self.evaluation, figures, title=title, facts={}).parts
+        report = Report(
+            name="quickstart",
+            title=title,
+            parts=[
+                Banner(self.lines),
+                Section("How the source was read", [self.facts, self._table()]),
+                Section("Next", [Code("\n".join(self.steps))]),
+                *judged,
+            ],
+            numbers=self.to_dict(),
+        )
+        write_report_files(report, self.folder)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "read_as": self.facts,
+            "queries": len(self.dataset),
+            "targets": list(self.dataset.pool.names),
+            **self.numbers,
+            "pool": str(self.pool),
+            "next": self.steps,
+        }
+
+    def _next(self, *words: object) -> None:
+        self.steps.append(shlex.join(["prefill-router", *map(str, words)]))
+
+    def _is_fitted(self, folder: Path) -> bool:
+        from prefill_router.router import Router, is_router
+
+        if not is_router(folder):
+            return False
+        made_of = Router.load(folder).record.trained_on.fingerprint
+        return made_of == self.dataset.fingerprint
+
+    def _note_pool(self) -> None:
+        from prefill_router.targets import read_pool
+
+        providers = read_pool(self.pool).providers
+        keys = sorted({p.api_key_env for p in providers if p.api_key_env})
+        if keys:
+            self.lines.append(f"{self.pool}: set {', '.join(keys)} in the environment")
+        if any(provider.name == YOURS for provider in providers):
+            self.lines.append(f"{self.pool}: replace the address of the provider {YOURS!r}")
+
+    def _costs(self) -> dict[str, float]:
+        """The mean cost of an answer of each target, where it is known."""
+        return {
+            name: float(np.nanmean(column))
+            for name, column in zip(
+                self.dataset.pool.names, self.dataset.observed_cost.T, strict=True
+            )
+            if not np.isnan(column).all()
+        }
+
+    def _cost(self, asked: int) -> tuple[float, list[str]]:
+        """What asking each target so many questions costs, and the targets of unknown cost."""
+        means = self._costs()
+        unknown = [name for name in self.dataset.pool.names if name not in means]
+        return asked * sum(means.values()), unknown
+
+    def _dearest(self) -> str:
+        means = self._costs()
+        return max(self.dataset.pool.names, key=lambda name: means.get(name, 0.0))
+
+    def _table(self) -> "Table":
+        from prefill_router.data import summarise
+        from prefill_router.reporting import Table
+
+        rows = [
+            [
+                target.name,
+                f"{target.measured:,}",
+                "?" if target.accuracy is None else f"{target.accuracy:.1%}",
+                "?" if target.mean_cost is None else f"${target.mean_cost:.6f}",
+            ]
+            for target in summarise(self.dataset).whole.targets
+        ]
+        return Table(["target", "labels", "accuracy", "mean cost"], rows)
+
+
+def _task(query: "Query") -> str:
+    """A question for `collect`, graded by a judge."""
+    from prefill_router_gateway.learning import RUBRIC
+
+    asked = (
+        {"prompt": query.prompt}
+        if isinstance(query.prompt, str)
+        else {"messages": [{"role": m.role, "content": m.content} for m in query.prompt]}
+    )
+    return json.dumps({"id": query.id, **asked, "grader": "judge", "rubric": RUBRIC}) + "\n"

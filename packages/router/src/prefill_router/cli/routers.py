@@ -1,0 +1,474 @@
+"""Routers and their versions: the commands that show them, and change their prices or targets.
+
+`show` prints a router's card, and `reprice` gives the same router other prices. `versions`,
+`promote` and `rollback` are about which version of a router serves; a gateway that serves these
+versions (`serve --versions`) takes each step within seconds. `add-target` and `remove-target`
+change a router's targets without fitting it again.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markdown import Markdown
+from rich.table import Table
+from rich.text import Text
+
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import app, counted, dollars, err, out, print_json
+from prefill_router.cli.commands import UsageError, reading_words
+from prefill_router.errors import ConfigError
+from prefill_router.files import default_cache, file_digest
+from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl, reading
+
+if TYPE_CHECKING:
+    from prefill_router.data import RoutingDataset
+    from prefill_router.fitting import Ask
+    from prefill_router_lab.collection import TargetQuestions
+    from prefill_router.router import Router, VersionState
+    from prefill_router.targets import Pool, Target
+
+
+@app.command()
+def show(
+    folder: opt.RouterFolder,
+    curves: Annotated[
+        Path | None, typer.Option(help="A folder to draw the training curves into.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the router's record as JSON.")
+    ] = False,
+) -> None:
+    """Check a router's folder and show its card.
+
+    Example: prefill-router show router
+    """
+    from prefill_router.router import Router
+
+    router = Router.load(folder)
+    if curves is not None:
+        from prefill_router.predictors import TrainingCurves, write_curves
+
+        written = write_curves(TrainingCurves.from_dict(router.record.training), curves)
+        err.print(f"training curves: {', '.join(map(str, written))}", markup=False)
+    if as_json:
+        record = router.record.model_dump(mode="json", exclude={"training"})
+        features = router.features.to_dict()
+        shrinkage = None if router.shrinkage is None else router.shrinkage.to_dict()
+        pool = router.pool.public().to_dict()
+        output = None if router.output is None else router.output.to_dict()
+        parts = {"features": features, "shrinkage": shrinkage, "output": output}
+        print_json({"pool": pool, **parts, **record})
+        return
+    with reading(folder, ["README.md"]) as local:
+        text = (local / "README.md").read_text(encoding="utf-8")
+    out.print(Markdown(text.split("---\n", 2)[-1]))
+    _show_endpoints(router)
+
+
+def _show_endpoints(router: "Router") -> None:
+    """Print the endpoints in the folder; they aren't read from the card, which anyone can edit."""
+    from prefill_router.encoders import KEY_OF, Address, EncoderName
+
+    pool = router.pool.public()
+    served = [t.name for t in pool if t.provider is not None or t.base_url is not None]
+    rows = [(name, p.base_url, p.api_key_env) for name in served if (p := pool.provider_of(name))]
+    for provenance in router.features.provenances:
+        name = EncoderName.parse(provenance.encoder)
+        if name.scheme is not None and name.is_remote:
+            rows.append(("the encoder", Address.parse(name.place).base_url, KEY_OF[name.scheme]))
+    if not rows:
+        return
+    out.print("Endpoints that the router names. None is called unless you name it yourself:")
+    table = Table(box=None, pad_edge=False)
+    for title in ("target", "address", "variable of its key"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell or "-") for cell in row))
+    out.print(table)
+
+
+@app.command()
+def reprice(
+    folder: opt.RouterFolder,
+    prices: Annotated[Path, typer.Option(help="A pool.yaml or a prices.csv.")],
+    date: Annotated[
+        str | None, typer.Option(help="The day of the prices, such as 2026-11-20.")
+    ] = None,
+    to: Annotated[
+        PathOrUrl | None,
+        typer.Option(
+            "--out", help="Write here, and leave ROUTER as it is.", parser=opt.path_or_url
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the new prices as JSON.")] = False,
+    overwrite: opt.Overwrite = False,
+) -> None:
+    """Change a router's prices without fitting it again.
+
+    Targets that the file doesn't name keep their prices; names that are no targets are refused.
+
+    Example: prefill-router reprice router --prices prices.csv --date 2026-11-20
+    """
+    from prefill_router.router import Router
+    from prefill_router.targets import day_of, read_pool
+
+    if date is not None:
+        with reading_words():
+            day_of(date)
+    router = Router.load(folder)
+    listed = read_pool(prices)
+    known = {
+        t.name: (t.input_price, t.output_price)
+        for t in listed
+        if t.input_price is not None and t.output_price is not None
+    }
+    if not known:
+        raise ConfigError(f"{prices} has no prices; give an input and an output price of a target")
+    kept = [name for name in router.pool.names if name not in known]
+    try:
+        router.pool.indices(listed.names)
+        pool = router.pool.with_prices(known, date=date or listed.prices_date)
+    except ConfigError as error:
+        raise ConfigError(f"{prices}: {error}") from None
+    repriced = router.with_pool(pool)
+    if to is not None and not overwrite:
+        _check_same(to, folder)
+    repriced.save(to or folder)
+    unmoved = [name for name in repriced.costs.recorded if name in known]
+    if as_json:
+        print_json(
+            {
+                "router": str(to or folder),
+                "prices_date": pool.prices_date,
+                "targets": {t.name: [t.input_price, t.output_price] for t in pool},
+                "kept": kept,
+                "without_effect": unmoved,
+            }
+        )
+        return
+    out.say(_price_changes(router.pool, pool))
+    if unmoved:
+        err.say(
+            "without effect, since output token counts are unknown and the median recorded cost is "
+            f"used: {', '.join(unmoved)}"
+        )
+    if kept:
+        err.say(f"prices kept, since the file doesn't name them: {', '.join(kept)}")
+
+
+def _check_same(to: PathOrUrl, folder: PathOrUrl) -> None:
+    """Check that the folder to write is free or holds this very router.
+
+    Raises:
+        ConfigError: It holds something else.
+    """
+    from prefill_router.router import check_replaceable, is_router
+
+    check_replaceable(to)
+    if is_router(to) and _weights(to) != _weights(folder):
+        raise ConfigError(f"{to} isn't this router; name another folder, or pass --overwrite")
+
+
+def _weights(folder: PathOrUrl) -> str | None:
+    """The digest of a router's arrays; None where they are missing."""
+    with reading(folder, ["weights.safetensors"]) as local:
+        path = local / "weights.safetensors"
+        return file_digest(path) if path.is_file() else None
+
+
+def _prices(target: "Target") -> str:
+    if not target.has_price:
+        return "?"
+    return f"${target.input_price} in, ${target.output_price} out"
+
+
+def _price_changes(before: "Pool", after: "Pool") -> str:
+    lines = [
+        f"{old.name}: {_prices(old)} -> {_prices(new)}"
+        for old, new in zip(before, after, strict=True)
+        if old != new
+    ]
+    return "\n".join(lines) or "no price differs"
+
+
+Registry = Annotated[
+    str, typer.Argument(help="The folder or URL of the versions.", metavar="VERSIONS")
+]
+
+
+@app.command()
+def versions(
+    registry: Registry,
+    steps: Annotated[
+        int, typer.Option(help="How many of the latest steps to show, with their evidence.")
+    ] = 5,
+    as_json: opt.AsJson = False,
+) -> None:
+    """List the versions of a router, and what led to the one that serves.
+
+    Example: prefill-router versions versions --steps 20
+    """
+    from prefill_router.router import VersionRegistry
+
+    state = VersionRegistry.at(registry, create=False).state()
+    if as_json:
+        print_json(state.model_dump(mode="json"))
+        return
+    _show_versions(state)
+    for step in state.steps[max(0, len(state.steps) - steps) :]:
+        share = f" with {100 * step.share:g} % of conversations" if step.share else ""
+        out.say(f"{step.at}  {step.version or 'default target'}: {step.event}{share}, by {step.by}")
+        why = step.evidence.get("why")
+        for name, value in ([("why", why)] if why else []) + step.figures():
+            out.say(f"    {name}: {value}")
+
+
+@app.command()
+def promote(
+    registry: Registry,
+    name: Annotated[
+        str | None, typer.Argument(metavar="VERSION", help="The version; by default the candidate.")
+    ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(help="Let it decide on this share of the conversations, not on all."),
+    ] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Let a version serve, at once or on a share of the conversations, without a test.
+
+    Example: prefill-router promote versions 0002 --share 0.1
+    """
+    from prefill_router.router import VersionRegistry
+
+    found = VersionRegistry.at(registry, create=False)
+    if share is None:
+        state = found.promote(name, by="operator")
+    else:
+        if name is not None and name != found.state().candidate:
+            found.shadow(name, by="operator")
+        state = found.widen(share, by="operator")
+    _show_step(state, as_json=as_json)
+
+
+@app.command()
+def rollback(
+    registry: Registry,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="VERSION", help="The version; by default the one that served before."
+        ),
+    ] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Let what served before serve again: a version, or the default target.
+
+    Example: prefill-router rollback versions
+    """
+    from prefill_router.router import VersionRegistry
+
+    _show_step(VersionRegistry.at(registry, create=False).roll_back(name), as_json=as_json)
+
+
+def _show_step(state: "VersionState", *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            state.model_dump(mode="json", include={"current", "candidate", "stage", "share"})
+        )
+    elif state.candidate is not None:
+        out.say(
+            f"{state.candidate} decides on {100 * state.share:g} % of the conversations; "
+            f"{state.current or 'the default target'} serves the rest"
+        )
+    else:
+        out.say(f"{state.current or 'the default target'} serves")
+
+
+def _show_versions(state: "VersionState") -> None:
+    table = Table(box=None, pad_edge=False)
+    for title in ("version", "added", "from", "labels", "verdict", ""):
+        table.add_column(title, justify="right" if title == "labels" else "left")
+    for version in state.versions:
+        role = {state.candidate: f"candidate ({state.stage})", state.current: "serves"}
+        table.add_row(
+            version.name,
+            version.created,
+            version.parent or "-",
+            f"{sum(version.labels.values()):,}" if version.labels else "-",
+            "-" if version.verdict is None else str(version.verdict["word"]),
+            role.get(version.name, ""),
+        )
+    if state.versions:
+        out.print(table)
+    if state.current is None:
+        out.say("no version serves: requests go to the default target")
+
+
+TargetName = Annotated[str, typer.Argument(metavar="NAME", help="The target's name.")]
+
+
+@app.command("add-target")
+def add_target(
+    folder: opt.RouterFolder,
+    name: TargetName,
+    data: opt.Data,
+    to: opt.RouterOut,
+    labels: Annotated[int, typer.Option(help="How many questions to choose and to ask.")] = 100,
+    pool: Annotated[
+        Path | None, typer.Option(help="A pool.yaml that says who serves the target.")
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="The tasks of the dataset, as for collect.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The folder of the calls: a new one, or one to resume.")
+    ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(help="US dollars that the calls may cost, earlier ones included."),
+    ] = None,
+    judge: Annotated[
+        Path | None, typer.Option(help="A pool.yaml of the one target that judges.")
+    ] = None,
+    judge_max_cost: Annotated[
+        float | None, typer.Option(help="Dollars that judging may cost in all.")
+    ] = None,
+    answers: Annotated[
+        PathOrUrl | None,
+        typer.Option(
+            help="A dataset with answers of the target; nobody is asked.", parser=opt.path_or_url
+        ),
+    ] = None,
+    caution: Annotated[
+        float, typer.Option(help="Standard deviations by which its log-odds are lowered.")
+    ] = 0.5,
+    store: opt.Stores = None,
+    encoder_folder: opt.EncoderFolders = None,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Add a target to a router from few labels, whose questions are chosen.
+
+    The questions are train queries of the dataset that the router was fitted on, and are asked
+    within --max-cost; interrupted, the same command goes on from there. The numbers of the other
+    targets stay as they are.
+
+    Example: prefill-router add-target router new --data answers --pool pool.yaml --tasks
+    tasks.jsonl --run run --max-cost 2 --out wider
+    """
+    from prefill_router.data import read_dataset
+    from prefill_router.fitting import add_target as fit_target, known_answers
+
+    _check_free(to, overwrite=overwrite)
+    questions: TargetQuestions | None = None
+    ask: Ask
+    if answers is not None and pool is None:
+        scored = read_dataset(answers)
+        new, ask = scored.pool.select([name]), known_answers(scored, name)
+        among: Collection[str] = _answered(scored, name)
+    elif answers is None and pool is not None and tasks is not None and run is not None:
+        new, questions = _questions(name, pool, tasks, run, max_cost, judge, judge_max_cost)
+        ask, among = questions, questions.ids
+    else:
+        raise UsageError("give --answers, or --pool with --tasks and --run")
+    router, known = opt.load_router(folder, encoder_folder), read_dataset(data)
+    found = fit_target(
+        router,
+        new,
+        known,
+        ask,
+        labels=labels,
+        stores=opt.open_stores(store),
+        among=among,
+        caution=caution,
+        cache=default_cache(),
+        progress=BarProgress(console=err),
+    )
+    found.router.save(to)
+    spent = None if questions is None or questions.summary is None else questions.summary.spent
+    if as_json:
+        told = {"router": str(to), "asked": list(found.asked), "answered": found.answered}
+        print_json({**told, "spent": spent, "targets": list(found.router.pool.names)})
+        return
+    cost = "" if spent is None else f", {dollars(spent)}"
+    out.say(f"{to}: {name} joined {counted(len(router.pool), 'target')}")
+    out.say(f"  {counted(len(found.asked), 'question')} chosen, {found.answered:,} answered{cost}")
+    if found.answered < labels:
+        err.say(f"{labels - found.answered:,} labels are missing; its uncertainty is larger for it")
+
+
+@app.command("remove-target")
+def remove_target(
+    folder: opt.RouterFolder,
+    name: TargetName,
+    to: opt.RouterOut,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Remove a target from a router without fitting it again.
+
+    The numbers of the other targets stay as they are.
+
+    Example: prefill-router remove-target router large --out smaller
+    """
+    from prefill_router.fitting import remove_target as without
+    from prefill_router.router import Router
+
+    _check_free(to, overwrite=overwrite)
+    left: Router = without(Router.load(folder), name)
+    left.save(to)
+    if as_json:
+        print_json({"router": str(to), "targets": list(left.pool.names)})
+        return
+    out.say(f"{to}: {', '.join(left.pool.names)}")
+
+
+def _check_free(to: PathOrUrl, *, overwrite: bool) -> None:
+    """Check that nothing would be lost, before anything is asked."""
+    from prefill_router.router import check_replaceable, is_router
+
+    check_replaceable(to)
+    if is_router(to) and not overwrite:
+        raise ConfigError(f"{to} holds a router; name another folder, or pass --overwrite")
+
+
+def _answered(scored: "RoutingDataset", name: str) -> list[str]:
+    """The ids of the queries that the target has a label for."""
+    import numpy as np
+
+    correct = scored.select(targets=[name]).correct[:, 0]
+    pairs = zip(scored.query_ids, np.isnan(correct).tolist(), strict=True)
+    return [one for one, missing in pairs if not missing]
+
+
+def _questions(
+    name: str,
+    pool: Path,
+    tasks: str,
+    run: Path,
+    max_cost: float | None,
+    judge: Path | None,
+    judge_max_cost: float | None,
+) -> "tuple[Pool, TargetQuestions]":
+    from prefill_router.client import Upstream
+    from prefill_router_lab.collection import TargetQuestions
+    from prefill_router_lab.benchmarks import load_tasks
+    from prefill_router_lab.collection import CollectOptions
+    from prefill_router.grading import Settings
+    from prefill_router.targets import read_pool
+
+    new = read_pool(pool).select([name])
+    judges = None if judge is None else read_pool(judge)
+    return new, TargetQuestions(
+        run,
+        new,
+        {task.query.id: task for task in load_tasks(tasks)},
+        asker=lambda: Upstream(new),
+        options=CollectOptions(limit=max_cost),
+        settings=Settings(judge=judges, judge_limit=judge_max_cost),
+        progress=BarProgress(console=err),
+    )

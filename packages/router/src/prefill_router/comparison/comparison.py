@@ -1,0 +1,315 @@
+"""The plan and the result of a comparison of routers.
+
+All routers of a plan share one split: they are fitted on its train part and judged on the same test
+queries.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, TypedDict, final
+
+import numpy as np
+
+from prefill_router.activations import Activations
+from prefill_router.data import FRACTIONS, WITH_CALIBRATION, RoutingDataset, Split, split
+from prefill_router.encoders import DecisionOptions, EncoderName
+from prefill_router.engines import Engine
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.evaluation import HEADLINE, Estimates, Evaluation, evaluate, paired
+from prefill_router.files import default_cache
+from prefill_router.fitting import FitConfig, Recipe, read_recipes
+from prefill_router.policy import Lambda, Predictions
+from prefill_router.predictors import Examples
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router_lab.end_to_end import Charge, tokens_read
+from prefill_router.comparison.recipe_fits import RecipeFailure, RecipeFit, fit_all
+
+CONSTANT = "(constant)"
+"""The baseline that every router must beat: each target's accuracy on the train part."""
+ALL = "all"
+"""The name of the packaged list: every predictor that needs no download."""
+
+
+@final
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """Routers on one split.
+
+    Attributes:
+        recipes: The recipes by name.
+        reference: The name of the router that the others are compared with.
+        drawn: The split that all routers share.
+        resamples: Bootstrap resamples of the test queries.
+        seed: Random seed of fits and resamples.
+        calibrated: The split of routers with a calibration, with the same test part; `drawn` if not
+            given.
+        prices: What the encoders of a router charge, by its name, US dollars per million tokens;
+            part of what the router pays. The others pay their targets alone.
+    """
+
+    recipes: Mapping[str, Recipe]
+    reference: str
+    drawn: Split
+    resamples: int = 1000
+    seed: int = 0
+    calibrated: Split | None = None
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.calibrated is not None and self.calibrated["test"] != self.drawn["test"]:
+            raise ConfigError(
+                "the split of calibrated routers has another test part; draw both with one seed"
+            )
+        if CONSTANT in self.recipes:
+            raise ConfigError(f"no router may be called {CONSTANT}: that is the baseline's name")
+        if self.resamples < 0 or self.seed < 0:
+            raise ConfigError(
+                f"{self.resamples} resamples and the seed {self.seed}; neither may be negative; "
+                "1000 resamples are usual"
+            )
+        if self.reference not in self.recipes:
+            raise ConfigError(
+                f"the reference {self.reference!r} is no router of the list; the list has "
+                f"{list(self.recipes)}"
+            )
+        unknown = sorted(set(self.prices) - set(self.recipes))
+        if unknown:
+            raise ConfigError(
+                f"an encoder's price is given for {', '.join(unknown)}, which is no router of the "
+                f"list; the list has {', '.join(self.recipes)}"
+            )
+        for price in self.prices.values():
+            Charge(per_million_tokens=price)  # refuses what is no price
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON that identify this comparison."""
+        return {
+            "recipes": {name: recipe.to_dict() for name, recipe in self.recipes.items()},
+            "reference": self.reference,
+            "split": self.drawn.to_dict(),
+            "resamples": self.resamples,
+            "seed": self.seed,
+            **({} if self.calibrated is None else {"calibrated": self.calibrated.to_dict()}),
+            **({"encoder_prices": dict(self.prices)} if self.prices else {}),
+        }
+
+
+def recipes_of(config: str) -> dict[str, Recipe]:
+    """The routers of a YAML file, or of the packaged list `all`.
+
+    Raises:
+        FormatError: The file is missing, malformed, or has unknown entries.
+    """
+    if config == ALL and not Path(config).exists():
+        with as_file(files("prefill_router.comparison") / "all.yaml") as path:
+            return read_recipes(path)
+    return read_recipes(Path(config))
+
+
+def draw_for(recipes: Mapping[str, Recipe], dataset: RoutingDataset, *, seed: int) -> Split:
+    """A split for all routers, with a calibration part if one of them is calibrated."""
+    calibrated = any(recipe.calibration != "none" for recipe in recipes.values())
+    return split(dataset, seed=seed, fractions=WITH_CALIBRATION if calibrated else FRACTIONS)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ComparedRouter:
+    """One router of a comparison.
+
+    Attributes:
+        name: Its name in the plan.
+        fitted: The fitted router, and the duration of the fit.
+        evaluation: Its evaluation on the test part.
+        headline: Its metrics in the comparison; some, like AIQ, depend on the other routers.
+        against: Its paired differences to the reference; empty for the reference itself.
+        over_constant: Its paired differences to the constant predictor.
+    """
+
+    name: str
+    fitted: RecipeFit
+    evaluation: Evaluation
+    headline: Estimates
+    against: Estimates
+    over_constant: Estimates
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ComparisonResult:
+    """The result of a plan.
+
+    Attributes:
+        plan: The plan.
+        routers: The routers that could be fitted, in the plan's order.
+        failed: The recipes that could not be fitted.
+    """
+
+    plan: ComparisonPlan
+    routers: tuple[ComparedRouter, ...]
+    failed: tuple[RecipeFailure, ...]
+
+    @property
+    def by_name(self) -> dict[str, ComparedRouter]:
+        """The routers by name."""
+        return {one.name: one for one in self.routers}
+
+    @property
+    def beaten_by_constant(self) -> list[str]:
+        """The routers that aren't significantly better than the constant predictor."""
+        return [one.name for one in self.routers if not beats(one.over_constant)]
+
+
+def beats(over: Estimates) -> bool:
+    """Whether AUC and Brier score are better, with intervals that exclude 0."""
+    return over["auc_mean"].lower > 0 and over["brier_mean"].upper < 0
+
+
+def run_plan(
+    plan: ComparisonPlan,
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+    *,
+    folder: Path | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> ComparisonResult:
+    """Fit every router on the train part, and then judge all of them on the test part.
+
+    Args:
+        plan: The plan.
+        dataset: Scored answers.
+        states: Hidden states for the features, see `fitting.gather`.
+        folder: Keeps each router once it is fitted, so that interrupted work can resume.
+        engine: Where the fits run; in this process if not given.
+        progress: Reports the progress of the work.
+
+    Raises:
+        FitError: The reference can't be fitted.
+    """
+    shown = progress or SilentProgress()
+    fitted, failed = fit_all(
+        dataset,
+        plan.recipes,
+        states,
+        plan.drawn,
+        calibrated=plan.calibrated,
+        config=FitConfig(seed=plan.seed),
+        folder=folder,
+        engine=engine,
+        progress=shown,
+    )
+    lost = [one.why for one in failed if one.name == plan.reference]
+    if lost:
+        raise FitError(f"the reference {plan.reference!r} can't be fitted: {lost[0]}")
+    return ComparisonResult(plan, _judged(plan, fitted, dataset, states, shown), tuple(failed))
+
+
+def _judged(
+    plan: ComparisonPlan,
+    fitted: Sequence[RecipeFit],
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+    progress: Progress,
+) -> tuple[ComparedRouter, ...]:
+    """The evaluation of every router on the test part."""
+    test = dataset.select(plan.drawn["test"])
+    systems = {
+        one.name: (one.router.predict(test, stores=states), one.router.policy) for one in fitted
+    }
+    train = dataset.select(plan.drawn["train"])
+    chosen = {one.name: one.router.record.chosen for one in fitted}
+    constant = _constant(train, systems[plan.reference][0])
+    fees = {
+        one.name: _fees(plan.prices[one.name], one, test, states, progress)
+        for one in fitted
+        if one.name in plan.prices
+    }
+    together, over = (
+        paired(
+            among,
+            test,
+            reference=against,
+            chosen=chosen,
+            fees=fees,
+            progress=progress,
+            **_drawing(plan),
+        )
+        for among, against in (
+            (systems, plan.reference),
+            ({**systems, CONSTANT: (constant, Lambda())}, CONSTANT),
+        )
+    )
+    judged = []
+    with progress.task("judging", total=float(len(fitted))) as advance:
+        for one in fitted:
+            predictions, policy = systems[one.name]
+            alone = evaluate(
+                predictions,
+                test,
+                policy=policy,
+                chosen=chosen[one.name],
+                train=train,
+                fee=fees.get(one.name),
+                **_drawing(plan),
+            )
+            against = together.difference.get(one.name, {})
+            numbers = together.headline[one.name]
+            judged.append(
+                ComparedRouter(one.name, one, alone, numbers, against, over.difference[one.name])
+            )
+            advance(note=one.name)
+    return tuple(judged)
+
+
+def _fees(
+    price: float,
+    one: RecipeFit,
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+    progress: Progress,
+) -> dict[str, float]:
+    """The cost of encoding by query id, US dollars."""
+    read = tokens_read(
+        one.router, dataset, stores=states, cache=default_cache(), progress=progress
+    ) + _decision_tokens(one.recipe)
+    dollars = Charge(per_million_tokens=price).dollars(read, None)
+    return dict(zip(dataset.query_ids, dollars.tolist(), strict=True))
+
+
+def _decision_tokens(recipe: Recipe) -> int:
+    """What decision models read of the options for each query, which no store counts."""
+    names = {EncoderName.parse(need.encoder) for need in recipe.needs}
+    return sum(DecisionOptions.read(n.prompt).tokens for n in names if n.scheme == "decision")
+
+
+class _Drawing(TypedDict):
+    resamples: int
+    seed: int
+
+
+def _drawing(plan: ComparisonPlan) -> _Drawing:
+    return {"resamples": plan.resamples, "seed": plan.seed}
+
+
+def _constant(train: RoutingDataset, like: Predictions) -> Predictions:
+    """Predict each target's train accuracy for every query, at the same estimated costs."""
+    rates = Examples(
+        np.zeros((len(train), 1), dtype=np.float32),
+        train.correct,
+        train.pool.names,
+        ("",) * len(train),
+    ).base_rates
+    return replace(like, correctness=np.tile(rates, (len(like), 1)))
+
+
+def by_number(routers: Sequence[ComparedRouter], name: str) -> list[ComparedRouter]:
+    """The routers from the best to the worst by one headline number."""
+    sign = 1 if HEADLINE[name].better == "lower" else -1
+    return sorted(routers, key=lambda one: _last(sign * one.headline[name].value))
+
+
+def _last(value: float) -> float:
+    return value if np.isfinite(value) else np.inf

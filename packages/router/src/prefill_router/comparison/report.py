@@ -1,0 +1,372 @@
+"""A comparison on disk.
+
+compare.json    the plan, and every metric of every router with its interval
+routers.csv     the headline metrics, a row per router
+paired.csv      each router minus the reference, and minus the constant predictor
+targets.csv     AUC and Brier score of every router and target
+figures/        curves and intervals: .png, .svg, .csv
+index.html      one page with all of it; works offline
+routers/        every router, ready to load
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prefill_router.evaluation import (
+    HEADLINE,
+    TARGET,
+    Estimate,
+    Estimates,
+    MetricEntry,
+    estimates_to_dict,
+    plain,
+    worded,
+)
+from prefill_router.predictors import PREDICTORS
+from prefill_router.reporting import (
+    BOLD,
+    UNDERLINED,
+    Cell,
+    Note,
+    Part,
+    Report,
+    Row,
+    Rows,
+    Section,
+    Significance,
+    Table,
+    ends,
+    estimate_cell,
+    flat,
+    heading,
+    significance,
+    write_report_files,
+)
+from prefill_router.comparison.comparison import (
+    ComparedRouter,
+    ComparisonResult,
+    beats,
+    by_number,
+)
+from prefill_router.comparison.recipe_fits import failures
+
+STUDY = "comparison"
+"""The name of the study in `study.json` (`reporting.mark`)."""
+
+
+def write(result: ComparisonResult, folder: Path, *, title: str, known: Mapping[str, str]) -> None:
+    """Write the report, each file whole or not at all.
+
+    Args:
+        result: The reported comparison.
+        folder: The folder to write.
+        title: Title of the page.
+        known: Facts about the data, by name.
+    """
+    report = Report(
+        name="compare",
+        title=title,
+        summary=verdict(result),
+        known=known,
+        parts=page_parts(result),
+        numbers=to_dict(result),
+        tables=tables(result),
+    )
+    write_report_files(report, folder)
+
+
+def to_dict(result: ComparisonResult) -> dict[str, Any]:
+    """Plain values for JSON."""
+    return {
+        "reference": result.plan.reference,
+        "seed": result.plan.seed,
+        "encoder_prices": dict(result.plan.prices),
+        "routers": {one.name: _one(one) for one in result.routers},
+        "failed": {one.name: one.why for one in result.failed},
+    }
+
+
+def _one(one: ComparedRouter) -> dict[str, Any]:
+    return {
+        "recipe": one.fitted.recipe.to_dict(),
+        "seconds": plain(one.fitted.seconds),
+        "notes": list(one.fitted.router.record.notes),
+        "evaluation": {**one.evaluation.to_dict(), **estimates_to_dict(one.headline)},
+        "minus_reference": estimates_to_dict(one.against),
+        "minus_constant": estimates_to_dict(one.over_constant),
+    }
+
+
+def tables(result: ComparisonResult) -> dict[str, Rows]:
+    """The rows of the report's tables by name."""
+    routers, paired, targets = [], [], []
+    for one in result.routers:
+        own = {"router": one.name}
+        routers.append({**own, "seconds": one.fitted.seconds, **flat(one.headline)})
+        for minus, differences in (("reference", one.against), ("constant", one.over_constant)):
+            for name, found in differences.items():
+                row = {**own, "minus": minus, "number": name, **ends(found, name="difference")}
+                paired.append({**row, "significant": found.lower > 0 or found.upper < 0})
+        for target, values in one.evaluation.per_target.items():
+            for name in ("auc", "brier"):
+                row = {**own, "target": target, "number": name}
+                targets.append({**row, **ends(values[name])})
+    return {"routers": routers, "paired": paired, "targets": targets}
+
+
+MAIN = (
+    "auc_mean",
+    "choice_auc",
+    "choice_auc_best",
+    "brier_mean",
+    "argmax_accuracy",
+    "chosen_accuracy",
+    "chosen_gain",
+    "savings",
+    "savings_gain",
+    "max_lam_accuracy",
+    "accuracy_gain",
+    "headroom_captured",
+    "cost_savings",
+    "p_auccc",
+    "mdp_auccc",
+    "oracle_distance",
+)
+"""The metrics of the first table: ours, and those of the paper's tables."""
+SAME_FOR_ALL = (
+    "best_single_accuracy",
+    "oracle_accuracy",
+    "oracle_held_out",
+    "model_only_p_auccc",
+    "model_only_oracle_distance",
+    "solvable_share",
+)
+"""Metrics of the targets, which don't depend on the router."""
+_EDGE = 3
+_BASELINES = (
+    "Baselines are implementations of this package, not their authors' code. A learned cascade "
+    "(FrugalGPT) reads no text of an answer, since datasets keep none: its scorer uses the "
+    "answer's length and the router's prediction. The guides on predictors and policies list the "
+    "other differences to each paper."
+)
+
+
+def page_parts(result: ComparisonResult) -> list[Part]:
+    """The parts of the page below the verdict."""
+    # Here and not above: matplotlib takes longer to import than most commands to run.
+    from prefill_router.comparison.figures import curves, intervals
+
+    others = [n for n in HEADLINE if n not in (*MAIN, *SAME_FOR_ALL) and _defined(result, n)]
+    reference = result.plan.reference
+    reading = (
+        "↑ higher is better, ↓ lower is better. The small print is the 95 % interval over "
+        f"resampled queries. {BOLD} Here and below the reference is {reference}."
+    )
+    definitions = result.routers[0].evaluation.definitions
+    return [
+        Section("The routers", [Note(reading), _numbers(result, MAIN)]),
+        Section("Accuracy and cost", [curves(result)]),
+        Section("Uncertainty", [intervals(result)]),
+        Section(f"Differences from {reference}", [_differences(result)]),
+        Section("Better than constant predictions?", _over_constant(result)),
+        Section("Each target: AUC ↑", _per_target(result, "auc")),
+        Section("Each target: Brier score ↓", _per_target(result, "brier")),
+        Section("Best and worst", [_extremes(result, n) for n in ("auc_mean", "brier_mean")]),
+        Section("Metrics of other benchmarks", [_numbers(result, others)]),
+        Section("The targets themselves", [_targets(result)]),
+        Section(
+            "How each router is made",
+            [Note(_BASELINES), _recipes(result), *failures(result.failed)],
+        ),
+        Section(
+            "What the numbers mean",
+            [{HEADLINE[name].label: HEADLINE[name].meaning for name in (*MAIN, *others)}],
+        ),
+        # Only definitions shared by all routers; each router's policy is in the table of recipes.
+        Section(
+            "Definitions used", [{n: text for n, text in definitions.items() if n != "policy"}]
+        ),
+    ]
+
+
+def verdict(result: ComparisonResult) -> list[str]:
+    """The result in a few sentences."""
+    first = result.routers[0].evaluation
+    best = by_number(result.routers, "auc_mean")[0]
+    chooser = by_number(result.routers, "choice_auc")[0]
+    shared = result.routers[0].headline
+    auc, choice = (
+        worded(one.headline[name].value, "number")
+        for one, name in ((best, "auc_mean"), (chooser, "choice_auc"))
+    )
+    single, oracle = (
+        worded(shared[name].value, "share") for name in ("best_single_accuracy", "oracle_accuracy")
+    )
+    sentences = [
+        *_worth(result),
+        f"{len(result.routers)} routers were fitted on the same queries and judged on "
+        f"{first.queries:,} others. "
+        + _sentence(
+            best.headline["auc_mean"],
+            f"{best.name} best predicts whether a target will be right (mean AUC {auc}).",
+            "The best predictor isn't known",
+        )
+        + " "
+        + _sentence(
+            chooser.headline["choice_auc"],
+            f"{chooser.name} best predicts which of two targets will be (choice AUC {choice}).",
+            "The best at choosing between two targets isn't known",
+        )
+        + " "
+        + _sentence(
+            shared["best_single_accuracy"],
+            f"The best single target has an accuracy of {single}, a perfect router of {oracle}.",
+            "The accuracy of the best single target isn't known",
+        ),
+    ]
+    better = [
+        one.name for one in result.routers if significance_of(one.against, "auc_mean") == "better"
+    ]
+    return [
+        *sentences,
+        f"Significantly better than the reference, {result.plan.reference}, in mean AUC: "
+        f"{', '.join(better) or 'none'}.",
+    ]
+
+
+def _sentence(one: Estimate, text: str, otherwise: str) -> str:
+    """The sentence `text`, or `otherwise` with the reason where its number isn't defined."""
+    return text if one.reason == "" else f"{otherwise}: {one.reason}."
+
+
+def _worth(result: ComparisonResult) -> list[str]:
+    """The routers by their verdicts."""
+    said: dict[str, list[str]] = {}
+    for one in result.routers:
+        if one.evaluation.verdict is not None:
+            said.setdefault(one.evaluation.verdict.word, []).append(one.name)
+    return [
+        f"{word.capitalize()}, against the best fixed mix of targets at equal cost: "
+        f"{', '.join(said[word])}."
+        for word in ("worth it", "can't tell", "not worth it")
+        if word in said
+    ]
+
+
+def significance_of(against: Estimates, name: str) -> Significance:
+    """Whether a router is better or worse than the reference; empty for the reference itself."""
+    return significance(against[name], HEADLINE[name].better) if name in against else ""
+
+
+def _numbers(result: ComparisonResult, names: Sequence[str]) -> Table:
+    """A table of headline metrics, a row per router, the best AUC first."""
+    rows: list[Row] = [
+        [
+            one.name,
+            *(
+                estimate_cell(
+                    one.headline[n], HEADLINE[n].unit, compared=significance_of(one.against, n)
+                )
+                for n in names
+            ),
+        ]
+        for one in by_number(result.routers, "auc_mean")
+    ]
+    return Table(["Router", *(_heading(HEADLINE[name]) for name in names)], rows)
+
+
+def _differences(result: ComparisonResult) -> Table:
+    """A table of the paired differences to the reference."""
+
+    def cell(against: Estimates, name: str) -> Cell:
+        unit = "points" if HEADLINE[name].unit == "share" else HEADLINE[name].unit
+        return estimate_cell(
+            against[name], unit, signed=True, compared=significance_of(against, name)
+        )
+
+    rows: list[Row] = [
+        [one.name, *(cell(one.against, name) for name in MAIN)]
+        for one in by_number(result.routers, "auc_mean")
+        if one.name != result.plan.reference
+    ]
+    head = ["Router", *(_heading(HEADLINE[name]) for name in MAIN)]
+    return Table(head, rows, otherwise="There is no other router.")
+
+
+def _over_constant(result: ComparisonResult) -> list[Part]:
+    lost = result.beaten_by_constant
+    said = (
+        "Every router's AUC and Brier score are better than those of always predicting each "
+        "target's share of right answers, with intervals that exclude 0."
+        if not lost
+        else "Not significantly better than always predicting each target's share of right "
+        f"answers, in AUC or in Brier score: {', '.join(lost)}."
+    )
+    rows = [
+        [
+            one.name,
+            estimate_cell(one.over_constant["auc_mean"], "number", signed=True),
+            estimate_cell(one.over_constant["brier_mean"], "number", signed=True),
+            "yes" if beats(one.over_constant) else "no",
+        ]
+        for one in by_number(result.routers, "auc_mean")
+    ]
+    head = ["Router", "AUC over 0.5", "Brier score minus the constant's", "significantly better"]
+    return [said, Table(head, rows)]
+
+
+def _per_target(result: ComparisonResult, name: str) -> list[Part]:
+    """A table of one metric of every target, a column per router."""
+    ordered = by_number(result.routers, "auc_mean")
+    better = max if TARGET[name].better == "higher" else min
+    rows: list[Row] = []
+    for target in ordered[0].evaluation.targets:
+        values = [one.evaluation.per_target[target][name].value for one in ordered]
+        best = better((v for v in values if v == v), default=float("nan"))
+        rows.append([target, *(Cell(worded(v, "number"), best=v == best) for v in values)])
+    table = Table(["Target", *(one.name for one in ordered)], rows)
+    return [Note(f"{TARGET[name].meaning} {UNDERLINED}"), table]
+
+
+def _extremes(result: ComparisonResult, name: str) -> Table:
+    """The first and last three routers by one metric, with its value for every target."""
+    ordered, key = by_number(result.routers, name), name.removesuffix("_mean")
+    places = list(enumerate(ordered, start=1))
+    targets = ordered[0].evaluation.targets
+    rows: list[Row] = []
+    for place, one in places if len(places) <= 2 * _EDGE else places[:_EDGE] + places[-_EDGE:]:
+        values = (one.evaluation.per_target[target][key].value for target in targets)
+        mean = estimate_cell(one.headline[name], "number")
+        rows.append([f"#{place} {one.name}", mean, *(worded(v, "number") for v in values)])
+    return Table([_heading(HEADLINE[name]), "Mean", *targets], rows)
+
+
+def _targets(result: ComparisonResult) -> Table:
+    names = ("accuracy", "mean_cost")
+    rows: list[Row] = [
+        [target, *(estimate_cell(values[n], TARGET[n].unit) for n in names)]
+        for target, values in result.routers[0].evaluation.per_target.items()
+    ]
+    return Table(["Target", *(_heading(TARGET[name]) for name in names)], rows)
+
+
+def _recipes(result: ComparisonResult) -> Table:
+    rows: list[Row] = []
+    for one in result.routers:
+        made = one.fitted.recipe.to_dict()
+        entry = PREDICTORS.find(made["predictor"]["kind"])
+        reads = ", ".join(family["kind"] for family in made["features"])
+        cells = [reads, entry.label, entry.source, made["calibration"], made["policy"]["kind"]]
+        name = Cell(one.name, note="; ".join(one.fitted.router.record.notes))
+        rows.append([name, *(Cell(c, words=True) for c in cells), f"{one.fitted.seconds:,.1f}"])
+    head = ["Router", "reads", "predictor", "after", "calibration", "policy", "fit, s"]
+    return Table(head, rows)
+
+
+def _defined(result: ComparisonResult, name: str) -> bool:
+    return any(one.headline[name].reason == "" for one in result.routers)
+
+
+def _heading(entry: MetricEntry) -> str:
+    return heading(entry, unit=", $ per {}")

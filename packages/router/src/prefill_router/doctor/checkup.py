@@ -1,0 +1,214 @@
+"""The whole check-up, and its verdict: the router compared with fixed mixes at equal cost."""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation import (
+    WORTH,
+    MixReference,
+    Verdict,
+    Word,
+    interval,
+    judge,
+    points,
+)
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.doctor import confidence, fixed_choice
+from prefill_router.doctor.confidence import Probabilities, Probe, Region
+from prefill_router.doctor.fixed_choice import Lift, ShuffledControl, SwitchRate
+from prefill_router.doctor.subject import (
+    Finding,
+    PerQuery,
+    Sign,
+    Subject,
+    percent,
+    points_with_interval,
+)
+from prefill_router.robustness import RobustnessStudy
+
+
+def flip_finding(found: RobustnessStudy) -> Finding:
+    """The finding about the share of decisions that flip.
+
+    It fails a router only if the decisions that flip are significantly less accurate: that some
+    flip is no fault where targets are about equally good.
+    """
+    sign: Sign = "bad" if any(one.accuracy.upper < 0 for one in found.kinds) else "note"
+    told = [
+        f"{one.kind}: {percent(1 - one.kept.value)} of {one.queries:,} flip (stay: "
+        f"{interval(one.kept, 'share')}; by chance {percent(one.by_chance)})"
+        for one in found.kinds
+    ]
+    known = [one for one in found.kinds if not one.accuracy.reason]
+    if known:
+        worst = min(known, key=lambda one: one.accuracy.value)
+        told.append(f"accuracy after {worst.kind}: {points_with_interval(worst.accuracy)}")
+    title = "Do decisions flip if prompts are perturbed"
+    return Finding("robustness", title, sign, "; ".join(told), found.to_dict())
+
+
+def mixture_findings(found: Verdict) -> list[Finding]:
+    """The findings of the comparisons with the best fixed mix, overall and by domain."""
+    mix = _mixture_finding(
+        "mix", "Against the best fixed mix at equal cost", "of targets", found.mix
+    )
+    if found.domains is None:
+        return [mix]
+    title = "Against the best targets of each domain at equal cost"
+    return [mix, _mixture_finding("domains", title, "of targets for each domain", found.domains)]
+
+
+def _mixture_finding(name: str, title: str, what: str, found: MixReference) -> Finding:
+    gain = found.gain
+    sign: Sign = "good" if gain.lower > 0 else "bad" if gain.upper < WORTH else "unclear"
+    cost = "where no cost is known" if found.is_free else "for the same money"
+    said = found.refusal or (
+        f"the best fixed mix {what} answers {100 * found.accuracy:.1f} % correctly {cost}; the "
+        f"router answers {points(gain)} more, on {found.queries:,} queries"
+    )
+    numbers = {**found.to_dict(), "mix_accuracy": found.to_dict()["accuracy"], "worth": WORTH}
+    return Finding(name, title, sign, said, numbers)
+
+
+FORMAT = "prefill-router doctor 1"
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Checkup:
+    """The results of all checks.
+
+    Attributes:
+        subject: The examined router.
+        ruling: The verdict, and the numbers that it is based on.
+        findings: One for each check.
+        shuffled: The shuffled control; None where the labels don't allow one.
+        lifts: Accuracy above the best single target, by regime, benchmark and domain.
+        switching: The shares of the chosen targets.
+        probabilities: The quality of the probabilities.
+        regions: Confidence by distance from the train part; empty where it wasn't measured.
+        probe: Confidence on nonsense; None where it wasn't measured.
+        flips: Decisions on perturbed prompts; None where they weren't made.
+        notes: Checks that couldn't be made, and why.
+    """
+
+    subject: Subject
+    ruling: Verdict
+    findings: tuple[Finding, ...]
+    shuffled: ShuffledControl | None
+    lifts: tuple[Lift, ...]
+    switching: SwitchRate
+    probabilities: Probabilities
+    regions: tuple[Region, ...]
+    probe: Probe | None
+    flips: RobustnessStudy | None
+    notes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Word:
+        """The verdict in two or three words."""
+        return self.ruling.word
+
+    @property
+    def because(self) -> str:
+        """The reason of the verdict, in a sentence."""
+        return self.ruling.because
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; None where a number isn't defined."""
+        findings = {found.name: found.to_dict() for found in self.findings}
+        return {
+            "format": FORMAT,
+            "verdict": self.verdict,
+            "because": self.because,
+            "lam": self.subject.lam,
+            "queries": len(self.subject),
+            "trained_on": len(self.subject.train),
+            "checks": findings,
+            "notes": list(self.notes),
+        }
+
+
+def examine(
+    subject: Subject,
+    *,
+    distances: PerQuery | None = None,
+    probe: Probe | None = None,
+    flips: RobustnessStudy | None = None,
+    resamples: int = 1000,
+    shuffles: int = 1000,
+    seed: int = 0,
+    notes: tuple[str, ...] = (),
+    progress: Progress | None = None,
+) -> Checkup:
+    """Examine a router.
+
+    Args:
+        subject: The router at one lam, on queries that it was not trained on.
+        distances: Each query's distance from the train part (`confidence.distances`), if known.
+        probe: Its probabilities on nonsense (`confidence.probe`), if measured.
+        flips: Its decisions on perturbed prompts, if made.
+        resamples: Bootstrap resamples for the intervals.
+        shuffles: Number of shuffles of the shuffled control.
+        seed: Random seed of resamples and shuffles.
+        notes: Checks that couldn't be made, and why.
+        progress: Reports the progress of the work.
+
+    Raises:
+        ConfigError: There are too few resamples or shuffles for a verdict, or the seed is negative.
+    """
+    _check_counts(resamples, shuffles, seed)
+    with (progress or SilentProgress()).task("checks", total=6.0) as advance:
+        dealt = fixed_choice.shuffle(subject, count=shuffles, seed=seed)
+        advance(1)
+        ruling = judge(
+            subject.trial, subject.train, lam=subject.lam, resamples=resamples, seed=seed
+        )
+        advance(1)
+        lifts = fixed_choice.lifts(subject, resamples=resamples, seed=seed)
+        advance(1)
+        switched = fixed_choice.switching(subject)
+        advance(1)
+        judged = confidence.probabilities(subject, resamples=resamples, seed=seed)
+        advance(1)
+        regions: tuple[Region, ...] = ()
+        if distances is not None:
+            regions = confidence.regions(subject, distances, resamples=resamples, seed=seed)
+        advance(1)
+    findings = [
+        fixed_choice.shuffled_finding(dealt),
+        *mixture_findings(ruling),
+        fixed_choice.lift_finding(lifts, subject),
+        fixed_choice.switching_finding(switched),
+        confidence.probability_finding(judged),
+        *([confidence.distance_finding(regions)] if regions else []),
+        *([confidence.nonsense_finding(probe, subject)] if probe else []),
+        *([flip_finding(flips)] if flips else []),
+    ]
+    return Checkup(
+        subject=subject,
+        ruling=ruling,
+        findings=tuple(findings),
+        shuffled=dealt,
+        lifts=lifts,
+        switching=switched,
+        probabilities=judged,
+        regions=regions,
+        probe=probe,
+        flips=flips,
+        notes=(*notes, *_overlap_notes(subject)),
+    )
+
+
+def _check_counts(resamples: int, shuffles: int, seed: int) -> None:
+    for name, count in (("resamples", resamples), ("shuffles", shuffles)):
+        if count < 20:
+            raise ConfigError(f"{count} {name}; a verdict needs at least 20, 1000 is usual")
+    if seed < 0:
+        raise ConfigError(f"the seed is {seed}; it must be 0 or more")
+
+
+def _overlap_notes(subject: Subject) -> tuple[str, ...]:
+    overlap = subject.trial.overlap_of([subject.choice])
+    return () if overlap is None else (overlap.note,)

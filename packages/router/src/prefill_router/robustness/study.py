@@ -1,0 +1,275 @@
+"""The study of robustness: a router's decisions on queries, and on the same queries perturbed.
+
+RouterArena's robustness is 1 - flips / matches: the share of the queries, among those asked in both
+ways, that go to the same target (`global_utils/robustness.py` of its repository). A router that
+sends everything to one target has 1 by that, so the share that would stay by chance is beside it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.activations import Activations
+from prefill_router.data import Query, RoutingDataset
+from prefill_router.errors import DataError
+from prefill_router.evaluation import Bootstrap, Estimate, Trial, mean_over
+from prefill_router.policy import Predictions, check_lam
+from prefill_router.progress import Progress
+from prefill_router.reporting import ends, flat
+from prefill_router.router import Router, refuse_cascade
+from prefill_router.robustness.perturbations import Kind
+
+Choice = Int[NDArray[np.int64], " query"]
+PerQuery = Float[NDArray[np.float64], " query"]
+PerCell = Float[NDArray[np.float64], "query target"]
+
+
+def predicted(
+    router: Router,
+    queries: Sequence[Query],
+    *,
+    stores: Sequence[Activations] = (),
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> Predictions:
+    """A router's predictions for requests of which nothing but the prompt is known.
+
+    The arguments are those of `Router.predict`.
+    """
+    unknown = np.full((len(queries), len(router.pool)), np.nan)
+    asked = RoutingDataset.of(queries, router.pool, unknown)
+    return router.predict(asked, stores=stores, cache=cache, progress=progress)
+
+
+def chosen(router: Router, predictions: Predictions, lam: float) -> Choice:
+    """The column of each query's target.
+
+    Raises:
+        ConfigError: The router is a cascade, which decides by answers.
+    """
+    refuse_cascade(router.policy)
+    table, cost = predictions.correctness, predictions.normalised_cost
+    return router.policy.path(table, cost, targets=predictions.targets).at(check_lam(lam))
+
+
+@final
+@dataclass(frozen=True)
+class KindResult:
+    """What one kind of perturbation changes.
+
+    Attributes:
+        kind: The kind.
+        queries: Number of queries whose prompts it changes; only these count.
+        labelled: Number of those on which the labels of both choices are known.
+        kept: The share of the decisions that stay.
+        by_chance: The share that would stay if the decisions of both sides, each as frequent as
+            here, had nothing to do with each other.
+        moved: Mean absolute change of the probabilities, over queries and targets.
+        accuracy: Accuracy of the perturbed choices minus that of the original ones, by the labels
+            of the original prompts.
+        cost: The same of observed costs, US dollars per query.
+    """
+
+    kind: Kind
+    queries: int
+    labelled: int
+    kept: Estimate
+    by_chance: float
+    moved: Estimate
+    accuracy: Estimate
+    cost: Estimate
+
+    @property
+    def numbers(self) -> dict[str, Estimate]:
+        """The estimates by name."""
+        return {name: getattr(self, name) for name in ("kept", "moved", "accuracy", "cost")}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; None where a number isn't defined."""
+        counts = {"queries": self.queries, "labelled": self.labelled, "by_chance": self.by_chance}
+        return counts | {name: one.to_dict() for name, one in self.numbers.items()}
+
+
+@final
+@dataclass(frozen=True)
+class RobustnessStudy:
+    """A router's robustness at one lam.
+
+    Attributes:
+        lam: The trade-off between accuracy and cost.
+        queries: Number of queries.
+        shares: The share of the queries that each target gets, where it gets any.
+        kinds: One for each kind that changes any prompt.
+        unchanged: The kinds that change none.
+        resamples: How many resamples the intervals come from.
+        seed: Random seed of the perturbations and the resamples.
+    """
+
+    lam: float
+    queries: int
+    shares: Mapping[str, float]
+    kinds: tuple[KindResult, ...]
+    unchanged: tuple[Kind, ...]
+    resamples: int
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "lam": self.lam,
+            "queries": self.queries,
+            "shares": dict(self.shares),
+            "kinds": {one.kind: one.to_dict() for one in self.kinds},
+            "unchanged": list(self.unchanged),
+            "resamples": self.resamples,
+            "seed": self.seed,
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per kind."""
+        return [
+            {
+                "kind": one.kind,
+                "queries": one.queries,
+                "labelled": one.labelled,
+                "by_chance": one.by_chance,
+                **flat(one.numbers),
+            }
+            for one in self.kinds
+        ]
+
+    def drawn(self) -> list[dict[str, Any]]:
+        """What the figure shows: one row per kind and number."""
+        return [
+            {"kind": one.kind, "number": name, **ends(number)}
+            for one in self.kinds
+            for name, number in (
+                ("kept", one.kept),
+                ("by_chance", Estimate(one.by_chance, math.nan, math.nan)),
+                ("accuracy", one.accuracy),
+            )
+        ]
+
+
+def robustness_study(
+    router: Router,
+    dataset: RoutingDataset,
+    versions: Mapping[Kind, Sequence[Query]],
+    *,
+    lam: float,
+    stores: Sequence[Activations] = (),
+    cache: Path | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> RobustnessStudy:
+    """Decide for queries and for perturbed versions of them, and compare.
+
+    Both are decided as for new requests: prompts are as long as the encoder counts, whatever the
+    dataset knows of their tokens. Labels and costs are those of the original prompts, and are
+    taken to hold for the perturbed ones; a missing one is left out.
+
+    Args:
+        router: The router; not a cascade.
+        dataset: Queries that it wasn't fitted on, with its targets; labels may be missing.
+        versions: The perturbed queries of each kind, under the ids of the dataset's.
+        lam: The trade-off between accuracy and cost.
+        stores: Stores of states; what they lack is encoded now.
+        cache: The folder for states that are encoded now; in memory if not given.
+        resamples: Bootstrap resamples over the queries.
+        seed: Random seed of the resamples.
+        progress: Reports the progress of encoding.
+
+    Raises:
+        ConfigError: The router is a cascade, or lam is outside [0, 1].
+        DataError: The dataset lacks a query or a target, or no kind changes a prompt.
+    """
+    known = dataset.select(targets=router.pool.names)
+    before = predicted(router, known.queries, stores=stores, cache=cache, progress=progress)
+    first = chosen(router, before, lam)
+    outcomes = _Outcomes.of(router, known, before)
+    found, unchanged = list[KindResult](), list[Kind]()
+    for kind, queries in versions.items():
+        if not queries:
+            unchanged.append(kind)
+            continue
+        rows = np.array(known.rows(query.id for query in queries))
+        after = predicted(router, queries, stores=stores, cache=cache, progress=progress)
+        pair = first[rows], chosen(router, after, lam)
+        drawn = Bootstrap(len(rows), resamples, seed, width=len(rows))
+        moved = np.abs(after.correctness - before.correctness[rows]).mean(axis=1)
+        found.append(outcomes.compare(kind, rows, pair, moved, drawn))
+    if not found:
+        raise DataError(f"no prompt is changed by {', '.join(unchanged)}; give --paraphrases")
+    counts = np.bincount(first, minlength=len(router.pool)) / len(first)
+    shares = {n: float(s) for n, s in zip(router.pool.names, counts, strict=True) if s}
+    size = len(known)
+    return RobustnessStudy(lam, size, shares, tuple(found), tuple(unchanged), resamples, seed)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Outcomes:
+    """Labels and observed costs of the original prompts, US dollars; NaN where unknown."""
+
+    label: PerCell
+    cost: PerCell
+    trial: Trial | None
+
+    @classmethod
+    def of(cls, router: Router, known: RoutingDataset, before: Predictions) -> "_Outcomes":
+        if np.isnan(known.correct).all():
+            return cls(known.correct, known.observed_cost, None)
+        trial = Trial.join(before, known, policy=router.policy)
+        return cls(trial.correct, trial.paid, trial)
+
+    def compare(
+        self,
+        kind: Kind,
+        rows: NDArray[np.int64],
+        pair: tuple[Choice, Choice],
+        moved: PerQuery,
+        drawn: Bootstrap,
+    ) -> KindResult:
+        """What changes on these rows if the second choice is made instead of the first."""
+        first, second = pair
+        gained, dearer = (t[rows, second] - t[rows, first] for t in (self.label, self.cost))
+        refusal = self._refusal(rows, pair)
+        if refusal:
+            gained, dearer = np.full((2, len(rows)), np.nan)
+        count = self.label.shape[1]
+        shares = [np.bincount(one, minlength=count) / len(rows) for one in pair]
+        label, cost = (
+            refusal or f"the {what} of both choices are known on no query"
+            for what in ("labels", "costs")
+        )
+        return KindResult(
+            kind,
+            len(rows),
+            int((~np.isnan(gained)).sum()),
+            _mean(drawn, (first == second).astype(np.float64)),
+            float(shares[0] @ shares[1]),
+            _mean(drawn, moved),
+            _mean(drawn, gained, label),
+            _mean(drawn, dearer, cost),
+        )
+
+    def _refusal(self, rows: NDArray[np.int64], pair: tuple[Choice, Choice]) -> str:
+        """Why labels that chance selected can't tell; empty where they can."""
+        if self.trial is None:
+            return ""
+        whole = [np.array(self.trial.path.at(0)) for _ in pair]
+        for choice, one in zip(whole, pair, strict=True):
+            choice[rows] = one
+        overlap = self.trial.overlap_of(whole)
+        return "" if overlap is None else overlap.refusal
+
+
+def _mean(drawn: Bootstrap, values: PerQuery, reason: str = "") -> Estimate:
+    return drawn.estimate(lambda weights: mean_over(weights, values), reason)

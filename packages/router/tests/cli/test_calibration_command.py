@@ -1,0 +1,122 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from prefill_router.activations import ActivationStore
+from prefill_router.calibration import fit_calibrator
+from prefill_router.data import read_dataset, save_split, split
+from prefill_router.router import Router
+from packages.router.tests.commands import Job, malformed, refused, run, succeeded
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def router(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fitted on a split with a calibration part."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    shares = {"train": 0.6, "calibration": 0.25, "test": 0.15}
+    save_split(split(read_dataset(job.answers), fractions=shares), folder / "split.json")
+    given = ("--store", job.states, "--split", folder / "split.json", "--dim", 8)
+    succeeded("fit", job.answers, *given, "--out", folder / "router")
+    return folder / "router"
+
+
+def command(router: Path, job: Job, to: Path, *more: object) -> tuple[object, ...]:
+    given = ("--data", job.answers, "--store", job.states, "--out", to)
+    return (
+        "calibration",
+        router,
+        *given,
+        *([] if "--resamples" in more else ["--resamples", 20]),
+        *more,
+    )
+
+
+def test_figure_and_tables(router: Path, job: Job, tmp_path: Path) -> None:
+    done = run(*command(router, job, tmp_path / "out"))
+    assert done.code == 0, done.err
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    figure = {f"reliability.{end}" for end in ("png", "svg", "csv")}
+    assert names == figure | {"calibration.json", "targets.csv", "calibrators.csv"}
+    for told in (
+        "ECE",
+        "all targets",
+        "mean of targets",
+        "Platt scaling",
+        "z-score",
+        "further off than chance",
+    ):
+        assert told in done.out
+    assert "no calibration part" not in done.err
+    targets = pl.read_csv(tmp_path / "out" / "targets.csv")
+    assert targets["target"].to_list()[-2:] == ["all targets", "mean of targets"]
+    parts = targets["reliability"] - targets["resolution"] + targets["uncertainty"]
+    assert (parts + targets["within"]).to_list() == pytest.approx(targets["brier"].to_list())
+    tried = pl.read_csv(tmp_path / "out" / "calibrators.csv")
+    assert tried["calibrator"].to_list() == ["none", "platt", "isotonic", "percentile", "z_score"]
+    assert tried["brier_mean_gain"].to_list()[0] == 0
+
+
+def test_json_is_what_the_folder_holds(router: Path, job: Job, tmp_path: Path) -> None:
+    printed = json.loads(succeeded(*command(router, job, tmp_path, "--json")))
+    assert printed == json.loads((tmp_path / "calibration.json").read_text(encoding="utf-8"))
+    assert set(printed["calibration"]["all targets"]) == set(printed["meanings"])
+    assert len(printed["calibrators"]) == 5
+    # the test part, as `evaluate` sees it
+    given = ("--data", job.answers, "--store", job.states, "--resamples", 0)
+    judged = succeeded("evaluate", router, *given, "--out", tmp_path / "report", "--json")
+    wanted = json.loads(judged)["brier_mean"]["value"]
+    assert printed["calibration"]["mean of targets"]["brier"]["value"] == pytest.approx(wanted)
+
+
+def test_split_without_a_calibration_part_says_how_to_get_one(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "calibrators.csv").write_text("of an earlier run\n")
+    done = run(*command(job.router, job, tmp_path, "--resamples", 0))
+    assert done.code == 0, done.err
+    assert "mean of targets" in done.out
+    assert "Platt" not in done.out
+    assert "prefill-router split DIR --calibration --out split.json" in done.err
+    assert not (tmp_path / "calibrators.csv").exists()
+    assert json.loads((tmp_path / "calibration.json").read_text())["calibrators"] == []
+
+
+def test_bad_input_is_told(router: Path, job: Job, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    refused("is a file; --out takes a folder", *command(router, job, file))
+    malformed("--bins is 0", *command(router, job, tmp_path / "out", "--bins", 0))
+    malformed("--resamples is -1", *command(router, job, tmp_path / "out", "--resamples", -1))
+    refused("isn't a router's folder", *command(tmp_path / "none", job, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_dataset_must_be_the_one_that_was_split(router: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    rows = [{"prompt": f"{i}?", "target": t, "correct": i % 2} for i in range(9) for t in "ab"]
+    pl.DataFrame(rows).write_csv(tmp_path / "rows.csv")
+    succeeded("import", "long", tmp_path / "rows.csv", "--out", other)
+    given = ("calibration", router, "--data", other, "--out", tmp_path / "out")
+    refused("lacks .* queries in the test part", *given)
+
+
+def test_calibrator_that_the_router_has_is_left_out_where_others_are_tried(
+    router: Path, job: Job, tmp_path: Path
+) -> None:
+    bare = Router.load(router)
+    data = read_dataset(job.answers).select(bare.split["calibration"])
+    predicted = bare.predict(data, stores=[ActivationStore.open(job.states)]).correctness
+    correct = data.select(targets=bare.pool.names).correct
+    fit = fit_calibrator("platt", predicted, correct, bare.pool.names)
+    replace(bare, calibrator=fit.calibrator).save(tmp_path / "router")
+    with_it, without = (
+        json.loads(succeeded(*command(one, job, tmp_path / "out", "--resamples", 0, "--json")))
+        for one in (tmp_path / "router", router)
+    )
+    assert with_it["calibrators"] == without["calibrators"]
+    brier = with_it["calibration"]["mean of targets"]["brier"]["value"]
+    assert brier == pytest.approx(without["calibrators"][1]["values"]["brier_mean"]["value"])
+    assert brier != without["calibration"]["mean of targets"]["brier"]["value"]

@@ -1,0 +1,150 @@
+"""`keep` and `doctor` on the command line: what they print, their exit codes, what they refuse."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prefill_router.data import Query, load_split, read_dataset, write_dataset
+from prefill_router.guarantee import best_single
+from prefill_router.testing import make_routing_dataset
+from packages.router.tests.commands import Job, flip, malformed, refused, run
+
+pytestmark = pytest.mark.slow
+
+
+def given(job: Job) -> tuple[object, ...]:
+    return (job.router, "--data", job.answers, "--store", job.states)
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Other questions to the same targets, with ids of their own."""
+    folder = tmp_path_factory.mktemp("newer") / "answers"
+    made = make_routing_dataset(queries=40, seed=5)
+    rows = tuple(Query(f"new{q.id}", q.prompt, q.benchmark, q.domain) for q in made.queries)
+    write_dataset(replace(made, queries=rows), folder)
+    return folder
+
+
+def test_keep_that_promises_little_finds_a_lam(job: Job) -> None:
+    done = run("keep", *given(job), "--keep", 0.05, "--confidence", 0.6, "--json")
+    told = json.loads(done.out)
+    assert done.code == 0
+    assert told["lam"] is not None
+    assert told["keep"] == 0.05
+    assert told["best"] in read_dataset(job.answers).pool.names
+    words = run("keep", *given(job), "--keep", 0.05, "--confidence", 0.6)
+    assert words.code == 0
+    assert "keeps at least 5 %" in words.out
+
+
+def test_keep_that_promises_much_says_none(job: Job) -> None:
+    done = run("keep", *given(job), "--resamples", 10)
+    assert done.code == 3
+    assert done.out.startswith("none: no lam can be guaranteed")
+    told = json.loads(run("keep", *given(job), "--json", "--resamples", 10).out)
+    assert (told["lam"], told["queries"] > 0) == (None, True)
+    assert told["advice"]
+
+
+def test_keep_on_new_queries_needs_the_name_of_the_best_target(job: Job, newer: Path) -> None:
+    encoder = ("--encoder-folder", job.tiny)
+    new = ("keep", job.router, "--data", newer, "--part", "unseen", *encoder)
+    refused("--best TARGET", *new)
+    done = run(*new, "--best", "target-2", "--keep", 0.3, "--json")
+    assert done.code in (0, 3)
+    assert json.loads(done.out)["queries"] == 40
+
+
+def test_keep_takes_the_best_target_of_the_train_part_whatever_the_judged_queries_say(
+    copy: Job,
+) -> None:
+    answers, split = read_dataset(copy.answers), load_split(copy.split)
+    train, judged = (answers.select(split[part]) for part in ("train", "test"))
+    best = answers.pool.names.index(best_single(train))
+    correct = answers.correct.copy()
+    correct[answers.rows(split["test"])] = 1
+    correct[answers.rows(split["test"]), best] = 0
+    write_dataset(replace(answers, correct=correct), copy.answers)
+    told = json.loads(run("keep", *given(copy), "--json", "--resamples", 0).out)
+    assert told["best"] == answers.pool.names[best]
+    assert told["best_accuracy"]["value"] == 0
+    assert len(judged) == told["queries"]
+
+
+def test_keep_tells_which_labels_are_missing_and_what_became_of_them(copy: Job) -> None:
+    answers, test = read_dataset(copy.answers), load_split(copy.split)["test"]
+    correct = answers.correct.copy()
+    rows = [row for row in answers.rows(test) if answers.queries[row].domain == "domain-1"]
+    correct[rows] = np.nan
+    write_dataset(replace(answers, correct=correct), copy.answers)
+    promise = (*given(copy), "--keep", 0.05, "--confidence", 0.6, "--resamples", 10)
+    told = json.loads(run("keep", *promise, "--json").out)
+    assert (told["assume"], told["bounded"]) == ("nothing", True)
+    assert told["missing"]["queries"] >= len(rows) > 0
+    places = {cell["domain"] for cell in told["missing"]["where"]}
+    assert places >= {answers.queries[row].benchmark + " / domain-1" for row in rows}
+    words = run("keep", *promise).out
+    assert f"{told['missing']['queries']} queries lack a label" in words
+    assert "counts as the worst that it could be" in words
+    assumed = json.loads(run("keep", *promise, "--json", "--assume", "missing-at-random").out)
+    assert assumed["assume"] == "missing-at-random"
+
+
+def test_keep_refuses(job: Job, newer: Path) -> None:
+    refused("--assume is 'luck'", "keep", *given(job), "--assume", "luck", code=2)
+    malformed("keep is 3", "keep", *given(job), "--keep", 3)
+    malformed("confidence is 1", "keep", *given(job), "--confidence", 1)
+    refused("no target 'nobody'", "keep", *given(job), "--best", "nobody")
+    malformed("must be one of", "keep", *given(job), "--part", "train")
+    refused("no part 'calibration'", "keep", *given(job), "--part", "calibration")
+    refused("say --part unseen", "keep", job.router, "--data", newer)
+
+
+def test_doctor_says_its_verdict_and_ends_with_its_code(job: Job, tmp_path: Path) -> None:
+    options = ("--resamples", 40, "--lam", 0.9, "--no-probe", "--robustness", 0)
+    done = run("doctor", *given(job), *options, "--out", tmp_path / "out", "--json")
+    told = json.loads(done.out)
+    codes = {"worth it": 0, "not worth it": 4, "can't tell": 5}
+    assert done.code == codes[told["verdict"]]
+    assert told == {
+        key: value
+        for key, value in json.loads((tmp_path / "out" / "doctor.json").read_text()).items()
+        if key not in ("title", "facts")
+    }
+    assert "distance" in told["checks"]
+    assert "wasn't probed" in told["notes"][0]
+    assert "flip wasn't measured: it was left out" in told["notes"][1]
+    words = run("doctor", *given(job), *options)
+    assert words.code == done.code
+    assert f"verdict: {told['verdict']}" in words.out
+
+
+def test_doctor_probes_and_perturbs_with_the_encoder_or_says_why_not(job: Job) -> None:
+    options = ("--resamples", 20, "--json")
+    probed = run("doctor", *given(job), *options, "--encoder-folder", job.tiny, "--robustness", 9)
+    checks = json.loads(probed.out)["checks"]
+    assert "nonsense" in checks
+    flips = checks["robustness"]["numbers"]
+    assert (flips["queries"], set(flips["kinds"])) == (9, {"typos"})
+    assert "of 9 flip" in checks["robustness"]["said"]
+    unprobed = json.loads(run("doctor", *given(job), *options).out)
+    assert not {"nonsense", "robustness"} & set(unprobed["checks"])
+    for told in ("wasn't probed", "flip wasn't measured"):
+        assert any(told in note for note in unprobed["notes"])
+
+
+def test_doctor_refuses(job: Job, copy: Job, newer: Path) -> None:
+    malformed("lam is 2", "doctor", *given(job), "--lam", 2)
+    malformed("--seed is -1", "doctor", *given(job), "--seed", -1, "--no-probe")
+    malformed("resamples is 19; it must be 20 or more", "doctor", *given(job), "--resamples", 19)
+    refused("isn't a check-up", "doctor", *given(job), "--out", job.answers)
+    refused("give the whole dataset", "doctor", job.router, "--data", newer, "--part", "unseen")
+    shutil.rmtree(copy.answers)
+    refused("answers", "doctor", *given(copy))
+    flip(copy.router / "weights.safetensors")
+    refused("isn't what was written", "keep", copy.router, "--data", job.answers)

@@ -1,0 +1,60 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from prefill_router.data import read_dataset, save_split, split, write_dataset
+from packages.router.tests.commands import Job, refused, succeeded
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def other(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A router that knows nothing, on the split of the job's router."""
+    folder = tmp_path_factory.mktemp("other")
+    (folder / "recipe.yaml").write_text("features: prefill\npredictor: constant\n")
+    fit = ("fit", job.answers, "--store", job.states, "--recipe", folder / "recipe.yaml")
+    succeeded(*fit, "--out", folder / "router")
+    return folder / "router"
+
+
+def test_the_better_router_is_named(job: Job, other: Path) -> None:
+    with_states = ("--data", job.answers, "--store", job.states)
+    said = succeeded("paired", job.router, other, *with_states)
+    assert re.search(r"Mean AUC\s.*\+0\.\d+ .* better", said)
+    told = json.loads(succeeded("paired", other, job.router, *with_states, "--json"))
+    assert told["auc_mean"]["difference"]["upper"] < 0
+    assert told["auc_mean"]["significant"]
+    assert told["queries"] == len(split(read_dataset(job.answers))["test"])
+
+
+def test_a_router_does_not_differ_from_itself(job: Job) -> None:
+    with_states = ("--data", job.answers, "--store", job.states)
+    told = json.loads(succeeded("paired", job.router, job.router, *with_states, "--json"))
+    for name, numbers in told.items():
+        if name != "queries" and numbers["difference"]["value"] is not None:
+            assert numbers["difference"]["value"] == 0
+            assert not numbers["significant"]
+
+
+def test_queries_that_one_learned_from_are_left_out(job: Job, tmp_path: Path) -> None:
+    save_split(split(read_dataset(job.answers), seed=1), tmp_path / "split.json")
+    (tmp_path / "recipe.yaml").write_text("features: prefill\npredictor: constant\n")
+    fit = ("fit", job.answers, "--store", job.states, "--recipe", tmp_path / "recipe.yaml")
+    succeeded(*fit, "--split", tmp_path / "split.json", "--out", tmp_path / "router")
+    with_states = ("--data", job.answers, "--store", job.states)
+    found = ("paired", job.router, tmp_path / "router", *with_states, "--json")
+    told = json.loads(succeeded(*found))
+    drawn = [split(read_dataset(job.answers), seed=seed) for seed in (0, 1)]
+    common = set(drawn[0]["test"]) & set(drawn[1]["test"])
+    assert told["queries"] == len(common) < len(drawn[0]["test"])
+
+
+def test_other_data_are_refused(job: Job, tmp_path: Path) -> None:
+    dataset = read_dataset(job.answers)
+    write_dataset(dataset.select(split(dataset)["train"]), tmp_path / "train")
+    refused(
+        "no query of the dataset", "paired", job.router, job.router, "--data", tmp_path / "train"
+    )

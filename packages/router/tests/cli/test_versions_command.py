@@ -1,0 +1,44 @@
+"""`versions`, `promote` and `rollback`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from prefill_router.router import Router, VersionRegistry
+from packages.router.tests.commands import Job, refused, succeeded
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def versions(job: Job, tmp_path: Path) -> Path:
+    registry = VersionRegistry.at(tmp_path / "versions")
+    for _ in range(2):
+        registry.add(Router.load(job.router), {"labels": {"judge:j": 1200}})
+    return tmp_path / "versions"
+
+
+def test_versions_are_listed_promoted_and_rolled_back(versions: Path) -> None:
+    assert "goes to the default target" not in succeeded("promote", versions, "0001")
+    assert "0002 decides on 10 %" in succeeded("promote", versions, "0002", "--share", "0.1")
+    listed = succeeded("versions", versions)
+    assert "candidate (share)" in listed
+    assert "1,200" in listed
+    assert succeeded("promote", versions) == "0002 serves\n"
+    assert "0002: promoted, by operator" in succeeded("versions", versions, "--steps", "1")
+    assert json.loads(succeeded("rollback", versions, "--json"))["current"] == "0001"
+    assert succeeded("rollback", versions) == "the default target serves\n"
+    assert "requests go to the default target" in succeeded("versions", versions)
+
+
+def test_a_step_is_listed_with_its_evidence(versions: Path) -> None:
+    evidence = {"why": "it is surely better", "e_values": {"better": 131.07, "cheaper": 2.0}}
+    VersionRegistry.at(versions).promote("0001", evidence=evidence)
+    told = succeeded("versions", versions, "--steps", "1")
+    assert "0001: promoted, by learner\n    why: it is surely better\n" in told
+    assert "    e values, better: 131.1\n    e values, cheaper: 2\n" in told
+
+
+def test_places_without_versions_are_refused(tmp_path: Path) -> None:
+    refused("no versions of a router", "versions", tmp_path)

@@ -1,0 +1,377 @@
+"""Every way in which an endpoint gives no answer has its own name, and tells no secret."""
+
+import asyncio
+import json
+import logging
+import socket
+import time
+import traceback
+from collections.abc import Mapping
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from prefill_router.client import RETRIABLE, ask_once
+from prefill_router.client.failures import kind_of, read_error
+from prefill_router.errors import FAILURE_KINDS, FailureKind, UpstreamError
+from packages.router.tests.fakes.loopback_endpoint import (
+    BREAK,
+    GOOD,
+    HANG,
+    USAGE,
+    Endpoint,
+    Piece,
+    Script,
+    answer,
+    asked_of,
+    delta,
+    events,
+    failure,
+    plain,
+    pool_of,
+)
+
+pytestmark = pytest.mark.slow
+
+SECRET, KEY = "the-launch-code-is-8341", "sk-very-secret"
+HALF = delta("The answer")
+
+
+def refusal(status: int, error: object, headers: Mapping[str, str] | None = None) -> Script:
+    return plain({"error": error}, status=status, headers=headers)
+
+
+def told(message: str = "", kind: str = "", code: str | int = "") -> dict[str, Any]:
+    return {"message": message, "type": kind, "code": code, "param": None}
+
+
+INVALID, QUOTA = "invalid_request_error", "insufficient_quota"
+STATUSES: list[tuple[int, object, FailureKind]] = [
+    (401, told("Incorrect API key provided", INVALID, "invalid_api_key"), "unauthorised"),
+    (403, told("no"), "unauthorised"),
+    (402, told("Insufficient Balance", "unknown_error", INVALID), "unauthorised"),
+    (429, told("slow down", "requests", "rate_limit_exceeded"), "rate_limited"),
+    (429, told("You exceeded your quota", QUOTA, QUOTA), "unauthorised"),
+    (429, "too many tokens per minute, your prompt is too long for it", "rate_limited"),
+    (400, told("Your credit balance is too low for the API", INVALID), "unauthorised"),
+    (404, told("The model does not exist", "NotFoundError", 404), "unknown_model"),
+    (400, told("gpt-9 is not a valid model ID", "", 400), "refused"),
+    (400, told("The model `gpt-9` does not exist", "", "model_not_found"), "unknown_model"),
+    (400, told("x", INVALID, "context_length_exceeded"), "context_too_long"),
+    (400, told("This model's maximum context length is 4096", "", 400), "context_too_long"),
+    (400, told("prompt is too long: 210000 tokens > 200000 maximum", INVALID), "context_too_long"),
+    (413, told("request_too_large"), "context_too_long"),
+    (400, told("max_tokens is too large: 128000. This model supports at most 16384"), "refused"),
+    (
+        400,
+        told(
+            "'max_tokens' or 'max_completion_tokens' is too large: 128000. This model's maximum "
+            "context length is 32768 tokens"
+        ),
+        "refused",
+    ),
+    (400, told("x", "data_inspection_failed", "data_inspection_failed"), "content_filter"),
+    (400, told("x", "", "content_filter"), "content_filter"),
+    (403, told("Your input was flagged", "", 403), "content_filter"),
+    (422, {"detail": "temperature must be at most 2"}, "refused"),
+    (400, told("Unsupported parameter: top_k", INVALID, "unknown_parameter"), "refused"),
+    (408, told(), "server_error"),
+    (500, told("x", "server_error"), "server_error"),
+    (502, "<html>bad gateway</html>", "server_error"),
+    (503, told("x"), "overloaded"),
+    (529, told("Overloaded", "overloaded_error"), "overloaded"),
+    (307, "", "refused"),
+]
+
+
+@pytest.mark.parametrize(("status", "error", "kind"), STATUSES)
+def test_an_error_status_is_told_apart(status: int, error: object, kind: FailureKind) -> None:
+    found = failure(refusal(status, error))
+    assert (found.failure, found.status, found.billed) == (kind, status, "no")
+    assert found.retriable == (kind in RETRIABLE)
+    assert found.partial is None
+    assert f"HTTP {status}" in str(found)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not JSON",
+        b"[]",
+        b"null",
+        b'"text"',
+        b'[{"error": {"code": 400, "status": "INVALID_ARGUMENT"}}]',
+        b'{"error": 7}',
+        b'{"error": {"message": ["x"], "code": {"a": 1}}}',
+        b"\xff\xfe",
+        b"x" * 2**20,
+    ],
+)
+def test_any_body_of_an_error_will_do(body: bytes) -> None:
+    found = failure(Script([body] if body else [], 400, {}, "application/json"))
+    assert (found.failure, found.status) == ("refused", 400)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "3"}, 3.0),
+        ({"Retry-After": "3", "retry-after-ms": "250"}, 0.25),
+        ({"x-ratelimit-reset-requests": "1m2s", "x-ratelimit-remaining-requests": "0"}, 62.0),
+        ({}, None),
+    ],
+)
+def test_when_to_ask_again_is_told(headers: dict[str, str], seconds: float | None) -> None:
+    assert failure(refusal(429, told(), headers)).retry_after == seconds
+
+
+def test_a_date_to_ask_again_is_understood() -> None:
+    later = formatdate(time.time() + 100, usegmt=True)
+    found = failure(refusal(503, told(), {"Retry-After": later}))
+    assert found.retry_after is not None
+    assert 90 < found.retry_after <= 100
+
+
+def test_a_date_to_ask_again_goes_by_the_endpoints_own_clock() -> None:
+    hour_ago = time.time() - 3600
+    headers = {
+        "date": formatdate(hour_ago, usegmt=True),
+        "retry-after": formatdate(hour_ago + 30, usegmt=True),
+    }
+    assert failure(refusal(429, "slow down", headers)).retry_after == pytest.approx(30, abs=1)
+
+
+def test_headers_of_the_provider_behind_count() -> None:
+    error = {**told("x", "", 429), "metadata": {"headers": {"Retry-After": "4"}}}
+    assert failure(refusal(429, error)).retry_after == 4.0
+
+
+def test_no_one_waits_for_an_account_without_credit() -> None:
+    script = refusal(429, told("", "", "insufficient_quota"), {"Retry-After": "3"})
+    assert failure(script).retry_after is None
+
+
+SOON: dict[str, float] = {"first_token_seconds": 0.3, "answer_seconds": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "kind"),
+    [
+        ([*events(HALF, done=False), BREAK], "broken_off"),
+        ([b'data: {"choi', BREAK], "broken_off"),
+        (events(HALF, done=False), "broken_off"),
+        ([], "broken_off"),
+        ([b": only a comment\n\n"], "broken_off"),
+        ([*events(HALF, done=False), HANG], "answer_timeout"),
+        ([HANG], "first_token_timeout"),
+        ([*events(delta("", role="assistant"), done=False), HANG], "first_token_timeout"),
+        ([b": still working\n\n", 0.2, b": still working\n\n", 0.2, HANG], "first_token_timeout"),
+        ([b"data: {nonsense}\n\n"], "malformed"),
+        ([b"data: nonsense\n\n"], "malformed"),
+        ([b"data: []\n\n"], "malformed"),
+        ([b'data: {"choices": 7}\n\n'], "malformed"),
+        ([b'data: {"choices": [7]}\n\n'], "malformed"),
+        ([b'data: {"choices": [{"delta": 7}]}\n\n'], "malformed"),
+        ([b'data: {"choices": [{"delta": {"content": 7}}]}\n\n'], "malformed"),
+        ([b'data: {"x": NaN}\n\n'], "malformed"),
+        ([b'data: {"x": 1e999}\n\n'], "malformed"),
+        ([b'data: {"x": "\xff"}\n\n'], "malformed"),
+        ([b'data: {"x": ' + b"9" * 5000 + b"}\n\n"], "malformed"),
+        ([b'data: {"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n"], "malformed"),
+        (events(), "empty"),
+        (events({"choices": [], "usage": USAGE}), "empty"),
+        (events(delta("", role="assistant")), "empty"),
+        (events(HALF, {"error": told("x", "server_error")}), "server_error"),
+        (events({"error": told("x", "rate_limit_error", 429)}), "rate_limited"),
+        (events({"error": told("x", "", 502)}), "server_error"),
+        (events({"type": "error", "error": {"type": "overloaded_error"}}), "overloaded"),
+        (events({"object": "error", "message": "context length", "code": 400}), "context_too_long"),
+        (events({"error": "something broke"}), "server_error"),
+        (events(HALF, delta(finish="content_filter")), "content_filter"),
+        (events(HALF, delta(finish="error")), "server_error"),
+        (events(HALF, delta(finish="insufficient_system_resource")), "overloaded"),
+        (events(HALF, delta(finish="abort")), "broken_off"),
+    ],
+)
+def test_a_stream_that_goes_wrong_is_told_apart(pieces: list[Piece], kind: FailureKind) -> None:
+    found = failure(Script(pieces), **SOON)
+    assert (found.failure, found.status, found.billed) == (kind, None, "perhaps")
+    assert found.retriable == (kind in RETRIABLE)
+    came = any(isinstance(piece, bytes) and b"The answer" in piece for piece in pieces)
+    assert (found.partial.text if found.partial else None) == ("The answer" if came else None)
+
+
+def test_a_page_is_no_answer() -> None:
+    assert (
+        failure(Script([b"<html>log in</html>"], content_type="text/html")).failure == "malformed"
+    )
+
+
+def test_an_error_in_one_piece_with_status_200() -> None:
+    assert failure(plain({"error": told("x", "", 429)})).failure == "rate_limited"
+
+
+def test_an_answer_that_takes_too_long_as_a_whole() -> None:
+    drip: list[Piece] = [p for _ in range(100) for p in (*events(HALF, done=False), 0.05)]
+    found = failure(Script(drip), first_token_seconds=5.0, answer_seconds=0.4)
+    assert found.failure == "answer_timeout"
+    assert found.partial is not None
+    assert 0.2 < found.partial.seconds < 0.6
+    assert failure(Script([HANG]), answer_seconds=0.1).failure == "answer_timeout"
+
+
+def test_slow_but_steady_answers_arrive() -> None:
+    drip: list[Piece] = [p for _ in range(8) for p in (*events(HALF, done=False), 0.1)]
+    script = Script([*drip, *events(delta(finish="stop"))])
+    assert answer(script, first_token_seconds=0.4, answer_seconds=20.0).text == "The answer" * 8
+
+
+@pytest.mark.parametrize("end", [[BREAK], [HANG], []])
+def test_what_follows_the_finish_reason_may_be_lacking(end: list[Piece]) -> None:
+    pieces = [*events(HALF, delta(finish="stop"), done=False), *end]
+    reply = answer(Script(pieces), **SOON)
+    assert (reply.text, reply.finish_reason) == ("The answer", "stop")
+    assert reply.usage.output_tokens is None
+
+
+def test_a_closing_mark_without_a_finish_reason_is_an_end() -> None:
+    assert answer(Script([*events(HALF), HANG])).text == "The answer"
+
+
+@pytest.mark.parametrize(
+    ("finish", "text"), [("length", "The ans"), ("stop", ""), ("tool_calls", "")]
+)
+def test_cut_and_empty_answers_are_answers(finish: str, text: str) -> None:
+    reply = answer(Script(events(delta(text), delta(finish=finish))))
+    assert (reply.text, reply.finish_reason) == (text, finish)
+
+
+def closed_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port: int = unused.getsockname()[1]
+        return port
+
+
+def test_nobody_there() -> None:
+    pool = pool_of(f"http://127.0.0.1:{closed_port()}/v1")
+    with pytest.raises(UpstreamError, match="can't be reached") as found:
+        ask_once(pool, "tiny", "x")
+    assert (found.value.failure, found.value.billed) == ("connect", "no")
+    assert found.value.retriable
+
+
+def test_nobody_answers_the_call() -> None:
+    with socket.socket() as full:  # a queue that is full takes no connection
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        waiting = [socket.socket() for _ in range(4)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(address)
+        pool = pool_of(f"http://127.0.0.1:{address[1]}/v1", connect_seconds=0.2)
+        with pytest.raises(UpstreamError, match="took no connection") as found:
+            ask_once(pool, "tiny", "x")
+        for one in waiting:
+            one.close()
+    assert (found.value.failure, found.value.billed) == ("connect_timeout", "no")
+
+
+def test_closed_before_the_headers() -> None:
+    async def slam(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    async def run() -> UpstreamError:
+        server = await asyncio.start_server(slam, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            endpoint = Endpoint(GOOD)
+            endpoint.base_url = f"http://127.0.0.1:{port}/v1"
+            found = await asked_of(endpoint)
+            assert isinstance(found, UpstreamError)
+            return found
+
+    found = asyncio.run(run())
+    assert (found.failure, found.billed) == ("broken_off", "perhaps")
+
+
+def echoes() -> list[Script]:
+    said = f"I got {SECRET} with {KEY}"
+    both = {"message": said, "type": SECRET, "code": KEY, "param": said}
+    return [
+        refusal(400, both),
+        refusal(401, both),
+        refusal(500, said),
+        plain({"error": both}),
+        Script(events({"error": both})),
+        Script(events(delta(said, finish="content_filter"))),
+        Script([f"data: {said}\n\n".encode()]),
+        Script([f"data: {json.dumps(said)}\n\n".encode()]),
+        Script([said.encode()], 302, {"Location": f"http://127.0.0.1/{KEY}"}),
+        Script([HANG]),
+    ]
+
+
+@pytest.mark.parametrize("script", echoes())
+def test_neither_prompt_nor_key_is_told(script: Script, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        found = failure(
+            script,
+            SECRET,
+            environment={"A_KEY": KEY},
+            api_key_env="A_KEY",
+            first_token_seconds=0.1,
+        )
+    # httpcore tells the headers of replies at its lowest level; it knows nothing of keys
+    logged = [r.getMessage() for r in caplog.records if r.name != "httpcore2.http11"]
+    shown = "".join([str(found), *traceback.format_exception(found), *logged])
+    assert SECRET not in shown
+    assert KEY not in shown
+    assert found.__cause__ is None
+
+
+def test_names_of_errors_are_told() -> None:
+    found = failure(refusal(400, told("x", INVALID, "unknown_parameter")))
+    assert "type invalid_request_error, code unknown_parameter" in str(found)
+
+
+@pytest.mark.parametrize("code", [f"key.{KEY}.revoked", KEY, f"{KEY}-x"])
+def test_names_that_hold_the_key_are_not_told(code: str) -> None:
+    script = refusal(401, told("no", "authentication_error", code))
+    found = failure(script, api_key_env="A_KEY", environment={"A_KEY": KEY})
+    assert KEY not in str(found)
+    assert "authentication_error" in str(found)
+
+
+@pytest.mark.parametrize("status", [504, 524])
+def test_a_gateway_that_gave_up_waiting_may_be_billed_for(status: int) -> None:
+    found = failure(refusal(status, "timeout"))
+    assert (found.failure, found.billed, found.retriable) == ("server_error", "perhaps", True)
+
+
+def test_redirects_are_not_followed() -> None:
+    async def run() -> None:
+        async with (
+            Endpoint(GOOD) as other,
+            Endpoint(Script([], 307, {"Location": other.base_url + "/chat/completions"})) as first,
+        ):
+            found = await asked_of(first, environment={"A_KEY": KEY}, api_key_env="A_KEY")
+            assert isinstance(found, UpstreamError)
+            assert found.failure == "refused"
+            assert not other.seen
+
+    asyncio.run(run())
+
+
+def test_every_failure_is_seen_here() -> None:
+    seen = {kind for *_, kind in STATUSES} | {"connect", "connect_timeout"}
+    streams = test_a_stream_that_goes_wrong_is_told_apart.pytestmark[0].args[1]
+    assert seen | {kind for _, kind in streams} == set(FAILURE_KINDS)
+
+
+def test_an_error_without_a_status_is_the_servers() -> None:
+    assert kind_of(read_error({"error": {"code": "weird"}}), None) == "server_error"

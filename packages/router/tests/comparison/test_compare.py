@@ -1,0 +1,296 @@
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from prefill_router.data import RoutingDataset, split, write_dataset
+from prefill_router.errors import ConfigError, FitError, FormatError
+from prefill_router.evaluation import Estimate, compare, evaluate
+from prefill_router.evaluation.scores import NOTHING
+from prefill_router.fitting import recipe_from_dict
+from prefill_router.reporting.report_files import mark
+from prefill_router.router import Router
+from prefill_router.comparison import (
+    ALL,
+    STUDY,
+    ComparisonPlan,
+    ComparisonResult,
+    recipes_of,
+    run_plan,
+    write,
+)
+from prefill_router.comparison.comparison import CONSTANT, draw_for
+from prefill_router.comparison.report import significance_of, to_dict, verdict
+from prefill_router.testing import make_routing_dataset
+from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.fakes.planted_signal import states_of
+
+pytestmark = pytest.mark.slow
+
+ANSWERS = make_routing_dataset(queries=300, seed=5)
+STATES = states_of(ANSWERS)
+FEATURES: dict[str, Any] = {"features": {"kind": "prefill", "dim": 6}}
+TRUNK: dict[str, Any] = {"kind": "shared_trunk", "seeds": 2, "keep": 1, "max_epochs": 30}
+RECIPES = {
+    "ours": recipe_from_dict({**FEATURES, "predictor": TRUNK}),
+    "nothing & <less>": recipe_from_dict({**FEATURES, "predictor": "constant"}),
+    "tolerant": recipe_from_dict({**FEATURES, "predictor": TRUNK, "policy": "tolerance"}),
+}
+
+
+def plan(dataset: RoutingDataset = ANSWERS, **options: Any) -> ComparisonPlan:
+    return ComparisonPlan(RECIPES, "ours", split(dataset), resamples=100, **options)
+
+
+@pytest.fixture(scope="module")
+def result() -> ComparisonResult:
+    return run_plan(plan(), ANSWERS, [STATES])
+
+
+@pytest.fixture(scope="module")
+def report(result: ComparisonResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("comparison")
+    mark(folder, STUDY, result.plan.to_dict())
+    write(result, folder, title="Routers on 300 queries", known={"dataset": "<made up>"})
+    return folder
+
+
+def test_numbers_are_those_of_evaluate_and_compare(result: ComparisonResult) -> None:
+    test, train = (ANSWERS.select(result.plan.drawn[part]) for part in ("test", "train"))
+    one, other = result.by_name["tolerant"], result.by_name["ours"]
+    predicted = [r.fitted.router.predict(test, stores=[STATES]) for r in (one, other)]
+    policies = (one.fitted.router.policy, other.fitted.router.policy)
+    chosen = (one.fitted.router.record.chosen, other.fitted.router.record.chosen)
+    alone = evaluate(
+        predicted[0], test, policy=policies[0], resamples=100, chosen=chosen[0], train=train
+    )
+    assert one.evaluation.to_dict() == alone.to_dict()
+    paired = compare(*predicted, test, policies=policies, resamples=100, chosen=chosen)
+    for name in set(one.against) - {"aiq", "pareto_dist"}:  # these depend on who is compared
+        assert one.against[name].to_dict() == paired.difference[name].to_dict()
+        assert one.headline[name].to_dict() == alone.headline[name].to_dict()
+
+
+def test_the_reference_is_not_compared_with_itself(result: ComparisonResult) -> None:
+    assert not result.by_name["ours"].against
+    assert significance_of(result.by_name["ours"].against, "auc_mean") == ""
+
+
+def test_the_constant_does_not_beat_the_constant(result: ComparisonResult) -> None:
+    assert result.beaten_by_constant == ["nothing & <less>"]
+    assert significance_of(result.by_name["nothing & <less>"].against, "auc_mean") == "worse"
+    assert significance_of(result.by_name["tolerant"].against, "auc_mean") == ""
+
+
+def test_on_shuffled_labels_nobody_beats_the_constant() -> None:
+    order = np.random.default_rng(0).permutation(len(ANSWERS))
+    noise = dataclasses.replace(ANSWERS, correct=ANSWERS.correct[order])
+    found = run_plan(plan(noise), noise, [STATES])
+    assert found.beaten_by_constant == list(RECIPES)
+
+
+def test_it_goes_on_with_the_routers_that_it_has(result: ComparisonResult, tmp_path: Path) -> None:
+    first = run_plan(plan(), ANSWERS, [STATES], folder=tmp_path)
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("router.json")}
+    assert len(stamps) == len(RECIPES)
+    again = run_plan(plan(), ANSWERS, [STATES], folder=tmp_path)
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
+    for one in (first, again):
+        found = to_dict(one)["routers"]["ours"]["evaluation"]
+        assert found == to_dict(result)["routers"]["ours"]["evaluation"]
+    other = ComparisonPlan(RECIPES, "ours", split(ANSWERS, seed=1), resamples=10)
+    run_plan(other, ANSWERS, [STATES], folder=tmp_path)
+    assert all(p.stat().st_mtime_ns != stamp for p, stamp in stamps.items())
+
+
+def test_nothing_is_kept_of_other_prices_or_other_soft_labels(tmp_path: Path) -> None:
+    judge = tmp_path / "judge.csv"
+    train = split(ANSWERS)["train"]
+    rows = [{"query_id": i, "target": "target-0", "score": 0.5} for i in train]
+    pl.DataFrame(rows).write_csv(judge)
+    soft = recipe_from_dict({**FEATURES, "predictor": "constant", "soft_labels": {"file": judge}})
+    asked = ComparisonPlan({"soft": soft}, "soft", split(ANSWERS), resamples=0)
+
+    def fitted(dataset: RoutingDataset) -> Router:
+        found = run_plan(asked, dataset, [STATES], folder=tmp_path / "routers")
+        return found.by_name["soft"].fitted.router
+
+    before = fitted(ANSWERS)
+    dearer = dataclasses.replace(ANSWERS, output_tokens=2 * ANSWERS.output_tokens)
+    assert dearer.fingerprint == ANSWERS.fingerprint  # labels are what tells datasets apart
+    test = ANSWERS.select(split(ANSWERS)["test"])
+    costs = [r.predict(test, stores=[STATES]).estimated_cost for r in (before, fitted(dearer))]
+    assert (costs[1] > costs[0]).all()
+    pl.DataFrame([{**row, "score": 0.9} for row in rows]).write_csv(judge)
+    other = fitted(dearer).predict(test, stores=[STATES]).correctness
+    assert (other[:, 0] > before.predict(test, stores=[STATES]).correctness[:, 0]).all()
+
+
+def test_what_is_kept_loads_and_routes_alike(result: ComparisonResult, tmp_path: Path) -> None:
+    run_plan(plan(), ANSWERS, [STATES], folder=tmp_path)
+    test = ANSWERS.select(result.plan.drawn["test"])
+    for folder in tmp_path.glob("*/"):
+        router = Router.load(folder)
+        kept = router.predict(test, stores=[STATES]).correctness
+        fitted = [one.fitted.router for one in result.routers]
+        assert any((one.predict(test, stores=[STATES]).correctness == kept).all() for one in fitted)
+
+
+def test_a_router_that_cannot_be_fitted_is_told_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "xgboost", None)
+    broken = recipe_from_dict({**FEATURES, "predictor": "xgboost"})
+    recipes = {"ours": RECIPES["ours"], "trees": broken}
+    found = run_plan(
+        ComparisonPlan(recipes, "ours", split(ANSWERS), resamples=10), ANSWERS, [STATES]
+    )
+    assert [one.name for one in found.routers] == ["ours"]
+    [failed] = found.failed
+    assert failed.name == "trees"
+    assert "prefill-router[xgboost]" in failed.why
+    with pytest.raises(FitError, match="the reference 'trees' can't be fitted"):
+        run_plan(ComparisonPlan(recipes, "trees", split(ANSWERS), resamples=10), ANSWERS, [STATES])
+
+
+class Offline(HTMLParser):
+    """Collects what a page would fetch, and its words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.words = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        if tag in ("script", "link", "img", "iframe"):
+            self.fetched.append(str(named))
+        if str(named.get("href") or "#")[0] != "#":
+            self.fetched.append(str(named))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_the_page_opens_offline_and_says_who_is_best(
+    report: Path, result: ComparisonResult
+) -> None:
+    text = (report / "index.html").read_text()
+    page = Offline()
+    page.feed(text)
+    assert not page.fetched
+    assert not re.search(r"url\(\s*['\"]?http", text)
+    for line in verdict(result):
+        assert line in page.words
+    assert "nothing & <less>" in page.words
+    assert "<made up>" in page.words
+    assert "Not significantly better than always predicting" in page.words
+    assert "reads no text of an answer" in page.words
+
+
+def test_files_beside_the_page(report: Path, result: ComparisonResult) -> None:
+    told = json.loads((report / "compare.json").read_text())
+    assert list(told["routers"]) == list(RECIPES)
+    routers = pl.read_csv(report / "routers.csv")
+    assert routers["router"].to_list() == list(RECIPES)
+    value = result.by_name["ours"].evaluation.headline["p_auccc"].value
+    assert routers["p_auccc"][0] == pytest.approx(value)
+    paired = pl.read_csv(report / "paired.csv", infer_schema_length=None)
+    assert set(paired["minus"]) == {"reference", "constant"}
+    assert len(pl.read_csv(report / "targets.csv")) == 3 * 3 * 2
+    for name in ("curves", "intervals"):
+        for suffix in (".png", ".svg", ".csv"):
+            assert (report / "figures" / f"{name}{suffix}").stat().st_size > 100
+    points = pl.read_csv(report / "figures" / "curves.csv", infer_schema_length=None)
+    curve = result.by_name["ours"].evaluation.curve
+    drawn = points.filter(pl.col("router") == "ours")
+    assert drawn["accuracy"].to_list() == pytest.approx(curve.accuracy.tolist())
+
+
+def test_the_packaged_list_has_every_kind_that_needs_no_download() -> None:
+    recipes = recipes_of(ALL)
+    kinds = {recipe.to_dict()["predictor"]["kind"] for recipe in recipes.values()}
+    from prefill_router.predictors import PREDICTORS
+
+    assert kinds == set(PREDICTORS.names) - {"constant", "given", "stack"}
+    assert next(iter(recipes)) == "SharedTrunkNet"
+    drawn = draw_for(recipes, ANSWERS, seed=0)
+    assert "calibration" in drawn.parts
+
+
+def test_an_unknown_reference_and_list_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no router may be called"):
+        ComparisonPlan({CONSTANT: RECIPES["ours"]}, CONSTANT, split(ANSWERS))
+    with pytest.raises(ConfigError, match="'nobody' is no router of the list"):
+        ComparisonPlan(RECIPES, "nobody", split(ANSWERS))
+    for bad in ({"resamples": -1}, {"seed": -1}):  # before anything is fitted
+        with pytest.raises(ConfigError, match="neither may be negative"):
+            ComparisonPlan(RECIPES, "ours", split(ANSWERS), **bad)
+    with pytest.raises(FormatError, match="no such file"):
+        recipes_of(str(tmp_path / "routers.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("price", "code", "said"),
+    [
+        ("nobody=1", 1, "nobody, which is no router of the list"),
+        ("constant=-1", 1, "0 or more"),
+        ("constant=cheap", 2, "ROUTER=DOLLARS"),
+        ("constant", 2, "ROUTER=DOLLARS"),
+    ],
+)
+def test_a_price_of_no_router_and_no_price_are_refused(
+    price: str, code: int, said: str, tmp_path: Path
+) -> None:
+    write_dataset(ANSWERS, tmp_path / "answers")
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("routers: {constant: {features: complexity, predictor: constant}}")
+    place = ("--data", tmp_path / "answers", "--out", tmp_path / "out")
+    refused(said, "compare", plan, *place, "--encoder-price", price, code=code)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_folders_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    refused("is no study 'comparison'", "compare", ALL, "--data", tmp_path, "--out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_as_a_command(tmp_path: Path) -> None:
+    write_dataset(ANSWERS, tmp_path / "answers")
+    routers = {name: recipe.to_dict() for name, recipe in RECIPES.items()}
+    (tmp_path / "routers.yaml").write_text(json.dumps({"routers": routers}))
+    store, out = tmp_path / "states", tmp_path / "out"
+    succeeded("encode", tmp_path / "answers", "--encoder", "minipool", "--out", store)
+    compared = ("compare", tmp_path / "routers.yaml", "--data", tmp_path / "answers")
+    said = succeeded(*compared, "--store", store, "--out", out, "--resamples", 20)
+    assert "not surely better than a constant" in said
+    told = json.loads(succeeded(*compared, "--store", store, "--out", out, "--json"))
+    assert list(told["routers"]) == list(RECIPES)
+    assert (out / "index.html").is_file()
+    assert Router.load(out / "routers" / "ours").pool.names == ANSWERS.pool.names
+
+
+def test_the_page_begins_with_whether_routers_are_worth_it(
+    report: Path, result: ComparisonResult
+) -> None:
+    assert "against the best fixed mix of targets" in verdict(result)[0]
+    curves = (report / "figures" / "curves.svg").read_text()
+    assert "the other routers" not in curves  # all three have a colour
+
+
+def test_a_verdict_without_a_number_says_why(result: ComparisonResult) -> None:
+    unknown = Estimate(np.nan, np.nan, np.nan, 1, "no two targets have labels of one query")
+    lost = {"choice_auc": unknown, "best_single_accuracy": unknown}
+    routers = tuple(
+        dataclasses.replace(one, headline={**one.headline, **lost}) for one in result.routers
+    )
+    text = " ".join(verdict(dataclasses.replace(result, routers=routers)))
+    assert "isn't known: no two targets have labels of one query" in text
+    assert NOTHING not in text

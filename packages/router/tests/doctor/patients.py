@@ -1,0 +1,42 @@
+"""Routers of known worth for the tests of the doctor."""
+
+import numpy as np
+
+from prefill_router.data import Query, RoutingDataset
+from prefill_router.evaluation import Trial
+from prefill_router.doctor import Subject
+from packages.router.tests.evaluation.trials import Array, system
+
+PRICES = np.array([0.001, 0.004, 0.02])
+AVERAGE = np.array([0.5, 0.58, 0.66])
+
+
+def patient(
+    kind: str, *, queries: int = 900, trained: int = 900, seed: int = 0, lam: float = 0.85
+) -> Subject:
+    """A router that `knows` the queries, guesses at `random`, is `constant`, or is `surer`."""
+    random = np.random.default_rng(seed)
+    size = (queries + trained, 3)
+    chance = np.clip(
+        AVERAGE - random.normal(0, 0.2, (size[0], 1)) + random.normal(0, 0.15, size), 0.02, 0.98
+    )
+    correct = (random.random(size) < chance).astype(np.float64)
+    cost = np.broadcast_to(PRICES, size).copy()
+    predictions, data = system(_predicted(kind, chance, random), cost, correct, cost)
+    rows = [
+        Query(q.id, q.prompt, benchmark="b", domain=f"d{i % 4}") for i, q in enumerate(data.queries)
+    ]
+    named = RoutingDataset.of(rows, data.pool, correct, recorded_cost=cost)
+    ids = named.query_ids
+    judged = named.select(ids[:queries])
+    trial = Trial.join(predictions.select(judged.query_ids), judged)
+    return Subject(trial, judged.queries, named.select(ids[queries:]), lam)
+
+
+def _predicted(kind: str, chance: Array, random: np.random.Generator) -> Array:
+    known = np.clip(chance + random.normal(0, 0.05, chance.shape), 0, 1)
+    if kind == "random":
+        return random.permutation(known)
+    if kind == "constant":
+        return np.broadcast_to(AVERAGE, chance.shape).copy()
+    return known if kind == "knows" else np.clip(known + 0.2, 0, 1)

@@ -1,0 +1,64 @@
+"""The lift by parts: how often a part is named where there is nothing, and where there is."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from prefill_router.data import Query, RoutingDataset
+from prefill_router.evaluation import Trial
+from prefill_router.doctor import Subject
+from prefill_router.doctor.fixed_choice import lifts
+from packages.router.tests.evaluation.trials import system
+
+pytestmark = pytest.mark.slow
+
+SIZES = np.repeat(np.arange(14), [60, *[30] * 13])
+LEFT = 0.5
+COST = np.broadcast_to([1e-3, 1e-3], (len(SIZES), 2)).copy()
+
+
+def subject(*, seed: int, helped: int = -1) -> Subject:
+    """Two equally good targets, and a router that seldom leaves the first, for no good reason.
+
+    In the domain that is `helped` it leaves it where the other one is right.
+    """
+    random = np.random.default_rng(seed)
+    correct = (random.random((len(SIZES), 2)) < 0.5).astype(np.float64)
+    leaves = random.random(len(SIZES)) < LEFT
+    leaves = np.where(helped == SIZES, correct[:, 1] > correct[:, 0], leaves)
+    said = np.stack([0.5 - 0.2 * leaves, 0.3 + 0.2 * leaves], axis=1)
+    predictions, data = system(said, COST, correct, COST)
+    rows = [
+        Query(q.id, q.prompt, domain=f"d{SIZES[i]}", benchmark=f"b{i % 7}")
+        for i, q in enumerate(data.queries)
+    ]
+    named = RoutingDataset.of(rows, data.pool, correct, recorded_cost=COST)
+    trial = Trial.join(predictions, named)
+    train = replace(named, correct=np.tile([1.0, 0.0], (len(rows), 1)))  # the first is the best
+    return Subject(trial, named.queries, train, lam=1.0)
+
+
+def test_where_there_is_no_lift_some_part_is_named_in_five_of_a_hundred() -> None:
+    draws = 120
+    named = sum(
+        any(one.sure for one in lifts(subject(seed=s), resamples=2, seed=s) if one.group != "all")
+        for s in range(draws)
+    )
+    assert named <= draws * 0.05 + 2 * np.sqrt(draws * 0.05 * 0.95)
+
+
+def test_a_part_with_a_lift_is_named_and_no_other() -> None:
+    found = {
+        one.name: one
+        for one in lifts(subject(seed=1, helped=0), resamples=50, seed=0)
+        if one.group == "domain"
+    }
+    assert found["d0"].sure == 1
+    assert [name for name, one in found.items() if one.sure] == ["d0"]
+
+
+def test_parts_that_never_differ_are_not_sure() -> None:
+    still = subject(seed=0)
+    same = replace(still, trial=replace(still.trial, correctness=np.tile([0.5, 0.3], (450, 1))))
+    assert not any(one.sure for one in lifts(same, resamples=5, seed=0))

@@ -1,0 +1,210 @@
+"""Batches on a device: memory that runs out, their size, and copies. The GPU is made up."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from prefill_router.activations import Site
+from prefill_router.data import Query
+from prefill_router.encoders import HubEncoder, hub, load_encoder
+from prefill_router.encoders.hub import DeviceBatches, on_device, sent
+from prefill_router.encoders.provenance import (
+    CPU_BATCH_TOKENS,
+    GPU_BATCH_TOKENS,
+    MOST_GPU_BATCH_TOKENS,
+    batch_tokens_on,
+    device_of,
+    dtype_of,
+)
+from prefill_router.errors import ConfigError
+from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda:1")
+LENGTHS = [3, 50, 7, 7, 20, 1, 33, 20]
+Launch = Callable[[list[int]], torch.Tensor]
+
+
+def memory_for(tokens: int, lengths: Sequence[int], tried: list[list[int]]) -> Launch:
+    """A device with memory for so many tokens, padding included; its states are the numbers."""
+
+    def launch(numbers: list[int]) -> torch.Tensor:
+        tried.append(numbers)
+        if len(numbers) * max(lengths[i] for i in numbers) > tokens:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return torch.tensor(numbers, dtype=torch.float32)[None, :, None]
+
+    return launch
+
+
+def test_every_prompt_is_read_once_however_little_memory_there_is() -> None:
+    for memory in range(50, 500, 7):
+        tried: list[list[int]] = []
+        device = DeviceBatches(CPU, 400)
+        found = list(device.read(LENGTHS, memory_for(memory, LENGTHS, tried)))
+        assert sorted(i for numbers, _ in found for i in numbers) == list(range(len(LENGTHS)))
+        for numbers, rows in found:
+            assert rows[0, :, 0].tolist() == numbers
+        assert device.tokens <= max(memory, 50)
+        again: list[list[int]] = []
+        list(device.read(LENGTHS, memory_for(memory, LENGTHS, again)))
+        assert len(again) < len(tried) or len(tried) == len(found)  # the limit is remembered
+
+
+def test_a_prompt_that_does_not_fit_alone_is_an_error_that_says_what_would_do() -> None:
+    device = DeviceBatches(CPU, 400)
+    with pytest.raises(ConfigError, match=r"a prompt of 50 tokens doesn't fit .* --max-tokens"):
+        list(device.read(LENGTHS, memory_for(49, LENGTHS, [])))
+
+
+def test_cublas_without_memory_for_its_workspace_counts_and_other_errors_do_not() -> None:
+    def failing(reason: str) -> Launch:
+        def launch(numbers: list[int]) -> torch.Tensor:
+            if len(numbers) > 1:
+                raise RuntimeError(reason)
+            return torch.zeros(1, 1, 1)
+
+        return launch
+
+    found = DeviceBatches(CPU, 400).read(
+        LENGTHS, failing("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
+    )
+    assert len(list(found)) == len(LENGTHS)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        list(DeviceBatches(CPU, 400).read(LENGTHS, failing("CUDA error: illegal memory access")))
+
+
+def test_the_next_batch_is_launched_before_the_last_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+
+    def copied(rows: torch.Tensor) -> Callable[[], Any]:
+        name = str(int(rows[0, 0, 0]))
+        seen.append(f"launch {name}")
+        return lambda: seen.append(f"wait {name}")
+
+    monkeypatch.setattr(hub, "_copied", copied)
+    list(DeviceBatches(CPU, 1).read([4, 3, 2], memory_for(9, [4, 3, 2], [])))
+    assert seen == ["launch 0", "launch 1", "wait 0", "launch 2", "wait 1", "wait 2"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> HubEncoder:
+    folder = save_tiny_encoder(tmp_path_factory.mktemp("tiny"))
+    found = load_encoder(folder, dtype="float32", device="cpu")
+    assert isinstance(found, HubEncoder)
+    return found
+
+
+def test_states_after_memory_ran_out_are_those_of_smaller_batches(
+    encoder: HubEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = encoder.tokenize([Query(f"q{i}", "x" * (5 + i % 7)) for i in range(24)])
+    longest = max(len(prompt.ids) for prompt in prompts)
+    sites = [Site(2, "last"), Site(1, "mean")]
+    expected = replace(encoder, batch_tokens=6 * longest).states(prompts, sites)
+    read_batch = hub.read_batch
+
+    def little_memory(network: Any, blocks: Any, batch: hub.TokenBatch, wanted: Any) -> Any:
+        if batch.ids.numel() > 6 * longest:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return read_batch(network, blocks, batch, wanted)
+
+    monkeypatch.setattr(hub, "read_batch", little_memory)
+    found = replace(encoder, batch_tokens=24 * longest).states(prompts, sites)
+    for site in sites:
+        assert found[site].tobytes() == expected[site].tobytes()
+
+
+class FakeTensor:
+    """A tensor that remembers how it was moved."""
+
+    def __init__(self, done: tuple[object, ...] = ()) -> None:
+        self.done = done
+
+    def pin_memory(self) -> "FakeTensor":
+        return FakeTensor((*self.done, "pinned"))
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> "FakeTensor":
+        return FakeTensor((*self.done, device, non_blocking))
+
+
+def test_only_what_goes_to_a_gpu_is_pinned() -> None:
+    plain = sent.__wrapped__ if hasattr(sent, "__wrapped__") else sent
+    assert plain(FakeTensor(), CUDA).done == ("pinned", CUDA, True)  # type: ignore[arg-type]
+    assert plain(FakeTensor(), CPU).done == (CPU, False)  # type: ignore[arg-type]
+
+
+QWEN3_8B = SimpleNamespace(hidden_size=4096, intermediate_size=12_288)
+SMALL = SimpleNamespace(hidden_size=768)
+
+
+@pytest.mark.parametrize(
+    ("free", "config", "least", "most"),
+    [
+        (80 << 30, QWEN3_8B, 100_000, MOST_GPU_BATCH_TOKENS),
+        (80 << 30, SMALL, MOST_GPU_BATCH_TOKENS, MOST_GPU_BATCH_TOKENS),
+        (7 << 30, QWEN3_8B, 8_000, 20_000),
+        (1 << 20, QWEN3_8B, CPU_BATCH_TOKENS, CPU_BATCH_TOKENS),
+        (0, None, GPU_BATCH_TOKENS, GPU_BATCH_TOKENS),
+    ],
+)
+def test_batches_on_a_gpu_are_as_large_as_its_free_memory_allows(
+    free: int, config: Any, least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (free, 80 << 30))
+    assert least <= batch_tokens_on(CUDA, config, torch.bfloat16) <= most
+    assert batch_tokens_on(CPU, config, torch.bfloat16) == CPU_BATCH_TOKENS
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (3 << 30, 80 << 30))
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_the_second_gpu_can_be_named_and_the_third_of_two_cannot() -> None:
+    assert device_of("cuda:1") == CUDA
+    assert device_of(None).type == "cuda"
+    with pytest.raises(ConfigError, match=r"'cuda:2' isn't there; the last is cuda:1"):
+        device_of("cuda:2")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_the_arithmetic_is_that_of_the_gpu_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: list[torch.device] = []
+
+    class Current:
+        def __init__(self, device: torch.device) -> None:
+            self.device = device
+
+        def __enter__(self) -> None:
+            current.append(self.device)
+
+        def __exit__(self, *_: object) -> None:
+            current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", Current)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: current == [CUDA])
+    assert dtype_of(None, CUDA) is torch.bfloat16
+    assert dtype_of(None, torch.device("cuda:0")) is torch.float16
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_weights_that_do_not_fit_are_an_error_with_the_memory_that_is_free() -> None:
+    class TooLarge(torch.nn.Module):
+        def to(self, *_: Any, **__: Any) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(ConfigError, match=r"weights of big .* cuda:1, of which 3\.2 of 85\.9 GB"):
+        on_device(TooLarge(), CUDA, "big")
+
+
+def test_attention_is_that_of_torch_in_one_operation(encoder: HubEncoder) -> None:
+    assert encoder.network.config._attn_implementation == "sdpa"

@@ -1,0 +1,158 @@
+"""A process that stays connected to a cluster, and calls what each line of its input names.
+
+A line is JSON: a name and arguments. So is an answer, after `REPLY`. Ray prints there, too.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from prefill_router import engines
+from prefill_router.engines import RayEngine
+from prefill_router.errors import EngineError, PromptError, StoreError
+from prefill_router.progress import Progress
+from prefill_router_lab.reproduce import reproduction, to_dict
+from prefill_router.testing import make_routing_dataset
+from packages.router.tests.commands import run
+from packages.router.tests.engines import encoding_job
+from packages.router.tests.engines.conftest import REPLY
+from packages.lab.tests.reproduce.test_reproduce import ENCODER, MEANS, QUICK, SITES
+
+
+def command(*words: str) -> dict[str, Any]:
+    return vars(run(*words))
+
+
+def encode(address: str, store: str) -> None:
+    encoding_job.encode(address, Path(store))
+
+
+def devices(address: str, folder: str) -> dict[str, Any]:
+    """The devices that did the work, and what was refused."""
+    engine, refused = RayEngine(address=address, workers=(1, 1)), []
+    make = partial(on, Path(folder), 2)
+    found = list(engine.stream(make, range(40), gpu_workers=(1, 1)))
+    engines.RETRIES, usual = 1, engines.RETRIES
+    for items in ([-1], [-2]):
+        try:
+            list(engine.stream(partial(on, Path(folder), 1), items))
+        except (StoreError, EngineError) as error:
+            refused.append(f"{type(error).__name__}: {error}")
+    engines.RETRIES = usual
+    items = sorted(item for item, _ in found)
+    return {"items": items, "devices": sorted({one for _, one in found}), "refused": refused}
+
+
+def on(folder: Path, kinds: int, device: str) -> Callable[[int], tuple[int, str]]:
+    (folder / device).touch()
+
+    def work(item: int) -> tuple[int, str]:
+        while len(list(folder.iterdir())) < kinds:  # no worker does it all before the other began
+            time.sleep(0.02)
+        if item == -1:
+            raise StoreError("the state isn't finite")
+        if item == -2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item, device
+
+    return work
+
+
+def held(address: str) -> int:
+    """The most items that were taken from an endless supply and not done yet."""
+    engine, taken, most = RayEngine(address=address, workers=(2, 2)), 0, 0
+
+    def supply() -> Any:
+        nonlocal taken
+        while taken < 200:
+            taken += 1
+            yield np.zeros(1 << 20)
+
+    for done, size in enumerate(engine.stream(measured, supply())):
+        assert size == 1 << 20
+        most = max(most, taken - done)
+    return most
+
+
+def measured(device: str) -> Callable[[np.ndarray], int]:
+    del device
+    return len
+
+
+def tasks(address: str, folder: str) -> dict[str, Any]:
+    """What came of tasks whose workers died, and of those that refused."""
+    engine = RayEngine(address=address, workers=(2, 2))
+    squares = engine.map(dies_once, Path(folder), range(6), finish=lambda _, one: one)
+    engines.RETRIES, usual = 1, engines.RETRIES
+    refused = []
+    for task in (refuses, dies):
+        try:
+            engine.map(task, np.zeros(3), [7], finish=lambda _, one: one)
+        except (PromptError, EngineError) as error:
+            refused.append(f"{type(error).__name__}: {error}")
+    engines.RETRIES = usual
+    return {"squares": squares, "refused": refused}
+
+
+def dies_once(folder: Path, item: int, progress: Progress) -> int:
+    """The square of a number; the first worker that is asked for 3 is killed."""
+    del progress
+    mark = folder / "died"
+    if item == 3 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item * item
+
+
+def dies(table: np.ndarray, item: int, progress: Progress) -> int:
+    del table, item, progress
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def refuses(table: np.ndarray, item: int, progress: Progress) -> int:
+    del table, progress
+    raise PromptError("the prompt is too long", query_id=f"q{item}")
+
+
+def paper(address: str | None) -> str:
+    """The paper's tables for three routers; where no cluster is given, made here."""
+    engine = None if address is None else RayEngine(address=address, workers=(2, 2))
+    answers = make_routing_dataset(queries=100, seed=5)
+    recipes = reproduction.routers(MEANS.encoders, MEANS.embedding, QUICK)
+    few = {name: recipes[name] for name in ("SharedTrunkNet", "kNN majority", "kNN score")}
+    with patch.object(reproduction, "routers", return_value=few):
+        runs = reproduction.reproduce(
+            "mmlu-pro",
+            answers,
+            [ENCODER.encode(answers.queries, SITES, rounding="float32")],
+            options=QUICK,
+            means=MEANS,
+            studies=(),
+            engine=engine,
+        )
+    return json.dumps(to_dict(runs), sort_keys=True)
+
+
+def main() -> None:
+    calls = {one.__name__: one for one in (command, encode, devices, held, tasks, paper)}
+    for line in sys.stdin:
+        name, *given = json.loads(line)
+        answer = calls[name](*given)  # type: ignore[operator]
+        sys.stdout.write(f"{REPLY}{json.dumps(answer)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    from packages.router.tests.engines import ray_driver  # so that workers find the work by its module
+
+    ray_driver.main()

@@ -1,0 +1,102 @@
+"""A command whose work Ray carries is interrupted as one without it, and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from prefill_router import encoders
+from prefill_router.cli.application import ExitCode
+from prefill_router.data import write_dataset
+from prefill_router.testing import make_routing_dataset
+from packages.router.tests.commands import succeeded
+from packages.router.tests.engines.conftest import ENVIRONMENT, ROOT, content
+from packages.router.tests.engines.encoding_job import shards
+from packages.router.tests.engines.ray_cluster import descendants
+from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
+
+pytestmark = pytest.mark.slow
+
+LONGEST = 240
+"""Seconds to wait for something; far more than it takes."""
+CHUNK_TOKENS = 128
+SMALL_CHUNKS = (
+    "from functools import partial; from prefill_router import cli, encoders; "
+    f"encoders.plan_encoding = partial(encoders.plan_encoding, chunk_tokens={CHUNK_TOKENS}); "
+    "cli.main()"
+)
+LISTENING, LOOPBACK = "0A", {"0100007F", "0000000000000000FFFF00000100007F"}
+
+
+def until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONGEST
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def listening(processes: list[int]) -> set[str]:
+    """The addresses that processes listen on, in hexadecimal."""
+    inodes = set()
+    for pid in processes:
+        for path in Path(f"/proc/{pid}/fd").glob("*"):
+            if path.is_symlink() and (found := str(path.readlink())).startswith("socket:["):
+                inodes.add(found[len("socket:[") : -1])
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {row[1].partition(":")[0] for row in rows if row[3] == LISTENING and row[9] in inodes}
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As many threads as a worker, and as small chunks, in this process."""
+    small = partial(encoders.plan_encoding, chunk_tokens=CHUNK_TOKENS)
+    monkeypatch.setattr(encoders, "plan_encoding", small)
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(usual)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_an_interrupted_command_says_so_ends_its_ray_and_goes_on(tmp_path: Path) -> None:
+    write_dataset(make_routing_dataset(queries=600), tmp_path / "answers")
+    encoder = save_tiny_encoder(tmp_path / "tiny")
+    common = ["encode", tmp_path / "answers", "--encoder", encoder, "--out"]
+    environment = dict(ENVIRONMENT)
+    environment.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")  # the engine's own affair
+    store, local = tmp_path / "ray", tmp_path / "local"
+    with subprocess.Popen(
+        [sys.executable, "-c", SMALL_CHUNKS, *common, store, "--engine", "ray", "--workers", "1"],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    ) as command:
+        until(lambda: shards(store) > 0 or command.poll() is not None)
+        processes = descendants(command.pid)
+        places = listening([command.pid, *processes])
+        os.killpg(command.pid, signal.SIGINT)
+        _, told = command.communicate(timeout=LONGEST)
+    assert command.returncode == ExitCode.INTERRUPTED, told
+    assert told.splitlines()[-1].startswith("interrupted; what was finished is kept"), told
+    assert "Traceback" not in told
+    assert places
+    assert places <= LOOPBACK
+    until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in processes))
+    for folder in (local, store):
+        held = shards(folder)
+        succeeded(*common, folder)
+        assert folder == local or 0 < held < shards(local)
+    assert content(store) == content(local)

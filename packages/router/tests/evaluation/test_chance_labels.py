@@ -1,0 +1,180 @@
+"""Estimates from labels that chance selected or that err, and where overlap is lacking."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import ConfigError, OverlapError
+from prefill_router.evaluation import (
+    ChanceLabels,
+    FixedChoice,
+    PolicyValues,
+    SimulatedCheck,
+    Trial,
+    auc_by_target,
+    evaluate,
+    judge,
+    ones,
+    rankings,
+)
+from prefill_router.evaluation.scores import NEEDS_ALL_LABELS, NOT_KNOWN
+from prefill_router.policy import Cascade
+from packages.router.tests.evaluation.logs import observed, traffic
+from packages.router.tests.evaluation.trials import random_system
+
+
+def test_the_mean_of_an_estimate_over_the_draw_and_the_error_is_the_label() -> None:
+    random = np.random.default_rng(0)
+    shape = (50, 3)
+    label, m = random.integers(0, 2, shape).astype(float), random.random(shape)
+    p, e = random.uniform(0.05, 0.9, shape), random.uniform(0, 0.4, shape)
+    missing = np.full(shape, np.nan)
+    estimates = [ChanceLabels(y, e, p, m).label for y in (label, 1 - label, missing)]
+    chances = p * (1 - e), p * e, 1 - p
+    mean = sum(chance * found for chance, found in zip(chances, estimates, strict=True))
+    assert mean == pytest.approx(label)
+    low, high = ChanceLabels(label, e, p, m).bounds
+    for found in estimates:
+        assert (low <= found + 1e-9).all()
+        assert (found <= high + 1e-9).all()
+
+
+def test_labels_that_were_certain_to_be_observed_are_judged_as_they_are() -> None:
+    predictions, whole = random_system(queries=200)
+    certain = replace(whole, propensity=np.ones(whole.correct.shape))
+    plain, found = (Trial.join(predictions, data) for data in (whole, certain))
+    assert found.correct == pytest.approx(plain.correct)
+    assert found.observed_cost == pytest.approx(plain.observed_cost)
+    aucs = [auc_by_target(rankings(trial), ones(200)) for trial in (plain, found)]
+    assert aucs[1] == pytest.approx(aucs[0])
+    brier = [trial.squared_error(trial.correctness) for trial in (plain, found)]
+    assert brier[1] == pytest.approx(brier[0])
+
+
+def test_a_log_is_evaluated_about_as_all_labels_are() -> None:
+    predictions, log, whole = traffic(queries=1400, asked=0.5, error=0.1)
+    ids = log.query_ids
+    judged = predictions.select(ids[500:])
+    found, truth = (
+        evaluate(judged, data, resamples=20, train=data.select(ids[:500])) for data in (log, whole)
+    )
+    for name in (
+        "argmax_accuracy",
+        "argmax_cost",
+        "best_single_accuracy",
+        "auc_mean",
+        "brier_mean",
+    ):
+        one = found.headline[name]
+        half = max(one.upper - one.lower, 1e-3)
+        assert one.value == pytest.approx(truth.headline[name].value, abs=half), name
+    assert found.verdict is not None
+    assert found.verdict.mix.queries == 900
+    assert "chance selected" in found.caution
+    unknown = {name for name, one in found.headline.items() if one.reason == NOT_KNOWN}
+    assert unknown == NEEDS_ALL_LABELS & set(found.headline)
+    told = found.to_dict()
+    assert set(told["off_policy"]["lam"]) == {"0", "1"}
+    assert told["coverage"]["overlap"]["lacking"] == 0
+    assert "off_policy" not in truth.to_dict()
+
+
+def test_erring_labels_alone_are_corrected_and_nothing_is_weighted() -> None:
+    predictions, whole = random_system(queries=300)
+    error = np.full(whole.correct.shape, 0.1)
+    trial = Trial.join(predictions, replace(whole, label_error=error))
+    assert trial.correct == pytest.approx((whole.correct - 0.1) / 0.8)
+    assert np.array_equal(trial.observed_cost, whole.observed_cost)
+    assert trial.overlap is None
+    assert np.isnan(trial.best_label).all()
+
+
+def test_the_fixed_mix_of_a_log_is_chosen_by_inverse_propensity() -> None:
+    """Asked about the queries that it gets right alone, a target isn't better for it."""
+    _, whole = random_system(queries=3000, seed=2)
+    chance = np.full(whole.correct.shape, 0.5)
+    easy = whole.correct.mean(axis=1) > 0.5
+    chance[:, 0] = np.where(easy, 1.0, 0.1)  # the worst target, mostly asked easy questions
+    log = observed(whole, chance, np.random.default_rng(0))
+    free = replace(log, recorded_cost=np.full(chance.shape, np.nan))
+    best = int(whole.correct.mean(axis=0).argmax())
+    assert np.nanmean(log.correct[:, 0]) > np.nanmean(log.correct[:, 1])
+    assert FixedChoice.mix(free).corners.tolist() == [[best]]
+
+
+def unasked(target: int, share: float) -> tuple[Trial, RoutingDataset]:
+    """A log in which a target was never asked on a share of the queries."""
+    predictions, whole = random_system(queries=1000)
+    random = np.random.default_rng(0)
+    chance = np.full(whole.correct.shape, 0.5)
+    chance[random.random(1000) < share, target] = 0
+    log = observed(whole, chance, random)
+    return Trial.join(predictions, log), log
+
+
+def test_where_overlap_is_lacking_nothing_is_estimated_and_it_says_where() -> None:
+    trial, log = unasked(3, 0.5)
+    lost = int((log.propensity[:, 3] == 0).sum())  # type: ignore[index]
+    values = PolicyValues.of(trial)
+    with pytest.raises(OverlapError, match=r"t3 on \d+ of \d+.*some probability"):
+        values.at(1.0)
+    assert values.at(0.0).accuracy.value > 0  # the cheapest target was asked everywhere
+    assert np.isnan(values.table["accuracy"][-1])
+    assert set(values.targets) == {"t0", "t1", "t2"}
+    assert not trial.compared.any()
+    assert trial.overlap is not None
+    assert f"{lost} of 1,000 queries lack overlap" in trial.overlap.note
+    verdict = judge(trial, log, lam=1.0, resamples=20)
+    assert verdict.word == "can't tell"
+    assert "lack overlap" in verdict.because
+    assert np.isnan(verdict.mix.gain.value)
+
+
+def test_a_few_queries_without_overlap_are_left_out_and_told() -> None:
+    trial, log = unasked(3, 0.03)
+    lost = int((log.propensity[:, 3] == 0).sum())  # type: ignore[index]
+    assert 0 < lost == 1000 - trial.compared.sum()
+    assert trial.overlap is not None
+    assert not trial.overlap.refusal
+    assert f"{lost} of 1,000 queries lack overlap and are left out" in trial.overlap.note
+
+
+def test_labels_that_chance_did_not_select_are_left_out_and_counted() -> None:
+    predictions, log, _ = traffic()
+    assert log.propensity is not None
+    chance = log.propensity.copy()
+    chance[:70] = np.nan
+    trial = Trial.join(predictions, replace(log, propensity=chance))
+    assert not trial.compared[:70].any()
+    assert trial.compared[70:].all()
+    assert trial.overlap is not None
+    assert "70 queries are left out, since not chance decided" in trial.overlap.note
+
+
+def test_labels_lost_by_other_reasons_than_chance_are_told() -> None:
+    predictions, log, _ = traffic()
+    correct = log.correct.copy()
+    correct[: len(log) // 2, 1] = np.nan
+    trial = Trial.join(predictions, replace(log, correct=correct))
+    assert trial.overlap is not None
+    assert trial.overlap.short == ("t1",)
+    assert "t1 has" in trial.overlap.note
+
+
+def test_too_few_labels_are_refused() -> None:
+    predictions, log, _ = traffic(queries=30, asked=0.2)
+    with pytest.raises(OverlapError, match="equally weighted"):
+        PolicyValues.of(Trial.join(predictions, log)).at(1.0)
+
+
+def test_a_cascade_is_not_judged_by_labels_that_chance_selected() -> None:
+    predictions, log, _ = traffic(queries=50)
+    with pytest.raises(ConfigError, match="cascade"):
+        Trial.join(
+            predictions,
+            log,
+            policy=Cascade(),
+            check=SimulatedCheck(sensitivity=0.9, specificity=0.9),
+        )

@@ -1,0 +1,121 @@
+"""What a fit tries by itself: chosen on train rows, within its time, and nothing from noise."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from prefill_router.activations import Activations
+from prefill_router.data import RoutingDataset, split
+from prefill_router.errors import ConfigError
+from prefill_router.features.prefill import JointConfig
+from prefill_router.fitting import FitConfig, Recipe, RouterFit
+from prefill_router.fitting import choose_recipe, fit_chosen
+from prefill_router_lab.search import effort as effort_module
+from prefill_router.fitting.effort import EffortChoice, recipes_for
+from prefill_router.testing import make_routing_dataset
+from packages.router.tests.fakes.planted_signal import shuffled, states_of, unchecked
+
+pytestmark = pytest.mark.slow
+
+ANSWERS = make_routing_dataset(queries=400, seed=2)
+STATES: Sequence[Activations] = (states_of(ANSWERS),)
+DRAWN = split(ANSWERS, seed=0)
+
+
+@contextmanager
+def few_are_enough() -> Iterator[None]:
+    """Let these few rows be enough to choose on, and few networks."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(effort_module, "ENOUGH", 100)
+        patched.setitem(effort_module._NETWORK, "seeds", 2)
+        yield
+
+
+@pytest.fixture
+def few() -> Iterator[None]:
+    with few_are_enough():
+        yield
+
+
+@pytest.fixture(scope="module")
+def chosen() -> tuple[RouterFit, EffortChoice]:
+    with few_are_enough():
+        return fit_chosen(ANSWERS, STATES, config=FitConfig(resamples=0), drawn=DRAWN)
+
+
+def test_few_rows_take_the_papers_recipe_without_a_trial() -> None:
+    found = choose_recipe(ANSWERS, STATES, DRAWN)
+    assert (found.name, found.recipe, found.trials) == ("paper", Recipe(), ())
+
+
+def test_the_best_out_of_fold_is_fitted_and_what_was_tried_is_told(
+    chosen: tuple[RouterFit, EffortChoice],
+) -> None:
+    fitted, found = chosen
+    finished = {one.name: one.mean("choice") for one in found.trials if not one.why}
+    assert {one.name for one in found.trials} == {"layers", "layer", "paper"}
+    assert finished[found.name] == max(finished.values())
+    record = fitted.router.record
+    assert record.options["effort"] == "normal"
+    assert record.options["recipe"] == found.recipe.to_dict()
+    assert [one["recipe"] for one in record.training["recipes"]] == ["layers", "layer", "paper"]
+    assert record.notes[0] == found.words
+    assert repr(found.name) in found.words
+    assert fitted.evaluation.headline["auc_mean"].value > 0.8
+
+
+@pytest.mark.usefixtures("few")
+def test_test_rows_have_no_part_in_the_choice(chosen: tuple[RouterFit, EffortChoice]) -> None:
+    held = np.isin(ANSWERS.query_ids, DRAWN["test"])
+    labels = np.where(held[:, None], 1 - ANSWERS.correct, ANSWERS.correct)
+    other = RoutingDataset.of(ANSWERS.queries, ANSWERS.pool, labels)
+    everything = RoutingDataset.of(ANSWERS.queries, ANSWERS.pool, 1 - ANSWERS.correct)
+    one, two = (choose_recipe(rows, STATES, DRAWN) for rows in (other, everything))
+    scores = [trial.scores for trial in chosen[1].trials]
+    assert [trial.scores for trial in one.trials] == scores
+    assert [trial.scores for trial in two.trials] != scores
+
+
+@pytest.mark.usefixtures("few")
+def test_when_the_time_is_over_the_first_that_finished_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(effort_module, "MINUTES", {"normal": 0.0})
+    found = choose_recipe(ANSWERS, STATES, DRAWN)
+    assert found.name == "layers"
+    assert [one.why for one in found.trials] == ["", *["the time was over"] * 2]
+
+
+@pytest.mark.usefixtures("few")
+def test_without_signal_it_ends_at_the_fixed_mix(chosen: tuple[RouterFit, EffortChoice]) -> None:
+    noise = shuffled(make_routing_dataset(queries=600, seed=5))
+    states, drawn = (states_of(noise),), split(noise, seed=0)
+    config = FitConfig(resamples=0, assumed_output_tokens=100)
+    fitted, _ = fit_chosen(noise, states, config=config, drawn=drawn)
+    judged = fitted.evaluation.headline
+    gain = judged["argmax_accuracy"].value - judged["best_single_accuracy"].value
+    assert gain == pytest.approx(0, abs=0.01)
+    assert chosen[0].evaluation.headline["mix_gain"].value > 0.02  # the control
+
+
+def test_a_block_is_bounded_by_layers_that_are_evenly_spread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hidden = STATES[0].provenance.hidden_size
+    read = []
+    for layers in (9, 2, 1):
+        monkeypatch.setattr(effort_module, "_WIDEST", layers * hidden)
+        [joint, *_] = recipes_for(STATES, "quick")["layers"].features
+        assert isinstance(joint, JointConfig)
+        read.append(joint.sites["fake"])
+    assert read == [("mean.2", "mean.3", "mean.4"), ("mean.2", "mean.4"), ("mean.3",)]
+
+
+@pytest.mark.usefixtures("few")
+def test_quick_tries_nothing_and_an_unknown_effort_is_refused() -> None:
+    found = choose_recipe(ANSWERS, STATES, DRAWN, effort="quick")
+    assert (found.name, found.trials) == ("layers", ())
+    with unchecked(), pytest.raises(ConfigError, match="the effort is 'much'; it must be one of"):
+        choose_recipe(ANSWERS, STATES, DRAWN, effort="much")  # type: ignore[arg-type]

@@ -1,0 +1,155 @@
+"""The guaranteed operating point: kept over many draws, found where it can be."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from prefill_router.errors import ConfigError, DataError
+from prefill_router.evaluation import Trial
+from prefill_router.guarantee import LAMS, best_single, guarantee
+from packages.router.tests.evaluation.trials import random_system
+from packages.router.tests.guarantee.guarantees import drawn, kept, naive_lam, population, violated
+
+pytestmark = pytest.mark.slow
+
+LAMS_OF_TESTS = tuple(np.linspace(1, 0, 41).tolist())
+DRAWS = 150
+
+
+@pytest.fixture(scope="module")
+def world() -> Trial:
+    return Trial.join(*population())
+
+
+def test_the_promise_is_broken_no_more_often_than_said_and_naively_far_more(world: Trial) -> None:
+    random, broken, naive, found_any = np.random.default_rng(0), 0, 0, 0
+    for _ in range(DRAWS):
+        sample = drawn(world, random.integers(0, len(world), 500))
+        found = guarantee(
+            sample, best="t2", keep=0.97, confidence=0.9, lams=LAMS_OF_TESTS, resamples=0
+        )
+        broken += violated(found, world)
+        found_any += found.lam is not None
+        naive += kept(world, naive_lam(sample, "t2", 0.97, LAMS_OF_TESTS), "t2") < 0.97
+    assert broken <= binom.ppf(1 - 1e-4, DRAWS, 0.1)
+    assert found_any > DRAWS / 2
+    assert naive > binom.ppf(1 - 1e-9, DRAWS, 0.1)  # the check would see a wrong procedure
+
+
+def test_enough_queries_find_nearly_all_that_can_be_saved(world: Trial) -> None:
+    found = guarantee(world, best="t2", keep=0.95, resamples=50)
+    assert found.lam is not None
+    assert kept(world, found.lam, "t2") >= 0.95
+    cheapest = naive_lam(world, "t2", 0.95, LAMS)
+    paths = [world.path.at(lam) for lam in (found.lam, cheapest)]
+    costs = [float(world.of_choice(world.observed_cost, choice).mean()) for choice in paths]
+    assert costs[1] <= costs[0] <= 1.25 * costs[1]
+    assert found.savings.lower <= found.savings.value <= found.savings.upper
+    assert found.savings.value == pytest.approx(1 - costs[0] / world.observed_cost[:, 2].mean())
+    assert found.kept.value == pytest.approx(kept(world, found.lam, "t2"))
+    assert found.queries == len(world)
+    assert (found.missing.queries, found.advice, found.needed) == (0, "", None)
+
+
+def test_the_sequence_ends_at_the_first_hypothesis_that_stands(world: Trial) -> None:
+    sample = drawn(world, np.arange(800))
+    found = guarantee(sample, best="t2", keep=0.95, resamples=0)
+    *rejected, last = found.sequence
+    assert [t.lam for t in found.sequence] == list(LAMS[: len(found.sequence)])
+    assert all(t.p_value <= 1 - found.confidence for t in rejected)
+    assert last.p_value > 1 - found.confidence
+    assert found.lam == rejected[-1].lam
+
+
+def test_more_confidence_or_a_greater_share_is_never_cheaper(world: Trial) -> None:
+    sample = drawn(world, np.arange(3000))
+
+    def lam(keep: float, confidence: float) -> float:
+        found = guarantee(sample, best="t2", keep=keep, confidence=confidence, resamples=0)
+        return 2.0 if found.lam is None else found.lam
+
+    assert lam(0.85, 0.9) <= lam(0.9, 0.9) <= lam(0.95, 0.9) <= lam(1.05, 0.9)
+    assert lam(0.9, 0.5) <= lam(0.9, 0.9) <= lam(0.9, 0.999)
+
+
+def test_too_few_queries_say_how_many_would_do(world: Trial) -> None:
+    found = guarantee(drawn(world, np.arange(60)), best="t2", keep=0.99, resamples=20)
+    assert found.lam is None
+    assert found.needed is not None
+    assert found.needed > 60
+    assert f"{found.needed:,}" in found.advice
+    more = guarantee(drawn(world, np.arange(20 * found.needed)), best="t2", keep=0.99, resamples=0)
+    assert more.lam is not None
+
+
+def test_a_router_that_falls_short_is_told_that_more_queries_dont_help(world: Trial) -> None:
+    found = guarantee(world, best="t2", keep=1.3, resamples=0)
+    assert (found.lam, found.needed, len(found.sequence)) == (None, None, 1)
+    assert "won't help" in found.advice
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_rows_in_another_order_give_the_same(world: Trial) -> None:
+    sample = drawn(world, np.arange(700))
+    back = np.arange(700)[::-1]
+    other = replace(drawn(sample, back), query_ids=tuple(sample.query_ids[i] for i in back))
+    first, second = (guarantee(t, best="t2", keep=0.95, resamples=0) for t in (sample, other))
+    assert first.lam == second.lam
+    assert [t.p_value for t in first.sequence] == pytest.approx(
+        [t.p_value for t in second.sequence], rel=1e-9
+    )
+
+
+def test_what_is_expected_is_of_the_queries_with_both_labels() -> None:
+    trial = Trial.join(*random_system(queries=900, missing=0.2, seed=3))
+    found = guarantee(trial, best="t3", keep=0.9, resamples=10)
+    choice = trial.path.at(1.0 if found.lam is None else found.lam)
+    lost = np.isnan(trial.of_choice(trial.correct, choice)) | np.isnan(trial.correct[:, 3])
+    assert found.missing.queries == lost.sum() > 0
+    assert found.queries == 900
+    assert found.best_accuracy.value == pytest.approx(trial.correct[~lost, 3].mean())
+
+
+def test_unknown_costs_leave_the_savings_out(world: Trial) -> None:
+    sample = drawn(world, np.arange(500))
+    free = replace(sample, observed_cost=np.full_like(sample.observed_cost, np.nan))
+    found = guarantee(free, best="t2", keep=0.9, resamples=5)
+    assert np.isnan(found.savings.value)
+    assert "no cost is known" in found.savings.reason
+    assert found.lam is not None
+
+
+def test_the_best_single_target_is_that_of_the_train_rows() -> None:
+    _, data = random_system(queries=50, missing=0.1)
+    assert best_single(data) == data.pool.names[int(np.nanmean(data.correct, axis=0).argmax())]
+    with pytest.raises(DataError, match="no training query has a label"):
+        best_single(replace(data, correct=np.full_like(data.correct, np.nan)))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"best": "nobody"}, "no target 'nobody'"),
+        ({"keep": 0.0}, "keep is 0"),
+        ({"keep": float("nan")}, "keep is nan"),
+        ({"confidence": 1.0}, "confidence is 1"),
+        ({"lams": (0.5, 0.6)}, r"\[0.5, 0.6\]; give .* in falling order"),
+        ({"lams": ()}, "in falling order"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    world: Trial, options: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        guarantee(world, **{"best": "t2", **options})  # type: ignore[arg-type]
+
+
+def test_no_common_label_is_refused(world: Trial) -> None:
+    sample = drawn(world, np.arange(30))
+    correct = sample.correct.copy()
+    correct[:, 2] = np.nan
+    with pytest.raises(DataError, match="score more answers"):
+        guarantee(replace(sample, correct=correct), best="t2", resamples=0)

@@ -1,0 +1,141 @@
+"""Prompts as others would write them: what changes, what doesn't, and that a seed repeats it."""
+
+import re
+
+import numpy as np
+import pytest
+
+from prefill_router.data import Message, Query
+from prefill_router.errors import DataError
+from prefill_router.robustness import paraphrased, perturbed, sampled
+from prefill_router.robustness.perturbations import (
+    _REWORDED,
+    reworded,
+    with_options_moved,
+    with_typos,
+)
+from prefill_router.testing import make_routing_dataset
+
+PROSE = " ".join(["Several different students measured enormous buildings in 1999"] * 30)
+CHOICE = """Which of the following is it? A. is no line of its own.
+
+A. alpha
+B. beta,
+   on two lines
+C. gamma
+
+Answer with a letter."""
+
+
+def random(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_typos_are_one_mistake_behind_the_first_letter_in_a_share_of_the_words() -> None:
+    before = PROSE.split()
+    after = with_typos(PROSE, random(), rate=0.1).split()
+    changed = [(one, other) for one, other in zip(before, after, strict=True) if one != other]
+    longer = sum(len(word) >= 4 and word.isalpha() for word in before)
+    assert len(changed) == round(0.1 * longer)
+    lengths = set()
+    for one, other in changed:
+        assert one[0] == other[0]
+        same = max(k for k in range(len(one)) if one[:k] == other[:k])
+        rest = len(one) - same - 2
+        assert rest <= 0 or one[-rest:] == other[-rest:]
+        lengths.add(len(other) - len(one))
+    assert lengths == {-1, 0, 1}
+
+
+def test_numbers_short_words_and_latex_have_no_typos() -> None:
+    for text in ("is it so, or 12345 or x_word_1?", r"\frac{\alpha}{1}", ""):
+        assert with_typos(text, random()) == text
+    assert with_typos(r"\frac{1}{2} apples", random()).startswith(r"\frac{1}{2} a")
+    assert with_typos("only", random(), rate=0.001) != "only"  # at least one
+
+
+def test_every_typo_is_a_change() -> None:
+    for seed in range(200):
+        assert with_typos("oooo", random(seed)) != "oooo"
+        assert with_typos("Überaus", random(seed)) != "Überaus"
+
+
+def test_options_move_under_their_letters_and_all_else_stays() -> None:
+    moved = with_options_moved(CHOICE, random())
+    assert moved != CHOICE
+    head, tail = "Which of the following is it? A. is no line of its own.\n\nA. ", "\n\nAnswer"
+    assert moved.startswith(head)
+    assert moved.endswith(tail + " with a letter.")
+    found = re.split(r"\n(?:[BC]\. )", moved[len(head) : moved.index(tail)])
+    assert sorted(found) == ["alpha", "beta,\n   on two lines", "gamma"]
+
+
+@pytest.mark.parametrize("form", ["{}. ", "({}) ", "{}) ", "[{}]: ", "  {}. "])
+def test_options_are_known_by_any_usual_letter(form: str) -> None:
+    text = "Why?\n" + "\n".join(form.format(x) + word for x, word in zip("AB", "yn", strict=True))
+    expected = "Why?\n" + "\n".join(form.format(x) + w for x, w in zip("AB", "ny", strict=True))
+    assert with_options_moved(text, random()) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no options at all",
+        "A. alone",
+        "A. same\nB. same",
+        "A. one\nC. three",
+        "A. one\nB. two\nC. none of the above",
+        "A. one\nB. two\nC. A and B",
+        "A. one\nB. two\nC. Both of them",
+    ],
+)
+def test_what_has_no_options_that_may_move_stays(text: str) -> None:
+    for seed in range(5):
+        assert with_options_moved(text, random(seed)) == text
+
+
+def test_wording_replaces_phrases_and_keeps_capitals() -> None:
+    assert reworded("What is it? Find which\nof the following do not.", random()) == (
+        "What's it? Give which one of these don't."
+    )
+    assert reworded("refind whatever", random()) == "refind whatever"
+    for phrase, other in _REWORDED.items():
+        assert phrase != other
+        assert reworded(f"x {phrase} y", random()) == f"x {other} y"
+
+
+def test_a_prompt_is_changed_in_the_same_way_whatever_the_others_are() -> None:
+    queries = [Query(f"q{i}", f"Question number {i}, {PROSE[:90]}") for i in range(6)]
+    whole = perturbed(queries, "typos", seed=1)
+    assert perturbed(queries[3:4], "typos", seed=1) == whole[3:4]
+    assert perturbed(queries, "typos", seed=2) != whole
+    assert perturbed(queries, "typos", seed=1, typos=1.0) != whole
+    assert [query.id for query in whole] == [query.id for query in queries]
+    assert perturbed(queries, "options") == []
+
+
+def test_in_a_chat_the_latest_message_of_the_user_is_changed() -> None:
+    turns = [("system", "Kindly"), ("user", "older"), ("user", "What is it?"), ("assistant", "Hm")]
+    [found] = perturbed([Query("q", tuple(Message(*turn) for turn in turns))], "wording")
+    assert [turn.content for turn in found.prompt] == ["Kindly", "older", "What's it?", "Hm"]
+    [alone] = perturbed([Query("q", (Message("system", "What is it?"),))], "wording")
+    assert alone.prompt == (Message("system", "What's it?"),)
+
+
+def test_paraphrases_are_matched_by_id() -> None:
+    queries = [Query("a", "one", "b", "d"), Query("b", "two"), Query("c", "three")]
+    others = [Query("b", "two"), Query("a", "uno"), Query("z", "x")]
+    assert paraphrased(queries, others) == [Query("a", "uno", "b", "d")]
+    with pytest.raises(DataError, match="none of the 1 paraphrases"):
+        paraphrased(queries, [Query("b", "two")])
+
+
+def test_a_sample_is_a_part_in_order() -> None:
+    whole = make_routing_dataset(queries=30)
+    some = sampled(whole, 10, seed=3)
+    rows = [int(i[1:]) for i in some.query_ids]
+    assert len(rows) == 10
+    assert rows == sorted(rows)
+    assert rows != list(range(10))
+    assert sampled(whole, 30) is whole
+    assert sampled(whole, None) is whole

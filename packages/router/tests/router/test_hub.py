@@ -1,0 +1,220 @@
+"""Routers to a hub and back; the hub is one of our own, on 127.0.0.1."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefill_router import files
+from prefill_router.router import Router, read_light
+from prefill_router.router.storage import CHECKED, FILES
+from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
+from packages.router.tests.router import hub_job
+
+pytestmark = pytest.mark.slow
+
+NAME = "somebody/a-router"
+SECRET = "hf_secretsecretsecret"
+Job = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with running_hub() as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def worker(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process that does jobs, and the file of its standard error."""
+    log = tmp_path_factory.mktemp("worker") / "stderr"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
+    with (
+        log.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, hub_job.__file__],
+            env=kept,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as process,
+    ):
+        yield process, log
+
+
+@pytest.fixture
+def job(hub: FakeHub, worker: tuple[subprocess.Popen[str], Path], tmp_path: Path) -> Job:
+    process, log = worker
+    assert process.stdin
+    assert process.stdout
+
+    def run(*arguments: str, token: str | None = GOOD_TOKEN, url: str = "") -> dict[str, Any]:
+        environment = {
+            "HF_ENDPOINT": url or hub.url,
+            "HF_HOME": str(tmp_path / "hf"),
+            "HF_HUB_DISABLE_XET": "1",  # our hub keeps large files in the older way
+            "NO_PROXY": "*",
+        }
+        environment |= {} if token is None else {"HF_TOKEN": token}
+        process.stdin.write(json.dumps([environment, arguments]) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        assert SECRET not in line
+        assert SECRET not in log.read_text()
+        assert "crashed" not in line, log.read_text()
+        return dict(json.loads(line))
+
+    return run
+
+
+@pytest.fixture
+def saved(router: Router, tmp_path: Path) -> Path:
+    router.save(tmp_path / "router")
+    return tmp_path / "router"
+
+
+@pytest.fixture
+def published(hub: FakeHub, saved: Path) -> dict[str, bytes]:
+    """The files of a router that somebody put there, among others."""
+    hub.repositories[NAME] = {path.name: path.read_bytes() for path in saved.iterdir()}
+    hub.repositories[NAME] |= {"pytorch_model.bin": b"\x80evil", "code.py": b"raise SystemExit"}
+    return hub.repositories[NAME]
+
+
+def test_to_the_hub_and_back_gives_identical_decisions(
+    hub: FakeHub, job: Job, saved: Path, router: Router
+) -> None:
+    address = job("push", str(saved), NAME)["answer"]
+    assert address.startswith(f"{hub.url}/{NAME}/commit/")
+    assert set(hub.repositories[NAME]) == set(FILES)
+    for name in CHECKED:
+        assert hub.repositories[NAME][name] == (saved / name).read_bytes()
+    here = [d.to_dict() for d in router.route_many(hub_job.REQUESTS, lam=0.6)]
+    assert job("load", NAME)["answer"] == json.loads(json.dumps(here))
+    assert job("load", NAME, hub.commit(NAME))["answer"] == json.loads(json.dumps(here))
+    assert job("load", str(saved))["answer"] == json.loads(json.dumps(here))
+
+
+def test_only_the_files_of_a_router_are_downloaded(
+    hub: FakeHub, job: Job, published: dict[str, bytes], tmp_path: Path
+) -> None:
+    assert "answer" in job("load", NAME)
+    assert hub.downloaded() == set(FILES) < set(published)
+    names = {path.name for path in (tmp_path / "hf").rglob("*")}
+    assert "pytorch_model.bin" not in names
+    assert "weights.safetensors" in names
+
+
+def test_what_was_downloaded_is_there_without_the_hub(
+    job: Job, published: dict[str, bytes]
+) -> None:
+    assert published
+    online = job("load", NAME)
+    assert job("load", NAME, url="http://127.0.0.1:9") == online
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_flipped_byte_on_the_hub_is_refused(
+    job: Job, published: dict[str, bytes], name: str
+) -> None:
+    content = bytearray(published[name])
+    content[len(content) // 2] ^= 1
+    published[name] = bytes(content)
+    told = job("load", NAME)
+    assert told["error"] == "CorruptError"
+    assert f"{name} isn't what was written" in told["message"]
+    assert "the repository itself is at fault" in told["message"]
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", files.CHECKSUMS])
+def test_missing_file_on_the_hub_is_refused(
+    job: Job, published: dict[str, bytes], name: str
+) -> None:
+    del published[name]
+    told = job("load", NAME)
+    assert told["error"] == "CorruptError"
+    assert f"lacks the file {name}" in told["message"]
+
+
+def test_flipped_byte_in_the_cache_is_told_and_the_advice_helps(
+    job: Job, published: dict[str, bytes], tmp_path: Path
+) -> None:
+    good = job("load", NAME)
+    path = next((tmp_path / "hf").rglob("weights.safetensors")).resolve()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    told = job("load", NAME)
+    assert told["error"] == "CorruptError"
+    folder = Path(told["message"].split("remove ")[1].split(" to download")[0])
+    assert folder.name == "models--somebody--a-router"
+    folder.rename(tmp_path / "removed")
+    assert job("load", NAME) == good
+    assert published
+
+
+def test_repository_without_a_router(job: Job, hub: FakeHub) -> None:
+    hub.repositories[NAME] = {"config.json": b"{}"}
+    told = job("load", NAME)
+    assert told["error"] == "ConfigError"
+    assert "holds no router" in told["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("load", "somebody/nothing"), "no such repository"),
+        (("load", NAME, "v9"), "no such revision"),
+        (("load", "a/b/c"), "isn't the name of a repository"),
+        (("load", "a b"), "isn't the name of a repository"),
+        (("load", "x" * 5000), "isn't the name of a repository"),
+        (("push", "{saved}", "a b"), "isn't the name of a repository"),
+    ],
+)
+def test_what_the_hub_lacks(
+    job: Job, published: dict[str, bytes], saved: Path, arguments: tuple[str, ...], reason: str
+) -> None:
+    assert published
+    told = job(*(part.format(saved=saved) for part in arguments))
+    assert told["error"] == "ConfigError"
+    assert reason in told["message"]
+
+
+@pytest.mark.parametrize("token", [SECRET, SECRET + "\nX: y", SECRET + "ü", None])
+def test_wrong_token_is_told_and_not_shown(
+    job: Job, published: dict[str, bytes], saved: Path, token: str | None
+) -> None:
+    assert published
+    told = job("push", str(saved), NAME, token=token)
+    assert told["error"] == "ConfigError"
+    assert "hf auth login" in told["message"]
+    if token is not None:
+        assert job("push", str(saved), NAME, token)["error"] == "ConfigError"
+        assert job("load", NAME, token=token)["error"] == "ConfigError"
+
+
+def test_hub_that_cannot_be_reached(job: Job, saved: Path) -> None:
+    for arguments in (("push", str(saved), NAME), ("load", NAME)):
+        for url in ("http://127.0.0.1:9", "http://no.such.host.invalid", "nonsense"):
+            told = job(*arguments, token=SECRET, url=url)
+            assert told["error"] == "ConfigError"
+            assert "HF_ENDPOINT" in told["message"]
+
+
+def test_versions_in_a_repository_are_as_in_a_folder(saved: Path, job: Job, hub: FakeHub) -> None:
+    hub.repositories["you/versions"] = {}
+    fingerprint = read_light(saved).fingerprint
+    assert job("promote", str(saved), "you/versions") == {"answer": ["0001", fingerprint]}
+    assert job("promote", str(saved), "you/versions") == {"answer": ["0002", fingerprint]}
+    assert not [name for name in hub.repositories["you/versions"] if name.endswith("probe")]
+    refused = job("promote", str(saved), "you/versions", token="hf_wrong")
+    assert refused["error"] == "ConfigError"
+    assert "credentials" in refused["message"]

@@ -1,0 +1,41 @@
+"""Routing by other policies than the paper's."""
+
+from dataclasses import replace
+
+import pytest
+
+from prefill_router.errors import ConfigError
+from prefill_router.policy import Cascade, Threshold, Tolerance
+from prefill_router.router import Router
+from prefill_router.testing import FakeEncoder
+from packages.router.tests.router.fixtures import with_encoder
+
+REQUEST = "Question 3 of difficulty 0.50: why?"
+
+
+@pytest.fixture
+def routing(router: Router) -> Router:
+    return with_encoder(router, FakeEncoder())
+
+
+def test_a_tolerant_router_takes_the_cheapest_that_is_nearly_as_good(routing: Router) -> None:
+    tolerant = replace(routing, policy=Tolerance())
+    for lam in (0.0, 0.5, 0.9, 1.0):
+        got = tolerant.route(REQUEST, lam=lam)
+        best = max(got.correctness.values())
+        near = [n for n, p in got.correctness.items() if p >= best - (1 - lam) - 1e-12]
+        assert got.target == min(near, key=lambda name: got.estimated_cost[name])
+        assert got.policy == got.to_dict()["policy"] == "tolerance"
+        assert got.order[0] == got.target
+
+
+def test_a_threshold_knows_two_targets(routing: Router) -> None:
+    two = replace(routing, policy=Threshold(strong="target-2", weak="target-0"))
+    chosen = {two.route(REQUEST, lam=lam).target for lam in (0.0, 0.3, 0.7, 1.0)}
+    assert chosen <= {"target-0", "target-2"}
+    assert two.route(REQUEST, lam=1.0).target == "target-2"
+
+
+def test_a_cascade_has_nothing_to_choose_beforehand(routing: Router) -> None:
+    with pytest.raises(ConfigError, match="a cascade decides by the answers"):
+        replace(routing, policy=Cascade()).route(REQUEST)

@@ -1,0 +1,318 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from prefill_router import files
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import ConfigError, CorruptError
+from prefill_router.router import Router
+from prefill_router.router.light import read_light
+from prefill_router.router.storage import CHECKED, FILES
+from prefill_router.testing import FakeEncoder
+from packages.router.tests.router.fixtures import with_encoder
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def saved(router: Router, tmp_path: Path) -> Path:
+    router.save(tmp_path / "router")
+    return tmp_path / "router"
+
+
+def test_save_then_load_gives_identical_decisions(
+    router: Router, saved: Path, encoder: FakeEncoder, answers: RoutingDataset
+) -> None:
+    again = with_encoder(Router.load(saved), encoder)
+    mine, theirs = router.predict(answers), again.predict(answers)
+    np.testing.assert_array_equal(mine.correctness, theirs.correctness)
+    np.testing.assert_array_equal(mine.estimated_cost, theirs.estimated_cost)
+    assert mine.scale == theirs.scale
+    assert again.split.to_dict() == router.split.to_dict()
+    assert again.record.model_dump(mode="json") == router.record.model_dump(mode="json")
+
+
+def test_folder_holds_what_is_documented_and_can_be_read_by_others(saved: Path) -> None:
+    assert sorted(p.name for p in saved.iterdir()) == sorted(FILES)
+    assert {p.stat().st_mode & 0o044 for p in saved.iterdir()} == {0o044}
+
+
+def test_saving_over_a_router_replaces_it_and_over_anything_else_is_refused(
+    router: Router, saved: Path, tmp_path: Path
+) -> None:
+    router.save(saved)
+    assert [p.name for p in tmp_path.iterdir()] == ["router"]
+    other = tmp_path / "notes"
+    other.mkdir()
+    (other / "diary.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="isn't a router"):
+        router.save(other)
+    assert (other / "diary.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", [*CHECKED, files.CHECKSUMS])
+def test_flipped_byte_anywhere_is_refused(saved: Path, name: str) -> None:
+    content = (saved / name).read_bytes()
+    for place in np.random.default_rng(0).integers(0, len(content), 20).tolist():
+        flipped = bytearray(content)
+        flipped[place] ^= 0x10
+        (saved / name).write_bytes(bytes(flipped))
+        with pytest.raises(CorruptError, match=saved.name):
+            Router.load(saved)
+
+
+@pytest.mark.parametrize("name", [*CHECKED, files.CHECKSUMS])
+def test_missing_or_truncated_file_is_refused(saved: Path, name: str) -> None:
+    content = (saved / name).read_bytes()
+    (saved / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(CorruptError):
+        Router.load(saved)
+    (saved / name).unlink()
+    with pytest.raises(CorruptError, match="lacks the file"):
+        Router.load(saved)
+
+
+def test_card_may_be_edited(saved: Path) -> None:
+    (saved / "README.md").write_text("Our own words.")
+    assert Router.load(saved).pool.names
+
+
+def test_no_router_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="isn't a router's folder"):
+        Router.load(tmp_path)
+    with pytest.raises(ConfigError, match="isn't a router's folder"):
+        Router.load(tmp_path / "nowhere")
+
+
+def reseal(folder: Path) -> None:
+    files.write_checksums(folder, list(CHECKED))
+
+
+def test_tensors_of_the_wrong_shape_name_or_value_are_refused(saved: Path) -> None:
+    path = saved / "weights.safetensors"
+    whole = load_file(path)
+    for name, value in whole.items():
+        shorter = {**whole, name: np.ascontiguousarray(value[..., :-1])}
+        without = {key: other for key, other in whole.items() if key != name}
+        infinite = {**whole, name: np.full_like(value, np.inf)}
+        for tensors in (shorter, without, infinite, {**whole, "predictor.extra": value}):
+            save_file(tensors, path)
+            reseal(saved)
+            with pytest.raises(CorruptError):
+                Router.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "size", "why"),
+    [
+        ("BF16", [1], 2, "of the type BF16"),
+        ("F8_E4M3", [1], 1, "of the type F8_E4M3"),
+        ("F32", [0, 2**62], 0, "of the shape"),
+    ],
+)
+def test_crafted_weights_are_refused_with_the_reason(
+    saved: Path, kind: str, shape: list[int], size: int, why: str
+) -> None:
+    row = {"dtype": kind, "shape": shape, "data_offsets": [0, size]}
+    header = json.dumps({"features.a": row}).encode()
+    start = len(header).to_bytes(8, "little")
+    (saved / "weights.safetensors").write_bytes(start + header + bytes(size))
+    reseal(saved)
+    with pytest.raises(CorruptError, match=why):
+        Router.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("format",), 6),
+        (("format",), 0),
+        (("format",), None),
+        (("pool", "targets"), []),
+        (("costs", "median_output"), [1.0]),
+        (("costs",), {}),
+        (("costs", "token_ratio"), [-1.0, 1.0, 1.0]),
+        (("costs", "most_input"), [1.0, float("inf"), 1.0]),
+        (("features", "families", 0, "targets"), ["c", "b", "a"]),
+        (("predictor", "kind"), "another"),
+        (("predictor", "targets"), ["a", "b", "c"]),
+        (("features", "families", 0, "block_of"), [7, 7, 7]),
+        (("features", "families", 0, "blocks"), []),
+        (("features", "families", 0, "kind"), "another"),
+        (("features", "families"), []),
+        (("features", "families"), {"kind": "prefill"}),
+        (("calibrator",), {"kind": "another"}),
+        (("shrinkage",), {}),
+        (("shrinkage", "choice"), 2.0),
+        (("shrinkage", "base", 0), -0.5),
+        (("shrinkage", "targets"), ["c", "b", "a"]),
+        (("policy",), {"kind": "another"}),
+        (("policy",), {"kind": "threshold", "strong": "nobody", "weak": "target-0"}),
+        (("reference", "columns"), [0, 0, 1, 2, 3, 4, 5, 6]),
+        (("reference", "columns", 0), 8),
+        (("reference", "accuracy"), [0.5]),
+        (("reference", "accuracy", 0), 1.5),
+        (("reference", "rows"), 0),
+        (("reference", "counts", 0, 0), 0),
+        (("reference", "counts"), []),
+        (("reference", "surprise"), 1),
+        (("reference",), {}),
+        (("surprise",), 1),
+    ],
+)
+def test_contents_that_make_no_sense_are_refused(
+    saved: Path, place: tuple[str | int, ...], value: object
+) -> None:
+    path = saved / "router.json"
+    content = json.loads(path.read_text())
+    inner = content
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(content))
+    reseal(saved)
+    with pytest.raises(CorruptError):
+        Router.load(saved)
+
+
+def test_a_router_holds_no_pickle(saved: Path) -> None:
+    for path in saved.iterdir():
+        assert path.suffix in {".json", ".safetensors", ".md", ""}
+        assert not path.read_bytes().startswith(b"\x80")
+
+
+def test_card_tells_what_matters(saved: Path, router: Router) -> None:
+    text = (saved / "README.md").read_text()
+    for name in router.pool.names:
+        assert name in text
+    for word in ("mean AUC", "95 % interval", "fake", "2026-01-01", "fingerprint", "revision"):
+        assert word in text
+
+
+def test_format_1_is_still_read(saved: Path) -> None:
+    """As routers were written before there were other features, calibrators and policies."""
+    before = Router.load(saved)
+    content = json.loads((saved / "router.json").read_text())
+    [family] = content["features"]["families"]
+    for part in ("calibrator", "policy", "reference", "shrinkage", "output"):
+        del content[part]
+    del family["kind"]
+    content |= {"format": 1, "features": family}
+    (saved / "router.json").write_text(json.dumps(content))
+    path = saved / "weights.safetensors"
+    tensors = {n: v for n, v in load_file(path).items() if not n.startswith("reference.")}
+    save_file({n.replace("features.0.", "features."): v for n, v in tensors.items()}, path)
+    reseal(saved)
+    after = Router.load(saved)
+    assert after.features.to_dict() == before.features.to_dict()
+    assert after.policy == before.policy
+    for name, tensor in before.features.tensors().items():
+        assert np.array_equal(after.features.tensors()[name], tensor)
+
+
+def test_format_2_is_still_read_and_has_no_reference(saved: Path, encoder: FakeEncoder) -> None:
+    before = replace(with_encoder(Router.load(saved), encoder), shrinkage=None)
+    content = json.loads((saved / "router.json").read_text())
+    del content["reference"], content["shrinkage"], content["output"]
+    (saved / "router.json").write_text(json.dumps(content | {"format": 2}))
+    path = saved / "weights.safetensors"
+    save_file({n: v for n, v in load_file(path).items() if not n.startswith("reference.")}, path)
+    reseal(saved)
+    after = with_encoder(Router.load(saved), encoder)
+    [told], [untold] = before.forecast_many(["what?"]), after.forecast_many(["what?"])
+    np.testing.assert_array_equal(told.correctness, untold.correctness)
+    assert after.reference is None
+    assert untold.novelty is None
+    assert untold.bins == ()
+    after.save(saved)
+    assert Router.load(saved).reference is None
+
+
+def test_format_3_is_still_read_and_is_not_shrunk(
+    router: Router, saved: Path, encoder: FakeEncoder, answers: RoutingDataset
+) -> None:
+    assert router.shrinkage is not None
+    content = json.loads((saved / "router.json").read_text())
+    del content["shrinkage"], content["output"]
+    (saved / "router.json").write_text(json.dumps(content | {"format": 3}))
+    reseal(saved)
+    after = with_encoder(Router.load(saved), encoder)
+    assert after.shrinkage is None
+    shrunk, raw = router.predict(answers).correctness, after.predict(answers).correctness
+    np.testing.assert_array_equal(router.shrinkage.shrink(raw), shrunk)
+    assert not np.allclose(raw, shrunk)  # control
+    after.save(saved)
+    assert Router.load(saved).shrinkage is None
+
+
+def test_format_4_is_still_read_and_takes_the_medians(
+    router: Router, saved: Path, encoder: FakeEncoder, answers: RoutingDataset
+) -> None:
+    assert router.output is not None
+    content = json.loads((saved / "router.json").read_text())
+    del content["output"]
+    (saved / "router.json").write_text(json.dumps(content | {"format": 4}))
+    path = saved / "weights.safetensors"
+    save_file({n: v for n, v in load_file(path).items() if not n.startswith("output.")}, path)
+    reseal(saved)
+    after = with_encoder(Router.load(saved), encoder)
+    assert after.output is None
+    [forecast] = after.forecast_many(["what?"])
+    assert forecast.output is None
+    tokens = np.array([forecast.tokens])
+    np.testing.assert_array_equal(after.estimated_cost([forecast]), after.costs.estimate(tokens))
+    before = router.predict(answers).estimated_cost
+    assert not np.allclose(before, after.predict(answers).estimated_cost)  # control
+    after.save(saved)
+    assert Router.load(saved).output is None
+
+
+def planted(router: Router) -> Router:
+    """The same router, whose output head has learned something."""
+    head = router.output
+    assert head is not None
+    weights = np.random.default_rng(0).normal(size=head.weights.shape).astype(np.float32)
+    return replace(router, output=replace(head, weights=weights / 20))
+
+
+def test_output_head_is_saved_and_prices_all_alike(
+    router: Router, encoder: FakeEncoder, answers: RoutingDataset, tmp_path: Path
+) -> None:
+    """The forecasts of requests, of the gateway and of a dataset tell the same costs."""
+    before = planted(router)
+    before.save(tmp_path / "router")
+    after = with_encoder(Router.load(tmp_path / "router"), encoder)
+    some = answers.select(answers.query_ids[:7])
+    some = replace(some, input_tokens=np.full(some.correct.shape, np.nan))
+    cost = after.predict(some).estimated_cost
+    np.testing.assert_array_equal(cost, before.predict(some).estimated_cost)
+    forecasts = after.forecast_many([query.prompt for query in some.queries])
+    np.testing.assert_allclose(after.estimated_cost(forecasts), cost, rtol=1e-5)
+    decisions = after.route_many([query.prompt for query in some.queries])
+    told = [list(decision.estimated_cost.values()) for decision in decisions]
+    np.testing.assert_allclose(np.array(told, dtype=float), cost, rtol=1e-5)
+    light = read_light(tmp_path / "router").costs
+    for forecast, row in zip(forecasts, cost, strict=True):
+        assert forecast.output is not None
+        asked = np.array([forecast.tokens])
+        priced = light.estimate(asked, expected=forecast.output[None, :])
+        np.testing.assert_allclose(priced[0], row, rtol=1e-5)
+    assert (np.diff(cost, axis=0) != 0).any()
+    dear = after.with_pool(router.pool.with_prices({"target-0": (0.0, 10.0)}))
+    written = np.stack([f.output for f in forecasts if f.output is not None])
+    np.testing.assert_allclose(dear.estimated_cost(forecasts)[:, 0], written[:, 0] * 1e-5)
+
+
+def test_output_weights_of_other_features_are_refused(router: Router, tmp_path: Path) -> None:
+    planted(router).save(tmp_path)
+    path = tmp_path / "weights.safetensors"
+    whole = load_file(path)
+    for weights in (whole["output.weights"][1:], whole["output.weights"].astype(np.float64)):
+        save_file(whole | {"output.weights": weights}, path)
+        reseal(tmp_path)
+        with pytest.raises(CorruptError, match="output head"):
+            Router.load(tmp_path)
