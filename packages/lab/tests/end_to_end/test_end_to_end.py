@@ -12,16 +12,8 @@ from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.policy import Cascade
 from prefill_router.reporting.report_files import render
-from prefill_router_lab.end_to_end import (
-    Charge,
-    Contender,
-    Latency,
-    Speed,
-    answer_seconds,
-    read_speeds,
-    study_end_to_end,
-    time_routing,
-)
+from prefill_router.comparison import Charge
+from prefill_router_lab.end_to_end import Contender, Latency, Speed, answer_seconds, read_speeds, study_end_to_end, time_routing
 from prefill_router_lab.end_to_end.page import report_of
 from packages.router.tests.evaluation.trials import random_system, system
 from packages.router.tests.fakes.planted_signal import unchecked
@@ -73,7 +65,7 @@ def test_the_papers_table_follows_from_its_own_numbers() -> None:
     correct = np.array([[1.0, 0.0], [0.0, 1.0]])
     cost = np.tile([0.027115, 0.055674], (2, 1))
     predictions, data = system(np.tile([0.9, 0.1], (2, 1)), cost, correct, cost)
-    charge = Charge(per_million_tokens=0.1625).dollars(np.full(2, 1273.3), None)
+    charge = Charge(per_million_tokens=0.1625).dollars(np.full(2, 1273.3))
     one = Contender(
         "router",
         Trial.join(predictions, data),
@@ -186,11 +178,11 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 def test_charges() -> None:
     tokens = np.array([1e6, 5e5])
-    assert Charge(per_million_tokens=2.0).dollars(tokens, None).tolist() == [2.0, 1.0]
+    assert Charge(per_million_tokens=2.0).dollars(tokens).tolist() == [2.0, 1.0]
     hourly = Charge(per_hour=3600.0)
-    assert hourly.dollars(tokens, Latency((0.1, 0.3))).tolist() == pytest.approx([0.2, 0.2])
+    assert hourly.dollars(tokens, 0.2).tolist() == pytest.approx([0.2, 0.2])
     with pytest.raises(ConfigError, match="latency"):
-        hourly.dollars(tokens, None)
+        hourly.dollars(tokens)
     for bad in ({}, {"per_million_tokens": 1.0, "per_hour": 1.0}, {"per_hour": -1.0}):
         with pytest.raises(ConfigError, match="one price"):
             Charge(**bad)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from prefill_router.engines import LocalEngine
-from prefill_router_lab.search.fold_scores import FoldScorer
+from prefill_router.fitting import FoldScorer
 from prefill_router_lab.search.trial_loop import _answer
 from packages.lab.tests.search.searching import STATES, sealed_in, small_space
 

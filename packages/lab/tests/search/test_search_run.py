@@ -15,7 +15,8 @@ from prefill_router.errors import ConfigError, CorruptError, FitError, MissingEx
 from prefill_router.evaluation import evaluate
 from prefill_router.policy import Predictions
 from prefill_router_lab.search import SearchConfig, choose
-from prefill_router_lab.search.fold_scores import FoldScore, FoldScorer, SearchTrial, ranked
+from prefill_router.fitting import FoldScore, FoldScorer
+from prefill_router_lab.search.trials import SearchTrial, ranked
 from prefill_router_lab.search.trial_loop import Proposer, chosen_on_other_folds
 from packages.router.tests.fakes.planted_signal import shuffled
 from packages.lab.tests.search.searching import (

@@ -6,7 +6,8 @@ import pytest
 
 from prefill_router.errors import ConfigError, CorruptError, DataError
 from prefill_router.fitting import Recipe, recipe_from_dict
-from prefill_router_lab.search import TrainOnly, choose, conclude, seal
+from prefill_router.fitting import TrainOnly
+from prefill_router_lab.search import choose, conclude, seal
 from prefill_router_lab.search.holdout_guard import MARK
 from packages.lab.tests.search.searching import ANSWERS, CONFIG, DRAWN, STATES, sealed_in, searched, small_space
 

@@ -128,7 +128,8 @@ def reproduce(
         to_dict,
         write,
     )
-    from prefill_router_lab.end_to_end import Charge, read_speeds
+    from prefill_router.comparison import Charge
+    from prefill_router_lab.end_to_end import read_speeds
 
     check_place(to, STUDY)
     options = ReproduceOptions(

@@ -16,7 +16,8 @@ from prefill_router.remote import PathOrUrl
 if TYPE_CHECKING:
     from prefill_router.data import Split
     from prefill_router.engines import Engine
-    from prefill_router_lab.search import Objective, SearchConfig, SearchResult, Space
+    from prefill_router.fitting import Objective
+    from prefill_router_lab.search import SearchConfig, SearchResult, Space
 
 
 @app.command()
@@ -102,7 +103,7 @@ def search(
 
 
 def _objective(value: str) -> "Objective":
-    from prefill_router_lab.search import OBJECTIVES
+    from prefill_router.fitting import OBJECTIVES
 
     return one_of("--objective", value, OBJECTIVES)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from prefill_router.reporting import Report
     from prefill_router.router import Router
     from prefill_router.comparison import RecipeFailure
-    from prefill_router_lab.learning import Size
+    from prefill_router_lab.learning_curves import Size
     from prefill_router.robustness import Kind
 
 study = typer.Typer()
@@ -246,7 +246,7 @@ def learning(
 
     Example: prefill-router study learning routers.yaml --data answers --out learning
     """
-    from prefill_router_lab.learning import NAME, LearningPlan, report_of, study_learning
+    from prefill_router_lab.learning_curves import NAME, LearningPlan, report_of, study_learning
 
     sizes = _sizes(shares, measured)
     plan = LearningPlan(sizes=sizes, draws=draws, resamples=resamples, seed=seed)
@@ -277,7 +277,7 @@ def _fits(to: Path) -> Path:
 
 
 def _sizes(shares: str | None, measured: str | None) -> "tuple[Size, ...]":
-    from prefill_router_lab.learning import Size
+    from prefill_router_lab.learning_curves import Size
 
     given = [Size(number) for number in _numbers("--shares", shares)]
     for number in _numbers("--measured", measured):

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from prefill_router.activations import Activations
     from prefill_router.data import Prompt, RoutingDataset
     from prefill_router.router import Router
-    from prefill_router_lab.end_to_end import Charge, Contender, Latency, PerCell
+    from prefill_router.comparison import Charge
+    from prefill_router_lab.end_to_end import Contender, Latency, PerCell
 
 
 @study.command(name="end-to-end")
@@ -96,14 +97,8 @@ def end_to_end(
     Example: prefill-router study end-to-end router --data answers --encoder-price 0.16 --out costs
     """
     from prefill_router.reporting import check_place, mark
-    from prefill_router_lab.end_to_end import (
-        LAMS,
-        NAME,
-        ROUTER,
-        Charge,
-        report_of,
-        study_end_to_end,
-    )
+    from prefill_router.comparison import Charge
+    from prefill_router_lab.end_to_end import LAMS, NAME, ROUTER, report_of, study_end_to_end
 
     one_of("--part", part, PARTS)
     check_place(to, NAME)
@@ -220,7 +215,8 @@ class _ContenderInputs:
     ) -> "Contender":
         """A router with its predictions, its latency and its encoder's cost."""
         from prefill_router.evaluation import Trial
-        from prefill_router_lab.end_to_end import Contender, tokens_read
+        from prefill_router.comparison import tokens_read
+        from prefill_router_lab.end_to_end import Contender
 
         cache = default_cache()
         predictions = router.predict(
@@ -230,7 +226,8 @@ class _ContenderInputs:
         tokens = tokens_read(
             router, self.judged, stores=self.stores, cache=cache, progress=self.bar
         )
-        return Contender(name, trial, seconds, charge.dollars(tokens, latency), latency)
+        mean = None if latency is None else latency.mean
+        return Contender(name, trial, seconds, charge.dollars(tokens, mean), latency)
 
     def latencies(
         self, routers: "Mapping[str, Router]", given: Mapping[str, float | None], rounds: int

@@ -1,5 +1,4 @@
 from .contender import (
-    Charge as Charge,
     Contender as Contender,
     Latency as Latency,
     PerCell as PerCell,
@@ -7,7 +6,6 @@ from .contender import (
     answer_seconds as answer_seconds,
     read_speeds as read_speeds,
     time_routing as time_routing,
-    tokens_read as tokens_read,
 )
 from .page import NAME as NAME, report_of as report_of
 from .study import (

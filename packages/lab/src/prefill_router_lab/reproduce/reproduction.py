@@ -48,16 +48,8 @@ from prefill_router.short_repr import short_repr
 from prefill_router_lab.studies import Shift, ablation_study, routing_ratio, seed_study, shift_study, strongest
 from prefill_router.comparison import priced
 from prefill_router.comparison import ComparisonPlan, run_plan
-from prefill_router_lab.end_to_end import (
-    Charge,
-    Contender,
-    Latency,
-    Speed,
-    answer_seconds,
-    study_end_to_end,
-    time_routing,
-    tokens_read,
-)
+from prefill_router.comparison import Charge, tokens_read
+from prefill_router_lab.end_to_end import Contender, Latency, Speed, answer_seconds, study_end_to_end, time_routing
 
 __all__ = ["PARTS", "PoolContext", "make_parts"]
 
@@ -261,7 +253,7 @@ def _contender(scene: PoolContext, router: Router, name: str, latency: Latency |
         tokens = tokens_read(
             router, test, stores=scene.states, cache=default_cache(), progress=scene.progress
         )
-        cost = scene.charge.dollars(tokens, latency)
+        cost = scene.charge.dollars(tokens, None if latency is None else latency.mean)
     return Contender(name, trial, answer_seconds(test, scene.speeds), cost, latency)
 
 

@@ -32,7 +32,8 @@ from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import EncoderSources
 from prefill_router.short_repr import short_repr
 from prefill_router.comparison import ALL, ComparedRouter, ComparisonResult, recipes_of
-from prefill_router_lab.end_to_end import Charge, Speed
+from prefill_router.comparison import Charge
+from prefill_router_lab.end_to_end import Speed
 
 PoolName = Literal["frontier", "small", "mixed"]
 Bench = Literal["llmrouterbench", "nvidia-v1", "mmlu-pro"]

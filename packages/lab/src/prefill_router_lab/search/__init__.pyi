@@ -1,12 +1,4 @@
-from .effort import (
-    EFFORTS as EFFORTS,
-    Effort as Effort,
-    EffortChoice as EffortChoice,
-    choose_recipe as choose_recipe,
-    fit_chosen as fit_chosen,
-)
-from .fold_scores import OBJECTIVES as OBJECTIVES, Objective as Objective
-from .holdout_guard import SealedTest as SealedTest, TrainOnly as TrainOnly, seal as seal
+from .holdout_guard import SealedTest as SealedTest, seal as seal
 from .report import (
     ROUTER as ROUTER,
     begin as begin,

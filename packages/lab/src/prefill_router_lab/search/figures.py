@@ -6,7 +6,8 @@ import numpy as np
 
 from prefill_router.plotting import Figure
 from prefill_router.reporting import BLUE, INK, ORANGE, PALE, new_figure, style
-from prefill_router_lab.search.fold_scores import WORDS, RankedCandidate
+from prefill_router.fitting import WORDS
+from prefill_router_lab.search.trials import RankedCandidate
 from prefill_router_lab.search.trial_loop import SearchResult
 
 

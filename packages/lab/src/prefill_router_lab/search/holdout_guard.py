@@ -14,40 +14,11 @@ from typing import Any, final
 from prefill_router import files
 from prefill_router.data import Part, RoutingDataset, Split, split
 from prefill_router.errors import ConfigError, CorruptError, DataError
-from prefill_router.fitting import Recipe
+from prefill_router.fitting import CALIBRATION, Recipe, TrainOnly
 from prefill_router_lab.search.space import key_of
 
 MARK = "opened.json"
 """The file that records when a test part was opened, and for which configuration."""
-CALIBRATION: Mapping[Part, float] = {"train": 15 / 17, "calibration": 2 / 17}
-"""How the rows outside the test part are divided for a calibrator: 75 to 10."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class TrainOnly:
-    """Rows that may be searched on.
-
-    Attributes:
-        dataset: The rows.
-        withheld: The ids of the test part, none of which may be among the rows.
-
-    Raises:
-        DataError: Test rows are among them.
-    """
-
-    dataset: RoutingDataset
-    withheld: frozenset[str] = field(repr=False)
-
-    def __post_init__(self) -> None:
-        leaked = sum(query_id in self.withheld for query_id in self.dataset.query_ids)
-        if leaked:
-            raise DataError(
-                f"{leaked} of {len(self.dataset)} rows to search on belong to the test part; "
-                "separate them with studies.search.seal"
-            )
-
-
 @final
 @dataclass(frozen=True, eq=False)
 class SealedTest:

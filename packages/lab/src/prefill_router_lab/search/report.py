@@ -38,8 +38,9 @@ from prefill_router.reporting import (
     estimate_cell,
     write_report_files,
 )
-from prefill_router.comparison.recipe_fits import priced
-from prefill_router_lab.search.fold_scores import WORDS, RankedCandidate, SearchTrial
+from prefill_router.comparison import priced
+from prefill_router.fitting import WORDS
+from prefill_router_lab.search.trials import RankedCandidate, SearchTrial
 from prefill_router_lab.search.space import Space
 from prefill_router_lab.search.trial_loop import SearchConfig, SearchResult
 

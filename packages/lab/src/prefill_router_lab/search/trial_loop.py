@@ -21,21 +21,29 @@ from prefill_router.calibration import CalibratorKind
 from prefill_router.engines import Engine, LocalEngine, TaskPool
 from prefill_router.errors import ConfigError, FitError, MissingExtraError
 from prefill_router.evaluation import Evaluation, plain
-from prefill_router.fitting import FitConfig, Recipe, fit_router
-from prefill_router.lazy_imports import optional_imports
-from prefill_router.progress import Advance, Progress, SilentProgress
-from prefill_router.router import EncoderSources, Router
-from prefill_router_lab.search.fold_scores import (
+from prefill_router.fitting import (
+    MARGINS,
+    Answer,
+    FitConfig,
     FoldScore,
     FoldScorer,
     Objective,
+    Recipe,
+    TrainOnly,
+    answer,
+    fit_router,
+)
+from prefill_router.lazy_imports import optional_imports
+from prefill_router.progress import Advance, Progress, SilentProgress
+from prefill_router.router import EncoderSources, Router
+from prefill_router_lab.search.trials import (
     RankedCandidate,
     SearchTrial,
     TrialLedger,
     ranked,
     worth,
 )
-from prefill_router_lab.search.holdout_guard import SealedTest, TrainOnly
+from prefill_router_lab.search.holdout_guard import SealedTest
 from prefill_router_lab.search.space import Branch, Candidate, Space
 
 if TYPE_CHECKING:
@@ -180,32 +188,11 @@ def _axes(branch: Branch, what: str) -> list[tuple[str, int]]:
     ]
 
 
-Answer = tuple[dict[str, FoldScore], float, str]
-"""Scores by kind of calibration, seconds, and the reason where there are no scores."""
-
-
-def answer(bench: FoldScorer, recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int) -> Answer:
-    """The scores, or the reason why there are none."""
-    try:
-        return *bench.score(recipe, kinds, fold), ""
-    except (FitError, MissingExtraError) as error:
-        return {}, 0.0, str(error)
-
-
 def _answer(
     bench: FoldScorer, asked: tuple[Recipe, Sequence[CalibratorKind], int], progress: Progress
 ) -> Answer:
     del progress
     return answer(bench, *asked)
-
-
-MARGINS: dict[Objective, float] = {
-    "choice": 0.01,
-    "auc": 0.01,
-    "brier": 0.004,
-    "headroom": 0.15,
-}
-"""How far behind the best on the same folds a candidate is stopped."""
 
 
 @final

@@ -26,7 +26,7 @@ from prefill_router.reporting import (
     style,
 )
 from prefill_router_lab.studies.ratio import PAIR, RATIOS, RatioStudy
-from prefill_router.comparison.recipe_fits import RecipeFailure, warnings
+from prefill_router.comparison import RecipeFailure, warnings
 
 _HEADS = tuple(f"{100 * ratio:g} %" for ratio in RATIOS)
 _MEANINGS = {

@@ -38,7 +38,7 @@ from prefill_router.reporting import (
     new_figure,
     style,
 )
-from prefill_router.comparison.recipe_fits import (
+from prefill_router.comparison import (
     FitJob,
     Fitted,
     RecipeFailure,

@@ -31,7 +31,7 @@ from prefill_router.reporting import (
     ends,
 )
 from prefill_router.router import Router
-from prefill_router.comparison.recipe_fits import (
+from prefill_router.comparison import (
     FitJob,
     RecipeFailure,
     fit_jobs,

@@ -23,7 +23,7 @@ from prefill_router.reporting import (
     significance,
     style,
 )
-from prefill_router.comparison.recipe_fits import failures, warnings
+from prefill_router.comparison import failures, warnings
 from prefill_router_lab.studies.shift import ARM_NAMES, ARMS, Arm, Number, ShiftResult, ShiftStudy
 
 _MEANINGS = {

@@ -8,6 +8,18 @@ from .comparison import (
     recipes_of as recipes_of,
     run_plan as run_plan,
 )
+from .encoder_cost import Charge as Charge, tokens_read as tokens_read
+from .recipe_fits import (
+    FitJob as FitJob,
+    Fitted as Fitted,
+    RecipeFailure as RecipeFailure,
+    RecipeFit as RecipeFit,
+    failures as failures,
+    fit_all as fit_all,
+    fit_jobs as fit_jobs,
+    priced as priced,
+    warnings as warnings,
+)
 from .report import (
     STUDY as STUDY,
     significance_of as significance_of,

@@ -23,7 +23,7 @@ from prefill_router.fitting import FitConfig, Recipe, read_recipes
 from prefill_router.policy import Lambda, Predictions
 from prefill_router.predictors import Examples
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router_lab.end_to_end import Charge, tokens_read
+from prefill_router.comparison.encoder_cost import Charge, tokens_read
 from prefill_router.comparison.recipe_fits import RecipeFailure, RecipeFit, fit_all
 
 CONSTANT = "(constant)"
@@ -275,7 +275,7 @@ def _fees(
     read = tokens_read(
         one.router, dataset, stores=states, cache=default_cache(), progress=progress
     ) + _decision_tokens(one.recipe)
-    dollars = Charge(per_million_tokens=price).dollars(read, None)
+    dollars = Charge(per_million_tokens=price).dollars(read)
     return dict(zip(dataset.query_ids, dollars.tolist(), strict=True))
 
 

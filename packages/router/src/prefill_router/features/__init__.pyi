@@ -14,4 +14,3 @@ from .extractor import Block as Block, FeatureExtractor as FeatureExtractor, Mod
 from .neighbours import MOST_SEARCHED as MOST_SEARCHED, NeighboursConfig as NeighboursConfig
 from .prefill import Joint as Joint, JointConfig as JointConfig, PrefillConfig as PrefillConfig
 from .single_site import SingleSite as SingleSite
-from .text_network import TextNetworkConfig as TextNetworkConfig

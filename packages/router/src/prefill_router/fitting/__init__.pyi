@@ -6,12 +6,31 @@ from .added_target import (
     known_answers as known_answers,
     remove_target as remove_target,
 )
+from .effort import (
+    EFFORTS as EFFORTS,
+    Effort as Effort,
+    EffortChoice as EffortChoice,
+    choose_recipe as choose_recipe,
+    fit_chosen as fit_chosen,
+)
 from .fit import (
     RouterFit as RouterFit,
     check_same_fit as check_same_fit,
     draw as draw,
     fit_router as fit_router,
     learn as learn,
+)
+from .fold_scores import (
+    CALIBRATION as CALIBRATION,
+    MARGINS as MARGINS,
+    OBJECTIVES as OBJECTIVES,
+    WORDS as WORDS,
+    Answer as Answer,
+    FoldScore as FoldScore,
+    FoldScorer as FoldScorer,
+    Objective as Objective,
+    TrainOnly as TrainOnly,
+    answer as answer,
 )
 from .inputs import folds_of as folds_of, gather as gather
 from .recipe import (

@@ -17,20 +17,19 @@ import numpy as np
 from prefill_router.activations import Activations, Site
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError, FitError
-from prefill_router.fitting import (
-    FitConfig,
-    Recipe,
-    RouterFit,
-    draw,
-    fit_router,
-    recipe_from_dict,
+from prefill_router.fitting.fit import RouterFit, draw, fit_router
+from prefill_router.fitting.fold_scores import (
+    MARGINS,
+    FoldScore,
+    FoldScorer,
+    Objective,
+    TrainOnly,
+    answer,
 )
+from prefill_router.fitting.recipe import FitConfig, Recipe, recipe_from_dict
 from prefill_router.layers import candidate_sites
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import EncoderSources
-from prefill_router_lab.search.fold_scores import FoldScore, FoldScorer, Objective
-from prefill_router_lab.search.holdout_guard import TrainOnly
-from prefill_router_lab.search.trial_loop import MARGINS, answer
 
 Effort = Literal["quick", "normal", "best"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)

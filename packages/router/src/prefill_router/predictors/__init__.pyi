@@ -12,7 +12,6 @@ from .base import (
 )
 from .constant import GivenConfig as GivenConfig
 from .curve_figures import write_curves as write_curves
-from .graph import GraphConfig as GraphConfig
 from .logistic import LogisticConfig as LogisticConfig
 from .stack import out_of_fold as out_of_fold
 from .training import TrainingCurves as TrainingCurves

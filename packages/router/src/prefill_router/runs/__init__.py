@@ -1,4 +1,4 @@
-"""The harness: asks the targets, grades their answers, and makes the dataset that `fit` reads."""
+"""Runs: the questions that targets were asked, and every answer, in a folder on disk."""
 
 from prefill_router.lazy_imports import face
 

@@ -6,4 +6,3 @@ from .run import (
     Run as Run,
     Task as Task,
 )
-from .target_questions import TargetQuestions as TargetQuestions

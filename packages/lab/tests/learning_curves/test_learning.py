@@ -15,7 +15,7 @@ from prefill_router.evaluation import evaluate
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
 from prefill_router.reporting.report_files import render
-from prefill_router_lab.learning import (
+from prefill_router_lab.learning_curves import (
     FULL,
     LearningPlan,
     LearningStudy,
@@ -25,9 +25,9 @@ from prefill_router_lab.learning import (
     study_learning,
     thinned,
 )
-from prefill_router_lab.learning.advice import LabelAxis, spread_of, trend_of, verdict_of
-from prefill_router_lab.learning.page import draw, report_of
-from prefill_router_lab.learning.result import NUMBERS
+from prefill_router_lab.learning_curves.advice import LabelAxis, spread_of, trend_of, verdict_of
+from prefill_router_lab.learning_curves.page import draw, report_of
+from prefill_router_lab.learning_curves.result import NUMBERS
 from prefill_router.testing import make_routing_dataset
 from packages.router.tests.fakes.planted_signal import permuted, shuffled, states_of
 
@@ -241,7 +241,7 @@ def test_test_labels_never_reach_a_fit(
     rows = data.rows(drawn["test"])
     flipped[rows] = 1 - flipped[rows]
     other = dataclasses.replace(data, correct=flipped)
-    monkeypatch.setattr("prefill_router_lab.learning.study.learn", watched)
+    monkeypatch.setattr("prefill_router_lab.learning_curves.study.learn", watched)
     plan = LearningPlan(sizes=(Size(0.5),), draws=2, resamples=5)
     kept = []
     for name, whole in (("a", data), ("b", other)):
@@ -265,7 +265,7 @@ def test_kept_fits_are_used_again_and_broken_ones_are_not(
         count += 1
         return learn(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("prefill_router_lab.learning.study.learn", counted)
+    monkeypatch.setattr("prefill_router_lab.learning_curves.study.learn", counted)
     again = studied(data, states, drawn, folder)
     assert (count, again.to_dict()) == (0, first.to_dict())
     broken = bytearray(files[0].read_bytes())
@@ -287,7 +287,7 @@ def test_a_size_that_cannot_be_fitted_is_left_out_and_named(
             raise FitError("too little")
         return learn(less, given, kept, config=config)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("prefill_router_lab.learning.study.learn", choosy)
+    monkeypatch.setattr("prefill_router_lab.learning_curves.study.learn", choosy)
     result = studied(data, states, drawn)
     curve = result.curves["one"]
     assert {one.why for one in curve.failed} == {"too little"}

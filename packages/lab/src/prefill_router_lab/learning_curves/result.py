@@ -37,8 +37,8 @@ from prefill_router.evaluation import (
     plain,
     rankings,
 )
-from prefill_router_lab.learning.subsamples import Size
-from prefill_router.comparison.recipe_fits import RecipeFailure
+from prefill_router_lab.learning_curves.subsamples import Size
+from prefill_router.comparison import RecipeFailure
 
 Number = Literal["auc_mean", "brier_mean", "argmax_accuracy", "headroom_captured"]
 NUMBERS: tuple[Number, ...] = get_args(Number)

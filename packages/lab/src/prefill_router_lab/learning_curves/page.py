@@ -30,8 +30,8 @@ from prefill_router.reporting import (
     new_figure,
     style,
 )
-from prefill_router_lab.learning.advice import rounded, shown, summary
-from prefill_router_lab.learning.result import (
+from prefill_router_lab.learning_curves.advice import rounded, shown, summary
+from prefill_router_lab.learning_curves.result import (
     NUMBERS,
     STEP,
     LearningCurve,
@@ -41,7 +41,7 @@ from prefill_router_lab.learning.result import (
     Trend,
     better,
 )
-from prefill_router.comparison.recipe_fits import failures
+from prefill_router.comparison import failures
 
 NAME = "learning"
 _CAPTION = (

@@ -1,7 +1,4 @@
-"""The scores of candidates on each fold, the trials that they make up, and the trials' ranking.
-
-A score is computed once and kept in a file, from which an interrupted search goes on.
-"""
+"""The scores of recipes on each fold of the train rows."""
 
 import hashlib
 import json
@@ -19,8 +16,8 @@ from prefill_router import files
 from prefill_router.activations import Activations
 from prefill_router.calibration import CalibratorKind, fit_calibrator
 from prefill_router.cost import CostEstimator, fit_output
-from prefill_router.data import RoutingDataset, prompt_text, split, stratified_folds
-from prefill_router.errors import CorruptError
+from prefill_router.data import Part, RoutingDataset, prompt_text, split, stratified_folds
+from prefill_router.errors import CorruptError, DataError, FitError, MissingExtraError
 from prefill_router.evaluation import (
     PairRankings,
     Ranking,
@@ -33,12 +30,11 @@ from prefill_router.evaluation import (
     plain,
 )
 from prefill_router.features import FAMILIES, FamilyConfig, PromptStates
-from prefill_router.fitting import Recipe, folds_of
+from prefill_router.fitting.inputs import folds_of
+from prefill_router.fitting.recipe import Recipe
 from prefill_router.policy import Predictions
 from prefill_router.predictors import Examples
 from prefill_router.serialization import read_tensors
-from prefill_router_lab.search.holdout_guard import CALIBRATION, TrainOnly
-from prefill_router_lab.search.space import Candidate, Space, key_of
 
 Objective = Literal["choice", "auc", "brier", "headroom"]
 WORDS: Mapping[Objective, str] = {
@@ -48,9 +44,43 @@ WORDS: Mapping[Objective, str] = {
     "headroom": "headroom captured",
 }
 OBJECTIVES: tuple[Objective, ...] = ("choice", "auc", "brier", "headroom")
+CALIBRATION: Mapping[Part, float] = {"train": 15 / 17, "calibration": 2 / 17}
+"""How the rows outside the test part are divided for a calibrator: 75 to 10."""
+MARGINS: dict[Objective, float] = {
+    "choice": 0.01,
+    "auc": 0.01,
+    "brier": 0.004,
+    "headroom": 0.15,
+}
+"""How far behind the best on the same folds a candidate is stopped."""
 Columns = NDArray[np.float32]
 """Feature columns of some rows; parts differ in their number of rows."""
 _PARTS = ("fit", "held", "judged")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrainOnly:
+    """Rows that may be searched on.
+
+    Attributes:
+        dataset: The rows.
+        withheld: The ids of the test part, none of which may be among the rows.
+
+    Raises:
+        DataError: Test rows are among them.
+    """
+
+    dataset: RoutingDataset
+    withheld: frozenset[str] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        leaked = sum(query_id in self.withheld for query_id in self.dataset.query_ids)
+        if leaked:
+            raise DataError(
+                f"{leaked} of {len(self.dataset)} rows to search on belong to the test part; "
+                "leave them out"
+            )
 
 
 @final
@@ -290,203 +320,13 @@ def _number(value: Any) -> float:
     return float("nan") if value is None else float(value)
 
 
-State = Literal["running", "finished", "stopped", "failed"]
+Answer = tuple[dict[str, FoldScore], float, str]
+"""Scores by kind of calibration, seconds, and the reason where there are no scores."""
 
 
-@final
-@dataclass(frozen=True)
-class SearchTrial:
-    """The trial of one candidate, fold by fold.
-
-    Attributes:
-        number: Number from 0, in order of start.
-        candidate: The candidate.
-        scores: Scores by kind of calibration, one per finished fold.
-        seconds: Duration of its folds.
-        state: `stopped`: too far behind; `failed`: can't be fitted.
-        why: The reason of a failure.
-    """
-
-    number: int
-    candidate: Candidate
-    scores: Mapping[str, tuple[FoldScore, ...]]
-    seconds: float = 0.0
-    state: State = "running"
-    why: str = ""
-
-    @property
-    def folds(self) -> int:
-        """The number of finished folds."""
-        return len(next(iter(self.scores.values()), ()))
-
-    def best(self, objective: Objective, folds: int) -> float:
-        """Its best calibration's mean over the first folds, higher is better; -inf for none."""
-        means = [
-            float(np.mean([worth(score, objective) for score in scores[:folds]]))
-            for scores in self.scores.values()
-            if scores
-        ]
-        return max((one for one in means if np.isfinite(one)), default=-np.inf)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "number": self.number,
-            "features": self.candidate.features,
-            "predictor": self.candidate.predictor,
-            "places": [list(one) for one in self.candidate.places],
-            "calibrated": self.candidate.calibrated,
-            "scores": {k: [one.to_dict() for one in v] for k, v in self.scores.items()},
-            "seconds": self.seconds,
-            "state": self.state,
-            "why": self.why,
-        }
-
-    @classmethod
-    def from_dict(cls, value: Any) -> "SearchTrial":
-        """The trial of `to_dict`; raises KeyError, TypeError or ValueError where it isn't one."""
-        read, predictor = value["places"]
-        state: State = value["state"]
-        if state not in get_args(State):
-            raise ValueError(state)
-        return cls(
-            int(value["number"]),
-            Candidate(
-                str(value["features"]),
-                str(value["predictor"]),
-                (tuple(map(int, read)), tuple(map(int, predictor))),
-                bool(value["calibrated"]),
-            ),
-            {k: tuple(map(FoldScore.from_dict, v)) for k, v in value["scores"].items()},
-            float(value["seconds"]),
-            state,
-            str(value["why"]),
-        )
-
-
-def worth(score: FoldScore, objective: Objective) -> float:
-    """The objective as a number of which higher is better."""
-    return -score.of(objective) if objective == "brier" else score.of(objective)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class TrialLedger:
-    """A folder of trials.
-
-    Attributes:
-        folder: The folder; None keeps nothing.
-    """
-
-    folder: Path | None
-
-    def write(self, trial: SearchTrial) -> None:
-        """Write a trial, replacing its earlier state."""
-        if self.folder is not None:
-            files.write_json(self.folder / f"{trial.number:05d}.json", trial.to_dict())
-
-    def read(self) -> list[SearchTrial]:
-        """The trials in the folder, by number.
-
-        Raises:
-            CorruptError: A file is damaged.
-        """
-        if self.folder is None:
-            return []
-        return [_read_trial(path) for path in sorted(self.folder.glob("[0-9]*.json"))]
-
-
-def _read_trial(path: Path) -> SearchTrial:
+def answer(bench: FoldScorer, recipe: Recipe, kinds: Sequence[CalibratorKind], fold: int) -> Answer:
+    """The scores, or the reason why there are none."""
     try:
-        return SearchTrial.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CorruptError(
-            f"{path} isn't what was written; remove it, and its candidate is tried again"
-        ) from None
-
-
-@final
-@dataclass(frozen=True)
-class RankedCandidate:
-    """One configuration in the ranking.
-
-    Attributes:
-        rank: Rank from 1.
-        trial: The number of its trial.
-        features: The name of its features.
-        predictor: The name of its predictor.
-        calibration: The kind of its calibration.
-        recipe: The whole recipe.
-        scores: One score per finished fold.
-        state: State of its trial; only a `finished` one can win.
-    """
-
-    rank: int
-    trial: int
-    features: str
-    predictor: str
-    calibration: CalibratorKind
-    recipe: Recipe
-    scores: tuple[FoldScore, ...]
-    state: State
-
-    @property
-    def key(self) -> str:
-        """A short name of the configuration."""
-        return key_of(self.recipe)
-
-    def mean(self, number: Objective) -> float:
-        """The mean over its folds."""
-        return float(np.mean([score.of(number) for score in self.scores]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "rank": self.rank,
-            "trial": self.trial,
-            "configuration": self.key,
-            "features": self.features,
-            "predictor": self.predictor,
-            "calibration": self.calibration,
-            "recipe": self.recipe.to_dict(),
-            "scores": [score.to_dict() for score in self.scores],
-            "state": self.state,
-        }
-
-
-def ranked(
-    space: Space, trials: Sequence[SearchTrial], objective: Objective
-) -> list[RankedCandidate]:
-    """All configurations that were tried, the best first; stopped ones come last.
-
-    Ties (to 1e-6) are broken by the Brier score, which calibration changes even where it doesn't
-    change the AUC.
-    """
-    found = []
-    for trial in trials:
-        for kind in space.kinds(trial.candidate):
-            scores = trial.scores.get(kind, ())
-            if scores and np.isfinite(np.mean([worth(s, objective) for s in scores])):
-                found.append((trial, kind, scores))
-    found.sort(key=lambda one: _order(one[0], one[1], one[2], objective))
-    return [
-        RankedCandidate(
-            place,
-            trial.number,
-            trial.candidate.features,
-            trial.candidate.predictor,
-            kind,
-            space.recipe(trial.candidate, kind),
-            scores,
-            trial.state,
-        )
-        for place, (trial, kind, scores) in enumerate(found, 1)
-    ]
-
-
-def _order(
-    trial: SearchTrial, kind: str, scores: tuple[FoldScore, ...], objective: Objective
-) -> tuple[Any, ...]:
-    value = float(np.mean([worth(score, objective) for score in scores]))
-    brier = float(np.mean([score.brier for score in scores]))
-    return (trial.state != "finished", -round(value, 6), brier, trial.number, kind)
+        return *bench.score(recipe, kinds, fold), ""
+    except (FitError, MissingExtraError) as error:
+        return {}, 0.0, str(error)

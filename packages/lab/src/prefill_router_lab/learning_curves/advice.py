@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import FitError
 from prefill_router.evaluation import HEADLINE, LEVEL, Estimate, dollars, worded
-from prefill_router_lab.learning.result import (
+from prefill_router_lab.learning_curves.result import (
     STEP,
     LearningCurve,
     LearningStudy,

@@ -25,8 +25,8 @@ from prefill_router.fitting import FitConfig, Recipe, learn
 from prefill_router.policy import Predictions
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import read_tensors
-from prefill_router_lab.learning.advice import LabelAxis, spread_of, trend_of, verdict_of
-from prefill_router_lab.learning.result import (
+from prefill_router_lab.learning_curves.advice import LabelAxis, spread_of, trend_of, verdict_of
+from prefill_router_lab.learning_curves.result import (
     NUMBERS,
     FitJudge,
     LearningCurve,
@@ -34,8 +34,8 @@ from prefill_router_lab.learning.result import (
     Number,
     SizePoint,
 )
-from prefill_router_lab.learning.subsamples import FULL, Size, labels_of, sizes_for, thinned
-from prefill_router.comparison.recipe_fits import RecipeFailure
+from prefill_router_lab.learning_curves.subsamples import FULL, Size, labels_of, sizes_for, thinned
+from prefill_router.comparison import RecipeFailure
 
 _LEAST_DRAWS = 2
 

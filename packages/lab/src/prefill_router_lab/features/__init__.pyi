@@ -1,0 +1,1 @@
+from .text_network import TextNetworkConfig as TextNetworkConfig

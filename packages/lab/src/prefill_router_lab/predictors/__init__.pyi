@@ -1,0 +1,1 @@
+from .graph import GraphConfig as GraphConfig
