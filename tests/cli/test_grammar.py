@@ -10,7 +10,7 @@ import pytest
 
 import prefill_router
 from prefill_router.cli.application import Command, ExitCode, load
-from prefill_router.cli.commands import COMMANDS, RETIRED, CommandEntry, range_of
+from prefill_router.cli.commands import COMMANDS, CommandEntry, range_of
 from packages.router.tests.commands import Job, malformed, run, succeeded
 
 pytestmark = pytest.mark.slow
@@ -228,26 +228,6 @@ def test_parts_that_there_are_none_of_are_refused_alike(job: Job) -> None:
     for words in (("evaluate", "--out", "out"), ("doctor",), ("keep",)):
         given = (words[0], job.router, "--data", job.answers, *words[1:], "--part", "exam")
         assert "--part is 'exam'; it must be one of " in malformed("", *given)
-
-
-@pytest.mark.parametrize("old", RETIRED, ids=lambda old: f"{old.command} {old.option}")
-def test_spellings_of_before_name_those_of_now(old: Any) -> None:
-    told = malformed("any more", *old.command.split(), *required(old.command), old.option, 1)
-    assert "--" in old.now
-    assert told.endswith(old.now)
-    assert old.option not in options(old.command)
-
-
-def test_a_store_that_comes_first_is_told_its_option() -> None:
-    told = malformed("--store", "layers", "states", "answers", "--out", "figures")
-    assert told.endswith("prefill-router layers answers --store states")
-
-
-@pytest.mark.parametrize("words", [(), ("answers",), ("--seed", "3", "answers")])
-def test_without_two_folders_that_come_first_none_is_taken_for_a_store(
-    words: tuple[str, ...],
-) -> None:
-    assert malformed("Missing", "layers", *words).endswith("; see: prefill-router layers --help")
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,6 @@ class RoutingSettings(SettingsSection):
     Attributes:
         lam: The trade-off of requests that give none; where it isn't set, a version has its own.
         names: Further model names that route, each with its lam, for example `cheap: 0.2`.
-        options: Further names of targets for questions to decision models, for example
-            `SIMPLE: small`.
         scored: The part of a request that the encoder reads.
         deadline_seconds: The longest wait for a forecast.
         max_queue: The most requests that wait for a forecast.
@@ -113,7 +111,6 @@ class RoutingSettings(SettingsSection):
 
     lam: Share = 0.5
     names: dict[str, Share] = Field(default_factory=dict)
-    options: dict[str, str] = Field(default_factory=dict)
     scored: Scored = "last_user"
     deadline_seconds: Seconds = 1.0
     max_queue: Count = 256

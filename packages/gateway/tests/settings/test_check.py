@@ -66,7 +66,7 @@ def test_programs_are_told_the_same(tmp_path: Path) -> None:
 def test_what_is_well_is_told_with_warnings(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFILL_ROUTER_BUDGET", "[]")
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(made.folder))
-    monkeypatch.setenv("PREFILL_ROUTER_DECISIONS_KEY", "a-key")
+    monkeypatch.setenv("PREFILL_ROUTER_EMBEDDINGS_KEY", "a-key")
     line = ["serve", made.router, "--pool", made.pool, "--config", made.config, "--check"]
     told = json.loads(run(*line, "--json").out)
     assert told["ok"]

@@ -14,6 +14,7 @@ from prefill_router.errors import ConfigError, FitError, FormatError
 from prefill_router.evaluation import Estimate, compare, evaluate
 from prefill_router.evaluation.scores import NOTHING
 from prefill_router.fitting import recipe_from_dict
+from prefill_router.progress import SilentProgress
 from prefill_router.reporting.report_files import mark
 from prefill_router.router import Router
 from prefill_router.comparison import (
@@ -27,6 +28,7 @@ from prefill_router.comparison import (
 )
 from prefill_router.comparison.comparison import CONSTANT, draw_for
 from prefill_router.comparison.report import significance_of, to_dict, verdict
+from prefill_router.comparison import tokens_read
 from prefill_router.testing import make_routing_dataset
 from packages.router.tests.commands import refused, succeeded
 from packages.router.tests.fakes.planted_signal import states_of
@@ -234,6 +236,24 @@ def test_an_unknown_reference_and_list_are_refused(tmp_path: Path) -> None:
             ComparisonPlan(RECIPES, "ours", split(ANSWERS), **bad)
     with pytest.raises(FormatError, match="no such file"):
         recipes_of(str(tmp_path / "routers.yaml"))
+
+
+def test_what_an_encoder_charges_is_in_the_cost_of_its_router_alone(
+    result: ComparisonResult, tmp_path: Path
+) -> None:
+    priced = run_plan(plan(prices={"ours": 0.5}), ANSWERS, [STATES])
+    test = ANSWERS.select(result.plan.drawn["test"])
+    router = result.by_name["ours"].fitted.router
+    read = tokens_read(
+        router, test, stores=[STATES], cache=tmp_path, progress=SilentProgress()
+    ).mean()
+    before, after = (
+        {name: one.evaluation.headline["argmax_cost"].value for name, one in run.by_name.items()}
+        for run in (result, priced)
+    )
+    assert after.pop("ours") == pytest.approx(before.pop("ours") + 0.5e-6 * read)
+    assert after == before
+    assert to_dict(priced)["encoder_prices"] == {"ours": 0.5}
 
 
 @pytest.mark.parametrize(

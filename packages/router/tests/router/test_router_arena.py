@@ -1,29 +1,20 @@
 """RouterArena's files: what its rules refuse is refused, and robustness is what it computes."""
 
-import copy
-import dataclasses
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from prefill_router.data import Message, Query
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.router import (
-    ArenaSubmission,
-    Router,
-    arena_errors,
-    arena_name,
-    arena_robustness,
-)
+from prefill_router.router import ArenaSubmission, Router, arena_name
 
 QUESTIONS = [Query(f"Made-up_{i}", f"Question {i}?") for i in range(5)]
 OTHERS = [Query(f"Made-up_{i}", f"Query {i}!") for i in (3, 1)]
 
 
-def made(router: Router, questions: list[Query] = QUESTIONS) -> ArenaSubmission:
+def made(
+    router: Router, questions: list[Query] = QUESTIONS, others: list[Query] = OTHERS
+) -> ArenaSubmission:
     asked = [(query, "target-1") for query in questions]
-    return ArenaSubmission.of("mine", router, asked, [(q, "target-2") for q in OTHERS])
+    return ArenaSubmission.of("mine", router, asked, [(q, "target-2") for q in others])
 
 
 def test_files_are_where_and_what_they_must_be(router: Router) -> None:
@@ -48,62 +39,17 @@ def test_files_are_where_and_what_they_must_be(router: Router) -> None:
     assert [one["prompt"] for one in robustness] == ["Query 3!", "Query 1!"]
 
 
-@dataclasses.dataclass
-class Files:
-    """The content of configuration, predictions and robustness file, to be damaged."""
+def test_robustness_is_one_minus_flips_over_matches(router: Router) -> None:
+    def score(**reworded: str) -> float:
+        asked = zip(
+            QUESTIONS, ("target-0", "target-1", "target-0", "target-0", "target-2"), strict=True
+        )
+        others = [(Query(f"Made-up_{i[1:]}", "x"), target) for i, target in reworded.items()]
+        return ArenaSubmission.of("mine", router, list(asked), others).robustness_score
 
-    c: dict[str, Any]
-    p: list[Any]
-    r: list[Any]
-
-
-Damage = Callable[[Files], object]
-DAMAGES: dict[str, tuple[Damage, str]] = {
-    "no models": (lambda f: f.c["pipeline_params"].update(models=[]), "names no models"),
-    "twice": (lambda f: f.c["pipeline_params"]["models"].append("target-0"), "or one twice"),
-    "no parameters": (lambda f: f.c.clear(), "names no models"),
-    "too few": (lambda f: f.p.pop(), "predictions, 4 entries for 5 questions"),
-    "too few reworded": (lambda f: f.r.pop(), "robustness, 1 entries for 2 questions"),
-    "no index": (lambda f: f.p[2].pop("global index"), "entry 3: None is no index"),
-    "another's index": (lambda f: f.p[0].update({"global index": "x"}), "'x' is no index"),
-    "an index again": (lambda f: f.p[1].update(f.p[0]), "was there before"),
-    "another prompt": (lambda f: f.p[1].update(prompt="Question 1? "), "isn't exactly that"),
-    "reworded as asked": (lambda f: f.r[0].update(prompt="Question 3?"), "robustness, entry 1"),
-    "no prompt": (lambda f: f.p[1].update(prompt=""), "must be a text that isn't empty"),
-    "no target": (lambda f: f.p[3].update(prediction=None), "None isn't one of the models"),
-    "another target": (lambda f: f.r[1].update(prediction="gpt"), "'gpt' isn't one of"),
-    "extra alone": (lambda f: f.p[0].update(for_optimality=True), "4 entries for 5"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_what_their_check_refuses_is_found(damage: str, router: Router) -> None:
-    whole = made(router)
-    files = Files(*copy.deepcopy((whole.config, whole.predictions, whole.robustness)))
-    prompts = [{q.id: q.prompt for q in queries} for queries in (QUESTIONS, OTHERS)]
-    assert arena_errors(files.c, files.p, files.r, *prompts) == []
-    how, reason = DAMAGES[damage]
-    how(files)
-    assert any(reason in found for found in arena_errors(files.c, files.p, files.r, *prompts))
-
-
-def test_entries_for_optimality_are_extra(router: Router) -> None:
-    whole = made(router)
-    extra = {**whole.predictions[3], "prediction": "target-2", "for_optimality": True}
-    prompts = [{q.id: q.prompt for q in queries} for queries in (QUESTIONS, OTHERS)]
-    entries = [*whole.predictions, extra]
-    assert arena_errors(whole.config, entries, whole.robustness, *prompts) == []
-    assert arena_robustness(entries, whole.robustness) == 0
-
-
-def test_robustness_is_one_minus_flips_over_matches() -> None:
-    def entries(**targets: str) -> list[dict[str, Any]]:
-        return [{"global index": index, "prediction": name} for index, name in targets.items()]
-
-    asked = entries(a="x", b="y", c="x")
-    assert arena_robustness(asked, entries(a="x", b="x", c="x", z="y")) == pytest.approx(2 / 3)
-    assert arena_robustness(asked, entries(c="x")) == 1
-    assert arena_robustness(asked, entries(z="x")) is None
+    assert score(q0="target-0", q1="target-0", q2="target-0", q9="target-1") == pytest.approx(2 / 3)
+    assert score(q2="target-0") == 1
+    assert score(q1="target-2") == 0
 
 
 def test_what_they_would_refuse_is_not_made(router: Router) -> None:
@@ -115,6 +61,10 @@ def test_what_they_would_refuse_is_not_made(router: Router) -> None:
         made(router, [*QUESTIONS, Query("chat", (Message("user", "x"),))])
     with pytest.raises(DataError, match="no reworded question has the index"):
         made(router, [Query("else", "x")])
+    with pytest.raises(DataError, match="'Made-up_0' is no index, or is repeated"):
+        made(router, [*QUESTIONS, QUESTIONS[0]])
+    with pytest.raises(DataError, match="robustness, entry 2"):
+        made(router, QUESTIONS, [*OTHERS[:1], Query("Made-up_1", "")])
     with pytest.raises(DataError, match="and 2 more"):
         made(router, [Query(f"chat{i}", (Message("user", "x"),)) for i in range(5)])
 

@@ -3,7 +3,6 @@
 app                  the application: every route behind the guard, and the gateway's own endpoints
 routed_calls         reads, decides, forwards and records a request
 decisions            decides without calling a target, and takes what came of it elsewhere
-decision_questions   answers questions about a decision in the chat protocol
 passthrough_routes   forwards without a routing decision: stored responses, token counts
 openapi              the OpenAPI document of these routes
 server               runs the gateway as a process, or in a thread of another one

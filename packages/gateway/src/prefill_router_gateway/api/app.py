@@ -18,12 +18,6 @@ from starlette.routing import Match, Route
 
 from prefill_router import __version__
 from prefill_router.errors import DataError, PrefillRouterError, StoreError
-from prefill_router_gateway.api.decision_questions import (
-    DecisionsBody,
-    SystemOneBody,
-    answer_decisions,
-    answer_system_one,
-)
 from prefill_router_gateway.api.decisions import OutcomeBody, OutcomeReports, dry_run
 from prefill_router_gateway.api.openapi import (
     ERROR,
@@ -197,16 +191,6 @@ def _add_client_routes(routes: APIRouter, gateway: Gateway) -> None:
     )
     async def route(request: Request) -> JSONResponse:
         return await dry_run(gateway, request)
-
-    summary = "A target for each choice question, as a decision model answers"
-
-    @routes.post("/v1/systemone", tags=["routing"], responses=_REPLIES, summary=summary)
-    async def system_one(request: Request, body: SystemOneBody) -> JSONResponse:
-        return await answer_system_one(gateway, request, body)
-
-    @routes.post("/v1/decisions", tags=["routing"], responses=_REPLIES, summary=summary)
-    async def decisions(request: Request, body: DecisionsBody) -> JSONResponse:
-        return await answer_decisions(gateway, request, body)
 
     reports = OutcomeReports(gateway)
     summary = "What came of a decision that others carried out"

@@ -8,7 +8,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, final
 
 from fastapi import Request
@@ -44,24 +44,6 @@ _ANTHROPIC = b"anthropic-version"
 """The header that marks Anthropic's protocol, whose bodies look like chat completions."""
 
 
-@final
-@dataclass(frozen=True)
-class DryRun:
-    """A decision that was only recorded.
-
-    Attributes:
-        live: The snapshot that decided.
-        choice: The decision.
-        allowed: The targets that the client's key may use; None for all.
-        headers: The gateway's own headers of the reply.
-    """
-
-    live: Snapshot
-    choice: RoutingDecision
-    allowed: frozenset[str] | None
-    headers: Mapping[str, str]
-
-
 async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
     """Decide about a request as if to forward it, and keep a receipt of the decision.
 
@@ -70,34 +52,10 @@ async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
     Raises:
         RefusalError: The request can't be read, no target may answer it, or a budget is spent.
     """
-    body, endpoint = _whole(await request.body(), list(request.scope["headers"]))
-    made = await decide_alone(gateway, request, endpoint, body)
-    return JSONResponse(_shown(made.live, made.choice, made.allowed), headers=dict(made.headers))
-
-
-async def decide_alone(
-    gateway: Gateway,
-    request: Request,
-    endpoint: Endpoint,
-    body: bytes,
-    *,
-    among: frozenset[str] | None = None,
-) -> DryRun:
-    """Decide about a request without the call, and keep a receipt.
-
-    Args:
-        gateway: The gateway.
-        request: What the client sent; its headers count.
-        endpoint: The endpoint that the body is for.
-        body: The body to decide about.
-        among: The only targets that may be chosen, for a decision apart from any conversation;
-            None for all.
-
-    Raises:
-        RefusalError: As `dry_run`.
-    """
+    headers = list(request.scope["headers"])
+    body, endpoint = _whole(await request.body(), headers)
     at, began = time.time(), time.perf_counter()
-    headers, live = list(request.scope["headers"]), gateway.live
+    live = gateway.live
     with live.scope(gateway.traces, headers, at=at) as trace:
         incoming = read_incoming(
             endpoint,
@@ -110,11 +68,6 @@ async def decide_alone(
             at=at,
             to_call=False,
         )
-        if among is not None:
-            given = incoming.question.allow
-            allow = among if given is None else among & given
-            apart = replace(incoming.question, in_tool_loop=False, tool_call_ids=(), session=None)
-            incoming = replace(incoming, question=replace(apart, allow=allow))
         live = live.deciding(incoming.question)
         choice, waited = await decide(gateway, live, incoming)
         seconds = time.perf_counter() - began
@@ -132,7 +85,7 @@ async def decide_alone(
         )
         await record.finished(outcome)
     own = {n.decode(): v.decode() for n, v in record.reply_headers(choice.target, ())}
-    return DryRun(live, choice, incoming.question.key_targets, own)
+    return JSONResponse(_shown(live, choice, incoming.question.key_targets), headers=own)
 
 
 def _shown(

@@ -495,6 +495,3 @@ def _check(router: RouterParts, settings: GatewaySettings) -> None:
     otherwise = settings.traffic.otherwise
     if otherwise is not None and otherwise not in names:
         raise ConfigError(f"traffic.otherwise is {otherwise!r}; the pool has {list(names)}")
-    other = {n: target for n, target in settings.routing.options.items() if target not in names}
-    if other:
-        raise ConfigError(f"routing.options has {other}; the pool has {list(names)}")

@@ -38,7 +38,6 @@ from prefill_router.cli.commands import (
     check_drawing,
     check_numbers,
     check_places,
-    check_spelling,
 )
 from prefill_router.errors import ConfigError, PrefillRouterError
 
@@ -79,17 +78,15 @@ MARKUP: Literal["markdown"] = "markdown"
 
 
 class Command(TyperCommand):
-    """A command that checks how its options are spelt and which numbers they have."""
+    """A command that checks the numbers and the paths of its options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line of this command.
 
         Raises:
-            UsageError: An option is one of an earlier version, its number is out of range, or its
-                path is a URL.
+            UsageError: The number of an option is out of range, or its path is a URL.
         """
         command = ctx.command_path.partition(" ")[2]
-        check_spelling(command, args)
         rest = super().parse_args(ctx, args)
         check_numbers(command, self.params, ctx)
         check_places(self.params, ctx)

@@ -5,7 +5,7 @@ file is imported when the command is called, so that `--help` reads this table a
 
 The checks find errors in the command line itself, before the files that it names are read. One
 table has the range of every option's number, so that all commands refuse a number with the same
-error. Options of earlier versions are refused with the one that replaced them.
+error.
 """
 
 import math
@@ -369,59 +369,6 @@ def check_drawing(command: str, options: Mapping[str, Any]) -> None:
     draws = command in _DRAWING or command.startswith("study ")
     if draws and options.get("to") is not None:
         installed("matplotlib", needed_for="drawing figures")
-
-
-@final
-@dataclass(frozen=True)
-class RetiredOption:
-    """An option of an earlier version.
-
-    Attributes:
-        command: The command that had it.
-        option: Its name.
-        now: What to give instead.
-    """
-
-    command: str
-    option: str
-    now: str
-
-
-RETIRED = (
-    RetiredOption(
-        "evaluate", "--split", "name the part with --part; a file of a split is for `fit`"
-    ),
-    RetiredOption("collect", "--limit", "give the dollars that it may cost with --max-cost"),
-    RetiredOption(
-        "grade", "--judge-limit", "give the dollars that it may cost with --judge-max-cost"
-    ),
-    *(
-        RetiredOption(command, "--data", "the dataset comes first, by itself, without --data")
-        for command in ("reproduce", "study dimensions", "study layers")
-    ),
-)
-
-
-def check_spelling(command: str, args: list[str]) -> None:
-    """Refuse a command line that has an option of an earlier version.
-
-    Args:
-        command: The command, `study seeds`.
-        args: The arguments after it.
-
-    Raises:
-        UsageError: It has one; the message says what replaced it.
-    """
-    given = {arg.partition("=")[0] for arg in args}
-    for old in RETIRED:
-        if old.command == command and old.option in given:
-            raise UsageError(f"{command} has no {old.option} any more: {old.now}")
-    first = [arg for arg in args[:2] if not arg.startswith("-")]
-    if command == "layers" and "--store" not in given and len(first) == 2:
-        store, data = first
-        raise UsageError(
-            f"a store is given with --store: prefill-router layers {data} --store {store}"
-        )
 
 
 def by_name(option: str, pairs: Sequence[str], form: str = "TARGET=VALUE") -> dict[str, str]:

@@ -179,8 +179,8 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="ROUTER=DOLLARS",
-            help="What a router's encoder or decision model charges, US dollars per million "
-            "tokens; counted in that router's cost. Repeatable.",
+            help="What a router's encoder charges, US dollars per million tokens; counted in "
+            "that router's cost. Repeatable.",
         ),
     ] = None,
     split_file: opt.SplitFile = None,
@@ -242,7 +242,7 @@ def _encoder_prices(given: list[str]) -> dict[str, float]:
     except ValueError:
         raise UsageError(
             f"--encoder-price is {given}; write each as ROUTER=DOLLARS, per million tokens, such "
-            "as zero_shot=0.05"
+            "as ours=0.05"
         ) from None
 
 

@@ -280,9 +280,9 @@ def _show_arena(
     *,
     as_json: bool,
 ) -> None:
-    from prefill_router.router import ARENA_SIZES, arena_robustness
+    from prefill_router.router import ARENA_SIZES
 
-    score = arena_robustness(made.predictions, made.robustness)
+    score = made.robustness_score
     sizes = {"questions": len(made.predictions), "reworded": len(made.robustness)}
     notes = [
         "RouterArena takes only models that its universal_model_names.py and model_cost.json list",

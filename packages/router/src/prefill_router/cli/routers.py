@@ -70,15 +70,15 @@ def show(
 
 def _show_endpoints(router: "Router") -> None:
     """Print the endpoints in the folder; they aren't read from the card, which anyone can edit."""
-    from prefill_router.encoders import KEY_OF, Address, EncoderName
+    from prefill_router.encoders import KEY, Address, EncoderName
 
     pool = router.pool.public()
     served = [t.name for t in pool if t.provider is not None or t.base_url is not None]
     rows = [(name, p.base_url, p.api_key_env) for name in served if (p := pool.provider_of(name))]
     for provenance in router.features.provenances:
         name = EncoderName.parse(provenance.encoder)
-        if name.scheme is not None and name.is_remote:
-            rows.append(("the encoder", Address.parse(name.place).base_url, KEY_OF[name.scheme]))
+        if name.is_remote:
+            rows.append(("the encoder", Address.parse(name.place).base_url, KEY))
     if not rows:
         return
     out.print("Endpoints that the router names. None is called unless you name it yourself:")

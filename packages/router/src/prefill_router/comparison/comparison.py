@@ -14,7 +14,6 @@ import numpy as np
 
 from prefill_router.activations import Activations
 from prefill_router.data import FRACTIONS, WITH_CALIBRATION, RoutingDataset, Split, split
-from prefill_router.encoders import DecisionOptions, EncoderName
 from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import HEADLINE, Estimates, Evaluation, evaluate, paired
@@ -272,17 +271,9 @@ def _fees(
     progress: Progress,
 ) -> dict[str, float]:
     """The cost of encoding by query id, US dollars."""
-    read = tokens_read(
-        one.router, dataset, stores=states, cache=default_cache(), progress=progress
-    ) + _decision_tokens(one.recipe)
+    read = tokens_read(one.router, dataset, stores=states, cache=default_cache(), progress=progress)
     dollars = Charge(per_million_tokens=price).dollars(read)
     return dict(zip(dataset.query_ids, dollars.tolist(), strict=True))
-
-
-def _decision_tokens(recipe: Recipe) -> int:
-    """What decision models read of the options for each query, which no store counts."""
-    names = {EncoderName.parse(need.encoder) for need in recipe.needs}
-    return sum(DecisionOptions.read(n.prompt).tokens for n in names if n.scheme == "decision")
 
 
 class _Drawing(TypedDict):

@@ -1,5 +1,5 @@
 from .base import (
-    KEY_OF as KEY_OF,
+    KEY as KEY,
     OWN as OWN,
     Address as Address,
     Encoder as Encoder,
@@ -13,7 +13,6 @@ from .base import (
     gives_own_vectors as gives_own_vectors,
     tokenized as tokenized,
 )
-from .decision_model import DecisionOptions as DecisionOptions
 from .hub import HubEncoder as HubEncoder, TokenBatch as TokenBatch, pad as pad
 from .load import (
     MINILM as MINILM,

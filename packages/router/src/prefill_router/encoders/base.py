@@ -8,7 +8,6 @@ are batched together. An encoder's name has one of these forms:
     sentence:NAME              the embedding of a sentence-transformers model
     sentence:NAME#PROMPT       the same, with the model's own prompt of that name before each text
     endpoint:MODEL@BASE_URL    the embedding of an OpenAI-compatible endpoint
-    decision:MODEL@BASE_URL#F  what a decision model says of the options in the file F
     signals:NAME               perplexity and related numbers of a causal language model
 
 All but the first have one site, `own.1`. An `Address` is the `MODEL@BASE_URL` of an endpoint.
@@ -285,13 +284,10 @@ def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         order = order[count:]
 
 
-Scheme = Literal["sentence", "endpoint", "decision", "signals"]
+Scheme = Literal["sentence", "endpoint", "signals"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
-KEY_OF: Mapping[Scheme, str] = {
-    "endpoint": "PREFILL_ROUTER_EMBEDDINGS_KEY",
-    "decision": "PREFILL_ROUTER_DECISIONS_KEY",
-}
-"""The environment variables that hold the keys of endpoints."""
+KEY = "PREFILL_ROUTER_EMBEDDINGS_KEY"
+"""The environment variable that holds the key of an endpoint."""
 OWN = Site(1, "own")
 """The site of an encoder that outputs one vector per prompt."""
 _NAME = re.compile(rf"({'|'.join(SCHEMES)}):(.*)", re.DOTALL)
@@ -305,8 +301,7 @@ class EncoderName:
     Attributes:
         scheme: The prefix; None for an encoder whose hidden states are read.
         place: A hub id, a folder, the name of a packaged encoder, or MODEL@BASE_URL.
-        prompt: The name of the model's own prompt, empty for its default; of a decision model, the
-            file of its options.
+        prompt: The name of the model's own prompt, empty for its default.
     """
 
     scheme: Scheme | None
@@ -316,7 +311,7 @@ class EncoderName:
     @property
     def is_remote(self) -> bool:
         """Whether it is behind an endpoint."""
-        return self.scheme in ("endpoint", "decision")
+        return self.scheme == "endpoint"
 
     @classmethod
     def parse(cls, name: str) -> "EncoderName":
@@ -325,7 +320,7 @@ class EncoderName:
         if found is None:
             return cls(None, name)
         scheme = next(scheme for scheme in SCHEMES if scheme == found[1])
-        if scheme not in ("sentence", "decision"):
+        if scheme != "sentence":
             return cls(scheme, found[2])
         place, _, prompt = found[2].partition("#")
         return cls(scheme, place, prompt)
@@ -367,16 +362,14 @@ class Address:
         model: The model's name at the endpoint.
         base_url: The endpoint's URL without secrets, as it is recorded in the provenance.
         query: The query string of every URL, such as an `api-version`; never recorded.
-        scheme: The prefix of the encoder's name.
     """
 
     model: str
     base_url: str
     query: tuple[tuple[str, str], ...] = ()
-    scheme: Scheme = "endpoint"
 
     @classmethod
-    def parse(cls, place: str, scheme: Scheme = "endpoint") -> "Address":
+    def parse(cls, place: str) -> "Address":
         """Parse `MODEL@BASE_URL`.
 
         Raises:
@@ -393,18 +386,18 @@ class Address:
         if parts.username is not None or parts.password is not None:
             raise ConfigError(
                 "the URL of an endpoint has a password in it; take it out, and set the environment "
-                f"variable {KEY_OF[scheme]} to the key"
+                f"variable {KEY} to the key"
             )
         host = (parts.hostname or "").lower()
         host = f"[{host}]" if ":" in host else host
         port = "" if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{parts.port}"
         url = urlunsplit((parts.scheme, host + port, parts.path.rstrip("/"), "", ""))
-        return cls(found[1], url, tuple(parse_qsl(parts.query)), scheme)
+        return cls(found[1], url, tuple(parse_qsl(parts.query)))
 
     @property
     def name(self) -> str:
         """The name in the provenance of its states."""
-        return f"{self.scheme}:{self.model}@{self.base_url}"
+        return f"endpoint:{self.model}@{self.base_url}"
 
     @property
     def is_openai(self) -> bool:
@@ -414,25 +407,24 @@ class Address:
         return parts.scheme == "https" and (host == "openai.com" or host.endswith(".openai.com"))
 
 
-def trusted(place: str, environment: Mapping[str, str], scheme: Scheme = "endpoint") -> str:
+def trusted(place: str, environment: Mapping[str, str]) -> str:
     """An endpoint from a saved file, if the environment lists it, with the query listed there.
 
     Args:
         place: The endpoint as `MODEL@BASE_URL`.
         environment: The variables, of which `URL` lists endpoints, separated by spaces.
-        scheme: The prefix of the encoder's name.
 
     Raises:
         ConfigError: The environment doesn't list it, so the user hasn't allowed it.
     """
-    address = Address.parse(place, scheme)
+    address = Address.parse(place)
     for url in environment.get(URL, "").split():
         named = f"{address.model}@{url}"
         if Address.parse(named).base_url == address.base_url:
             return named
     raise ConfigError(
         f"{address.name} is used only if you name its address yourself, since it gets every "
-        f"prompt and the key in {KEY_OF[scheme]}; if you trust it, set {URL}={address.base_url}"
+        f"prompt and the key in {KEY}; if you trust it, set {URL}={address.base_url}"
     )
 
 

@@ -13,7 +13,6 @@ import os
 import re
 import ssl
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -39,7 +38,7 @@ from prefill_router.client import (
 )
 from prefill_router.data import Query, prompt_text
 from prefill_router.encoders.base import (
-    KEY_OF,
+    KEY,
     Address,
     EncoderName,
     EncoderRequest,
@@ -76,46 +75,29 @@ _SAYS: dict[FailureKind, str] = {
     "overloaded": "is overloaded; try again later",
     "server_error": "had an internal error; try again later",
     "broken_off": "closed the connection before the end of its response; try again later",
-    "unauthorised": "refuses the key, or the account has no credit; set {key}",
-    "unknown_model": "has no such model, or no {nouns} at this URL; check name and URL",
+    "unauthorised": f"refuses the key, or the account has no credit; set {KEY}",
+    "unknown_model": "has no such model, or no embeddings at this URL; check name and URL",
     "context_too_long": "can't read a prompt of this length; lower --max-tokens",
     "content_filter": "refused a prompt by its content filter; remove the prompt",
-    "refused": "refuses the request; check that the model returns {nouns} of text",
+    "refused": "refuses the request; check that the model returns embeddings of text",
 }
 
 
 @final
-@dataclass(frozen=True)
-class EndpointCall:
-    """A kind of call.
-
-    Attributes:
-        path: The path after the base URL.
-        nouns: What it returns, in the plural, for error messages.
-    """
-
-    path: str
-    nouns: str
-
-
-@final
 class EndpointCalls:
-    """Calls of one kind to one model.
+    """Calls for the embeddings of one model.
 
     Args:
         address: The model and its endpoint.
-        call: The kind of call.
         environment: The variables that hold the key; by default the process's environment.
 
     Raises:
         ConfigError: The key is malformed, or would go over plain http to another machine.
     """
 
-    def __init__(
-        self, address: Address, call: EndpointCall, *, environment: Mapping[str, str] | None = None
-    ) -> None:
-        self.address, self.call = address, call
-        self._key = _key(address, call, os.environ if environment is None else environment)
+    def __init__(self, address: Address, *, environment: Mapping[str, str] | None = None) -> None:
+        self.address = address
+        self._key = _key(address, os.environ if environment is None else environment)
         self._certificates = _certificates()
 
     def model(self, said: Mapping[str, Any]) -> str:
@@ -160,7 +142,7 @@ class EndpointCalls:
 
     def _asked(self, client: httpx2.Client, body: Mapping[str, Any]) -> bytes:
         try:
-            response = client.post(f"{self.address.base_url}/{self.call.path}", json=body)
+            response = client.post(f"{self.address.base_url}/embeddings", json=body)
         except httpx2.TimeoutException as error:
             late = isinstance(error, httpx2.ConnectTimeout)
             raise self._failed("connect_timeout" if late else "answer_timeout") from None
@@ -188,9 +170,7 @@ class EndpointCalls:
         return error
 
     def _failed(self, failure: FailureKind, *, status: int | None = None) -> UpstreamError:
-        words = _SAYS.get(failure, _SAYS["refused"])
-        told = words.format(nouns=self.call.nouns, key=KEY_OF[self.address.scheme])
-        return self._error(failure, told, status)
+        return self._error(failure, _SAYS.get(failure, _SAYS["refused"]), status)
 
     def _error(self, failure: FailureKind, words: str, status: int | None = None) -> UpstreamError:
         place = "" if status is None else f" (HTTP {status})"
@@ -203,18 +183,17 @@ class EndpointCalls:
         )
 
 
-def _key(address: Address, call: EndpointCall, environment: Mapping[str, str]) -> str:
+def _key(address: Address, environment: Mapping[str, str]) -> str:
     """The key for this endpoint; OpenAI's own key is sent to OpenAI only."""
-    variable = KEY_OF[address.scheme]
-    names = (variable, _OPENAI_KEY) if address.is_openai else (variable,)
+    names = (KEY, _OPENAI_KEY) if address.is_openai else (KEY,)
     key = next((environment[n].strip() for n in names if environment.get(n)), _NO_KEY)
     if not _A_KEY.fullmatch(key):
         raise ConfigError(
-            f"the environment variable {variable} can't be a key: it has characters that aren't "
-            "allowed in a header; set it to the key alone"
+            f"the environment variable {KEY} can't be a key: it has characters that aren't allowed "
+            "in a header; set it to the key alone"
         )
     if key != _NO_KEY:
-        check_encrypted(address.base_url, environment, whose=f"the key of {call.nouns}")
+        check_encrypted(address.base_url, environment, whose="the key of embeddings")
     return key
 
 
@@ -229,43 +208,28 @@ def _certificates() -> ssl.SSLContext:
         ) from None
 
 
-EMBEDDINGS = EndpointCall("embeddings", "embeddings")
 Rows = Float32[NDArray[np.float32], "text hidden"]
 
 
-class VectorApi(ABC):
-    """What returns a vector of each text.
-
-    Attributes:
-        name: The encoder's name.
-        reads: What it reads besides the text, as a digest; `text` where there is nothing.
-        tokens: Tokens read so far, as the endpoint reports them, or else estimated.
-    """
-
-    name: str
-    reads: str
-    tokens: int
-
-    @abstractmethod
-    def embed(self, texts: Sequence[str]) -> tuple[Rows, str]:
-        """The vectors of texts, in order, and the model name in the response."""
-
-
 @final
-class EmbeddingsApi(VectorApi):
+class EmbeddingsApi:
     """A client for the embeddings of one model.
 
     Args:
         address: The model and its endpoint.
         environment: The variables that hold the key; by default the process's environment.
 
+    Attributes:
+        name: The encoder's name.
+        tokens: Tokens read so far, as the endpoint reports them, or else estimated.
+
     Raises:
         ConfigError: The key is malformed, or would go over plain http to another machine.
     """
 
     def __init__(self, address: Address, *, environment: Mapping[str, str] | None = None) -> None:
-        self._calls = EndpointCalls(address, EMBEDDINGS, environment=environment)
-        self.name, self.reads, self.tokens = address.name, "text", 0
+        self._calls = EndpointCalls(address, environment=environment)
+        self.name, self.tokens = address.name, 0
 
     def embed(self, texts: Sequence[str]) -> tuple[Rows, str]:
         """The embeddings of texts, in order, and the model name in the response.
@@ -331,7 +295,7 @@ class EndpointEncoder(VectorEncoder):
     """
 
     made_by: Provenance
-    api: VectorApi
+    api: EmbeddingsApi
     most_tokens: int
 
     @property
@@ -396,7 +360,7 @@ class EndpointEncoder(VectorEncoder):
         served, width = _revision(model), rows.shape[1]
         if served != self.made_by.revision or width != self.made_by.hidden_size:
             raise ProvenanceError(
-                f"{self.made_by.encoder} returns vectors of {served}, {width} wide, not those "
+                f"{self.made_by.encoder} returns embeddings of {served}, {width} wide, not those "
                 f"of {self.made_by.revision}, {self.made_by.hidden_size} wide; encode the queries "
                 "again"
             )
@@ -411,25 +375,17 @@ def load_endpoint_encoder(request: EncoderRequest) -> EndpointEncoder:
         ProvenanceError: It isn't the expected encoder.
     """
     check_vector_options(request)
-    api = _api(EncoderName.parse(request.name))
+    api = EmbeddingsApi(Address.parse(EncoderName.parse(request.name).place))
     check_batch_tokens(request)
     if request.expected is not None:
-        made_by = replace(request.expected, encoder=api.name, template_hash=api.reads)
+        made_by = replace(request.expected, encoder=api.name)
         request.expected.require(made_by, what=f"the encoder {api.name}")
     else:
         made_by = _provenance(request, api)
     return EndpointEncoder(made_by, api, request.batch_tokens or _BATCH_TOKENS)
 
 
-def _api(asked: EncoderName) -> VectorApi:
-    if asked.scheme != "decision":
-        return EmbeddingsApi(Address.parse(asked.place))
-    from prefill_router.encoders.decision_model import DecisionApi, DecisionOptions
-
-    return DecisionApi(Address.parse(asked.place, "decision"), DecisionOptions.read(asked.prompt))
-
-
-def _provenance(request: EncoderRequest, api: VectorApi) -> Provenance:
+def _provenance(request: EncoderRequest, api: EmbeddingsApi) -> Provenance:
     if request.revision is not None or request.dtype is not None:
         raise ConfigError("an endpoint has no choice of revision or dtype; leave them out")
     asked = request.max_tokens
@@ -440,7 +396,7 @@ def _provenance(request: EncoderRequest, api: VectorApi) -> Provenance:
         encoder=api.name,
         revision=_revision(model),
         template="plain",
-        template_hash=api.reads,
+        template_hash="text",
         max_tokens=asked or MOST_TOKENS,
         dtype="unknown",
         num_layers=1,

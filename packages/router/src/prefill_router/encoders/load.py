@@ -125,7 +125,7 @@ def load_encoder_for(
             "and there is no folder of that name here, and no file; give its path"
         )
     if name.is_remote and source is None:
-        address = trusted(name.place, os.environ, name.scheme or "endpoint")
+        address = trusted(name.place, os.environ)
         source = str(replace(name, place=address))
     is_hub = not is_local and not name.is_remote
     request = EncoderRequest(
@@ -213,8 +213,8 @@ def recorded_name(name_or_path: str | Path) -> str:
     asked = EncoderName.parse(str(name_or_path))
     if asked.place in _PACKAGED:
         return str(asked)
-    if asked.scheme is not None and asked.is_remote:
-        return Address.parse(asked.place, asked.scheme).name
+    if asked.is_remote:
+        return Address.parse(asked.place).name
     place = name_or_path if asked.scheme is None else asked.place
     return str(replace(asked, place=_find(place, _marks(asked))[0]))
 

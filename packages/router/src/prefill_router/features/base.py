@@ -315,7 +315,6 @@ FAMILIES = Kinds[FamilyEntry](
         "neighbours": "neighbours:ENTRY",
         "complexity": "complexity:ENTRY",
         "signals": "single_site:SIGNALS",
-        "zero_shot": "zero_shot:ENTRY",
         "text_network": "text_network:ENTRY",
     },
     "prefill_router.features",

@@ -35,9 +35,7 @@ from .router import (
 from .router_arena import (
     ARENA_SIZES as ARENA_SIZES,
     ArenaSubmission as ArenaSubmission,
-    arena_errors as arena_errors,
     arena_name as arena_name,
-    arena_robustness as arena_robustness,
 )
 from .storage import (
     check_replaceable as check_replaceable,
