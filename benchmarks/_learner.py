@@ -11,8 +11,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from prefill_router_gateway.learning import LearnerSettings, PurseLimits, learn
 from prefill_router.targets import Pool, Target, read_pool
+from prefill_router_gateway.learning import LearnerSettings, PurseLimits, learn
 
 _PAUSE, _DOLLARS = 1.0, 1e6
 _NEVER = 10**9

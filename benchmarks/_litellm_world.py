@@ -17,10 +17,10 @@ from typing import Any, final
 
 from prefill_router.features.complexity import ComplexityConfig
 from prefill_router.fitting import FitConfig, Recipe, fit_router
-from prefill_router_minipool.server import ScriptedModel, serve
 from prefill_router.predictors.logistic import LogisticConfig
 from prefill_router.targets import Pool, Provider, write_pool
 from prefill_router.testing import make_routing_dataset
+from prefill_router_minipool.server import ScriptedModel, serve
 
 COMMAND = "from prefill_router.cli import main; main()"
 MODELS = ("small", "mid", "large", "spare", "other")

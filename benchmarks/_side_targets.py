@@ -9,8 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
-from prefill_router_minipool.server import ScriptedModel, serve
 from prefill_router.targets import read_pool
+from prefill_router_minipool.server import ScriptedModel, serve
 
 
 def verdict(prompt: str) -> str:

@@ -31,10 +31,10 @@ from prefill_router import files
 from prefill_router.client import Reply, Upstream, Usage
 from prefill_router.data import Query
 from prefill_router.runs import Answer, Attempt, Run, Task
+from prefill_router.targets import Pool, read_pool, write_pool
 from prefill_router_lab.benchmarks import load_tasks, write_tasks
 from prefill_router_lab.collection.job import collect
 from prefill_router_lab.collection.journal import Journal
-from prefill_router.targets import Pool, read_pool, write_pool
 
 RESULTS = Path(__file__).parent / "results"
 IN_FLIGHT = 64

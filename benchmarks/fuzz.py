@@ -28,9 +28,9 @@ from benchmarks._malformed import KEY, PROMPT, WRONG_KEY, Case, cases, good
 from benchmarks._system import machine
 from benchmarks.gateway import COMMAND, RESULTS, await_port, free_port, make_router, process
 from prefill_router import files
+from prefill_router.targets import Pool, Provider, read_pool, write_pool
 from prefill_router_gateway.guard import ClientKey
 from prefill_router_gateway.guard.key_file import add_key, digest
-from prefill_router.targets import Pool, Provider, read_pool, write_pool
 
 SECRETS = (UPSTREAM_KEY, KEY, WRONG_KEY, PROMPT)
 PAGES = ("overview", "decisions?limit=200", "spend", "curve", "targets", "drift")

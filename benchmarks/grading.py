@@ -28,12 +28,12 @@ from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.client import Reply, Usage
 from prefill_router.data import Query
-from prefill_router.runs import Answer, Task
 from prefill_router.grading import grade_run
 from prefill_router.grading.text import extract_letter
-from prefill_router_lab.collection.journal import Journal
+from prefill_router.runs import Answer, Task
 from prefill_router.runs.run import Run
 from prefill_router.targets import Pool, Target
+from prefill_router_lab.collection.journal import Journal
 
 RESULTS = Path(__file__).parent / "results"
 NEEDED = 2000

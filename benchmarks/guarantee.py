@@ -22,9 +22,9 @@ from scipy.stats import binom, norm
 from benchmarks._system import machine, made_up
 from prefill_router import files
 from prefill_router.evaluation import Trial
-from prefill_router.statistics import p_value
 from prefill_router.guarantee import LAMS, best_single, guarantee
 from prefill_router.guarantee.losses import shuffled
+from prefill_router.statistics import p_value
 
 RESULT = Path(__file__).parent / "results" / "guarantee.json"
 GRID = (*LAMS[:-1:8], LAMS[-1])

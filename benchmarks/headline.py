@@ -22,12 +22,12 @@ from benchmarks._system import machine
 from benchmarks.readme import OURS, PAPER, planned, states_of
 from prefill_router import files
 from prefill_router.activations import Activations, ActivationStore
+from prefill_router.comparison.comparison import run_plan
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.evaluation import Evaluation
 from prefill_router.importers import import_dataset
 from prefill_router.progress import BarProgress
 from prefill_router.reporting import BLUE, QUIET, name_rows, new_figure, style, write_figure
-from prefill_router.comparison.comparison import run_plan
 
 RESULT = Path(__file__).parent / "results" / "headline.json"
 DATA = Path("../shared/data")

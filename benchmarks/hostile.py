@@ -29,6 +29,18 @@ from prefill_router.client.retries import retry_after
 from prefill_router.data import Query, read_dataset
 from prefill_router.errors import PrefillRouterError
 from prefill_router.features.complexity import measure
+from prefill_router.grading.code import last_code_block, same_output, same_result
+from prefill_router.grading.equality_worker import _balanced
+from prefill_router.grading.judge import read_verdict
+from prefill_router.grading.text import LetterGrader, NumberGrader, normalised, parse_number
+from prefill_router.importers import FORMATS, import_dataset, read_prices
+from prefill_router.router.light import read_light
+from prefill_router.router.storage import CHECKED, load_router
+from prefill_router.runs import run as records
+from prefill_router.runs.run import Task, read_manifest
+from prefill_router.serialization import read_tensors
+from prefill_router.targets import read_pool
+from prefill_router.yaml_files import read_yaml
 from prefill_router_gateway.errors import BrokenResponseError, RefusalError
 from prefill_router_gateway.guard.key_file import read_keys
 from prefill_router_gateway.protocol import parse_model, read_envelope, read_preferences
@@ -36,19 +48,7 @@ from prefill_router_gateway.proxy.failures import TargetRefusal, classify_refusa
 from prefill_router_gateway.proxy.response_metadata import ResponseMetadata, StreamObserver, parsed
 from prefill_router_gateway.records import HEADER, SESSION_HEADER
 from prefill_router_gateway.settings import read_settings
-from prefill_router.runs import run as records
-from prefill_router.grading.code import last_code_block, same_output, same_result
-from prefill_router.grading.equality_worker import _balanced
-from prefill_router.grading.judge import read_verdict
-from prefill_router.grading.text import LetterGrader, NumberGrader, normalised, parse_number
-from prefill_router.runs.run import Task, read_manifest
-from prefill_router.importers import FORMATS, import_dataset, read_prices
 from prefill_router_minipool.server.protocol import ApiError, read_request
-from prefill_router.router.light import read_light
-from prefill_router.router.storage import CHECKED, load_router
-from prefill_router.serialization import read_tensors
-from prefill_router.targets import read_pool
-from prefill_router.yaml_files import read_yaml
 
 RESULTS = Path(__file__).parent / "results"
 EXPONENT, SECONDS, LEAST = 1.3, 1.0, 0.1

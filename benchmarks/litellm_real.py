@@ -23,8 +23,8 @@ import openai
 import yaml
 
 from benchmarks._litellm_world import World, decided, refusing, unheard, world
+from prefill_router.targets import KNOWN
 from prefill_router_gateway.litellm import PrefillRouterStrategy, SpentError, import_config
-from prefill_router_gateway.litellm.deployments import KNOWN
 
 TURNS = [{"role": "user", "content": "hi"}]
 OTHERS = ("gemini", "ollama", "deepseek")

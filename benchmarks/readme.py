@@ -19,14 +19,6 @@ from benchmarks.predicted_cost import DOLLARS, at_dollars
 from benchmarks.shrinkage import complete
 from prefill_router import files
 from prefill_router.activations import DEFAULT_POOLINGS, Activations, ActivationStore, Site
-from prefill_router.data import RoutingDataset, read_dataset
-from prefill_router.evaluation import Evaluation
-from prefill_router.evaluation.bootstrap import Estimate
-from prefill_router.evaluation.fixed_mix import FixedChoice
-from prefill_router.features import Need, PrefillConfig
-from prefill_router.fitting import Recipe, gather
-from prefill_router.progress import BarProgress
-from prefill_router.reporting import write_report
 from prefill_router.comparison.comparison import (
     ALL,
     ComparisonPlan,
@@ -35,7 +27,14 @@ from prefill_router.comparison.comparison import (
     recipes_of,
     run_plan,
 )
-from prefill_router.fitting import EffortChoice, choose_recipe
+from prefill_router.data import RoutingDataset, read_dataset
+from prefill_router.evaluation import Evaluation
+from prefill_router.evaluation.bootstrap import Estimate
+from prefill_router.evaluation.fixed_mix import FixedChoice
+from prefill_router.features import Need, PrefillConfig
+from prefill_router.fitting import EffortChoice, Recipe, choose_recipe, gather
+from prefill_router.progress import BarProgress
+from prefill_router.reporting import write_report
 
 RESULT = Path(__file__).parent / "results" / "readme.json"
 LANGUAGE, SENTENCE = "smollm2", "minilm"

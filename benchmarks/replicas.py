@@ -24,9 +24,9 @@ import yaml
 from benchmarks._asking import Seen
 from benchmarks._system import machine
 from benchmarks.gateway import RESULTS, TEXT, begin, figures, in_turns, serve
+from packages.gateway.tests.receipts.postgres_server import postgres_server
 from prefill_router import files
 from prefill_router_gateway.guard import digest
-from packages.gateway.tests.receipts.postgres_server import postgres_server
 
 CLIENTS, PACED = 16, 100.0
 NEEDED_MS = 2.0

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks._networks import RESULTS
 from prefill_router import files
-from prefill_router.cli.commands import COMMANDS
+from prefill_router.cli.commands import all_commands
 from prefill_router.data import write_dataset
 from prefill_router.testing import make_routing_dataset
 
@@ -47,7 +47,7 @@ def spent(*arguments: object, compiled: Path) -> float:
 def helps_of_all() -> list[list[str]]:
     """The words that ask for the help of every command."""
     found = []
-    for name, entry in COMMANDS.items():
+    for name, entry in all_commands()[0].items():
         found += [[name, below, "--help"] for below in entry.commands] or [[name, "--help"]]
     return found
 

@@ -1,3 +1,1 @@
-"""The tests, in packages as the package has them."""
-
-from tests import typechecks as typechecks  # the decorator that pyproject.toml names
+"""Tests of the whole project: its documentation, its deployment, and all commands together."""

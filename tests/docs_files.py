@@ -10,26 +10,30 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from prefill_router import ActivationStore, Router, read_dataset
-from prefill_router.data import Query, write_dataset
-from prefill_router.runs import Task
-from prefill_router_lab.benchmarks import write_tasks
-from prefill_router_minipool import make_tasks
-from prefill_router_minipool.server import ScriptedModel, serve
-from prefill_router.router import VersionRegistry
-from prefill_router.targets import Pool, RequestOptions, Target, read_pool, write_pool
-from prefill_router.testing import make_routing_dataset
-from packages.router.tests.encoders import families, vllm_stand_in
-from packages.router.tests.fakes.s3_server import s3_server
 from packages.gateway.tests.litellm import stand_in as litellm_stand_in
 from packages.gateway.tests.receipts import receipts_made
 from packages.lab.tests import price_lists
 from packages.lab.tests.benchmarks import task_files
 from packages.lab.tests.collection import runs as collecting
+from packages.router.tests.encoders import families, vllm_stand_in
+from packages.router.tests.fakes.s3_server import s3_server
 from packages.router.tests.grading import graded_runs
 from packages.router.tests.importers import samples
-from packages.router.tests.importers.call_log_samples import litellm_rows, write_langfuse, write_openai_batch
+from packages.router.tests.importers.call_log_samples import (
+    litellm_rows,
+    write_langfuse,
+    write_openai_batch,
+)
 from packages.router.tests.importers.truth import write_csv, write_jsonl, write_parquet
+from prefill_router import ActivationStore, Router, read_dataset
+from prefill_router.data import Query, write_dataset
+from prefill_router.router import VersionRegistry
+from prefill_router.runs import Task
+from prefill_router.targets import Pool, RequestOptions, Target, read_pool, write_pool
+from prefill_router.testing import make_routing_dataset
+from prefill_router_lab.benchmarks import write_tasks
+from prefill_router_minipool import make_tasks
+from prefill_router_minipool.server import ScriptedModel, serve
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ("answers", "states", "router")

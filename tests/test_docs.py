@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import docs_files
 from packages.router.tests.commands import succeeded
+from tests import docs_files
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from packages.router.tests.commands import run
 from prefill_router.client import Reply, Usage
 from prefill_router.client.client import REDACTED, Redaction
-from prefill_router_minipool.server import ScriptedModel, Server, serve
 from prefill_router.targets import Pool, Provider, Target, write_pool
-from packages.router.tests.commands import run
+from prefill_router_minipool.server import ScriptedModel, Server, serve
 
 KEY, QUERY_KEY = "sk-hush-0123456789", "hush-too-9876543210"
 

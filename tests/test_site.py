@@ -20,8 +20,8 @@ from sphinx.ext.napoleon import Config, GoogleDocstring
 
 import prefill_router
 from benchmarks import pictures
-from prefill_router import Router
 from packages.gateway.tests.browser import chromium
+from prefill_router import Router
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import prefill_router
+from packages.router.tests.commands import Job
 from prefill_router import ActivationStore, Message, Pool, Router, Target, read_dataset
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.router import EncoderSources
 from prefill_router.short_repr import MOST_CHARACTERS, one_line, short_repr
-from packages.router.tests.commands import Job
 
 ROOT = Path(prefill_router.__file__).parent
 HOLDS = ("NDArray", "Float", "Array", "tuple", "Table", "dict", "Mapping", "Sequence", "Per")

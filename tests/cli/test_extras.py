@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from prefill_router.lazy_imports import EXTRAS
 from packages.router.tests.commands import Job
+from prefill_router.lazy_imports import EXTRAS
 
 pytestmark = pytest.mark.slow
 

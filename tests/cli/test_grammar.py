@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import prefill_router
+from packages.router.tests.commands import Job, malformed, run, succeeded
 from prefill_router.cli.application import Command, ExitCode, load
 from prefill_router.cli.commands import COMMANDS, CommandEntry, range_of
-from packages.router.tests.commands import Job, malformed, run, succeeded
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.commands import Job, run, succeeded
 from prefill_router.cli.options import parse_poolings
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.router.storage import FILES, FORMAT
-from packages.router.tests.commands import Job, run, succeeded
 
 pytestmark = pytest.mark.slow
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from packages.gateway.tests.receipts import receipts_made
+from packages.router.tests.commands import Job, refused, run, succeeded
+from packages.router.tests.grading import graded_runs
 from prefill_router.cli.application import ExitCode
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import Job, refused, run, succeeded
-from packages.gateway.tests.receipts import receipts_made
-from packages.router.tests.grading import graded_runs
 
 pytestmark = pytest.mark.slow
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.settings import read_settings
-from prefill_router.router import Router
-from prefill_router.targets import read_pool
-from packages.router.tests.commands import Done, malformed, run
 from packages.gateway.tests.receipts.receipts_made import made_receipt, write
+from packages.router.tests.commands import Done, malformed, run
 from packages.router.tests.importers.call_log_samples import litellm_rows
 from packages.router.tests.importers.truth import write_csv, write_jsonl
 from packages.router.tests.test_quickstart import rows
+from prefill_router.router import Router
+from prefill_router.targets import read_pool
+from prefill_router_gateway.settings import read_settings
 
 pytestmark = pytest.mark.slow
 

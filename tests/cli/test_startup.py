@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router_lab.cli.collect import prices
+from packages.router.tests.commands import succeeded
 from prefill_router.cli.commands import COMMANDS
 from prefill_router.cli.encode import encode
 from prefill_router.client.price_list import OPENROUTER
 from prefill_router.data import write_dataset
 from prefill_router.encoders import MINILM
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import succeeded
+from prefill_router_lab.cli.collect import prices
 
 pytestmark = pytest.mark.slow
 

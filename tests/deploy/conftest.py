@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from packages.gateway.tests.server_process import gateway_thread, make_gateway
+from packages.gateway.tests.telemetry.receipts import OUTCOME, RECEIPT, attempt, receipt
 from prefill_router_gateway.forecast import Drift
 from prefill_router_gateway.telemetry import BudgetLeft, GaugeReadings, Metrics
 from tests.deploy import DEPLOY
 from tests.deploy.series import Series
-from packages.gateway.tests.server_process import gateway_thread, make_gateway
-from packages.gateway.tests.telemetry.receipts import OUTCOME, RECEIPT, attempt, receipt
 
 
 @pytest.fixture(scope="session")

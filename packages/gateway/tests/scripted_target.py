@@ -10,11 +10,11 @@ from typing import Any
 
 import uvicorn
 
+from prefill_router.targets import Dialect, Pool, Provider, Target
 from prefill_router_gateway import ForwardRequest, Header
 from prefill_router_gateway.proxy import Breakers, Forwarder
 from prefill_router_gateway.records import RequestOutcome, TargetAttempt
 from prefill_router_gateway.settings import FailureSettings
-from prefill_router.targets import Dialect, Pool, Provider, Target
 
 HANG = None
 """In place of bytes: nothing more comes until the client leaves."""

@@ -22,13 +22,13 @@ import yaml
 
 from prefill_router.features.complexity import ComplexityConfig
 from prefill_router.fitting import FitConfig, Recipe, fit_router
+from prefill_router.predictors.logistic import LogisticConfig
+from prefill_router.targets import Pool, Provider, write_pool
+from prefill_router.testing import make_routing_dataset
 from prefill_router_gateway.api.app import guarded_app
 from prefill_router_gateway.api.server import listening, server_config
 from prefill_router_gateway.runtime.configuration import GatewayPaths, load
 from prefill_router_gateway.runtime.gateway import Gateway
-from prefill_router.predictors.logistic import LogisticConfig
-from prefill_router.targets import Pool, Provider, write_pool
-from prefill_router.testing import make_routing_dataset
 
 COMMAND = Path(sys.executable).with_name("prefill-router")
 TARGETS = ("target-0", "target-1", "target-2")

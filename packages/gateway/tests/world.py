@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 
 import yaml
 
-from prefill_router.features.complexity import ComplexityConfig
-from prefill_router.fitting import FitConfig, Recipe, fit_router
-from prefill_router_gateway import Receipt
-from prefill_router.predictors.logistic import LogisticConfig
-from prefill_router.testing import make_routing_dataset
 from packages.gateway.tests.scripted_target import ANSWER, whole
 from packages.gateway.tests.server_process import TARGETS, Made, Running, gateway_thread
+from prefill_router.features.complexity import ComplexityConfig
+from prefill_router.fitting import FitConfig, Recipe, fit_router
+from prefill_router.predictors.logistic import LogisticConfig
+from prefill_router.testing import make_routing_dataset
+from prefill_router_gateway import Receipt
 
 CHEAP, MIDDLE, DEAR = TARGETS
 CHATS = "/v1/chat/completions"

@@ -17,6 +17,7 @@ from prefill_router.activations import Site
 from prefill_router.data import Query
 from prefill_router.encoders import encode_dataset, load_encoder
 from prefill_router.errors import ConfigError
+from prefill_router.progress import SilentProgress
 from prefill_router_minipool import ENCODER, NAMES, folder_of, make_tasks, pool
 from prefill_router_minipool.tasks import FAMILIES, is_held_out
 from prefill_router_minipool.training.loop import (
@@ -28,7 +29,6 @@ from prefill_router_minipool.training.loop import (
     training_batches,
 )
 from prefill_router_minipool.training.network import PROFILES, make_tokenizer
-from prefill_router.progress import SilentProgress
 
 pytestmark = pytest.mark.slow
 

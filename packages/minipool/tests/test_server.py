@@ -10,9 +10,9 @@ import httpx2
 import openai
 import pytest
 
+from packages.minipool.tests.wire import body, post, streamed, text_of, until
 from prefill_router.errors import ConfigError
 from prefill_router_minipool.server import LOOPBACK, Faults, Rule, ScriptedModel, Server, serve
-from packages.minipool.tests.wire import body, post, streamed, text_of, until
 
 pytestmark = pytest.mark.slow
 

@@ -13,15 +13,15 @@ from typing import get_args
 import httpx2
 import pytest
 
+from packages.minipool.tests.tiny_causal import save_tiny_causal
+from packages.minipool.tests.wire import until
+from packages.router.tests.commands import Done, malformed, refused, run, succeeded
 from prefill_router.errors import ConfigError
+from prefill_router.targets import Pool, read_pool
 from prefill_router_lab.benchmarks import load_tasks
 from prefill_router_minipool import NAMES, make_tasks
 from prefill_router_minipool.server import Rule, parse_rule, read_faults
 from prefill_router_minipool.server.faults import Kind
-from prefill_router.targets import Pool, read_pool
-from packages.router.tests.commands import Done, malformed, refused, run, succeeded
-from packages.minipool.tests.tiny_causal import save_tiny_causal
-from packages.minipool.tests.wire import until
 
 pytestmark = pytest.mark.slow
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from packages.minipool.tests.tiny_causal import save_tiny_causal
+from packages.minipool.tests.wire import body, post, streamed, text_of
+from packages.router.tests.commands import truncate
 from prefill_router.errors import ConfigError
 from prefill_router_minipool.server import Job, Sampling, serve
 from prefill_router_minipool.server.engine import LocalModel, TokenSampler
 from prefill_router_minipool.server.protocol import ApiError
-from packages.router.tests.commands import truncate
-from packages.minipool.tests.tiny_causal import save_tiny_causal
-from packages.minipool.tests.wire import body, post, streamed, text_of
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,9 @@ import httpx2
 import openai
 import pytest
 
+from packages.minipool.tests.wire import body, post, streamed, text_of, until
 from prefill_router.errors import ConfigError, FormatError, PrefillRouterError
+from prefill_router.targets import DIALECTS, Dialect
 from prefill_router_minipool.server import (
     Faults,
     Persona,
@@ -23,8 +25,6 @@ from prefill_router_minipool.server import (
     serve,
 )
 from prefill_router_minipool.server.faults import FaultInjector, Kind
-from prefill_router.targets import DIALECTS, Dialect
-from packages.minipool.tests.wire import body, post, streamed, text_of, until
 
 pytestmark = pytest.mark.slow
 

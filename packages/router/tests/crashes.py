@@ -1,7 +1,7 @@
 """Dies at every step of a write, one step after another, and says what is found afterwards.
 
-Run as `python -m packages.router.tests.crashes FOLDER file|folder`. Each attempt is a fork that ends itself,
-without any clean-up, right before the n-th thing that it asks of the system.
+Run as `python -m packages.router.tests.crashes FOLDER file|folder`. Each attempt is a fork that
+ends itself, without any clean-up, right before the n-th thing that it asks of the system.
 """
 
 import os

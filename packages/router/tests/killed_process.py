@@ -19,9 +19,9 @@ from functools import partial
 import torch
 from transformers import AutoModel, AutoTokenizer, BertModel, PreTrainedTokenizerFast  # noqa: F401
 
+from packages.router.tests.preload import preload
 from prefill_router import encoders
 from prefill_router.cli import labels, main
-from packages.router.tests.preload import preload
 
 preload("cli", "encoders", "evaluation", "features", "fitting", "reporting", "router")
 

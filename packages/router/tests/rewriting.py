@@ -1,4 +1,7 @@
-"""Rewrites for ever, to be killed: `python -m packages.router.tests.rewriting FOLDER file|folder`."""
+"""Rewrites for ever, to be killed.
+
+Run as `python -m packages.router.tests.rewriting FOLDER file|folder`.
+"""
 
 import itertools
 import sys

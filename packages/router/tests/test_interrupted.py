@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
+from packages.router.tests.forks import Run, forks
 from prefill_router.activations import ActivationStore
 from prefill_router.data import write_dataset
 from prefill_router.reporting.evaluation_report import is_report
 from prefill_router.router import Router
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
-from packages.router.tests.forks import Run, forks
 
 pytestmark = pytest.mark.slow
 

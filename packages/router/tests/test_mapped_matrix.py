@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from prefill_router import mapped_matrix
 from packages.router.tests.fitting.recipe_fits import PREFILL, SMALL, fitted
+from prefill_router import mapped_matrix
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
+from packages.router.tests.fakes.planted_signal import unchecked
 from prefill_router.evaluation.bootstrap import Band
 from prefill_router.statistics import base_rates, cross_entropy
-from packages.router.tests.fakes.planted_signal import unchecked
 
 THREE, FOUR = np.arange(3.0), np.arange(4.0)
 

@@ -25,8 +25,8 @@ from pydantic import (
 )
 
 from prefill_router.errors import ConfigError
-from prefill_router_gateway.records import Scored
 from prefill_router.yaml_files import Number, WholeNumber, line_of, read_yaml
+from prefill_router_gateway.records import Scored
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -21,7 +21,17 @@ from packages.gateway.tests.api.bodies import (
 )
 from packages.gateway.tests.scripted_target import DONE, ERROR, chunked, event, whole
 from packages.gateway.tests.sdk_clients import Sent, anthropic_client
-from packages.gateway.tests.world import CHEAP, DEAR, HEADER, MIDDLE, PRICES, Served, World, user, world
+from packages.gateway.tests.world import (
+    CHEAP,
+    DEAR,
+    HEADER,
+    MIDDLE,
+    PRICES,
+    Served,
+    World,
+    user,
+    world,
+)
 
 pytestmark = pytest.mark.slow
 

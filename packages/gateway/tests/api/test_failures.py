@@ -10,12 +10,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.forecast import (
-    DriftWatch,
-    FallbackWatch,
-    forecaster as forecaster_module,
-)
-from prefill_router.router.light import read_light
 from packages.gateway.tests.api.bodies import COUNTS, PICTURE, SAID
 from packages.gateway.tests.scripted_target import ANSWER, DONE, chunked, whole
 from packages.gateway.tests.world import (
@@ -31,6 +25,12 @@ from packages.gateway.tests.world import (
     served,
     user,
     world,
+)
+from prefill_router.router.light import read_light
+from prefill_router_gateway.forecast import (
+    DriftWatch,
+    FallbackWatch,
+    forecaster as forecaster_module,
 )
 
 pytestmark = pytest.mark.slow

@@ -6,12 +6,22 @@ from typing import Any
 
 import pytest
 
+from packages.gateway.tests.scripted_target import ERROR, whole
+from packages.gateway.tests.world import (
+    CHEAP,
+    DEAR,
+    MIDDLE,
+    PRICES,
+    Served,
+    World,
+    chat,
+    user,
+    world,
+)
 from prefill_router_gateway.api import routed_calls
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.protocol import read_envelope
 from prefill_router_gateway.receipts import explain
-from packages.gateway.tests.scripted_target import ERROR, whole
-from packages.gateway.tests.world import CHEAP, DEAR, MIDDLE, PRICES, Served, World, chat, user, world
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,17 @@ import pytest
 from packages.gateway.tests.api.bodies import message, response, response_events
 from packages.gateway.tests.scripted_target import chunked, event, framed, whole
 from packages.gateway.tests.sdk_clients import Sent, anthropic_client, openai_client
-from packages.gateway.tests.world import CHEAP, DEAR, HEADER, MIDDLE, PRICES, Served, World, user, world
+from packages.gateway.tests.world import (
+    CHEAP,
+    DEAR,
+    HEADER,
+    MIDDLE,
+    PRICES,
+    Served,
+    World,
+    user,
+    world,
+)
 
 pytestmark = pytest.mark.slow
 

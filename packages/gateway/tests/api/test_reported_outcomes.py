@@ -8,13 +8,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.receipts import (
-    RecentRequests,
-    explain,
-    export,
-    read_receipts,
-    scored_receipts,
-)
 from packages.gateway.tests.api.bodies import completion
 from packages.gateway.tests.scripted_target import whole
 from packages.gateway.tests.world import (
@@ -28,6 +21,13 @@ from packages.gateway.tests.world import (
     chat,
     served,
     world,
+)
+from prefill_router_gateway.receipts import (
+    RecentRequests,
+    explain,
+    export,
+    read_receipts,
+    scored_receipts,
 )
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,17 @@ import pytest
 
 from packages.gateway.tests.api.bodies import TOOL, called, completion, response
 from packages.gateway.tests.scripted_target import whole
-from packages.gateway.tests.world import CHEAP, DEAR, MIDDLE, PATIENCE, PRICES, chat, served, user, world
+from packages.gateway.tests.world import (
+    CHEAP,
+    DEAR,
+    MIDDLE,
+    PATIENCE,
+    PRICES,
+    chat,
+    served,
+    user,
+    world,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.receipts import RecentRequests, affinity_rule_of, latest_feedback
-from prefill_router_gateway.receipts.receipt_replay import replay_sessions
 from packages.gateway.tests.api.bodies import PICTURE, TOOL, called, completion
 from packages.gateway.tests.scripted_target import whole
 from packages.gateway.tests.world import (
@@ -25,6 +23,8 @@ from packages.gateway.tests.world import (
     user,
     world,
 )
+from prefill_router_gateway.receipts import RecentRequests, affinity_rule_of, latest_feedback
+from prefill_router_gateway.receipts.receipt_replay import replay_sessions
 
 pytestmark = pytest.mark.slow
 

@@ -8,12 +8,22 @@ from typing import Any
 
 import pytest
 
+from packages.gateway.tests.api.bodies import COUNTS, PICTURE, SAID, TOOL, called, completion
+from packages.gateway.tests.scripted_target import DONE, chunked, event, whole
+from packages.gateway.tests.world import (
+    CHEAP,
+    PATIENCE,
+    PRICES,
+    Reply,
+    Served,
+    World,
+    chat,
+    user,
+    world,
+)
 from prefill_router_gateway.api import routed_calls
 from prefill_router_gateway.receipts import Feedback, SampledRequest, read_learning
 from prefill_router_gateway.records import AnswerText
-from packages.gateway.tests.api.bodies import COUNTS, PICTURE, SAID, TOOL, called, completion
-from packages.gateway.tests.scripted_target import DONE, chunked, event, whole
-from packages.gateway.tests.world import CHEAP, PATIENCE, PRICES, Reply, Served, World, chat, user, world
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from prefill_router_gateway.receipts import Savings
 from packages.gateway.tests.world import CHEAP, DEAR, Served, World, chat, world
+from prefill_router_gateway.receipts import Savings
 
 pytestmark = pytest.mark.slow
 

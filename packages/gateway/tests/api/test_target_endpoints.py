@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from prefill_router_gateway.receipts import explain, read_receipts
-from prefill_router_gateway.receipts.reader import sessions_since
-from packages.router.tests.commands import succeeded
 from packages.gateway.tests.scripted_target import ERROR, whole
 from packages.gateway.tests.world import DEAR, PRICES, Served, World, chat, served, world
+from packages.router.tests.commands import succeeded
+from prefill_router_gateway.receipts import explain, read_receipts
+from prefill_router_gateway.receipts.reader import sessions_since
 
 pytestmark = pytest.mark.slow
 

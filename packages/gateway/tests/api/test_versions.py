@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 
+from packages.gateway.tests.server_process import Made
+from packages.gateway.tests.world import (
+    MIDDLE,
+    PATIENCE,
+    Served,
+    World,
+    chat,
+    router_folder,
+    served,
+    world,
+)
+from prefill_router.router import Router, VersionRegistry
 from prefill_router_gateway.receipts import explain
 from prefill_router_gateway.runtime import ServedVersions
-from prefill_router.router import Router, VersionRegistry
-from packages.gateway.tests.server_process import Made
-from packages.gateway.tests.world import MIDDLE, PATIENCE, Served, World, chat, router_folder, served, world
 
 pytestmark = pytest.mark.slow
 

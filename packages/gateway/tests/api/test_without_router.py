@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from packages.gateway.tests.server_process import Made
+from packages.gateway.tests.world import CHEAP, DEAR, MIDDLE, Served, World, chat, served, world
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.receipts import explain, read_receipts
 from prefill_router_gateway.runtime import load
-from packages.gateway.tests.server_process import Made
-from packages.gateway.tests.world import CHEAP, DEAR, MIDDLE, Served, World, chat, served, world
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from prefill_router.client import Usage
 from prefill_router.cost import CostEstimator
+from prefill_router.policy import Lambda, Policy
+from prefill_router.router import Forecast
+from prefill_router.targets import Pool, Target
 from prefill_router_gateway import RoutingRequest
 from prefill_router_gateway.decide import Budgets, Decider, Sessions, TargetSpeeds
 from prefill_router_gateway.records import RequestOutcome, RoutingDecision
 from prefill_router_gateway.settings import GatewaySettings
-from prefill_router.policy import Lambda, Policy
-from prefill_router.router import Forecast
-from prefill_router.targets import Pool, Target
 
 AT = 1_790_000_000.0
 URL = "http://127.0.0.1:1/v1"

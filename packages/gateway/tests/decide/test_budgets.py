@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from prefill_router_gateway.decide import Budgets, SteadyClock
-from prefill_router_gateway.settings import BudgetSettings
-from prefill_router.policy import Argmax
 from packages.gateway.tests.decide.deciders import AT, THREE, forecast, outcome, parts, world
 from packages.gateway.tests.decide.test_eligibility import refusal
+from prefill_router.policy import Argmax
+from prefill_router_gateway.decide import Budgets, SteadyClock
+from prefill_router_gateway.settings import BudgetSettings
 
 DAY = 86_400.0
 NOON = AT // DAY * DAY + DAY / 2

@@ -5,10 +5,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.decide import ResponseOwners
-from prefill_router_gateway.errors import RefusalError
-from prefill_router_gateway.records import RequestOutcome, TargetAttempt
-from prefill_router.targets import Pool, TargetEndpoint
 from packages.gateway.tests.decide.deciders import (
     AT,
     URL,
@@ -20,6 +16,10 @@ from packages.gateway.tests.decide.deciders import (
     target,
     world,
 )
+from prefill_router.targets import Pool, TargetEndpoint
+from prefill_router_gateway.decide import ResponseOwners
+from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.records import RequestOutcome, TargetAttempt
 
 SESSION = "5" * 32
 PLACES = (

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from packages.gateway.tests.decide.deciders import THREE, ask, forecast, parts, target, world
+from prefill_router.targets import ABILITIES, ENDPOINTS, Target
 from prefill_router_gateway import RoutingRequest
 from prefill_router_gateway.decide import Decider
 from prefill_router_gateway.decide.candidates import RESERVE_TOKENS
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.records import RoutingDecision
-from prefill_router.targets import ABILITIES, ENDPOINTS, Target
-from packages.gateway.tests.decide.deciders import THREE, ask, forecast, parts, target, world
 
 pytestmark = pytest.mark.slow
 

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.gateway.tests.decide.deciders import AT, World, ask, forecast, parts, target, world
 from prefill_router.client import Usage
+from prefill_router.policy import Threshold
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.decide import TargetSpeeds
 from prefill_router_gateway.records import RequestOutcome, RoutingDecision, TargetAttempt
 from prefill_router_gateway.settings import LatencySettings
-from prefill_router.policy import Threshold
-from packages.gateway.tests.decide.deciders import AT, World, ask, forecast, parts, target, world
 
 NAMES = ("small", "middle", "large")
 SLOW_LARGE = {"small": 1.0, "middle": 2.0, "large": 30.0}

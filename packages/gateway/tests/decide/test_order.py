@@ -6,15 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from prefill_router.cost import CostEstimator
-from prefill_router.errors import ConfigError
-from prefill_router_gateway.decide import decision_id
-from prefill_router_gateway.decide.affinity import share_of
-from prefill_router_gateway.decide.candidates import RequestCosts, request_tokens
-from prefill_router_gateway.decide.selection import policy_order
-from prefill_router.policy import Argmax, Cascade, Lambda, Policy, Threshold, Tiered, Tolerance
-from prefill_router.router.decision import decide
-from prefill_router.targets import Pool
 from packages.gateway.tests.decide.deciders import (
     AT,
     THREE,
@@ -26,6 +17,15 @@ from packages.gateway.tests.decide.deciders import (
     target,
     world,
 )
+from prefill_router.cost import CostEstimator
+from prefill_router.errors import ConfigError
+from prefill_router.policy import Argmax, Cascade, Lambda, Policy, Threshold, Tiered, Tolerance
+from prefill_router.router.decision import decide
+from prefill_router.targets import Pool
+from prefill_router_gateway.decide import decision_id
+from prefill_router_gateway.decide.affinity import share_of
+from prefill_router_gateway.decide.candidates import RequestCosts, request_tokens
+from prefill_router_gateway.decide.selection import policy_order
 
 pytestmark = pytest.mark.slow
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from packages.gateway.tests.decide.deciders import AT, target
+from prefill_router.targets import Pool
 from prefill_router_gateway import RoutingRequest
 from prefill_router_gateway.decide import ResponseOwners, Sessions
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.settings import SessionSettings as Settings
-from prefill_router.targets import Pool
-from packages.gateway.tests.decide.deciders import AT, target
 
 ONE = Pool((target("a", serves=("chat", "responses")), target("b", serves=("chat",))))
 TWO = Pool((target("a"), target("b")))

@@ -5,11 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from prefill_router.data import Message
-from prefill_router_gateway.decide import Sessions, session_name
-from prefill_router_gateway.decide.affinity import is_routed
-from prefill_router_gateway.settings import SessionSettings, TrafficSettings
-from prefill_router.policy import Argmax, Tolerance
 from packages.gateway.tests.decide.deciders import (
     AT,
     THREE,
@@ -22,6 +17,11 @@ from packages.gateway.tests.decide.deciders import (
     world,
 )
 from packages.gateway.tests.decide.test_eligibility import refusal
+from prefill_router.data import Message
+from prefill_router.policy import Argmax, Tolerance
+from prefill_router_gateway.decide import Sessions, session_name
+from prefill_router_gateway.decide.affinity import is_routed
+from prefill_router_gateway.settings import SessionSettings, TrafficSettings
 
 S = "5" * 32
 USER = (Message("user", "What is a tapir?"),)

@@ -12,9 +12,15 @@ from typing import Any
 
 import pytest
 
+from packages.gateway.tests.server_process import (
+    TARGETS,
+    Made,
+    Process,
+    gateway_process,
+    make_gateway,
+)
 from prefill_router_gateway.receipts.rows import from_row
 from prefill_router_minipool.server import ScriptedModel, serve
-from packages.gateway.tests.server_process import TARGETS, Made, Process, gateway_process, make_gateway
 
 pytestmark = pytest.mark.slow
 

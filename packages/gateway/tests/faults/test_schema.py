@@ -8,9 +8,15 @@ from typing import Any
 import hypothesis
 import pytest
 
+from packages.gateway.tests.server_process import (
+    QUIET,
+    TARGETS,
+    Running,
+    gateway_thread,
+    make_gateway,
+)
 from prefill_router_gateway.api.app import application
 from prefill_router_minipool.server import ScriptedModel, serve
-from packages.gateway.tests.server_process import QUIET, TARGETS, Running, gateway_thread, make_gateway
 
 pytestmark = pytest.mark.slow
 

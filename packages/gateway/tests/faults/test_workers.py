@@ -13,15 +13,21 @@ from typing import Any
 import httpx2
 import pytest
 
+from packages.gateway.tests.faults.test_killed import answer, asked, check_receipts, connected
+from packages.gateway.tests.server_process import (
+    TARGETS,
+    Made,
+    Process,
+    gateway_process,
+    make_gateway,
+)
 from prefill_router.errors import ConfigError
+from prefill_router.targets import Pool
 from prefill_router_gateway.api.supervisor import run_workers
 from prefill_router_gateway.guard.checks import ClientKey
 from prefill_router_gateway.guard.key_file import add_key
 from prefill_router_gateway.runtime import load, needs_shared_state
 from prefill_router_minipool.server import ScriptedModel, serve
-from prefill_router.targets import Pool
-from packages.gateway.tests.faults.test_killed import answer, asked, check_receipts, connected
-from packages.gateway.tests.server_process import TARGETS, Made, Process, gateway_process, make_gateway
 
 pytestmark = [
     pytest.mark.slow,

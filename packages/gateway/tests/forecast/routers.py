@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaModel
 
+from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import POOLINGS, Pooling, Site
 from prefill_router.data import split
 from prefill_router.encoders import load_encoder
@@ -14,7 +15,6 @@ from prefill_router.fitting import FitConfig, Recipe, fit_router
 from prefill_router.predictors import TrunkConfig
 from prefill_router.router import EncoderSources, Router
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 
 QUICK = FitConfig(
     recipe=Recipe(

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import uvloop
 
+from packages.gateway.tests.forecast.routers import probabilities, saved_router
 from prefill_router.data import Message
 from prefill_router.errors import ConfigError
-from prefill_router_gateway.forecast import Forecaster, NoForecastError
 from prefill_router.router import EncoderSources, Forecast, Router
 from prefill_router.router.storage import fingerprint
-from packages.gateway.tests.forecast.routers import probabilities, saved_router
+from prefill_router_gateway.forecast import Forecaster, NoForecastError
 
 pytestmark = pytest.mark.slow
 

@@ -8,22 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.gateway.tests.forecast.routers import (
+    QUICK,
+    probabilities,
+    save_causal_encoder,
+    saved_router,
+)
+from packages.router.tests.fakes.wrapped_encoder import WrappedEncoder
 from prefill_router.activations import POOLINGS, Pooling, Site
 from prefill_router.data import split
 from prefill_router.encoders.base import States, TokenizedPrompt
 from prefill_router.encoders.prefix_encoder import PrefixCachingEncoder
 from prefill_router.errors import StoreError, UpstreamError
 from prefill_router.fitting import fit_router
+from prefill_router.progress import Progress
+from prefill_router.router import EncoderSources, Forecast, Router
+from prefill_router.testing import FakeEncoder, make_routing_dataset
 from prefill_router_gateway.forecast.encoder_program import (
     forecast_each,
     still_works,
     with_shared_prefixes,
 )
-from prefill_router.progress import Progress
-from prefill_router.router import EncoderSources, Forecast, Router
-from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.wrapped_encoder import WrappedEncoder
-from packages.gateway.tests.forecast.routers import QUICK, probabilities, save_causal_encoder, saved_router
 
 
 class Choking(WrappedEncoder):

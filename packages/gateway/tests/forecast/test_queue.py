@@ -12,6 +12,8 @@ from hypothesis import given, strategies as st
 
 from prefill_router.data import Message
 from prefill_router.errors import ConfigError
+from prefill_router.router import EncoderSources, Forecast
+from prefill_router.testing import FakeEncoder
 from prefill_router_gateway.forecast.encoder_process import (
     MOST_FRAME_BYTES,
     EncoderHello,
@@ -32,8 +34,6 @@ from prefill_router_gateway.forecast.forecaster import (
     ForecastJob,
     ForecastQueue,
 )
-from prefill_router.router import EncoderSources, Forecast
-from prefill_router.testing import FakeEncoder
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from packages.gateway.tests.guard.guarded_server import a_key
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.guard import HostNames, check_listen
 from prefill_router_gateway.guard.checks import ClientKeys
 from prefill_router_gateway.settings import ListenSettings
-from packages.gateway.tests.guard.guarded_server import a_key
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost", "::ffff:127.0.0.1"])

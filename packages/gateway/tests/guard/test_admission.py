@@ -7,9 +7,6 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
-from prefill_router_gateway.errors import RefusalError
-from prefill_router_gateway.guard import Guard, error_handlers
-from prefill_router_gateway.settings import LimitSettings, ListenSettings
 from packages.gateway.tests.guard.guarded_server import (
     JSON,
     Pairs,
@@ -18,6 +15,9 @@ from packages.gateway.tests.guard.guarded_server import (
     read_reply,
     request,
 )
+from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.guard import Guard, error_handlers
+from prefill_router_gateway.settings import LimitSettings, ListenSettings
 
 CHAT = "/v1/chat/completions"
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from prefill_router_gateway.guard.checks import ClientKeys
-from prefill_router_gateway.settings import LimitSettings, ListenSettings
 from packages.gateway.tests.guard.guarded_server import (
     JSON,
     Served,
@@ -19,6 +17,8 @@ from packages.gateway.tests.guard.guarded_server import (
     read_reply,
     request,
 )
+from prefill_router_gateway.guard.checks import ClientKeys
+from prefill_router_gateway.settings import LimitSettings, ListenSettings
 
 ALICE, ROOT = "pr-alice-0123456789abcdef", "pr-root-0123456789abcdef"
 KEYS = (a_key("alice", ALICE), a_key("root", ROOT, admin=True))

@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from packages.gateway.tests.scripted_target import GOOD, chunked, pool_of, whole
+from packages.gateway.tests.world import CHATS, CHEAP, Served, World, chat, user, world
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.api.routed_calls import read_incoming
 from prefill_router_gateway.errors import RefusalError
@@ -25,8 +27,6 @@ from prefill_router_gateway.settings import (
     ListenSettings,
     read_settings,
 )
-from packages.gateway.tests.scripted_target import GOOD, chunked, pool_of, whole
-from packages.gateway.tests.world import CHATS, CHEAP, Served, World, chat, user, world
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from packages.gateway.tests.guard.guarded_server import JSON, Served, guarded, read_reply, request
 from prefill_router_gateway.guard.http_protocol import guarded_protocol
 from prefill_router_gateway.settings import LimitSettings
-from packages.gateway.tests.guard.guarded_server import JSON, Served, guarded, read_reply, request
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from packages.gateway.tests.guard.guarded_server import a_key
+from packages.router.tests.commands import malformed, refused, succeeded
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import (
@@ -21,8 +23,6 @@ from prefill_router_gateway.guard import (
 )
 from prefill_router_gateway.guard.key_file import add_key, digest, new_key
 from prefill_router_gateway.settings import BudgetSettings
-from packages.router.tests.commands import malformed, refused, succeeded
-from packages.gateway.tests.guard.guarded_server import a_key
 
 SECRET = "pr-the-secret-of-alice-0123456789"
 HASH = digest(SECRET)

@@ -8,9 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.gateway.tests.learning.traffic import SKILL, START, is_right, pools, sampled
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset
 from prefill_router.fitting import FitConfig, add_target, fit_router, recipe_from_dict
+from prefill_router.progress import SilentProgress
+from prefill_router.router import EncoderSources, Router, VersionRegistry
+from prefill_router.targets import Pool
+from prefill_router.testing import FakeEncoder
+from prefill_router_gateway.learning import CandidateTrial
 from prefill_router_gateway.receipts import (
     AnswerLabel,
     SideQuestions,
@@ -21,12 +27,6 @@ from prefill_router_gateway.receipts import (
     write_learning,
 )
 from prefill_router_gateway.receipts.rows import to_row
-from prefill_router_gateway.learning import CandidateTrial
-from prefill_router.progress import SilentProgress
-from prefill_router.router import EncoderSources, Router, VersionRegistry
-from prefill_router.targets import Pool
-from prefill_router.testing import FakeEncoder
-from packages.gateway.tests.learning.traffic import SKILL, START, is_right, pools, sampled
 
 pytestmark = pytest.mark.slow
 

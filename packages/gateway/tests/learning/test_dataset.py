@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.gateway.tests.learning.traffic import START, pools, sampled
 from prefill_router.data import split_by_time
 from prefill_router.errors import DataError
+from prefill_router.testing import make_routing_dataset
 from prefill_router_gateway.receipts import (
     AnswerLabel,
     Feedback,
@@ -23,8 +25,6 @@ from prefill_router_gateway.receipts import (
     write_learning,
 )
 from prefill_router_gateway.receipts.rows import to_row
-from prefill_router.testing import make_routing_dataset
-from packages.gateway.tests.learning.traffic import START, pools, sampled
 
 POOL, _ = pools("http://127.0.0.1:9/v1")
 

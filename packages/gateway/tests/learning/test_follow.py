@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.receipts import CHARGES, labelled_samples
-from prefill_router.router import VersionRegistry
-from prefill_router.targets import write_pool
+from packages.gateway.tests.learning.traffic import SKILL, answer, pools, write_traffic
+from packages.gateway.tests.server_process import COMMAND
 from packages.router.tests.commands import refused
 from packages.router.tests.fakes.answering_server import answering
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from packages.router.tests.forks import forks
-from packages.gateway.tests.server_process import COMMAND
-from packages.gateway.tests.learning.traffic import SKILL, answer, pools, write_traffic
+from prefill_router.router import VersionRegistry
+from prefill_router.targets import write_pool
+from prefill_router_gateway.receipts import CHARGES, labelled_samples
 
 pytestmark = pytest.mark.slow
 

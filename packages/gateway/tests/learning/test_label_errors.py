@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from prefill_router_gateway.receipts import AnswerLabel, Feedback
 from prefill_router_gateway.learning import estimated_error, label_sources
+from prefill_router_gateway.receipts import AnswerLabel, Feedback
 
 
 def made(source: str, truth: list[bool], error: float, *, at: float = 0.0) -> list[AnswerLabel]:

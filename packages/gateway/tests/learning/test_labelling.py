@@ -11,15 +11,10 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.receipts import (
-    AnswerLabel,
-    SideAnswer,
-    SideQuestions,
-    open_learning,
-    purge,
-    read_costs,
-    read_learning,
-)
+from packages.gateway.tests.learning.traffic import START, answer, pools, write_traffic
+from packages.router.tests.fakes.answering_server import answering
+from prefill_router.progress import SilentProgress
+from prefill_router.targets import Target
 from prefill_router_gateway.learning import (
     AnswerJudges,
     Labelling,
@@ -31,10 +26,15 @@ from prefill_router_gateway.learning import (
 )
 from prefill_router_gateway.learning.judging import ASSUMED_ERROR, Form, family
 from prefill_router_gateway.learning.side_plan import chance
-from prefill_router.progress import SilentProgress
-from prefill_router.targets import Target
-from packages.router.tests.fakes.answering_server import answering
-from packages.gateway.tests.learning.traffic import START, answer, pools, write_traffic
+from prefill_router_gateway.receipts import (
+    AnswerLabel,
+    SideAnswer,
+    SideQuestions,
+    open_learning,
+    purge,
+    read_costs,
+    read_learning,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -144,9 +144,8 @@ def test_a_killed_learner_pays_once_and_asks_nothing_again(tmp_path: Path) -> No
         return answer(model, prompt)
 
     with answering(kill) as (base_url, _):
-        code = (
-            f"from packages.gateway.tests.learning.test_labelling import labelled; labelled({url!r}, {base_url!r})"
-        )
+        here = "packages.gateway.tests.learning.test_labelling"
+        code = f"from {here} import labelled; labelled({url!r}, {base_url!r})"
         learner.append(subprocess.Popen([sys.executable, "-c", code]))
         assert learner[0].wait() == -signal.SIGKILL
         labelled(url, base_url)

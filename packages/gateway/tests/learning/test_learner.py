@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.gateway.tests.learning.traffic import answer, is_right, pools, write_traffic
+from packages.router.tests.fakes.answering_server import answering
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.files import writer_lock
 from prefill_router.fitting import recipe_from_dict
-from prefill_router_gateway.receipts import export, labelled_samples, scored_receipts
-from prefill_router_gateway.learning import LearnerSettings, PurseLimits, learn
 from prefill_router.router import EncoderSources, VersionRegistry
 from prefill_router.testing import FakeEncoder
-from packages.router.tests.fakes.answering_server import answering
-from packages.gateway.tests.learning.traffic import answer, is_right, pools, write_traffic
+from prefill_router_gateway.learning import LearnerSettings, PurseLimits, learn
+from prefill_router_gateway.receipts import export, labelled_samples, scored_receipts
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from prefill_router.errors import ConfigError
-from prefill_router_gateway.receipts import SideAnswer, open_learning, read_learning
 from prefill_router_gateway.learning import Purse, PurseEntry, PurseLimits
+from prefill_router_gateway.receipts import SideAnswer, open_learning, read_learning
 
 ENTRY = PurseEntry(id="pr_1", target="small", purpose="side")
 ANSWER = SideAnswer(id="pr_1", target="small", at=1.0, propensity=0.5, answer="x")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from prefill_router.errors import ConfigError
+from prefill_router.router import VersionRegistry
 from prefill_router_gateway.learning import (
     RolloutData,
     RolloutDecision,
@@ -16,7 +17,6 @@ from prefill_router_gateway.learning import (
     decide_rollout,
 )
 from prefill_router_gateway.learning.rollout import Action
-from prefill_router.router import VersionRegistry
 
 SETTINGS = RolloutSettings(most_dollars=0.01, floor=0.3, most_error=0.1)
 

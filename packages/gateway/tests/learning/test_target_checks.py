@@ -15,19 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.gateway.tests.learning.traffic import PRICE, SKILL, START, answer, pools
+from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of
+from packages.gateway.tests.world import router_folder
+from packages.router.tests.fakes.answering_server import answering
 from prefill_router.client import Usage, cost_of
 from prefill_router.errors import ConfigError
 from prefill_router.fitting import recipe_from_dict
-from prefill_router_gateway.receipts import (
-    AnswerLabel,
-    RecordedChange,
-    SampledRequest,
-    SideAnswer,
-    open_learning,
-    read_learning,
-    write_learning,
-)
-from prefill_router_gateway.receipts.rows import to_row
+from prefill_router.router import EncoderSources, Router, VersionRegistry
+from prefill_router.targets import Pool
+from prefill_router.testing import FakeEncoder
 from prefill_router_gateway.learning import (
     LearnerSettings,
     LearningRound,
@@ -38,13 +35,16 @@ from prefill_router_gateway.learning import (
     follow_changes,
     learn,
 )
-from prefill_router.router import EncoderSources, Router, VersionRegistry
-from prefill_router.targets import Pool
-from prefill_router.testing import FakeEncoder
-from packages.router.tests.fakes.answering_server import answering
-from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of
-from packages.gateway.tests.world import router_folder
-from packages.gateway.tests.learning.traffic import PRICE, SKILL, START, answer, pools
+from prefill_router_gateway.receipts import (
+    AnswerLabel,
+    RecordedChange,
+    SampledRequest,
+    SideAnswer,
+    open_learning,
+    read_learning,
+    write_learning,
+)
+from prefill_router_gateway.receipts.rows import to_row
 
 pytestmark = pytest.mark.slow
 
@@ -243,7 +243,8 @@ def test_a_learner_that_is_killed_while_anchors_are_asked_pays_once_and_goes_on(
 
     work.asked = kill
     code = (
-        "from pathlib import Path; from packages.gateway.tests.learning.test_target_checks import *; "
+        "from pathlib import Path; "
+        "from packages.gateway.tests.learning.test_target_checks import *; "
         "SKILL['middle-1'], PRICE['middle-1'] = 0.7, 0.5; "
         f"Work(Path({str(work.folder)!r}), {work.base_url!r}, count=120).learn()"
     )

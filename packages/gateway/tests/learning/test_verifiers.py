@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.receipts import RepeatedRequest, SampledRequest
+from prefill_router.sandbox import Limits
+from prefill_router.targets import Target
 from prefill_router_gateway.learning import Verifiers
 from prefill_router_gateway.learning.verifiers import (
     MOST_CHECKS,
@@ -18,8 +19,7 @@ from prefill_router_gateway.learning.verifiers import (
     follows,
     request_tests,
 )
-from prefill_router.sandbox import Limits
-from prefill_router.targets import Target
+from prefill_router_gateway.receipts import RepeatedRequest, SampledRequest
 
 PERSON = {
     "type": "object",

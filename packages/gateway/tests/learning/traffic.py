@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from packages.gateway.tests.receipts.receipts_made import made_receipt
+from prefill_router.targets import Pool, Provider, RequestOptions, Target
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.receipts import SampledRequest, open_learning, write_learning
 from prefill_router_gateway.receipts.rows import to_row
-from prefill_router.targets import Pool, Provider, RequestOptions, Target
-from packages.gateway.tests.receipts.receipts_made import made_receipt
 
 SKILL = {"weak-1": 0.45, "strong-1": 0.9}
 PRICE = {"weak-1": 0.1, "strong-1": 2.0, "judge-1": 0.2}

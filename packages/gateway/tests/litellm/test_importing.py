@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from packages.router.tests.commands import refused, succeeded
 from prefill_router.errors import ConfigError
+from prefill_router.targets import Provider, RequestOptions, Target, read_pool
 from prefill_router_gateway.litellm import ImportedConfig, import_config
 from prefill_router_gateway.litellm.deployments import KNOWN
 from prefill_router_gateway.settings import read_settings
-from prefill_router.targets import Provider, RequestOptions, Target, read_pool
-from packages.router.tests.commands import refused, succeeded
 
 CONFIG = """
 model_list:

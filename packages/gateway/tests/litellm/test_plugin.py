@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 
+from packages.gateway.tests.litellm.test_strategy import NOBODY, ReplyServer, reply, unused
+from packages.gateway.tests.server_process import (
+    TARGETS,
+    Made,
+    Running,
+    gateway_thread,
+    make_gateway,
+)
 from prefill_router import Router
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.litellm import PrefillRouterPlugin, SpentError
 from prefill_router_gateway.receipts import read_receipts
-from packages.gateway.tests.litellm.test_strategy import NOBODY, ReplyServer, reply, unused
-from packages.gateway.tests.server_process import TARGETS, Made, Running, gateway_thread, make_gateway
 
 pytestmark = pytest.mark.slow
 

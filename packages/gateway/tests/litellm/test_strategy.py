@@ -11,12 +11,18 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from packages.gateway.tests.litellm.stand_in import NewerStandIn, StandIn, deployment
+from packages.gateway.tests.server_process import (
+    TARGETS,
+    Made,
+    Running,
+    gateway_thread,
+    make_gateway,
+)
 from prefill_router import Router
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.litellm import PrefillRouterStrategy, SpentError
 from prefill_router_gateway.litellm.gateway_client import read_request
-from packages.gateway.tests.litellm.stand_in import NewerStandIn, StandIn, deployment
-from packages.gateway.tests.server_process import TARGETS, Made, Running, gateway_thread, make_gateway
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from packages.gateway.tests.page.source import FakeSource
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.page import page_routes
-from packages.gateway.tests.page.source import FakeSource
 
 ANSWER = '<script>document.title = "broken"</script><img src="/x" onerror="alert(1)"> & <b>3</b>'
 

@@ -3,8 +3,8 @@
 import random
 from typing import Any
 
-from prefill_router_gateway.page.shapes import DecisionDetail, DecisionRow
 from packages.gateway.tests.page.made_targets import DOWN, INPUT, NAMES, OUTPUT
+from prefill_router_gateway.page.shapes import DecisionDetail, DecisionRow
 
 
 def detail_of(

@@ -1,4 +1,7 @@
-"""Draws the guide's pictures of the page: `python -m packages.gateway.tests.page.pictures docs/images`."""
+"""Draws the guide's pictures of the page.
+
+Run as `python -m packages.gateway.tests.page.pictures docs/images`.
+"""
 
 import io
 import sys

@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from packages.gateway.tests.page.made_decisions import detail_of
+from packages.gateway.tests.page.made_targets import DOWN, INPUT, NAMES, OUTPUT, SKILL, health
 from prefill_router.cost import CostScale
 from prefill_router.errors import StoreError
+from prefill_router.policy import Lambda
+from prefill_router.router import VersionState, VersionStep
+from prefill_router.router.decision import decide
 from prefill_router_gateway.page import views
 from prefill_router_gateway.page.shapes import (
     CurveView,
@@ -27,11 +32,6 @@ from prefill_router_gateway.page.shapes import (
     VersionsView,
     WhatIf,
 )
-from prefill_router.policy import Lambda
-from prefill_router.router import VersionState, VersionStep
-from prefill_router.router.decision import decide
-from packages.gateway.tests.page.made_decisions import detail_of
-from packages.gateway.tests.page.made_targets import DOWN, INPUT, NAMES, OUTPUT, SKILL, health
 
 SCALE = CostScale(low=2e-5, high=0.03)
 STEPS = (

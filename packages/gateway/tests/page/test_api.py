@@ -11,6 +11,9 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
+from packages.gateway.tests.page.source import FakeSource
+from packages.gateway.tests.receipts.receipts_made import TARGETS, made_receipt, write
+from prefill_router.targets import Pool, Target
 from prefill_router_gateway import records
 from prefill_router_gateway.api.openapi import page_paths
 from prefill_router_gateway.errors import RefusalError
@@ -24,9 +27,6 @@ from prefill_router_gateway.page.routes import PAGE_FILE_HEADERS, read_page_file
 from prefill_router_gateway.proxy import Breakers, BreakerState
 from prefill_router_gateway.receipts import summary
 from prefill_router_gateway.receipts.writer import MinuteCounts
-from prefill_router.targets import Pool, Target
-from packages.gateway.tests.page.source import FakeSource
-from packages.gateway.tests.receipts.receipts_made import TARGETS, made_receipt, write
 
 
 def ask(source: PageSource, path: str, *, method: str = "GET", **more: Any) -> httpx2.Response:

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from prefill_router_gateway.protocol import Envelope, read_envelope
 from prefill_router.targets import Endpoint
+from prefill_router_gateway.protocol import Envelope, read_envelope
 
 TOOL = {
     "type": "function",

@@ -6,10 +6,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router.data import Message
-from prefill_router_gateway.errors import RefusalError
-from prefill_router_gateway.protocol import read_envelope
-from prefill_router.targets import Endpoint
 from packages.gateway.tests.protocol.bodies import (
     BODIES,
     MESSAGES,
@@ -18,6 +14,10 @@ from packages.gateway.tests.protocol.bodies import (
     packed,
     read,
 )
+from prefill_router.data import Message
+from prefill_router.targets import Endpoint
+from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.protocol import read_envelope
 
 
 @pytest.mark.parametrize(("endpoint", "value"), BODIES)

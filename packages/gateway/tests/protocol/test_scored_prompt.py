@@ -2,9 +2,6 @@
 
 import pytest
 
-from prefill_router.data import Message
-from prefill_router_gateway.protocol import scored_prompt
-from prefill_router_gateway.records import SCORED, Scored
 from packages.gateway.tests.protocol.bodies import (
     COMPLETION,
     EMBEDDING,
@@ -14,6 +11,9 @@ from packages.gateway.tests.protocol.bodies import (
     read,
     user,
 )
+from prefill_router.data import Message
+from prefill_router_gateway.protocol import scored_prompt
+from prefill_router_gateway.records import SCORED, Scored
 
 
 @pytest.mark.parametrize("scored", SCORED)

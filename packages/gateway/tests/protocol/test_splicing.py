@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from packages.gateway.tests.protocol.bodies import BODIES, packed
+from prefill_router.targets import ENDPOINTS, Endpoint
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.protocol import Envelope, read_envelope, scored_prompt
 from prefill_router_gateway.records import SCORED
-from prefill_router.targets import ENDPOINTS, Endpoint
-from packages.gateway.tests.protocol.bodies import BODIES, packed
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router.data import Message
-from prefill_router_gateway.protocol import scored_prompt
-from prefill_router.targets import Ability, Endpoint
 from packages.gateway.tests.protocol.bodies import (
     BODIES,
     CHAT,
@@ -21,6 +18,9 @@ from packages.gateway.tests.protocol.bodies import (
     read,
     user,
 )
+from prefill_router.data import Message
+from prefill_router.targets import Ability, Endpoint
+from prefill_router_gateway.protocol import scored_prompt
 
 
 def test_turns_of_a_chat() -> None:

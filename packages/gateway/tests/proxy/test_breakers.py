@@ -4,8 +4,6 @@ import asyncio
 
 import pytest
 
-from prefill_router_gateway.proxy import Breakers
-from prefill_router_gateway.settings import FailureSettings
 from packages.gateway.tests.scripted_target import (
     ERROR,
     GOOD_WHOLE,
@@ -20,6 +18,8 @@ from packages.gateway.tests.scripted_target import (
     gateway,
     whole,
 )
+from prefill_router_gateway.proxy import Breakers
+from prefill_router_gateway.settings import FailureSettings
 
 
 def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while(

@@ -6,10 +6,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.proxy import Breakers, RateHeadroom
-from prefill_router_gateway.proxy.deployments import DeploymentOrder
-from prefill_router_gateway.settings import FailureSettings
-from prefill_router.targets import Pool, Target, TargetEndpoint
 from packages.gateway.tests.scripted_target import (
     ERROR,
     GOOD_WHOLE,
@@ -20,6 +16,10 @@ from packages.gateway.tests.scripted_target import (
     gateway,
     whole,
 )
+from prefill_router.targets import Pool, Target, TargetEndpoint
+from prefill_router_gateway.proxy import Breakers, RateHeadroom
+from prefill_router_gateway.proxy.deployments import DeploymentOrder
+from prefill_router_gateway.settings import FailureSettings
 
 FAILED, LIMITED = whole(ERROR, status=500), whole(ERROR, status=429)
 QUIET = FailureSettings(backoff_seconds=0.0, retries=1)

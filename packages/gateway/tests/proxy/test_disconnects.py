@@ -8,8 +8,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from prefill_router_gateway.proxy import Breakers
-from prefill_router_gateway.proxy.connections import ClientConnection, ProxiedConnections
 from packages.gateway.tests.scripted_target import (
     ANSWER,
     CHAT,
@@ -28,6 +26,8 @@ from packages.gateway.tests.scripted_target import (
     listening,
     whole,
 )
+from prefill_router_gateway.proxy import Breakers
+from prefill_router_gateway.proxy.connections import ClientConnection, ProxiedConnections
 
 WAITS: dict[str, Script] = {
     "before the headers": [HANG],

@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router.errors import ConfigError
-from prefill_router_gateway.proxy import Breakers
-from prefill_router_minipool.server import Faults, Rule, ScriptedModel, serve
-from prefill_router.targets import Pool, Provider, Target
 from packages.gateway.tests.scripted_target import (
     ANSWER,
     CHAT,
@@ -34,6 +30,10 @@ from packages.gateway.tests.scripted_target import (
     pool_of,
     whole,
 )
+from prefill_router.errors import ConfigError
+from prefill_router.targets import Pool, Provider, Target
+from prefill_router_gateway.proxy import Breakers
+from prefill_router_minipool.server import Faults, Rule, ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
 

@@ -9,15 +9,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError
-from prefill_router_gateway.proxy.connections import (
-    ClientConnection,
-    ProviderConnection,
-    ResponseStream,
-)
-from prefill_router_gateway.proxy.deployments import ProviderEndpoint
-from prefill_router_gateway.proxy.response_metadata import ResponseMetadata, StreamObserver
-from prefill_router_gateway.records import ForwardRequest
 from packages.gateway.tests.scripted_target import (
     ANSWER,
     CHAT,
@@ -36,6 +27,15 @@ from packages.gateway.tests.scripted_target import (
     pool_of,
     whole,
 )
+from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError
+from prefill_router_gateway.proxy.connections import (
+    ClientConnection,
+    ProviderConnection,
+    ResponseStream,
+)
+from prefill_router_gateway.proxy.deployments import ProviderEndpoint
+from prefill_router_gateway.proxy.response_metadata import ResponseMetadata, StreamObserver
+from prefill_router_gateway.records import ForwardRequest
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from prefill_router.targets import Provider
 from prefill_router_gateway.proxy.deployments import ProviderEndpoint
 from prefill_router_gateway.settings import FailureSettings
-from prefill_router.targets import Provider
 
 WHERE = "http://127.0.0.1:9/v1"
 

@@ -1,10 +1,10 @@
 """A chat's stream, translated to that of messages."""
 
+from packages.gateway.tests.api.bodies import SAID, begun, calls, chunk, more
+from packages.gateway.tests.scripted_target import DONE
 from prefill_router_gateway.proxy.message_translation import MessageStream
 from prefill_router_gateway.proxy.response_metadata import StreamObserver
 from prefill_router_gateway.records import AnswerText
-from packages.gateway.tests.api.bodies import SAID, begun, calls, chunk, more
-from packages.gateway.tests.scripted_target import DONE
 
 STREAM = b"".join([*SAID, *calls(begun("a"), more('{"place": "Zü'), more('rich"}'))]).replace(
     b"\n\n", b"\r\n\r\n", 2

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.records import RequestOutcome
 from packages.gateway.tests.scripted_target import (
     COUNTS,
     DONE,
@@ -23,6 +22,7 @@ from packages.gateway.tests.scripted_target import (
     event,
     gateway,
 )
+from prefill_router_gateway.records import RequestOutcome
 
 TOOLS = (
     b": OPENROUTER PROCESSING\n\n",

@@ -8,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from packages.gateway.tests.scripted_target import (
+    GOOD,
+    HANG,
+    STREAM,
+    Asked,
+    Fake,
+    chunked,
+    delta,
+    gateway,
+)
 from prefill_router.errors import ConfigError
-from packages.gateway.tests.scripted_target import GOOD, HANG, STREAM, Asked, Fake, chunked, delta, gateway
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")

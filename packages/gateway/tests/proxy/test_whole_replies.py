@@ -7,10 +7,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from prefill_router_gateway.proxy.connections import ClientConnection, ProxiedConnections
-from prefill_router_gateway.proxy.failover import PassthroughStream
-from prefill_router_gateway.proxy.response_metadata import ResponseMetadata
-from prefill_router.targets import Pool, Provider, Target
 from packages.gateway.tests.scripted_target import (
     ANSWER,
     ERROR,
@@ -24,6 +20,10 @@ from packages.gateway.tests.scripted_target import (
     pool_of,
     whole,
 )
+from prefill_router.targets import Pool, Provider, Target
+from prefill_router_gateway.proxy.connections import ClientConnection, ProxiedConnections
+from prefill_router_gateway.proxy.failover import PassthroughStream
+from prefill_router_gateway.proxy.response_metadata import ResponseMetadata
 
 PLAIN = {"is_plain": True, "endpoint": "responses"}
 

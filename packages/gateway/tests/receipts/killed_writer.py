@@ -1,9 +1,9 @@
 """Keeps receipts in forks of a process that has imported everything, and kills them.
 
-Run as a program: `python -m packages.gateway.tests.receipts.killed_writer`. Each line of standard input is
-a run, [database, first number, requests at once, ids, seconds]; when so many ids were told to be
-kept, and so many seconds later, the fork is killed. The line printed then is the list of all ids
-that it told.
+Run as a program: `python -m packages.gateway.tests.receipts.killed_writer`. Each line of standard
+input is a run, [database, first number, requests at once, ids, seconds]; when so many ids were told
+to be kept, and so many seconds later, the fork is killed. The line printed then is the list of all
+ids that it told.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ import sys
 import time
 import traceback
 
-from prefill_router_gateway.receipts import ReceiptWriter, open_store
 from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of
+from prefill_router_gateway.receipts import ReceiptWriter, open_store
 
 KEPT_DAYS = 36_500
 """What is older is deleted meanwhile."""

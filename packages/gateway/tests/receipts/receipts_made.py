@@ -11,12 +11,12 @@ import numpy as np
 from prefill_router.client import Usage
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset
+from prefill_router.policy import Lambda
+from prefill_router.router.decision import decide
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.receipts import Feedback, open_store, scale_details
 from prefill_router_gateway.receipts.rows import to_row
 from prefill_router_gateway.records import RequestOutcome, RoutingDecision, TargetAttempt
-from prefill_router.policy import Lambda
-from prefill_router.router.decision import decide
 
 START = 1_790_000_000.0
 TARGETS = ("small", "middle", "large")

@@ -9,12 +9,12 @@ from weakref import ref
 
 import pytest
 
+from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
+from packages.router.tests.commands import refused, succeeded
 from prefill_router.errors import DataError
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.receipts import Feedback
 from prefill_router_gateway.receipts.receipt_summary import Mean, compare_share
-from packages.router.tests.commands import refused, succeeded
-from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
 
 
 def one(number: int, reason: str, session: str | None, *, cost: float, **outcome: Any) -> Receipt:

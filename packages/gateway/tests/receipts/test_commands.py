@@ -9,9 +9,14 @@ import numpy as np
 import polars as pl
 import pytest
 
+from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
+from packages.router.tests.commands import malformed, refused, succeeded
 from prefill_router import Router, read_dataset
 from prefill_router.client import Usage
 from prefill_router.data import RoutingDataset, prompt_key
+from prefill_router.router import VersionRegistry
+from prefill_router.targets import Pool, Target, write_pool
+from prefill_router.testing import make_routing_dataset
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.receipts import (
     Feedback,
@@ -22,11 +27,6 @@ from prefill_router_gateway.receipts import (
     version_details,
 )
 from prefill_router_gateway.records import TargetAttempt
-from prefill_router.router import VersionRegistry
-from prefill_router.targets import Pool, Target, write_pool
-from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import malformed, refused, succeeded
-from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
 
 pytestmark = pytest.mark.slow
 

@@ -11,6 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from packages.gateway.tests.receipts.postgres_server import (
+    IN_URL,
+    PASSWORD,
+    PostgresServer,
+)
+from packages.gateway.tests.receipts.receipts_made import COSTS, START, made_receipt, name_of, plain
 from prefill_router.client import Usage
 from prefill_router.errors import ConfigError, CorruptError, StoreError
 from prefill_router_gateway.receipts import (
@@ -30,12 +36,6 @@ from prefill_router_gateway.receipts import (
 )
 from prefill_router_gateway.receipts.retention import Retention
 from prefill_router_gateway.receipts.rows import NAMES, to_row
-from packages.gateway.tests.receipts.postgres_server import (
-    IN_URL,
-    PASSWORD,
-    PostgresServer,
-)
-from packages.gateway.tests.receipts.receipts_made import COSTS, START, made_receipt, name_of, plain
 
 pytestmark = pytest.mark.slow
 

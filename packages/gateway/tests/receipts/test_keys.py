@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.settings import LogSettings
-from prefill_router_gateway.telemetry import logging_to
 from packages.gateway.tests.scripted_target import ANSWER, chunked, whole
 from packages.gateway.tests.world import CHEAP, PRICES, chat, served, world
+from prefill_router_gateway.settings import LogSettings
+from prefill_router_gateway.telemetry import logging_to
 
 pytestmark = pytest.mark.slow
 

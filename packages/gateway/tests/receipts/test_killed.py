@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router_gateway.receipts import Feedback, latest_feedback, read_receipts
 from packages.gateway.tests.receipts import killed_writer
 from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, plain, write
+from prefill_router_gateway.receipts import Feedback, latest_feedback, read_receipts
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.gateway.tests.decide.deciders import AT, THREE, forecast, world
+from packages.gateway.tests.decide.test_latency import NAMES, receipt as answered
+from packages.gateway.tests.receipts.receipts_made import made_receipt
 from prefill_router.errors import DataError
+from prefill_router.policy import Lambda
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.decide import TargetSpeeds
 from prefill_router_gateway.receipts import (
@@ -21,10 +25,6 @@ from prefill_router_gateway.receipts import (
 from prefill_router_gateway.receipts.rows import from_row, to_row
 from prefill_router_gateway.records import PredictedWaits
 from prefill_router_gateway.settings import LatencySettings
-from prefill_router.policy import Lambda
-from packages.gateway.tests.decide.deciders import AT, THREE, forecast, world
-from packages.gateway.tests.decide.test_latency import NAMES, receipt as answered
-from packages.gateway.tests.receipts.receipts_made import made_receipt
 
 SECONDS = {"small": 12.0, "middle": 5.0, "large": 9.0}
 RULE = AffinityRule(

@@ -4,9 +4,9 @@ from itertools import combinations
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from packages.gateway.tests.receipts.receipts_made import made_receipt
 from prefill_router_gateway.receipts import Recorded, replay
 from prefill_router_gateway.receipts.replay_figure import picture, rows_of
-from packages.gateway.tests.receipts.receipts_made import made_receipt
 
 NEAR = {f"target-{k}": (0.5 + 0.004 * k, 0.01 + 0.00003 * k) for k in range(6)}
 

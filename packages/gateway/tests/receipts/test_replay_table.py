@@ -6,8 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.gateway.tests.receipts.receipts_made import (
+    COSTS,
+    SCALE,
+    TARGETS,
+    made_receipt,
+    name_of,
+)
 from prefill_router.cost import CostScale
 from prefill_router.errors import DataError
+from prefill_router.policy import Cascade, Lambda, Policy, Threshold, Tolerance
+from prefill_router.targets import Pool, Target
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.receipts import (
     Recorded,
@@ -17,9 +26,6 @@ from prefill_router_gateway.receipts import (
     replay,
     scale_details,
 )
-from prefill_router.policy import Cascade, Lambda, Policy, Threshold, Tolerance
-from prefill_router.targets import Pool, Target
-from packages.gateway.tests.receipts.receipts_made import COSTS, SCALE, TARGETS, made_receipt, name_of
 
 
 def random_receipts(count: int, *, policy: Policy, seed: int = 0) -> list[Receipt]:

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from packages.gateway.tests.receipts.receipts_made import made_receipt, plain
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.receipts import open_store, purge, read_receipts, report_outcome
 from prefill_router_gateway.receipts.rows import to_row
 from prefill_router_gateway.records import RequestOutcome
-from packages.gateway.tests.receipts.receipts_made import made_receipt, plain
 
 pytestmark = pytest.mark.slow
 

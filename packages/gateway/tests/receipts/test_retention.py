@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from packages.gateway.tests.receipts.receipts_made import START, made_receipt, name_of
+from packages.router.tests.commands import refused, succeeded
 from prefill_router.errors import DataError, StoreError
 from prefill_router_gateway.receipts import (
     AnswerLabel,
@@ -34,8 +36,6 @@ from prefill_router_gateway.receipts.labels import LearningRow
 from prefill_router_gateway.receipts.retention import Retention
 from prefill_router_gateway.receipts.rows import to_row
 from prefill_router_gateway.records import AnswerText
-from packages.router.tests.commands import refused, succeeded
-from packages.gateway.tests.receipts.receipts_made import START, made_receipt, name_of
 
 pytestmark = pytest.mark.slow
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from packages.gateway.tests.receipts.receipts_made import made_receipt, plain
 from prefill_router.client import Usage
 from prefill_router.errors import CorruptError, DataError
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.receipts import Feedback
 from prefill_router_gateway.receipts.rows import COLUMNS, NAMES, from_row, to_row
 from prefill_router_gateway.records import TargetAttempt
-from packages.gateway.tests.receipts.receipts_made import made_receipt, plain
 
 VARIED: dict[str, dict[str, Any]] = {
     "usual": {},

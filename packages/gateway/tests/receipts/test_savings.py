@@ -8,6 +8,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from packages.gateway.tests.receipts.receipts_made import COSTS, START, made_receipt, name_of, write
+from packages.router.tests.commands import refused, succeeded
 from prefill_router.client import Usage
 from prefill_router.errors import DataError
 from prefill_router_gateway import Receipt
@@ -25,8 +27,6 @@ from prefill_router_gateway.receipts import (
 )
 from prefill_router_gateway.records import APART, Reason
 from prefill_router_gateway.settings import SavingsSettings
-from packages.router.tests.commands import refused, succeeded
-from packages.gateway.tests.receipts.receipts_made import COSTS, START, made_receipt, name_of, write
 
 LARGE = SavingsSettings(baseline="large")
 

@@ -5,21 +5,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router.errors import DataError
-from prefill_router_gateway import Receipt
-from prefill_router_gateway.decide import RequestCosts
-from prefill_router_gateway.receipts import (
-    AffinityRule,
-    Recorded,
-    affinity_rule_details,
-    replay,
-    scale_details,
-)
-from prefill_router_gateway.receipts.receipt_replay import replay_sessions
-from prefill_router_gateway.receipts.rows import from_row, to_row
-from prefill_router.policy import Lambda, Policy, Tolerance
-from prefill_router.targets import Pool
-from packages.router.tests.commands import malformed, succeeded
 from packages.gateway.tests.decide.deciders import (
     AT,
     Parts,
@@ -32,6 +17,21 @@ from packages.gateway.tests.decide.deciders import (
     world,
 )
 from packages.gateway.tests.receipts.receipts_made import made_receipt, write
+from packages.router.tests.commands import malformed, succeeded
+from prefill_router.errors import DataError
+from prefill_router.policy import Lambda, Policy, Tolerance
+from prefill_router.targets import Pool
+from prefill_router_gateway import Receipt
+from prefill_router_gateway.decide import RequestCosts
+from prefill_router_gateway.receipts import (
+    AffinityRule,
+    Recorded,
+    affinity_rule_details,
+    replay,
+    scale_details,
+)
+from prefill_router_gateway.receipts.receipt_replay import replay_sessions
+from prefill_router_gateway.receipts.rows import from_row, to_row
 
 NAMES = ("small", "middle", "large")
 SESSIONS = {"seconds": 400.0, "cache_seconds": 60.0, "margin": 0.02}

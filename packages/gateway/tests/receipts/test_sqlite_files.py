@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router_gateway.receipts import open_store, read_receipts, store as store_module
 from prefill_router_gateway.receipts.rows import to_row
-from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,12 @@ from typing import Any
 
 import pytest
 
+from packages.gateway.tests.browser import served
+from packages.gateway.tests.page.app import PageApp
+from packages.gateway.tests.page.source import FakeSource
+from packages.gateway.tests.page.tab import tab
+from packages.gateway.tests.receipts.receipts_made import START, made_receipt, write
+from packages.router.tests.commands import refused, succeeded
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.page import views
 from prefill_router_gateway.page.shapes import (
@@ -16,12 +22,6 @@ from prefill_router_gateway.page.shapes import (
     WhatIf,
 )
 from prefill_router_gateway.receipts import Recorded, explain, summary
-from packages.router.tests.commands import refused, succeeded
-from packages.gateway.tests.browser import served
-from packages.gateway.tests.page.app import PageApp
-from packages.gateway.tests.page.source import FakeSource
-from packages.gateway.tests.page.tab import tab
-from packages.gateway.tests.receipts.receipts_made import START, made_receipt, write
 
 pytestmark = pytest.mark.slow
 

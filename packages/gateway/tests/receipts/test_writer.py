@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
 from prefill_router_gateway.receipts import (
     DownError,
     Feedback,
@@ -26,7 +27,6 @@ from prefill_router_gateway.receipts import (
 from prefill_router_gateway.receipts.rows import COLUMNS, Row, to_row
 from prefill_router_gateway.receipts.store import Statement
 from prefill_router_gateway.settings import ReceiptSettings
-from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
 
 PROMPT = [column.name for column in COLUMNS].index("prompt")
 

@@ -11,13 +11,23 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from prefill_router_gateway.forecast import NoForecastError
-from prefill_router_gateway.telemetry import Traces
-from prefill_router_gateway.telemetry.metrics import FIELDS
 from packages.gateway.tests.api.bodies import response
 from packages.gateway.tests.guard.guarded_server import JSON, Got, Pairs, read_reply, request
 from packages.gateway.tests.scripted_target import ANSWER, DONE, chunked, framed, whole
-from packages.gateway.tests.world import CHATS, CHEAP, HEADER, PRICES, Served, World, ask, chat, world
+from packages.gateway.tests.world import (
+    CHATS,
+    CHEAP,
+    HEADER,
+    PRICES,
+    Served,
+    World,
+    ask,
+    chat,
+    world,
+)
+from prefill_router_gateway.forecast import NoForecastError
+from prefill_router_gateway.telemetry import Traces
+from prefill_router_gateway.telemetry.metrics import FIELDS
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ import json
 import httpx2
 import pytest
 
-from prefill_router_minipool.server import ScriptedModel, serve
 from packages.gateway.tests.server_process import TARGETS, gateway_process, make_gateway
+from prefill_router_minipool.server import ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
 

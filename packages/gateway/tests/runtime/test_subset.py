@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prefill_router_gateway import RoutingRequest
-from prefill_router_gateway.decide import Budgets, Decider, Sessions
-from prefill_router_gateway.runtime.configuration import load
+from packages.gateway.tests.server_process import make_gateway
 from prefill_router.router import Forecast
 from prefill_router.router.router import Router
 from prefill_router.targets import Pool, Provider, read_pool, write_pool
-from packages.gateway.tests.server_process import make_gateway
+from prefill_router_gateway import RoutingRequest
+from prefill_router_gateway.decide import Budgets, Decider, Sessions
+from prefill_router_gateway.runtime.configuration import load
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router.targets import Pool, read_pool, write_pool
-from packages.router.tests.commands import run
 from packages.gateway.tests.server_process import Made, make_gateway
+from packages.router.tests.commands import run
+from prefill_router.targets import Pool, read_pool, write_pool
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from prefill_router.errors import ConfigError
-from prefill_router_gateway.settings import read_settings, stray_variables
 from prefill_router.yaml_files import line_of
+from prefill_router_gateway.settings import read_settings, stray_variables
 
 FILE = """\
 # of the gateway

@@ -9,11 +9,22 @@ from typing import Any
 
 import pytest
 
-from prefill_router_gateway.guard.key_file import digest
 from packages.gateway.tests.receipts.postgres_server import PostgresServer
 from packages.gateway.tests.scripted_target import ANSWER, ERROR, USAGE, whole
 from packages.gateway.tests.shared.replicas import Three, three
-from packages.gateway.tests.world import CHATS, CHEAP, DEAR, MIDDLE, PRICES, Reply, ask, chat, user, world
+from packages.gateway.tests.world import (
+    CHATS,
+    CHEAP,
+    DEAR,
+    MIDDLE,
+    PRICES,
+    Reply,
+    ask,
+    chat,
+    user,
+    world,
+)
+from prefill_router_gateway.guard.key_file import digest
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from packages.gateway.tests.receipts.postgres_server import IN_URL, PASSWORD, PostgresServer
+from packages.gateway.tests.receipts.receipts_made import made_receipt
+from packages.gateway.tests.shared.replicas import Line, through
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router_gateway import RoutingRequest
 from prefill_router_gateway.decide import Budgets, Sessions
@@ -18,9 +21,6 @@ from prefill_router_gateway.proxy import Breakers
 from prefill_router_gateway.receipts import explain
 from prefill_router_gateway.settings import BudgetSettings, SessionSettings, SharedSettings
 from prefill_router_gateway.shared import SharedState
-from packages.gateway.tests.receipts.postgres_server import IN_URL, PASSWORD, PostgresServer
-from packages.gateway.tests.receipts.receipts_made import made_receipt
-from packages.gateway.tests.shared.replicas import Line, through
 
 pytestmark = pytest.mark.slow
 

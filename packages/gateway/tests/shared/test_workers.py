@@ -9,10 +9,10 @@ import httpx2
 import pytest
 import yaml
 
-from prefill_router_gateway.guard import digest
-from prefill_router_minipool.server import ScriptedModel, serve
 from packages.gateway.tests.receipts.postgres_server import PostgresServer
 from packages.gateway.tests.server_process import QUIET, TARGETS, gateway_process, make_gateway
+from prefill_router_gateway.guard import digest
+from prefill_router_minipool.server import ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
 

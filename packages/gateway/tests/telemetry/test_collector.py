@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from prefill_router_gateway.settings import LogSettings
-from prefill_router_gateway.telemetry import Traces, logging_to
 from packages.gateway.tests.scripted_target import ANSWER, GOOD, chunked, whole
 from packages.gateway.tests.world import CHEAP, PRICES, ask, chat, served, world
+from prefill_router_gateway.settings import LogSettings
+from prefill_router_gateway.telemetry import Traces, logging_to
 
 pytestmark = pytest.mark.slow
 

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import pytest
 
+from packages.gateway.tests.guard.guarded_server import a_key, bearing, guarded
+from packages.gateway.tests.telemetry.receipts import AT, RECEIPT, attempt, receipt
 from prefill_router.client.client import REDACTED, Redaction
 from prefill_router.errors import ConfigError, MissingExtraError
 from prefill_router_gateway.errors import RefusalError
@@ -26,8 +28,6 @@ from prefill_router_gateway.telemetry import (
     with_fields,
 )
 from prefill_router_gateway.telemetry.metrics import FIELDS
-from packages.gateway.tests.guard.guarded_server import a_key, bearing, guarded
-from packages.gateway.tests.telemetry.receipts import AT, RECEIPT, attempt, receipt
 
 SECRET = 'sé"cret/+key'
 log = logging.getLogger("prefill_router_gateway.test")

@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_lat
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from packages.gateway.tests.telemetry.receipts import RECEIPT, attempt, receipt
 from prefill_router.client import Usage
 from prefill_router_gateway.forecast import Drift, DriftWatch, stability_index
 from prefill_router_gateway.telemetry import (
@@ -27,7 +28,6 @@ from prefill_router_gateway.telemetry import (
     check_shared,
     check_targets,
 )
-from packages.gateway.tests.telemetry.receipts import RECEIPT, attempt, receipt
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

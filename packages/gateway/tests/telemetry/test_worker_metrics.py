@@ -1,8 +1,8 @@
 """The metrics of several workers as those of one gateway."""
 
+from packages.gateway.tests.telemetry.receipts import receipt
 from prefill_router_gateway.telemetry import GAUGES, PREFIX, GaugeReadings, Metrics
 from prefill_router_gateway.telemetry.metrics import counters_of, merged
-from packages.gateway.tests.telemetry.receipts import receipt
 
 SUMS = {f"{PREFIX}{name}" for name, gauge in GAUGES.items() if gauge.is_sum}
 

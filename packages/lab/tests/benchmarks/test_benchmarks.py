@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router.errors import ConfigError, FormatError
-from prefill_router.runs import Task
-from prefill_router_lab.benchmarks import BENCHMARKS, LoadReport, load_tasks
-from prefill_router.importers import import_dataset
 from packages.lab.tests.benchmarks.task_files import (
     CANARY,
     STARTER,
@@ -24,6 +20,10 @@ from packages.lab.tests.benchmarks.task_files import (
     write_mmlu_pro,
     write_table,
 )
+from prefill_router.errors import ConfigError, FormatError
+from prefill_router.importers import import_dataset
+from prefill_router.runs import Task
+from prefill_router_lab.benchmarks import BENCHMARKS, LoadReport, load_tasks
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "mmlu_pro": write_mmlu_pro,

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router_lab.benchmarks import load_tasks
-from packages.router.tests.commands import refused, succeeded
 from packages.lab.tests.benchmarks.task_files import (
     write_hle,
     write_lines,
     write_livecodebench,
     write_mmlu_pro,
 )
+from packages.router.tests.commands import refused, succeeded
+from prefill_router_lab.benchmarks import load_tasks
 
 
 def test_tasks_of_a_benchmark_to_a_file_that_gives_the_same_tasks(tmp_path: Path) -> None:

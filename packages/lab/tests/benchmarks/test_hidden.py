@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from packages.lab.tests.benchmarks.task_files import packed
 from prefill_router.errors import DataError
 from prefill_router_lab.benchmarks.livecodebench import decode_tests
-from packages.lab.tests.benchmarks.task_files import packed
 
 TESTS = [{"input": "1 ü\n🦜", "output": "2", "testtype": "stdin"}]
 DECODED = [{"input": "1 ü\n🦜", "output": "2", "type": "stdin"}]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
 from packages.lab.tests.benchmarks import hub_job as tasks_hub_job
 from packages.lab.tests.benchmarks.task_files import (
     problem,
@@ -18,6 +17,7 @@ from packages.lab.tests.benchmarks.task_files import (
     write_livecodebench,
     write_mmlu_pro,
 )
+from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
 
 pytestmark = pytest.mark.slow
 

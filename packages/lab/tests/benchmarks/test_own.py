@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from packages.lab.tests.benchmarks.task_files import write_lines, write_table
 from prefill_router.data import Message, Query, prompt_key
 from prefill_router.errors import ConfigError, DataError, FormatError
+from prefill_router.grading import GRADERS
 from prefill_router.runs import Task
 from prefill_router_lab.benchmarks import (
     LoadReport,
@@ -17,8 +19,6 @@ from prefill_router_lab.benchmarks import (
     source,
     write_tasks,
 )
-from prefill_router.grading import GRADERS
-from packages.lab.tests.benchmarks.task_files import write_lines, write_table
 
 GOOD = {"prompt": "Why?", "answer": "because"}
 CODE_TEST = {"input": "1", "output": "2", "type": "stdin"}

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from packages.lab.tests.search.searching import ANSWERS, KNOWS, SMALL
+from packages.router.tests.commands import malformed, refused, succeeded
+from packages.router.tests.fakes.planted_signal import SITES
 from prefill_router.data import write_dataset
 from prefill_router.encoders.run import encode_dataset
 from prefill_router.router import Router
 from prefill_router.testing import FakeEncoder
-from packages.router.tests.commands import malformed, refused, succeeded
-from packages.router.tests.fakes.planted_signal import SITES
-from packages.lab.tests.search.searching import ANSWERS, KNOWS, SMALL
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router.data import read_dataset
 from packages.router.tests.commands import Job, malformed, refused, run, succeeded
+from prefill_router.data import read_dataset
 
 pytestmark = pytest.mark.slow
 

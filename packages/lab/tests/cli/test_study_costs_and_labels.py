@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from packages.router.tests.commands import Job, flip, malformed, refused, succeeded
 from prefill_router.client import Reply, Usage
 from prefill_router.data import Prompt, Query, read_dataset
 from prefill_router.runs import Task
-from prefill_router_lab.collection.job import collect
 from prefill_router.targets import Pool
-from packages.router.tests.commands import Job, flip, malformed, refused, succeeded
+from prefill_router_lab.collection.job import collect
 
 pytestmark = pytest.mark.slow
 

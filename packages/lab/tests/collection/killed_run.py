@@ -1,7 +1,7 @@
 """Runs `prefill-router collect` in forks of a process that has imported it, and stops them.
 
-As `packages.router.tests.killed_process`, without torch: a line of standard input is a run, [arguments, signal,
-seconds]; the line printed then is its exit code.
+As `packages.router.tests.killed_process`, without torch: a line of standard input is a run,
+[arguments, signal, seconds]; the line printed then is its exit code.
 """
 
 import faulthandler
@@ -12,8 +12,8 @@ import sys
 import time
 import traceback
 
-from prefill_router.cli import main
 from packages.router.tests.preload import preload
+from prefill_router.cli import main
 
 preload(
     "cli.application",

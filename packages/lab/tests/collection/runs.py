@@ -14,10 +14,10 @@ from prefill_router.client.client import Upstream
 from prefill_router.data import Prompt, Query
 from prefill_router.errors import UpstreamError
 from prefill_router.runs import Answer, Run, Task
+from prefill_router.targets import Pool, Provider, RequestOptions, Target
 from prefill_router_lab.collection.job import CollectionSummary, collect
 from prefill_router_lab.collection.plan import CollectOptions
 from prefill_router_minipool.server import Record, ScriptedModel, Server
-from prefill_router.targets import Pool, Provider, RequestOptions, Target
 
 PRICES = {"small": (1.0, 4.0), "large": (10.0, 40.0)}
 QUICK = CollectOptions(backoff_seconds=0.01)

@@ -2,8 +2,8 @@
 
 import sys
 
-from prefill_router_minipool.server import Faults, Rule, serve
 from packages.lab.tests.collection.runs import models
+from prefill_router_minipool.server import Faults, Rule, serve
 
 if __name__ == "__main__":
     slow = Faults(rules=[Rule(kind="delay", seconds=float(sys.argv[1]))])

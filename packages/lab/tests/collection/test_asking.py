@@ -8,13 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router.data import Query
-from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError
-from prefill_router.runs import Run, Task
-from prefill_router_lab.collection.job import estimate_collection
-from prefill_router_lab.collection.plan import CollectOptions
-from prefill_router_minipool.server import Faults, Persona, Rule, ScriptedModel, Server, serve
-from prefill_router.targets import Pool
 from packages.lab.tests.collection.runs import (
     answer_to,
     answers,
@@ -27,6 +20,13 @@ from packages.lab.tests.collection.runs import (
     tasks,
     texts,
 )
+from prefill_router.data import Query
+from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError
+from prefill_router.runs import Run, Task
+from prefill_router.targets import Pool
+from prefill_router_lab.collection.job import estimate_collection
+from prefill_router_lab.collection.plan import CollectOptions
+from prefill_router_minipool.server import Faults, Persona, Rule, ScriptedModel, Server, serve
 
 pytestmark = pytest.mark.slow
 

@@ -12,16 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router.client import Reply
-from prefill_router.data import Prompt
-from prefill_router.errors import UpstreamError
-from prefill_router.runs import Answer
-from prefill_router_lab.collection.collector import OVER_LIMIT, CollectionTally
-from prefill_router_lab.collection.job import CollectionSummary, collect
-from prefill_router_lab.collection.plan import CollectOptions
-from prefill_router_minipool.server import Faults, Rule, serve
-from prefill_router.targets import write_pool
-from packages.router.tests.commands import run
 from packages.lab.tests.collection.runs import (
     Canned,
     models,
@@ -31,6 +21,16 @@ from packages.lab.tests.collection.runs import (
     texts,
     write_tasks_file,
 )
+from packages.router.tests.commands import run
+from prefill_router.client import Reply
+from prefill_router.data import Prompt
+from prefill_router.errors import UpstreamError
+from prefill_router.runs import Answer
+from prefill_router.targets import write_pool
+from prefill_router_lab.collection.collector import OVER_LIMIT, CollectionTally
+from prefill_router_lab.collection.job import CollectionSummary, collect
+from prefill_router_lab.collection.plan import CollectOptions
+from prefill_router_minipool.server import Faults, Rule, serve
 
 pytestmark = pytest.mark.slow
 

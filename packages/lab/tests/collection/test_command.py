@@ -8,10 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router_minipool.server import Faults, Rule, Server, serve
-from prefill_router.targets import write_pool
+from packages.lab.tests.collection.runs import (
+    expected,
+    models,
+    pool_of,
+    tasks,
+    texts,
+    write_tasks_file,
+)
 from packages.router.tests.commands import malformed, refused, run, succeeded
-from packages.lab.tests.collection.runs import expected, models, pool_of, tasks, texts, write_tasks_file
+from prefill_router.targets import write_pool
+from prefill_router_minipool.server import Faults, Rule, Server, serve
 
 pytestmark = pytest.mark.slow
 

@@ -14,10 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router.client import Reply, Usage
-from prefill_router.client.paid_calls import bill_of, bound
-from prefill_router.runs import Answer, Run
-from prefill_router_minipool.server import Faults, Record, Rule, Server, serve
 from packages.lab.tests.collection.runs import (
     answer_to,
     answers,
@@ -28,6 +24,10 @@ from packages.lab.tests.collection.runs import (
     rows,
     tasks,
 )
+from prefill_router.client import Reply, Usage
+from prefill_router.client.paid_calls import bill_of, bound
+from prefill_router.runs import Answer, Run
+from prefill_router_minipool.server import Faults, Record, Rule, Server, serve
 
 pytestmark = pytest.mark.slow
 

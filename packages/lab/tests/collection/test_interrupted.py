@@ -17,9 +17,16 @@ from pathlib import Path
 
 import pytest
 
+from packages.lab.tests.collection.runs import (
+    expected,
+    pool_of,
+    rows,
+    tasks,
+    texts,
+    write_tasks_file,
+)
 from prefill_router.runs import Run
 from prefill_router.targets import write_pool
-from packages.lab.tests.collection.runs import expected, pool_of, rows, tasks, texts, write_tasks_file
 
 pytestmark = pytest.mark.slow
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from packages.lab.tests.collection.runs import two_providers
 from prefill_router.client.paid_calls import SpendingLedger
 from prefill_router.client.retries import (
     CircuitBreaker,
@@ -20,9 +21,8 @@ from prefill_router.client.retries import (
     TokenBucket,
 )
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
-from prefill_router_lab.collection.plan import ProviderQueue, Question
 from prefill_router.targets import Provider
-from packages.lab.tests.collection.runs import two_providers
+from prefill_router_lab.collection.plan import ProviderQueue, Question
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from packages.lab.tests.collection.runs import make_run, pool_of, rows, tasks
+from packages.router.tests.commands import truncate
 from prefill_router.client import Reply, Usage
 from prefill_router.data import Message, Query
 from prefill_router.errors import (
@@ -27,12 +29,10 @@ from prefill_router.errors import (
     StoreError,
 )
 from prefill_router.runs import Answer, Attempt, Run, Task, run as run_module
-from prefill_router_lab.collection import job
-from prefill_router_lab.collection.journal import Journal
 from prefill_router.runs.run import Retry, checksum
 from prefill_router.targets import Pool, Target
-from packages.router.tests.commands import truncate
-from packages.lab.tests.collection.runs import make_run, pool_of, rows, tasks
+from prefill_router_lab.collection import job
+from prefill_router_lab.collection.journal import Journal
 
 pytestmark = pytest.mark.slow
 

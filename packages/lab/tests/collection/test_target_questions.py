@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.lab.tests.collection.runs import QUICK, pool_of, tasks
 from prefill_router.client import Upstream
 from prefill_router.errors import ConfigError
-from prefill_router_lab.collection import TargetQuestions
 from prefill_router.runs import Task
+from prefill_router_lab.collection import TargetQuestions
 from prefill_router_minipool.server import ScriptedModel, Server, serve
-from packages.lab.tests.collection.runs import QUICK, pool_of, tasks
 
 TASKS = {task.query.id: task for task in tasks(12)}
 RIGHT = {f"What is question {i}?": str(i if i % 2 else -1) for i in range(12)}

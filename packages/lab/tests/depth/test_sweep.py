@@ -6,14 +6,14 @@ import numpy as np
 import polars as pl
 import pytest
 
+from packages.router.tests.fakes.planted_signal import SITES, states_of
 from prefill_router.activations import MemoryActivations
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError
-from prefill_router_lab.depth import EncoderSweep, sweep
 from prefill_router.layers import survey
-from prefill_router_lab.depth.figures import draw_geometry, draw_sweep
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.planted_signal import SITES, states_of
+from prefill_router_lab.depth import EncoderSweep, sweep
+from prefill_router_lab.depth.figures import draw_geometry, draw_sweep
 
 pytestmark = pytest.mark.slow
 

@@ -7,16 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.trials import random_system, system
+from packages.router.tests.fakes.planted_signal import unchecked
+from prefill_router.comparison import Charge
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.policy import Cascade
 from prefill_router.reporting.report_files import render
-from prefill_router.comparison import Charge
-from prefill_router_lab.end_to_end import Contender, Latency, Speed, answer_seconds, read_speeds, study_end_to_end, time_routing
+from prefill_router_lab.end_to_end import (
+    Contender,
+    Latency,
+    Speed,
+    answer_seconds,
+    read_speeds,
+    study_end_to_end,
+    time_routing,
+)
 from prefill_router_lab.end_to_end.page import report_of
-from packages.router.tests.evaluation.trials import random_system, system
-from packages.router.tests.fakes.planted_signal import unchecked
 
 
 def contender(

@@ -11,6 +11,18 @@ import numpy as np
 import pytest
 import torch
 
+from packages.lab.tests.features.text_networks import (
+    deberta_v2,
+    equal,
+    fit,
+    none_of,
+    quick,
+    read,
+    relabelled,
+    save_tiny,
+    texts,
+)
+from packages.router.tests.features.family_contract import check_family
 from prefill_router.data import Message, Query, RoutingDataset
 from prefill_router.encoders import load_encoder
 from prefill_router.encoders.hub import HubEncoder
@@ -25,21 +37,9 @@ from prefill_router.errors import (
 )
 from prefill_router.features import PromptStates
 from prefill_router.features.base import load_family
+from prefill_router.statistics import auc_by_target
 from prefill_router_lab.features.text_network import TextNetwork, TextNetworkConfig
 from prefill_router_lab.features.text_network_training import AdaptedNetwork, adapted_modules
-from prefill_router.statistics import auc_by_target
-from packages.router.tests.features.family_contract import check_family
-from packages.lab.tests.features.text_networks import (
-    deberta_v2,
-    equal,
-    fit,
-    none_of,
-    quick,
-    read,
-    relabelled,
-    save_tiny,
-    texts,
-)
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,6 @@ import pytest
 import torch
 import transformers as tf
 
-from prefill_router.encoders import load_encoder
-from prefill_router.encoders.hub import HubEncoder
-from prefill_router.errors import ConfigError
-from prefill_router.features.base import load_family
-from prefill_router_lab.features.text_network import TextNetwork
 from packages.lab.tests.features.text_networks import (
     SIZES,
     fit,
@@ -25,6 +20,11 @@ from packages.lab.tests.features.text_networks import (
     save_tiny,
     texts,
 )
+from prefill_router.encoders import load_encoder
+from prefill_router.encoders.hub import HubEncoder
+from prefill_router.errors import ConfigError
+from prefill_router.features.base import load_family
+from prefill_router_lab.features.text_network import TextNetwork
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.features import PromptStates
-from prefill_router_lab.features.text_network import TextNetwork, TextNetworkConfig
 from prefill_router.targets import Pool, Target
+from prefill_router_lab.features.text_network import TextNetwork, TextNetworkConfig
 
 Array = NDArray[Any]
 SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]

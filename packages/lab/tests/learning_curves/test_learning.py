@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.fakes.planted_signal import permuted, shuffled, states_of
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, Split, split
 from prefill_router.errors import ConfigError, FitError
@@ -15,6 +16,7 @@ from prefill_router.evaluation import evaluate
 from prefill_router.evaluation.bootstrap import Estimate
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
 from prefill_router.reporting.report_files import render
+from prefill_router.testing import make_routing_dataset
 from prefill_router_lab.learning_curves import (
     FULL,
     LearningPlan,
@@ -28,8 +30,6 @@ from prefill_router_lab.learning_curves import (
 from prefill_router_lab.learning_curves.advice import LabelAxis, spread_of, trend_of, verdict_of
 from prefill_router_lab.learning_curves.page import draw, report_of
 from prefill_router_lab.learning_curves.result import NUMBERS
-from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import permuted, shuffled, states_of
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from packages.router.tests.predictors.fit_contract import FIT_CHECKS, Case
 from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
 from prefill_router.predictors import Examples, load_predictor
 from prefill_router.predictors.base import Descriptions
+from prefill_router.statistics import auc_by_target
 from prefill_router_lab.predictors.graph import (
     GraphConfig,
     GraphRouter,
@@ -19,8 +21,6 @@ from prefill_router_lab.predictors.graph import (
     share_of_tasks,
 )
 from prefill_router_lab.predictors.graph_network import GraphNetwork, Messages, build_graph
-from prefill_router.statistics import auc_by_target
-from packages.router.tests.predictors.fit_contract import FIT_CHECKS, Case
 
 pytestmark = pytest.mark.slow
 

@@ -7,12 +7,20 @@ import numpy as np
 import polars as pl
 import pytest
 
+from packages.lab.tests.reproduce import published_formats as formats
+from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.fakes.planted_signal import shuffled
+from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import Site
+from prefill_router.comparison import ComparisonPlan, ComparisonResult
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import compare, evaluate
 from prefill_router.fitting import Recipe, SoftLabels
 from prefill_router.importers import import_dataset
+from prefill_router.router import EncoderSources
+from prefill_router.statistics import auc_by_target
+from prefill_router.testing import FakeEncoder, make_routing_dataset
 from prefill_router_lab.reproduce import (
     Bench,
     PoolRun,
@@ -28,14 +36,6 @@ from prefill_router_lab.reproduce import (
 from prefill_router_lab.reproduce.cells import PaperTable, shown
 from prefill_router_lab.reproduce.reproduction import PoolContext, make_parts, with_interval
 from prefill_router_lab.reproduce.systems import JUDGED, SYSTEMS, TRUNK, TUNED, UNIFIED, routers
-from prefill_router.router import EncoderSources
-from prefill_router.statistics import auc_by_target
-from prefill_router.comparison import ComparisonPlan, ComparisonResult
-from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.commands import refused, succeeded
-from packages.router.tests.fakes.planted_signal import shuffled
-from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
-from packages.lab.tests.reproduce import published_formats as formats
 
 pytestmark = pytest.mark.slow
 

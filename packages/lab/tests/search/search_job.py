@@ -5,10 +5,10 @@ import sys
 import time
 from pathlib import Path
 
+from packages.lab.tests.search.searching import STATES, sealed_in, small_space
 from prefill_router.engines import LocalEngine
 from prefill_router.fitting import FoldScorer
 from prefill_router_lab.search.trial_loop import _answer
-from packages.lab.tests.search.searching import STATES, sealed_in, small_space
 
 if __name__ == "__main__":
     bench = FoldScorer(sealed_in(Path("unused"))[0], (STATES,), 3, 0, "auc")

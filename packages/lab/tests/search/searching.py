@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from packages.router.tests.fakes.planted_signal import PLANTED, states_of
 from prefill_router.data import RoutingDataset, split
 from prefill_router.fitting import TrainOnly
-from prefill_router_lab.search import SealedTest, SearchConfig, Space, seal, search
-from prefill_router_lab.search.trials import SearchTrial
-from prefill_router_lab.search.space import space_from_dict
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import PLANTED, states_of
+from prefill_router_lab.search import SealedTest, SearchConfig, Space, seal, search
+from prefill_router_lab.search.space import space_from_dict
+from prefill_router_lab.search.trials import SearchTrial
 
 
 def _noisy(dataset: RoutingDataset, share: float) -> RoutingDataset:

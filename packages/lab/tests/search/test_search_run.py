@@ -10,15 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prefill_router.calibration import fit_calibrator
-from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
-from prefill_router.evaluation import evaluate
-from prefill_router.policy import Predictions
-from prefill_router_lab.search import SearchConfig, choose
-from prefill_router.fitting import FoldScore, FoldScorer
-from prefill_router_lab.search.trials import SearchTrial, ranked
-from prefill_router_lab.search.trial_loop import Proposer, chosen_on_other_folds
-from packages.router.tests.fakes.planted_signal import shuffled
 from packages.lab.tests.search.searching import (
     ANSWERS,
     CONFIG,
@@ -30,6 +21,15 @@ from packages.lab.tests.search.searching import (
     small_space,
     without_times,
 )
+from packages.router.tests.fakes.planted_signal import shuffled
+from prefill_router.calibration import fit_calibrator
+from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
+from prefill_router.evaluation import evaluate
+from prefill_router.fitting import FoldScore, FoldScorer
+from prefill_router.policy import Predictions
+from prefill_router_lab.search import SearchConfig, choose
+from prefill_router_lab.search.trial_loop import Proposer, chosen_on_other_folds
+from prefill_router_lab.search.trials import SearchTrial, ranked
 
 pytestmark = pytest.mark.slow
 

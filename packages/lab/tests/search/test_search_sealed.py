@@ -4,12 +4,19 @@ from pathlib import Path
 
 import pytest
 
+from packages.lab.tests.search.searching import (
+    ANSWERS,
+    CONFIG,
+    DRAWN,
+    STATES,
+    sealed_in,
+    searched,
+    small_space,
+)
 from prefill_router.errors import ConfigError, CorruptError, DataError
-from prefill_router.fitting import Recipe, recipe_from_dict
-from prefill_router.fitting import TrainOnly
+from prefill_router.fitting import Recipe, TrainOnly, recipe_from_dict
 from prefill_router_lab.search import choose, conclude, seal
 from prefill_router_lab.search.holdout_guard import MARK
-from packages.lab.tests.search.searching import ANSWERS, CONFIG, DRAWN, STATES, sealed_in, searched, small_space
 
 pytestmark = pytest.mark.slow
 

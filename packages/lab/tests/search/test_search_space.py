@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
+from packages.lab.tests.search.searching import SMALL, small_space
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router_lab.search import DEFAULT, Space, read_space
 from prefill_router_lab.search.space import key_of, space_from_dict
-from packages.lab.tests.search.searching import SMALL, small_space
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from packages.router.tests.fakes.planted_signal import PLANTED, states_of
 from prefill_router.data import split
 from prefill_router.errors import ConfigError
 from prefill_router.layers import ablation, search, survey
 from prefill_router.layers.selection import candidate_sites
 from prefill_router.reporting.report_files import write_report_files
+from prefill_router.testing import FakeEncoder, make_routing_dataset
 from prefill_router_lab.studies.ablations import (
     FISHER,
     JOINT,
@@ -20,8 +22,6 @@ from prefill_router_lab.studies.ablations import (
     report_ablations,
     summary,
 )
-from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.planted_signal import PLANTED, states_of
 
 ANSWERS = make_routing_dataset(queries=220, targets=4, seed=2)
 TRAIN = ANSWERS.select(split(ANSWERS)["train"])

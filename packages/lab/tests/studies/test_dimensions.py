@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from packages.router.tests.fakes.planted_signal import PLANTED, shuffled, states_of
 from prefill_router.activations import Site
 from prefill_router.data import split
 from prefill_router.errors import ConfigError
 from prefill_router.layers import ablation, search, survey
 from prefill_router.reporting.report_files import write_report_files
+from prefill_router.testing import FakeEncoder, make_routing_dataset
 from prefill_router_lab.studies.dimensions import (
     DimensionStudy,
     dimension_study,
     report_dimensions,
     summary,
 )
-from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.planted_signal import PLANTED, shuffled, states_of
 
 ANSWERS = make_routing_dataset(queries=240, missing=0.05, seed=2)
 TRAIN = ANSWERS.select(split(ANSWERS)["train"])

@@ -7,16 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.fakes.planted_signal import shuffled
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import evaluate
 from prefill_router.policy import Predictions, Threshold
 from prefill_router.reporting.report_files import check_place, mark, write_report_files
-from prefill_router_lab.studies.ratio import RATIOS, RatioOrder, RatioStudy, routing_ratio, strongest
-from prefill_router_lab.studies.ratio_page import report_ratio, summary
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import shuffled
+from prefill_router_lab.studies.ratio import (
+    RATIOS,
+    RatioOrder,
+    RatioStudy,
+    routing_ratio,
+    strongest,
+)
+from prefill_router_lab.studies.ratio_page import report_ratio, summary
 
 ANSWERS = make_routing_dataset(queries=240, missing=0.2, seed=4)
 STRONG = "target-2"

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.router.tests.fakes.planted_signal import states_of
 from prefill_router.data import split
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import evaluate
 from prefill_router.fitting import FitConfig, learn, recipe_from_dict
 from prefill_router.reporting.report_files import render, write_report_files
+from prefill_router.testing import make_routing_dataset
 from prefill_router_lab.studies.seeds import (
     ENOUGH,
     NUMBERS,
@@ -21,8 +23,6 @@ from prefill_router_lab.studies.seeds import (
     seed_study,
     summary,
 )
-from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import states_of
 
 pytestmark = pytest.mark.slow
 

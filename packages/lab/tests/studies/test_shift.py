@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.router.tests.fakes.planted_signal import relabelled, shuffled, states_of
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate
 from prefill_router.evaluation.scores import NOTHING
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
 from prefill_router.reporting.report_files import write_report_files
+from prefill_router.testing import make_routing_dataset
 from prefill_router_lab.studies.shift import PRESETS, Shift, ShiftStudy, arms, shift_study
 from prefill_router_lab.studies.shift_page import paper_rows, report_shift, summary
-from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import relabelled, shuffled, states_of
 
 pytestmark = pytest.mark.slow
 

@@ -20,6 +20,9 @@ NAMES = tuple(PRICES)
 
 ENCODER = "reader"
 """The model that is the encoder and not a target."""
+ENCODER_FOLDER = Path(__file__).parent / "weights" / ENCODER
+ROUTER_FOLDER = Path(__file__).parent / "router"
+"""A fitted router of the pool."""
 
 _PRICES_DATE = "2026-11-21"
 

@@ -10,14 +10,14 @@ import polars as pl
 import pytest
 import typer
 
+from packages.router.tests.commands import malformed, refused
 from prefill_router.cli.application import CommandRun
-from prefill_router_minipool.cli.demo import _REQUEST
 from prefill_router.data import read_dataset
 from prefill_router.errors import ConfigError
 from prefill_router.runs import Run
 from prefill_router_minipool import NAMES
+from prefill_router_minipool.cli.demo import _REQUEST
 from prefill_router_minipool.tasks import is_held_out
-from packages.router.tests.commands import malformed, refused
 
 pytestmark = pytest.mark.slow
 

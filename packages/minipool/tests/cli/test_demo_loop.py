@@ -11,14 +11,21 @@ from typing import Any
 
 import pytest
 
-from prefill_router_minipool.cli.demo_loop import DEFAULT, ERRS, JUDGE, LEARNED, StandInJudge, run_loop
+from packages.router.tests.commands import refused
 from prefill_router.data import Message, Query
 from prefill_router.errors import ConfigError
-from prefill_router.runs import Task
 from prefill_router.grading import judge_prompt, read_verdict
-from prefill_router_minipool import make_tasks
 from prefill_router.router import VersionRegistry
-from packages.router.tests.commands import refused
+from prefill_router.runs import Task
+from prefill_router_minipool import make_tasks
+from prefill_router_minipool.cli.demo_loop import (
+    DEFAULT,
+    ERRS,
+    JUDGE,
+    LEARNED,
+    StandInJudge,
+    run_loop,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -497,4 +497,4 @@ def _parts(positions: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64
 
 
 def _squared_norms(vectors: Vectors) -> Float32[NDArray[np.float32], " row"]:
-    return np.einsum("rd,rd->r", vectors, vectors)
+    return np.asarray(np.einsum("rd,rd->r", vectors, vectors))

@@ -10,11 +10,10 @@ import polars as pl
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.features import Need
-from prefill_router.fitting import FitConfig, gather
+from prefill_router.fitting import Effort, FitConfig, fit_chosen, gather
 from prefill_router.importers import Columns, guess_source, import_dataset
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import Router
-from prefill_router.fitting import Effort, fit_chosen
 
 
 def fit(

@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from packages.router.tests.calibration.calibrator_contract import Array, check_calibrator
 from prefill_router.calibration import (
     KINDS,
     Calibrator,
@@ -20,7 +21,6 @@ from prefill_router.calibration import (
 from prefill_router.calibration.base import LEAST, logits
 from prefill_router.calibration.calibrators import Isotonic, Platt
 from prefill_router.errors import ConfigError, CorruptError, FitError
-from packages.router.tests.calibration.calibrator_contract import Array, check_calibrator
 
 pytestmark = pytest.mark.slow
 

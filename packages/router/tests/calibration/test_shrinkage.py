@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
+from packages.router.tests.fakes.planted_signal import unchecked
 from prefill_router.calibration import Shrinkage
 from prefill_router.calibration.shrinkage import common_rates
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.policy import lambda_path
-from packages.router.tests.fakes.planted_signal import unchecked
 
 Array = NDArray[np.float64]
 NAMES = ("a", "b", "c", "d")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router.data import write_dataset
-from prefill_router.testing import make_routing_dataset
 from packages.router.tests.commands import Job, run, succeeded
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
+from prefill_router.data import write_dataset
+from prefill_router.testing import make_routing_dataset
 
 
 @pytest.fixture(scope="session")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from packages.router.tests.commands import Job, flip, malformed, refused, run, succeeded, truncate
+from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.data import write_dataset
 from prefill_router.router.storage import CHECKED
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import Job, flip, malformed, refused, run, succeeded, truncate
-from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from packages.router.tests.commands import Job, malformed, refused, run, succeeded
 from prefill_router.activations import ActivationStore
 from prefill_router.calibration import fit_calibrator
 from prefill_router.data import read_dataset, save_split, split
 from prefill_router.router import Router
-from packages.router.tests.commands import Job, malformed, refused, run, succeeded
 
 pytestmark = pytest.mark.slow
 

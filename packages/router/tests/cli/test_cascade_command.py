@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from packages.router.tests.commands import Job, malformed, refused, succeeded
 from prefill_router.data import read_dataset
-from prefill_router_minipool.server import ScriptedModel, serve
 from prefill_router.policy import Cascade, Threshold
 from prefill_router.router import Router
 from prefill_router.targets import Pool, Target, write_pool
-from packages.router.tests.commands import Job, malformed, refused, succeeded
+from prefill_router_minipool.server import ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
 

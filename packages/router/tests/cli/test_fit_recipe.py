@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router.router import Router
 from packages.router.tests.commands import Job, malformed, refused, succeeded
+from prefill_router.router import Router
 
 
 def test_an_encoder_that_a_recipe_names_is_found_by_its_folder(

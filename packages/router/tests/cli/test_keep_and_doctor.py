@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.commands import Job, flip, malformed, refused, run
 from prefill_router.data import Query, load_split, read_dataset, write_dataset
 from prefill_router.guarantee import best_single
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import Job, flip, malformed, refused, run
 
 pytestmark = pytest.mark.slow
 

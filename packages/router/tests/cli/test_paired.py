@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router.data import read_dataset, save_split, split, write_dataset
 from packages.router.tests.commands import Job, refused, succeeded
+from prefill_router.data import read_dataset, save_split, split, write_dataset
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from packages.router.tests.commands import Done, Job, refused, succeeded
 from prefill_router.data import write_dataset
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import Done, Job, refused, succeeded
 
 pytestmark = pytest.mark.slow
 

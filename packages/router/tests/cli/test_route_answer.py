@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from packages.router.tests.commands import Done, Job, malformed, refused, succeeded
 from prefill_router import files
 from prefill_router.data import read_dataset
-from prefill_router_minipool.server import Faults, Rule, ScriptedModel, Server, serve
 from prefill_router.router.storage import CHECKED
 from prefill_router.targets import Pool, Target, write_pool
-from packages.router.tests.commands import Done, Job, malformed, refused, succeeded
+from prefill_router_minipool.server import Faults, Rule, ScriptedModel, Server, serve
 
 Route = Callable[..., Done]
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from prefill_router.data import write_dataset
-from prefill_router.router import EncoderSources, Router
-from prefill_router.testing import make_routing_dataset
 from packages.router.tests.commands import malformed, refused, succeeded
 from packages.router.tests.encoders import families
 from packages.router.tests.router.test_switchyard import theirs, written
+from prefill_router.data import write_dataset
+from prefill_router.router import EncoderSources, Router
+from prefill_router.testing import make_routing_dataset
 
 pytestmark = pytest.mark.slow
 

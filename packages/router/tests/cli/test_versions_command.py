@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router.router import Router, VersionRegistry
 from packages.router.tests.commands import Job, refused, succeeded
+from prefill_router.router import Router, VersionRegistry
 
 pytestmark = pytest.mark.slow
 

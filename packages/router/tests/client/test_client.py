@@ -11,6 +11,15 @@ from typing import Any
 
 import pytest
 
+from packages.router.tests.fakes.loopback_endpoint import (
+    GOOD,
+    USAGE,
+    Endpoint,
+    Script,
+    delta,
+    events,
+    pool_of,
+)
 from prefill_router.client import (
     Reply,
     Upstream,
@@ -21,9 +30,8 @@ from prefill_router.client import (
     request_parameters,
 )
 from prefill_router.errors import ConfigError, UpstreamError
-from prefill_router_minipool.server import Faults, Persona, Rule, ScriptedModel, serve
 from prefill_router.targets import DIALECTS, Dialect, Pool, Provider, RequestOptions, Target
-from packages.router.tests.fakes.loopback_endpoint import GOOD, USAGE, Endpoint, Script, delta, events, pool_of
+from prefill_router_minipool.server import Faults, Persona, Rule, ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router.client import RETRIABLE, ask_once
-from prefill_router.client.failures import kind_of, read_error
-from prefill_router.errors import FAILURE_KINDS, FailureKind, UpstreamError
 from packages.router.tests.fakes.loopback_endpoint import (
     BREAK,
     GOOD,
@@ -31,6 +28,9 @@ from packages.router.tests.fakes.loopback_endpoint import (
     plain,
     pool_of,
 )
+from prefill_router.client import RETRIABLE, ask_once
+from prefill_router.client.failures import kind_of, read_error
+from prefill_router.errors import FAILURE_KINDS, FailureKind, UpstreamError
 
 pytestmark = pytest.mark.slow
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from packages.router.tests.client.price_lists import MODELS, Page, PriceServer, serving_prices
+from packages.router.tests.commands import refused, run, succeeded
 from prefill_router.client.price_list import RefreshedPool, fetch, refresh_prices
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
 from prefill_router.targets import Pool, Provider, RequestOptions, Target, read_pool, write_pool
-from packages.router.tests.commands import refused, run, succeeded
-from packages.router.tests.client.price_lists import MODELS, Page, PriceServer, serving_prices
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,20 @@ import numpy as np
 import polars as pl
 import pytest
 
+from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.fakes.planted_signal import states_of
+from prefill_router.comparison import (
+    ALL,
+    STUDY,
+    ComparisonPlan,
+    ComparisonResult,
+    recipes_of,
+    run_plan,
+    tokens_read,
+    write,
+)
+from prefill_router.comparison.comparison import CONSTANT, draw_for
+from prefill_router.comparison.report import significance_of, to_dict, verdict
 from prefill_router.data import RoutingDataset, split, write_dataset
 from prefill_router.errors import ConfigError, FitError, FormatError
 from prefill_router.evaluation import Estimate, compare, evaluate
@@ -17,21 +31,7 @@ from prefill_router.fitting import recipe_from_dict
 from prefill_router.progress import SilentProgress
 from prefill_router.reporting.report_files import mark
 from prefill_router.router import Router
-from prefill_router.comparison import (
-    ALL,
-    STUDY,
-    ComparisonPlan,
-    ComparisonResult,
-    recipes_of,
-    run_plan,
-    write,
-)
-from prefill_router.comparison.comparison import CONSTANT, draw_for
-from prefill_router.comparison.report import significance_of, to_dict, verdict
-from prefill_router.comparison import tokens_read
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import refused, succeeded
-from packages.router.tests.fakes.planted_signal import states_of
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.commands import refused, succeeded
 from prefill_router.data import Query, RoutingDataset, merge, read_dataset, write_dataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.targets import Pool, Provider, Target
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import refused, succeeded
 
 NAN = np.nan
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from prefill_router.data import Query, RoutingDataset
-from prefill_router.evaluation import Trial
-from prefill_router.doctor import Subject
 from packages.router.tests.evaluation.trials import Array, system
+from prefill_router.data import Query, RoutingDataset
+from prefill_router.doctor import Subject
+from prefill_router.evaluation import Trial
 
 PRICES = np.array([0.001, 0.004, 0.02])
 AVERAGE = np.array([0.5, 0.58, 0.66])

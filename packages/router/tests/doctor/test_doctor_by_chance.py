@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from prefill_router.evaluation import ChanceLabels
-from prefill_router.doctor import Checkup, Subject, examine
-from packages.router.tests.evaluation.trials import Array
 from packages.router.tests.doctor.patients import patient
+from packages.router.tests.evaluation.trials import Array
+from prefill_router.doctor import Checkup, Subject, examine
+from prefill_router.evaluation import ChanceLabels
 
 
 def seen_by_chance(subject: Subject, chance: Array) -> Subject:

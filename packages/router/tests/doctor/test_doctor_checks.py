@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from packages.router.tests.doctor.patients import patient
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import judge
-from prefill_router.evaluation.fixed_mix import FixedChoice, envelope as upper
 from prefill_router.doctor import Checkup, Subject, examine
 from prefill_router.doctor.confidence import distances, probabilities, probe, prompts
 from prefill_router.doctor.fixed_choice import lifts, shuffle, strata, switching
-from packages.router.tests.doctor.patients import patient
+from prefill_router.errors import ConfigError, DataError
+from prefill_router.evaluation import judge
+from prefill_router.evaluation.fixed_mix import FixedChoice, envelope as upper
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.trials import system
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.evaluation import Trial
 from prefill_router.doctor import Subject
 from prefill_router.doctor.fixed_choice import lifts
-from packages.router.tests.evaluation.trials import system
+from prefill_router.evaluation import Trial
 
 pytestmark = pytest.mark.slow
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prefill_router.errors import DataError
+from packages.router.tests.doctor.patients import patient
 from prefill_router.doctor import Checkup, examine
 from prefill_router.doctor.confidence import probe
 from prefill_router.doctor.report import write_checkup
-from packages.router.tests.doctor.patients import patient
+from prefill_router.errors import DataError
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import Site
 from prefill_router.data import Query
 from prefill_router.encoders import HubEncoder, hub, load_encoder
@@ -21,7 +22,6 @@ from prefill_router.encoders.provenance import (
     dtype_of,
 )
 from prefill_router.errors import ConfigError
-from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:1")
 LENGTHS = [3, 50, 7, 7, 20, 1, 33, 20]

@@ -8,6 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.encoders.embedding_endpoint import (
+    WIDTH,
+    Change,
+    EmbeddingEndpoint,
+    vector_of,
+)
 from prefill_router.activations import ActivationStore, Site
 from prefill_router.data import Query, write_dataset
 from prefill_router.encoders import OWN, default_sites, encode_dataset, load_encoder
@@ -16,8 +23,6 @@ from prefill_router.encoders.endpoint import EmbeddingsApi
 from prefill_router.encoders.load import load_encoder_for, recorded_name
 from prefill_router.errors import ConfigError, PromptError, ProvenanceError, UpstreamError
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import refused, succeeded
-from packages.router.tests.encoders.embedding_endpoint import WIDTH, Change, EmbeddingEndpoint, vector_of
 
 pytestmark = pytest.mark.slow
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoModel
 
+from packages.router.tests.encoders.families import FAMILIES, plainly, save
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Message, Query
 from prefill_router.encoders import Encoder, hub, load_encoder
 from prefill_router.encoders.hub import HubEncoder, TokenBatch, pad
 from prefill_router.encoders.pretrained import CUT_BY_CONFIG, find_blocks
-from packages.router.tests.encoders.families import FAMILIES, plainly, save
 
 pytestmark = pytest.mark.slow
 

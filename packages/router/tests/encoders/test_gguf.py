@@ -12,14 +12,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from packages.router.tests.encoders.families import COMMON, plainly
+from packages.router.tests.encoders.gguf_files import ARCHITECTURES, write_gguf
 from prefill_router.activations import Site
 from prefill_router.data import Query
 from prefill_router.encoders import load_encoder, load_encoder_for, pretrained
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.encoders.pretrained import find_blocks
 from prefill_router.errors import ConfigError, MissingExtraError, ProvenanceError
-from packages.router.tests.encoders.families import COMMON, plainly
-from packages.router.tests.encoders.gguf_files import ARCHITECTURES, write_gguf
 
 pytestmark = pytest.mark.slow
 

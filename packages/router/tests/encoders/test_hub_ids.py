@@ -12,8 +12,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 import prefill_router_minipool
-from prefill_router.encoders.base import EncoderName
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
+from prefill_router.encoders.base import EncoderName
 
 pytestmark = pytest.mark.slow
 

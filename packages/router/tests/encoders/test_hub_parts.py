@@ -8,12 +8,12 @@ import pytest
 import torch
 import transformers as tf
 
+from packages.router.tests.encoders.families import FAMILIES, save, save_tokenizer
 from prefill_router.activations import Site
 from prefill_router.data import Query
 from prefill_router.encoders import load_encoder
 from prefill_router.encoders.hub import HubEncoder
 from prefill_router.errors import ConfigError
-from packages.router.tests.encoders.families import FAMILIES, save, save_tokenizer
 
 pytestmark = pytest.mark.slow
 

@@ -12,6 +12,14 @@ import torch
 import transformers as tf
 from torch import nn
 
+from packages.router.tests.encoders.families import (
+    COMMON,
+    FAMILIES,
+    GROUPED,
+    build,
+    plainly,
+    save_tokenizer,
+)
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Query
 from prefill_router.encoders import load_encoder
@@ -19,7 +27,6 @@ from prefill_router.encoders.hub import HubEncoder, is_causal
 from prefill_router.encoders.llama import FusedBlock, fuse_blocks
 from prefill_router.encoders.load import Dtype
 from prefill_router.encoders.prefix_encoder import BLOCK, PrefixCachingEncoder
-from packages.router.tests.encoders.families import COMMON, FAMILIES, GROUPED, build, plainly, save_tokenizer
 
 pytestmark = pytest.mark.slow
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.encoders.families import save
 from prefill_router.activations import Site
 from prefill_router.data import Message, Query
 from prefill_router.encoders import (
@@ -30,7 +31,6 @@ from prefill_router.errors import (
     ProvenanceError,
     StoreError,
 )
-from packages.router.tests.encoders.families import save
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from packages.router.tests.commands import succeeded
+from packages.router.tests.encoders.families import plainly
+from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS, ActivationStore, Site
 from prefill_router.data import Query, write_dataset
 from prefill_router.encoders import default_sites, load_encoder
@@ -14,9 +17,6 @@ from prefill_router.encoders.hub import HubEncoder, pad
 from prefill_router.errors import ConfigError
 from prefill_router.layers import candidate_sites
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.commands import succeeded
-from packages.router.tests.encoders.families import plainly
-from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 
 LENGTHS = (5, 1, 3, 2)
 

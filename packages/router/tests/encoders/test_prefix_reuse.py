@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from packages.router.tests.encoders.families import FAMILIES, save
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Query
 from prefill_router.encoders import Encoder, load_encoder
@@ -25,7 +26,6 @@ from prefill_router.encoders.prefix_encoder import (
 )
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.testing import FakeEncoder
-from packages.router.tests.encoders.families import FAMILIES, save
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from packages.router.tests.encoders.interrupted_run import SITES, dataset
 from prefill_router.activations import ActivationStore, key_digests
 from prefill_router.data import (
     QueryFile,
@@ -27,7 +28,6 @@ from prefill_router.encoders import (
 )
 from prefill_router.errors import CorruptError
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.encoders.interrupted_run import SITES, dataset
 
 ENCODER = FakeEncoder(num_layers=2, hidden_size=16, max_tokens=60)
 BUDGET = 300

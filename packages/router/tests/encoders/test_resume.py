@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from packages.router.tests.encoders.interrupted_run import SITES, dataset, work, work_until
 from prefill_router.activations import ActivationStore
 from prefill_router.encoders import encode_dataset, plan_encoding, run as run_module, run_encoding
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.files import remove_stale_locks, writer_lock
 from prefill_router.progress import Progress
 from prefill_router.testing import FakeEncoder
-from packages.router.tests.encoders.interrupted_run import SITES, dataset, work, work_until
 
 pytestmark = pytest.mark.slow
 

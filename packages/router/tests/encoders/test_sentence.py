@@ -19,6 +19,8 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import ActivationStore, Site
 from prefill_router.data import Message, Query, write_dataset
 from prefill_router.encoders import OWN, Encoder, load_encoder, load_encoder_for
@@ -29,8 +31,6 @@ from prefill_router.errors import (
     ProvenanceError,
 )
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import refused, succeeded
-from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 
 pytestmark = pytest.mark.slow
 

@@ -10,14 +10,14 @@ import torch
 import transformers as tf
 
 import prefill_router.encoders.signals as signals
+from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.encoders.families import VOCABULARY, save_tokenizer
+from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import ActivationStore
 from prefill_router.data import Query, write_dataset
 from prefill_router.encoders import OWN, Encoder, load_encoder, load_encoder_for
 from prefill_router.errors import ConfigError, PromptError, ProvenanceError
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import refused, succeeded
-from packages.router.tests.encoders.families import VOCABULARY, save_tokenizer
-from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 
 pytestmark = pytest.mark.slow
 

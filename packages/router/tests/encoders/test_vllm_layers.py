@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.encoders.families import save
+from packages.router.tests.encoders.vllm_stand_in import LLM, SamplingParams
 from prefill_router.activations import POOLINGS, Site
 from prefill_router.data import Query
 from prefill_router.encoders import load_encoder
-from packages.router.tests.encoders.families import save
-from packages.router.tests.encoders.vllm_stand_in import LLM, SamplingParams
 
 pytestmark = pytest.mark.slow
 

@@ -12,6 +12,8 @@ from click.testing import Result
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from packages.router.tests.encoders.families import save
+from packages.router.tests.encoders.vllm_stand_in import LLM, SamplingParams, streams, write_file
 from prefill_router.activations import ActivationStore, Site
 from prefill_router.cli import app
 from prefill_router.data import write_dataset
@@ -26,8 +28,6 @@ from prefill_router.encoders import (
 from prefill_router.errors import ConfigError, CorruptError, ProvenanceError, StoreError
 from prefill_router.features.base import SavedProvenance
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.encoders.families import save
-from packages.router.tests.encoders.vllm_stand_in import LLM, SamplingParams, streams, write_file
 
 pytestmark = pytest.mark.slow
 

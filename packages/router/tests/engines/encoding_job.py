@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._large_world import LATENTS, LatentEncoder
+from packages.router.tests.fakes.wrapped_encoder import WrappedEncoder
 from prefill_router.activations import Provenance, Site
 from prefill_router.data import Query
 from prefill_router.encoders import (
@@ -23,7 +24,6 @@ from prefill_router.encoders import (
 )
 from prefill_router.engines import RayEngine
 from prefill_router.progress import BarProgress, Progress
-from packages.router.tests.fakes.wrapped_encoder import WrappedEncoder
 
 SITES = [Site(layer, pooling) for layer in (1, 2) for pooling in ("last", "mean")]
 EVERYTHING = 1000
@@ -89,6 +89,8 @@ def encode(address: str, store: Path) -> None:
 
 
 if __name__ == "__main__":
-    from packages.router.tests.engines import encoding_job  # so that workers find the encoder by its module
+    from packages.router.tests.engines import (
+        encoding_job,  # so that workers find the encoder by its module
+    )
 
     encoding_job.encode(sys.argv[1], Path(sys.argv[2]))

@@ -16,16 +16,16 @@ from unittest.mock import patch
 
 import numpy as np
 
+from packages.lab.tests.reproduce.test_reproduce import ENCODER, MEANS, QUICK, SITES
+from packages.router.tests.commands import run
+from packages.router.tests.engines import encoding_job
+from packages.router.tests.engines.conftest import REPLY
 from prefill_router import engines
 from prefill_router.engines import RayEngine
 from prefill_router.errors import EngineError, PromptError, StoreError
 from prefill_router.progress import Progress
-from prefill_router_lab.reproduce import reproduction, to_dict
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import run
-from packages.router.tests.engines import encoding_job
-from packages.router.tests.engines.conftest import REPLY
-from packages.lab.tests.reproduce.test_reproduce import ENCODER, MEANS, QUICK, SITES
+from prefill_router_lab.reproduce import reproduction, to_dict
 
 
 def command(*words: str) -> dict[str, Any]:
@@ -153,6 +153,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from packages.router.tests.engines import ray_driver  # so that workers find the work by its module
+    from packages.router.tests.engines import (
+        ray_driver,  # so that workers find the work by its module
+    )
 
     ray_driver.main()

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import threadpoolctl
 
+from packages.router.tests.commands import malformed
 from prefill_router.cli.options import worker_range
 from prefill_router.engines import LocalEngine, RayEngine
 from prefill_router.errors import ConfigError, MissingExtraError, PromptError
 from prefill_router.progress import Progress
-from packages.router.tests.commands import malformed
 
 
 def add(shared: int, item: int, progress: Progress) -> int:

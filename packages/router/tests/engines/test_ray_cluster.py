@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks._large_world import LatentEncoder
-from prefill_router.activations import ActivationStore
-from prefill_router.encoders import run_encoding
 from packages.router.tests.engines.conftest import ENVIRONMENT, ROOT, RayCluster, RayDriver, content
 from packages.router.tests.engines.encoding_job import EVERYTHING, allow, plan_of, shards
+from prefill_router.activations import ActivationStore
+from prefill_router.encoders import run_encoding
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,13 @@ def test_the_pool_grows_workers_nodes_and_the_driver_die_and_the_store_is_one_pr
     local, store = tmp_path / "local", tmp_path / "s"
     run_encoding(plan_of(local), LatentEncoder(8))
     allow(store, 2)
-    words = [sys.executable, "-m", "packages.router.tests.engines.encoding_job", cluster.address, str(store)]
+    words = [
+        sys.executable,
+        "-m",
+        "packages.router.tests.engines.encoding_job",
+        cluster.address,
+        str(store),
+    ]
     with subprocess.Popen(words, cwd=ROOT, env=ENVIRONMENT) as killed:
         until(lambda: shards(store) == 2, killed)
         assert cluster.tell("count") == 1

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from prefill_router.data import write_dataset
-from prefill_router.testing import make_routing_dataset
 from packages.router.tests.commands import succeeded
 from packages.router.tests.engines.conftest import RayCluster, RayDriver, content
+from prefill_router.data import write_dataset
+from prefill_router.testing import make_routing_dataset
 
 pytestmark = pytest.mark.slow
 

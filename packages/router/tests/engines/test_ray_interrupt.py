@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from prefill_router import encoders
-from prefill_router.cli.application import ExitCode
-from prefill_router.data import write_dataset
-from prefill_router.testing import make_routing_dataset
 from packages.router.tests.commands import succeeded
 from packages.router.tests.engines.conftest import ENVIRONMENT, ROOT, content
 from packages.router.tests.engines.encoding_job import shards
 from packages.router.tests.engines.ray_cluster import descendants
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
+from prefill_router import encoders
+from prefill_router.cli.application import ExitCode
+from prefill_router.data import write_dataset
+from prefill_router.testing import make_routing_dataset
 
 pytestmark = pytest.mark.slow
 

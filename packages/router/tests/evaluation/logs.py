@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from packages.router.tests.evaluation.trials import Array, random_system
 from prefill_router.data import RoutingDataset
 from prefill_router.policy import Predictions
-from packages.router.tests.evaluation.trials import Array, random_system
 
 
 def traffic(

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.trials import complete, random_system, resampled
 from prefill_router.cost import CostScale
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation.scores import Better, Unit
 from prefill_router.policy import Predictions
-from packages.router.tests.evaluation.trials import complete, random_system, resampled
 
 Compute = Callable[[Predictions, RoutingDataset], float]
 System = tuple[Predictions, RoutingDataset]

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from prefill_router.evaluation import Anchors, frontier, oracle_distance, padded_area
 from packages.router.tests.evaluation.trials import plain_area
+from prefill_router.evaluation import Anchors, frontier, oracle_distance, padded_area
 
 
 def anchors(low: float, high: float, floor: float = 0.2, ceiling: float = 0.8) -> Anchors:

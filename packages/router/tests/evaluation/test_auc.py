@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from sklearn.metrics import roc_auc_score
 
+from packages.router.tests.evaluation.trials import plain_auc
 from prefill_router.evaluation import metrics
 from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.metrics import Ranking
 from prefill_router.statistics import auc_by_target
-from packages.router.tests.evaluation.trials import plain_auc
 
 
 def auc(scores: np.ndarray, labels: np.ndarray) -> float:

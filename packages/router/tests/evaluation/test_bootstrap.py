@@ -3,13 +3,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.trials import (
+    OF_CHOSEN,
+    OF_TWO,
+    plain_headline,
+    random_system,
+    resampled,
+)
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate, Trial, compare, evaluate, metrics
 from prefill_router.evaluation.bootstrap import chunks, draw, ones
 from prefill_router.evaluation.scores import Scorer
 from prefill_router.policy import Predictions
-from packages.router.tests.evaluation.trials import OF_CHOSEN, OF_TWO, plain_headline, random_system, resampled
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
+from packages.router.tests.evaluation.trials import random_system
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.reliability import Bins, calibration_error, chance_error
 from prefill_router.evaluation.reliability_diagram import MEAN, reliability_of
-from packages.router.tests.evaluation.trials import random_system
 
 pytestmark = pytest.mark.slow
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.logs import observed, traffic
+from packages.router.tests.evaluation.trials import random_system
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, OverlapError
 from prefill_router.evaluation import (
@@ -21,8 +23,6 @@ from prefill_router.evaluation import (
 )
 from prefill_router.evaluation.scores import NEEDS_ALL_LABELS, NOT_KNOWN
 from prefill_router.policy import Cascade
-from packages.router.tests.evaluation.logs import observed, traffic
-from packages.router.tests.evaluation.trials import random_system
 
 
 def test_the_mean_of_an_estimate_over_the_draw_and_the_error_is_the_label() -> None:

@@ -5,10 +5,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.trials import plain_auc, random_system, system
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.metrics import PairRankings
-from packages.router.tests.evaluation.trials import plain_auc, random_system, system
 
 
 def choice(trial: Trial) -> dict[str, float]:

@@ -4,12 +4,12 @@ from functools import partial
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.metric_contract import Metric, check
+from packages.router.tests.evaluation.trials import OF_TWO
 from prefill_router.data import RoutingDataset
 from prefill_router.evaluation import evaluate
 from prefill_router.evaluation.scores import HEADLINE
 from prefill_router.policy import OperatingPoints, Predictions
-from packages.router.tests.evaluation.metric_contract import Metric, check
-from packages.router.tests.evaluation.trials import OF_TWO
 
 pytestmark = pytest.mark.slow
 

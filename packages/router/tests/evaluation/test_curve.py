@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from packages.router.tests.evaluation.trials import complete, plain_points, random_system, system
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import LambdaSweep, Trial
 from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.curve import lam_grid
 from prefill_router.policy import choose
-from packages.router.tests.evaluation.trials import complete, plain_points, random_system, system
 
 pytestmark = pytest.mark.slow
 

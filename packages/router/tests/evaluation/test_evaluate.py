@@ -8,6 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.trials import (
+    OF_TWO,
+    plain_headline,
+    random_system,
+    resampled,
+    system,
+)
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError, DataError
@@ -16,7 +23,6 @@ from prefill_router.evaluation.curve import STEPS
 from prefill_router.evaluation.scores import HEADLINE, REGIME, TARGET
 from prefill_router.policy import Lambda, OperatingPoints, Predictions
 from prefill_router.reporting.evaluation_report import verdict
-from packages.router.tests.evaluation.trials import OF_TWO, plain_headline, random_system, resampled, system
 
 pytestmark = pytest.mark.slow
 

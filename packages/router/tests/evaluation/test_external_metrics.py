@@ -5,6 +5,7 @@ from math import log2
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.trials import random_system, system
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import Anchors, Trial, evaluate
 from prefill_router.evaluation.bootstrap import ones
@@ -19,7 +20,6 @@ from prefill_router.evaluation.external_metrics import (
 from prefill_router.evaluation.fixed_mix import area, envelope
 from prefill_router.evaluation.scores import Scorer
 from prefill_router.policy import Threshold
-from packages.router.tests.evaluation.trials import random_system, system
 
 NAN = float("nan")
 

@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.trials import random_system
 from prefill_router.evaluation import Evaluation, Trial, evaluate
 from prefill_router.evaluation.bootstrap import Band, Estimate
 from prefill_router.reporting.evaluation_charts import draw, draw_side_by_side, drawing
 from prefill_router.reporting.report import Cell, Table, estimate_cell, significance
 from prefill_router.reporting.report_files import page, style
-from packages.router.tests.evaluation.trials import random_system
 
 pytestmark = pytest.mark.slow
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss
 
+from packages.router.tests.evaluation.trials import mean, random_system, system
 from prefill_router.data import binary
 from prefill_router.evaluation import Trial
 from prefill_router.evaluation.bootstrap import known_mean, ones
@@ -13,7 +14,6 @@ from prefill_router.evaluation.metrics import (
     selection,
 )
 from prefill_router.evaluation.scores import Scorer
-from packages.router.tests.evaluation.trials import mean, random_system, system
 
 
 def test_brier_equals_scikit_learn_over_what_is_measured() -> None:

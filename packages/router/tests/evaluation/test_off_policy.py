@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from prefill_router.errors import ConfigError
-from prefill_router.evaluation import PolicyValues, Trial
 from packages.router.tests.evaluation.logs import observed, traffic
 from packages.router.tests.evaluation.trials import random_system
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation import PolicyValues, Trial
 
 
 def test_both_estimates_are_their_plain_formulas_at_every_lam() -> None:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.trials import random_system, system
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import (
     RecordedCheck,
@@ -15,7 +16,6 @@ from prefill_router.evaluation import (
     paired,
 )
 from prefill_router.policy import Argmax, Cascade, Lambda, Threshold, Tiered, Tolerance
-from packages.router.tests.evaluation.trials import random_system, system
 
 pytestmark = pytest.mark.slow
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.trials import random_system
 from prefill_router.errors import DataError
 from prefill_router.policy import Predictions
-from packages.router.tests.evaluation.trials import random_system
 
 
 def changed(**fields: object) -> Predictions:

@@ -9,6 +9,8 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from packages.router.tests.evaluation.metric_contract import Metric, check
+from packages.router.tests.evaluation.trials import random_system
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Trial
@@ -36,8 +38,6 @@ from prefill_router.evaluation.reliability_diagram import (
 )
 from prefill_router.policy import Predictions
 from prefill_router.reporting.evaluation_charts import draw_diagrams, write_diagrams
-from packages.router.tests.evaluation.metric_contract import Metric, check
-from packages.router.tests.evaluation.trials import random_system
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.trials import random_system
 from prefill_router.data import merge, read_dataset, write_dataset
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Trial, evaluate
-from packages.router.tests.evaluation.trials import random_system
 
 Runs = np.ndarray
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from packages.router.tests.evaluation.test_evaluate import DEGENERATE
+from packages.router.tests.evaluation.trials import random_system, system
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Estimate, Evaluation, evaluate
@@ -18,8 +20,6 @@ from prefill_router.reporting.evaluation_charts import draw, drawing
 from prefill_router.reporting.evaluation_report import verdict
 from prefill_router.reporting.figures import place_labels, svg
 from prefill_router.targets import Pool, Target
-from packages.router.tests.evaluation.test_evaluate import DEGENERATE
-from packages.router.tests.evaluation.trials import random_system, system
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from packages.router.tests.evaluation.trials import random_system
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Evaluation, evaluate
 from prefill_router.reporting import write_report
@@ -31,7 +32,6 @@ from prefill_router.reporting.report_files import (
     page,
     write_report_files,
 )
-from packages.router.tests.evaluation.trials import random_system
 
 pytestmark = pytest.mark.slow
 

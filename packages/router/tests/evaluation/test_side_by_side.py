@@ -6,10 +6,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from packages.router.tests.evaluation.trials import random_system
 from prefill_router.errors import DataError
 from prefill_router.evaluation import Evaluation, evaluate
 from prefill_router.reporting.evaluation_charts import draw_side_by_side, write_side_by_side
-from packages.router.tests.evaluation.trials import random_system
 
 
 def swapped(system: Evaluation) -> Evaluation:

@@ -7,13 +7,13 @@ from itertools import product
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.trials import random_system, system
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation import LambdaSweep, Trial, choose_operating_points, evaluate, judge
 from prefill_router.evaluation.bootstrap import ones
 from prefill_router.evaluation.fixed_mix import FixedChoice, FixedOutcome
 from prefill_router.policy import OperatingPoints
 from prefill_router.targets import Pool, Target
-from packages.router.tests.evaluation.trials import random_system, system
 
 pytestmark = pytest.mark.slow
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_tensors, save as save_tensors
 
+from packages.router.tests.fakes.planted_signal import states_of
 from prefill_router.activations import Activations, MemoryActivations
 from prefill_router.data import prompt_key
 from prefill_router.errors import CorruptError, ProvenanceError, StoreError
 from prefill_router.features import Family, PromptStates
 from prefill_router.features.base import load_family
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.planted_signal import states_of
 
 Load = Callable[[Any, Any], Family]
 _ALONE = 5

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from packages.router.tests.fakes.planted_signal import permuted
+from packages.router.tests.features.family_contract import check_family
 from prefill_router.data import Message, Query, RoutingDataset, read_dataset
 from prefill_router.errors import CorruptError, FitError
 from prefill_router.features import PromptStates
 from prefill_router.features.base import FAMILIES, load_family
 from prefill_router.features.complexity import COLUMNS, Complexity, ComplexityConfig, measure
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import permuted
-from packages.router.tests.features.family_contract import check_family
 
 pytestmark = pytest.mark.slow
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
+from packages.router.tests.fakes.planted_signal import permuted, states_of
+from packages.router.tests.features.family_contract import check_family
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError, FitError, ProvenanceError
@@ -13,8 +15,6 @@ from prefill_router.features import Need, PromptStates
 from prefill_router.features.base import FAMILIES
 from prefill_router.features.single_site import Embedding, EmbeddingConfig
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.planted_signal import permuted, states_of
-from packages.router.tests.features.family_contract import check_family
 
 DATASET = make_routing_dataset(queries=90)
 TRAIN = DATASET.select(DATASET.query_ids[:60])

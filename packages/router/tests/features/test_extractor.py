@@ -3,13 +3,19 @@
 import numpy as np
 import pytest
 
+from packages.router.tests.fakes.planted_signal import (
+    PLANTED,
+    SITES,
+    permuted,
+    relabelled,
+    states_of,
+)
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError, FitError, ProvenanceError, StoreError
 from prefill_router.features import FeatureExtractor
 from prefill_router.features.base import FeatureSet
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.planted_signal import PLANTED, SITES, permuted, relabelled, states_of
 
 pytestmark = pytest.mark.slow
 

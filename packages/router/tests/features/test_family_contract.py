@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from packages.router.tests.fakes.planted_signal import states_of
+from packages.router.tests.features.family_contract import check_family
 from prefill_router.activations import MemoryActivations, Provenance, Site, rounded
 from prefill_router.errors import CorruptError, ProvenanceError, StoreError
 from prefill_router.features import EncoderStates, Family, FeatureExtractor, PromptStates
 from prefill_router.features.base import Columns, find_store
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.planted_signal import states_of
-from packages.router.tests.features.family_contract import check_family
 
 DATASET = make_routing_dataset(queries=60)
 SITE = Site(3, "mean")

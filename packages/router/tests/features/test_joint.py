@@ -7,13 +7,13 @@ import pytest
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
+from packages.router.tests.features.family_contract import check_family
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError
 from prefill_router.features import Need, PromptStates
 from prefill_router.features.prefill import Joint, JointConfig
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.features.family_contract import check_family
 
 DATASET = make_routing_dataset(queries=90)
 TRAIN = DATASET.select(DATASET.query_ids[:60])

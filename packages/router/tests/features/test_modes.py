@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.fakes.planted_signal import PLANTED, SITES, relabelled, states_of
 from prefill_router.activations import MemoryActivations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, FitError
@@ -12,7 +13,6 @@ from prefill_router.features import FeatureExtractor
 from prefill_router.features.base import FeatureSet
 from prefill_router.features.prefill import PrefillConfig
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.planted_signal import PLANTED, SITES, relabelled, states_of
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from packages.router.tests.fakes.planted_signal import (
+    PLANTED,
+    permuted,
+    relabelled,
+    shuffled,
+    states_of,
+)
+from packages.router.tests.features.family_contract import check_family
 from prefill_router.activations import Activations, MemoryActivations, Site
 from prefill_router.data import Query, RoutingDataset, prompt_key
 from prefill_router.errors import ConfigError, FitError
@@ -20,8 +28,6 @@ from prefill_router.features.neighbours import (
 )
 from prefill_router.geometry import NeighbourIndex
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.planted_signal import PLANTED, permuted, relabelled, shuffled, states_of
-from packages.router.tests.features.family_contract import check_family
 
 pytestmark = pytest.mark.slow
 

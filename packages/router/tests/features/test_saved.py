@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from packages.router.tests.fakes.planted_signal import states_of
 from prefill_router.errors import CorruptError
 from prefill_router.features import FeatureExtractor
 from prefill_router.features.base import FeatureSet
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.planted_signal import states_of
 
 DATASET = make_routing_dataset(queries=120)
 STORES = [states_of(DATASET, encoder=FakeEncoder(name=name)) for name in ("one", "two")]

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from packages.router.tests.fakes.planted_signal import states_of
+from packages.router.tests.features.family_contract import check_family
 from prefill_router.activations import MemoryActivations, Provenance
 from prefill_router.encoders import OWN
 from prefill_router.errors import ConfigError, CorruptError, FitError
@@ -10,8 +12,6 @@ from prefill_router.features import Need, PromptStates
 from prefill_router.features.base import FAMILIES, load_family
 from prefill_router.features.single_site import Signals, SignalsConfig
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import states_of
-from packages.router.tests.features.family_contract import check_family
 
 DATASET = make_routing_dataset(queries=50)
 TRAIN = DATASET.select(DATASET.query_ids[:40])

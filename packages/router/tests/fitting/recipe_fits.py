@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from packages.router.tests.fakes.planted_signal import states_of
 from prefill_router.fitting import FitConfig, fit_router, recipe_from_dict
 from prefill_router.router import Router
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import states_of
 
 ANSWERS = make_routing_dataset(queries=240, seed=3)
 STATES = states_of(ANSWERS)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.router.fixtures import SMALL, with_encoder
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError, DataError
@@ -13,7 +14,6 @@ from prefill_router.fitting import add_target, fit_router, known_answers, remove
 from prefill_router.router import PoolChanges, Router, read_light
 from prefill_router.statistics import auc_by_target
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.router.fixtures import SMALL, with_encoder
 
 NEW = "target-1"
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
+from packages.router.tests.fakes.planted_signal import states_of
 from prefill_router.data import split
 from prefill_router.errors import MissingExtraError
 from prefill_router.fitting import FitConfig, learn, recipe_from_dict
 from prefill_router.fitting.inputs import describe, group_text, target_text
-from prefill_router_lab.predictors.graph import GraphRouter
 from prefill_router.targets import Pool, Target
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import states_of
+from prefill_router_lab.predictors.graph import GraphRouter
 
 pytestmark = pytest.mark.slow
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from packages.router.tests.fitting.recipe_fits import ANSWERS, PREFILL, STATES
 from prefill_router.calibration import fit_calibrator
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.fitting import FitConfig, fit_router, recipe_from_dict
@@ -18,7 +19,6 @@ from prefill_router.predictors import Examples, predictor_config
 from prefill_router.progress import SilentProgress
 from prefill_router.statistics import sigmoid
 from prefill_router.targets import Pool, Target
-from packages.router.tests.fitting.recipe_fits import ANSWERS, PREFILL, STATES
 
 NAN = np.nan
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from packages.router.tests.fakes.planted_signal import states_of
 from prefill_router.data import split
 from prefill_router.fitting import FitConfig, fit_router, learn, recipe_from_dict
 from prefill_router.policy import OperatingPoints
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import states_of
 
 pytestmark = pytest.mark.slow
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.router.tests.fitting.recipe_fits import ANSWERS, PREFILL, SMALL, STATES, fitted
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.features.prefill import PrefillConfig
@@ -20,7 +21,6 @@ from prefill_router.fitting import (
 from prefill_router.policy import Cascade, Threshold, Tolerance
 from prefill_router.predictors import TrunkConfig
 from prefill_router.router import Router
-from packages.router.tests.fitting.recipe_fits import ANSWERS, PREFILL, SMALL, STATES, fitted
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from packages.router.tests.fitting.recipe_fits import ANSWERS, SMALL, STATES, fitted
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import FormatError
 from prefill_router.fitting import (
     SoftLabels,
 )
 from prefill_router.fitting.inputs import mix_soft_labels
-from packages.router.tests.fitting.recipe_fits import ANSWERS, SMALL, STATES, fitted
 
 pytestmark = pytest.mark.slow
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from packages.router.tests.fakes.planted_signal import states_of
 from prefill_router import geometry
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.errors import ConfigError, FitError, StoreError
 from prefill_router.geometry import Moments, SiteStates
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import states_of
 
 
 def sample(rows: int, hidden: int, seed: int, *, offset: float = 0.0) -> np.ndarray:

@@ -9,13 +9,19 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from packages.router.tests.fakes.planted_signal import (
+    PLANTED,
+    relabelled,
+    shuffled,
+    states_of,
+    unchecked,
+)
 from prefill_router.activations import Site
 from prefill_router.data import stratified_folds
 from prefill_router.errors import ConfigError
 from prefill_router.probes import Probes, cross_validated_auc
 from prefill_router.statistics import auc_by_target
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import PLANTED, relabelled, shuffled, states_of, unchecked
 
 pytestmark = pytest.mark.slow
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy.stats import ortho_group
 
+from packages.router.tests.fakes.planted_signal import unchecked
 from prefill_router.errors import ConfigError
 from prefill_router.geometry import (
     ClassSums,
@@ -14,7 +15,6 @@ from prefill_router.geometry import (
     effective_dimensionality,
     fisher_j,
 )
-from packages.router.tests.fakes.planted_signal import unchecked
 
 seeds = st.integers(0, 10_000)
 

@@ -7,9 +7,9 @@ from typing import Any
 from prefill_router.client import Reply, Usage
 from prefill_router.data import Query
 from prefill_router.runs import Answer, Task
-from prefill_router_lab.collection.journal import Journal
 from prefill_router.runs.run import Run
 from prefill_router.targets import Pool, Target
+from prefill_router_lab.collection.journal import Journal
 
 POOL = Pool(
     (

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prefill_router_minipool.server import Faults, Rule, ScriptedModel, Server, serve
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
+from prefill_router_minipool.server import Faults, Rule, ScriptedModel, Server, serve
 
 YES = '{"extracted": "4", "reasoning": "They agree.", "correct": "yes", "confidence": 80}'
 NO = '{"extracted": "5", "reasoning": "They differ.", "correct": "no", "confidence": null}'

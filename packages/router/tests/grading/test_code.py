@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from packages.router.tests.grading.graded_runs import run_of, task
 from prefill_router.errors import SandboxError
 from prefill_router.grading import Grade, Settings, grade_run
 from prefill_router.grading.code import (
@@ -19,7 +20,6 @@ from prefill_router.grading.code import (
 )
 from prefill_router.runs.run import Run
 from prefill_router.sandbox import Limits, Sandbox
-from packages.router.tests.grading.graded_runs import run_of, task
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,13 @@ from typing import Any, final
 
 import pytest
 
+from packages.router.tests.grading.graded_runs import task
 from prefill_router.errors import ConfigError, SandboxError
-from prefill_router.runs import Task
 from prefill_router.grading import GRADERS, Grade, Grader, Graders, Settings
 from prefill_router.grading.base import SHOWN, GraderTraits
-from prefill_router_minipool.server import ScriptedModel, serve
+from prefill_router.runs import Task
 from prefill_router.targets import Pool, Target
-from packages.router.tests.grading.graded_runs import task
+from prefill_router_minipool.server import ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from prefill_router.data.storage import is_dataset
-from prefill_router_minipool.server import Faults, Rule, ScriptedModel, serve
-from prefill_router.targets import Pool, Provider, Target, write_pool
 from packages.lab.tests.collection import killed_run
 from packages.router.tests.grading.graded_runs import run_of, task
+from prefill_router.data.storage import is_dataset
+from prefill_router.targets import Pool, Provider, Target, write_pool
+from prefill_router_minipool.server import Faults, Rule, ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
 

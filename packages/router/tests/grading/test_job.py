@@ -11,17 +11,24 @@ import polars as pl
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from packages.router.tests.commands import malformed, refused, run, succeeded
+from packages.router.tests.grading.graded_runs import (
+    POOL,
+    answer,
+    every_kind,
+    make_run,
+    run_of,
+    task,
+)
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.errors import ConfigError, CorruptError, DataError
 from prefill_router.files import writer_lock
-from prefill_router.runs import Attempt
 from prefill_router.grading import Settings, grade_run
 from prefill_router.grading.grade_table import wilson
 from prefill_router.grading.job import LOCK
+from prefill_router.runs import Attempt
 from prefill_router.runs.run import Run
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import malformed, refused, run, succeeded
-from packages.router.tests.grading.graded_runs import POOL, answer, every_kind, make_run, run_of, task
 
 pytestmark = pytest.mark.slow
 

@@ -9,15 +9,6 @@ from typing import Any
 
 import pytest
 
-from prefill_router.client import Reply, bound
-from prefill_router.data.storage import is_dataset
-from prefill_router.errors import ConfigError, CorruptError, StoreError
-from prefill_router.grading import GradingReport, Settings, grade_run
-from prefill_router.grading.caches import JUDGMENTS_DATABASE, Judgments
-from prefill_router.grading.judge_client import JudgeClient
-from prefill_router.runs.run import Run
-from prefill_router_minipool.server import Rule
-from prefill_router.targets import Pool, Target, write_pool
 from packages.router.tests.commands import refused, run, succeeded
 from packages.router.tests.grading.graded_runs import answer as answered, make_run, run_of, task
 from packages.router.tests.grading.judges import (
@@ -29,6 +20,15 @@ from packages.router.tests.grading.judges import (
     graded_part,
     judge_pool,
 )
+from prefill_router.client import Reply, bound
+from prefill_router.data.storage import is_dataset
+from prefill_router.errors import ConfigError, CorruptError, StoreError
+from prefill_router.grading import GradingReport, Settings, grade_run
+from prefill_router.grading.caches import JUDGMENTS_DATABASE, Judgments
+from prefill_router.grading.judge_client import JudgeClient
+from prefill_router.runs.run import Run
+from prefill_router.targets import Pool, Target, write_pool
+from prefill_router_minipool.server import Rule
 
 pytestmark = pytest.mark.slow
 

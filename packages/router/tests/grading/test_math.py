@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from packages.router.tests.grading.graded_runs import task
 from prefill_router.errors import MissingExtraError
 from prefill_router.grading.mathematics import (
     MathGrader,
     MathWorkerGoneError,
     MathWorkerPool,
 )
-from packages.router.tests.grading.graded_runs import task
 
 pytestmark = pytest.mark.slow
 

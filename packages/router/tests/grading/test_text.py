@@ -6,6 +6,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from packages.router.tests.grading.graded_runs import task
 from prefill_router.errors import ConfigError
 from prefill_router.grading import Grade
 from prefill_router.grading.base import SHOWN, shortened
@@ -21,7 +22,6 @@ from prefill_router.grading.text import (
     parse_number,
     stripped,
 )
-from packages.router.tests.grading.graded_runs import task
 
 pytestmark = pytest.mark.slow
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from packages.router.tests.evaluation.trials import Array, system
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.evaluation import Trial
-from prefill_router.policy import Predictions
-from prefill_router.statistics import p_value
 from prefill_router.guarantee import Guarantee
 from prefill_router.guarantee.losses import Losses
-from packages.router.tests.evaluation.trials import Array, system
+from prefill_router.policy import Predictions
+from prefill_router.statistics import p_value
 
 PRICES = np.array([0.001, 0.004, 0.02])
 

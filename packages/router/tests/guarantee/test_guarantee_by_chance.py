@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from packages.router.tests.evaluation.logs import observed
+from packages.router.tests.guarantee.guarantees import kept, population
 from prefill_router.errors import OverlapError
 from prefill_router.evaluation import ChanceLabels, Trial
 from prefill_router.guarantee import best_single, guarantee
 from prefill_router.guarantee.losses import Losses
-from packages.router.tests.evaluation.logs import observed
-from packages.router.tests.guarantee.guarantees import kept, population
 
 PREDICTIONS, WHOLE = population(6000)
 TRUTH = Trial.join(PREDICTIONS, WHOLE)

@@ -8,11 +8,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.stats import binom
 
-from prefill_router.data import Query
-from prefill_router.evaluation import Trial
-from prefill_router.statistics import p_value
-from prefill_router.guarantee import Guarantee, best_single, guarantee
-from prefill_router.guarantee.losses import Losses, shuffled, unevenness
 from packages.router.tests.evaluation.trials import Array, random_system
 from packages.router.tests.guarantee.guarantees import (
     drawn,
@@ -23,6 +18,11 @@ from packages.router.tests.guarantee.guarantees import (
     unmeasured,
     violated,
 )
+from prefill_router.data import Query
+from prefill_router.evaluation import Trial
+from prefill_router.guarantee import Guarantee, best_single, guarantee
+from prefill_router.guarantee.losses import Losses, shuffled, unevenness
+from prefill_router.statistics import p_value
 
 pytestmark = pytest.mark.slow
 

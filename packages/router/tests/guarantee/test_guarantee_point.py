@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from packages.router.tests.evaluation.trials import random_system
+from packages.router.tests.guarantee.guarantees import drawn, kept, naive_lam, population, violated
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Trial
 from prefill_router.guarantee import LAMS, best_single, guarantee
-from packages.router.tests.evaluation.trials import random_system
-from packages.router.tests.guarantee.guarantees import drawn, kept, naive_lam, population, violated
 
 pytestmark = pytest.mark.slow
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.commands import refused, succeeded
 from prefill_router.data import read_dataset
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.importers import Columns, Imported, Scale, import_dataset
-from packages.router.tests.commands import refused, succeeded
 
 from .truth import write_csv, write_jsonl, write_parquet
 

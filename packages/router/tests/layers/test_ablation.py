@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from packages.router.tests.fakes.planted_signal import PLANTED, SITES, states_of
 from prefill_router.activations import Site
 from prefill_router.errors import ConfigError
 from prefill_router.layers import Grid, Survey, ablation, search, survey
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.planted_signal import PLANTED, SITES, states_of
 
 NAMES = ["Random", "Last", "d_eff", "alpha", "Fisher J", "BestLR"]
 HERE = (Site(2, "last"), Site(2, "mean"), Site(3, "last"), Site(3, "mean"))

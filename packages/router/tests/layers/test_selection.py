@@ -5,12 +5,19 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from packages.router.tests.fakes.planted_signal import (
+    PLANTED,
+    SITES,
+    permuted,
+    relabelled,
+    shuffled,
+    states_of,
+)
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, FitError, ProvenanceError
 from prefill_router.layers import candidate_sites, search, select, survey
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.planted_signal import PLANTED, SITES, permuted, relabelled, shuffled, states_of
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from packages.router.tests.policy.tables import NAMES, POLICIES, random_tables
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.policy import KINDS, from_dict
-from packages.router.tests.policy.tables import NAMES, POLICIES, random_tables
 
 every_policy = pytest.mark.parametrize("name", POLICIES)
 # Above every candidate's own probability a record's cost may fall only where costs aren't ordered.

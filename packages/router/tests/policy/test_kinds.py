@@ -3,9 +3,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from packages.router.tests.policy.tables import NAMES, random_tables
 from prefill_router.errors import ConfigError, CorruptError, UpstreamError
 from prefill_router.policy import Cascade, Threshold, Tiered, Tolerance, from_dict
-from packages.router.tests.policy.tables import NAMES, random_tables
 
 P = np.array([[0.5, 0.75, 0.625]])
 C = np.array([[0.0, 1.0, 0.5]])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from packages.router.tests.predictors.contract import check_predictor
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.predictors import Examples, Predictor, PredictorConfig, PredictorFit
 from prefill_router.statistics import auc_by_target
-from packages.router.tests.predictors.contract import check_predictor
 
 Array = NDArray[Any]
 ROWS = 400

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from packages.router.tests.predictors.fit_contract import Case
 from prefill_router.predictors.networks.latent import FactorisationConfig, IRTConfig, PairwiseConfig
 from prefill_router.predictors.networks.perceptrons import (
     MLPConfig,
     TargetMultiTaskConfig,
     UnifiedConfig,
 )
-from packages.router.tests.predictors.fit_contract import Case
 
 QUICK: dict[str, Any] = {
     "seeds": 1,

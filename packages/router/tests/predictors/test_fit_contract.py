@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from packages.router.tests.predictors.fit_contract import FIT_CHECKS, Case
 from prefill_router.errors import CorruptError
 from prefill_router.predictors import Examples, Predictor, PredictorConfig, PredictorFit
 from prefill_router.predictors.base import (
@@ -18,7 +19,6 @@ from prefill_router.predictors.base import (
 )
 from prefill_router.progress import Progress
 from prefill_router.serialization import Tensors, take_tensors
-from packages.router.tests.predictors.fit_contract import FIT_CHECKS, Case
 
 
 class Own(Predictor):

@@ -2,15 +2,15 @@
 
 import pytest
 
+from packages.lab.tests.predictors.test_graph import CASE as GRAPH
+from packages.router.tests.predictors import network_cases
+from packages.router.tests.predictors.fit_contract import FIT_CHECKS, Case
 from prefill_router.predictors import PREDICTORS, TrunkConfig
-from prefill_router_lab.predictors.boosting import BoostingConfig
 from prefill_router.predictors.constant import ConstantConfig, GivenConfig
 from prefill_router.predictors.knn import ClustersConfig, KnnMajorityConfig, KnnScoreConfig
 from prefill_router.predictors.logistic import LogisticConfig
 from prefill_router.predictors.stack import StackConfig
-from packages.router.tests.predictors import network_cases
-from packages.router.tests.predictors.fit_contract import FIT_CHECKS, Case
-from packages.lab.tests.predictors.test_graph import CASE as GRAPH
+from prefill_router_lab.predictors.boosting import BoostingConfig
 
 pytestmark = pytest.mark.slow
 

@@ -6,6 +6,7 @@ from hypothesis import example, given, settings, strategies as st
 from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsRegressor
 
+from packages.router.tests.fakes.planted_signal import unchecked
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors import Examples, load_predictor
 from prefill_router.predictors.knn import (
@@ -15,7 +16,6 @@ from prefill_router.predictors.knn import (
     KnnScoreConfig,
     neighbour_weights,
 )
-from packages.router.tests.fakes.planted_signal import unchecked
 
 Array = NDArray[Any]
 NAMES = ("a", "b", "c")

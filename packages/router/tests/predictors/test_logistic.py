@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
+from packages.router.tests.fakes.planted_signal import unchecked
 from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.predictors import Examples, load_predictor
 from prefill_router.predictors.logistic import Logistic, LogisticConfig, cross_validate
-from packages.router.tests.fakes.planted_signal import unchecked
 
 Array = NDArray[Any]
 

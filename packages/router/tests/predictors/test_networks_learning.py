@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from packages.router.tests.predictors.network_cases import CASES, QUICK
 from prefill_router.errors import CorruptError, FitError
 from prefill_router.predictors import Examples, load_predictor
 from prefill_router.predictors.networks.latent import (
@@ -24,7 +25,6 @@ from prefill_router.predictors.networks.perceptrons import (
     UnifiedNetwork,
 )
 from prefill_router.progress import SilentProgress
-from packages.router.tests.predictors.network_cases import CASES, QUICK
 
 pytestmark = pytest.mark.slow
 

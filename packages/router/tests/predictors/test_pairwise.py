@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from packages.router.tests.predictors.network_cases import QUICK
 from prefill_router.errors import ConfigError
 from prefill_router.predictors import Examples
 from prefill_router.predictors.networks.architectures import combine
@@ -19,7 +20,6 @@ from prefill_router.predictors.networks.latent import (
 )
 from prefill_router.predictors.networks.perceptrons import UnifiedConfig
 from prefill_router.predictors.networks.training import NetworkRows, pair_losses
-from packages.router.tests.predictors.network_cases import QUICK
 
 pytestmark = pytest.mark.slow
 

@@ -6,11 +6,11 @@ import pytest
 from jaxtyping import Float32, Float64
 from numpy.typing import NDArray
 
+from packages.router.tests.predictors.contract import check_predictor
 from prefill_router.errors import CorruptError
 from prefill_router.predictors import Predictor, SharedTrunkNet, load_predictor
 from prefill_router.predictors.base import check_features
 from prefill_router.serialization import take_tensors
-from packages.router.tests.predictors.contract import check_predictor
 
 FEATURES = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from packages.router.tests.predictors.network_cases import CASES
 from prefill_router.errors import ConfigError
 from prefill_router.predictors import Examples, TrunkConfig
 from prefill_router.predictors.networks.ensemble import NetworkConfig
 from prefill_router.predictors.networks.latent import IRTConfig
 from prefill_router.predictors.networks.perceptrons import MLPConfig, UnifiedConfig
 from prefill_router.predictors.training import query_weights
-from packages.router.tests.predictors.network_cases import CASES
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import log_loss
 
+from packages.router.tests.predictors.contract import check_predictor
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.predictors import TrunkConfig, TrunkFit, fit_trunk
 from prefill_router.predictors.training import hold_out
-from packages.router.tests.predictors.contract import check_predictor
 
 pytestmark = pytest.mark.slow
 

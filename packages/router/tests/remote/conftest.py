@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from prefill_router.remote import RemotePath
 from packages.router.tests.fakes.s3_server import BUCKET, s3_server
+from prefill_router.remote import RemotePath
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import pytest
 
+from packages.router.tests.commands import malformed, refused, run, succeeded
+from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router import Router
 from prefill_router.data import write_dataset
 from prefill_router.remote import RemotePath, path as path_module
 from prefill_router.router import EncoderSources, fingerprint
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.commands import malformed, refused, run, succeeded
-from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 
 pytestmark = pytest.mark.slow
 

@@ -10,6 +10,8 @@ import fsspec
 import pytest
 from huggingface_hub import HfFileSystem
 
+from packages.router.tests.fakes.hub import running_hub
+from packages.router.tests.remote.kills import kills
 from prefill_router import files
 from prefill_router.data import (
     Origin,
@@ -30,8 +32,6 @@ from prefill_router.remote import (
     replacing_folder,
 )
 from prefill_router.testing import make_routing_dataset
-from packages.router.tests.fakes.hub import running_hub
-from packages.router.tests.remote.kills import kills
 
 pytestmark = pytest.mark.slow
 

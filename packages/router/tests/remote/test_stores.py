@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.router.tests.remote.kills import KilledError, killed_before
+from packages.router.tests.remote.test_folders import objects, replace, upload
 from prefill_router.activations import ActivationStore, Site
 from prefill_router.data import QueryFile, folder, open_queries, write_dataset
 from prefill_router.encoders import (
@@ -23,8 +25,6 @@ from prefill_router.engines import RayEngine
 from prefill_router.errors import CorruptError, FormatError, ProvenanceError, StoreError
 from prefill_router.remote import RemotePath
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.remote.kills import KilledError, killed_before
-from packages.router.tests.remote.test_folders import objects, replace, upload
 
 pytestmark = pytest.mark.slow
 

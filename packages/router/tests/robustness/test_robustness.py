@@ -7,23 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from packages.router.tests.router.fixtures import SMALL, with_encoder
 from prefill_router.activations import Site
 from prefill_router.data import Query, RoutingDataset, split
+from prefill_router.doctor.checkup import flip_finding
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import Estimate
 from prefill_router.fitting import fit_router
 from prefill_router.policy import Cascade
 from prefill_router.reporting.report_files import render
-from prefill_router.router import Router
-from prefill_router.doctor.checkup import flip_finding
 from prefill_router.robustness import (
     RobustnessStudy,
     perturbed,
     report_of,
     robustness_study,
 )
+from prefill_router.router import Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.router.fixtures import SMALL, with_encoder
 
 LAM = 0.8
 

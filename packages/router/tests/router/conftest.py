@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
+from packages.router.tests.router.fixtures import SMALL, with_encoder
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, split
 from prefill_router.fitting import RouterFit, fit_router
 from prefill_router.router import Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.router.fixtures import SMALL, with_encoder
 
 
 @pytest.fixture(scope="session")

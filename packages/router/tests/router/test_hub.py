@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
+from packages.router.tests.router import hub_job
 from prefill_router import files
 from prefill_router.router import Router, read_light
 from prefill_router.router.storage import CHECKED, FILES
-from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
-from packages.router.tests.router import hub_job
 
 pytestmark = pytest.mark.slow
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from packages.router.tests.router.fixtures import with_encoder
 from prefill_router.errors import ConfigError
 from prefill_router.policy import Cascade, Threshold, Tolerance
 from prefill_router.router import Router
 from prefill_router.testing import FakeEncoder
-from packages.router.tests.router.fixtures import with_encoder
 
 REQUEST = "Question 3 of difficulty 0.50: why?"
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.router.fixtures import SMALL, prefill
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.cost import CostEstimator
 from prefill_router.data import RoutingDataset, split
@@ -14,7 +15,6 @@ from prefill_router.fitting import Recipe, RouterFit, fit_router
 from prefill_router.policy import choose
 from prefill_router.router import Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.router.fixtures import SMALL, prefill
 
 pytestmark = pytest.mark.slow
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from packages.router.tests.router.fixtures import with_encoder
 from prefill_router import files
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, CorruptError
@@ -13,7 +14,6 @@ from prefill_router.router import Router
 from prefill_router.router.light import read_light
 from prefill_router.router.storage import CHECKED, FILES
 from prefill_router.testing import FakeEncoder
-from packages.router.tests.router.fixtures import with_encoder
 
 pytestmark = pytest.mark.slow
 

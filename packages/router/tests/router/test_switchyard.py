@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from packages.router.tests.fakes.wrapped_encoder import WrappedEncoder
+from packages.router.tests.router.switchyard_files import theirs, written
 from prefill_router.activations import MemoryActivations, Provenance, Site
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
@@ -18,8 +20,6 @@ from prefill_router.policy import Tolerance
 from prefill_router.predictors import LogisticConfig, TrunkConfig
 from prefill_router.router import EncoderSources, Router, SwitchyardCheckpoint, switchyard_bytes
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from packages.router.tests.fakes.wrapped_encoder import WrappedEncoder
-from packages.router.tests.router.switchyard_files import theirs, written
 
 QUICK = TrunkConfig(hidden=(24, 12), seeds=3, keep=2, max_epochs=40, batch_size=32)
 

@@ -9,9 +9,9 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import pytest
 import torch
 
+from packages.router.tests.router.switchyard_files import theirs, written
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.router import SwitchyardCheckpoint
-from packages.router.tests.router.switchyard_files import theirs, written
 
 Damage = Callable[[dict[str, Any]], object]
 

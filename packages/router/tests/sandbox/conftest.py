@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from packages.router.tests.sandbox.runners import Elsewhere, Here, Runner, ordinary_runner
 from prefill_router.errors import SandboxError
 from prefill_router.sandbox import Sandbox
-from packages.router.tests.sandbox.runners import Elsewhere, Here, Runner, ordinary_runner
 
 READABLE = "/usr/bin:/usr/local/bin:/bin"
 NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 11))"

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from prefill_router.sandbox import Outcome, Sandbox
 from packages.router.tests.sandbox.escapes import ESCAPES, outside
 from packages.router.tests.sandbox.inmates import alive, named, new_name, wait_for
 from packages.router.tests.sandbox.runners import QUICK
+from prefill_router.sandbox import Outcome, Sandbox
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from packages.router.tests.sandbox.inmates import alive, named, new_name
+from packages.router.tests.sandbox.runners import QUICK, Elsewhere
 from prefill_router.errors import SandboxError
 from prefill_router.sandbox import (
     Sandbox,
@@ -16,8 +18,6 @@ from prefill_router.sandbox import (
     sandbox_process,
 )
 from prefill_router.sandbox.sandbox import check_holds
-from packages.router.tests.sandbox.inmates import alive, named, new_name
-from packages.router.tests.sandbox.runners import QUICK, Elsewhere
 
 pytestmark = pytest.mark.slow
 

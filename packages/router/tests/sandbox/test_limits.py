@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from packages.router.tests.sandbox.inmates import alive, named, new_name
+from packages.router.tests.sandbox.runners import QUICK, Runner
 from prefill_router.errors import ConfigError
 from prefill_router.sandbox import Limits, Sandbox
 from prefill_router.sandbox.sandbox_process import FOLDERS
-from packages.router.tests.sandbox.inmates import alive, named, new_name
-from packages.router.tests.sandbox.runners import QUICK, Runner
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from packages.router.tests.sandbox.bpf import ALLOW, KILL, verdict
 from prefill_router.sandbox.seccomp import (
     CLONE,
     CLONE3,
@@ -22,7 +23,6 @@ from prefill_router.sandbox.seccomp import (
     filter_program,
     refused_numbers,
 )
-from packages.router.tests.sandbox.bpf import ALLOW, KILL, verdict
 
 HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),

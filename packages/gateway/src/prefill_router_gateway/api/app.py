@@ -18,6 +18,7 @@ from starlette.routing import Match, Route
 
 from prefill_router import __version__
 from prefill_router.errors import DataError, PrefillRouterError, StoreError
+from prefill_router.targets import Target
 from prefill_router_gateway.api.decisions import OutcomeBody, OutcomeReports, dry_run
 from prefill_router_gateway.api.openapi import (
     ERROR,
@@ -37,7 +38,6 @@ from prefill_router_gateway.protocol import ROUTING_NAMES
 from prefill_router_gateway.receipts import Feedback, is_recorded
 from prefill_router_gateway.runtime import Gateway, LoadedGateway, Snapshot, health_checks
 from prefill_router_gateway.telemetry import with_fields
-from prefill_router.targets import Target
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[Request, Any], Awaitable[Response]]

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 
 from prefill_router.client import ErrorBody, Usage, cost_of
 from prefill_router.errors import StoreError
+from prefill_router.targets import Endpoint, Target
 from prefill_router_gateway.api.routed_calls import decide, read_incoming
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import KEY, LEAVE
@@ -33,7 +34,6 @@ from prefill_router_gateway.records import (
 )
 from prefill_router_gateway.runtime import Gateway, RequestRecord, Snapshot
 from prefill_router_gateway.telemetry import log_request
-from prefill_router.targets import Endpoint, Target
 
 _ENDPOINTS: Mapping[str, Endpoint] = {
     "messages": "chat",

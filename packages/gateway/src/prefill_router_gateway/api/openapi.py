@@ -6,9 +6,9 @@ target unchanged.
 
 from typing import Any
 
+from prefill_router.targets import Endpoint
 from prefill_router_gateway.api.passthrough_routes import COUNTED, STORED
 from prefill_router_gateway.records import HEADER, SESSION_HEADER
-from prefill_router.targets import Endpoint
 
 PATHS: dict[Endpoint, str] = {
     "chat": "/v1/chat/completions",

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, quote
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from prefill_router.targets import Endpoint
 from prefill_router_gateway.api.routed_calls import (
     check_streams,
     decide,
@@ -33,7 +34,6 @@ from prefill_router_gateway.records import (
 )
 from prefill_router_gateway.runtime import Gateway, Snapshot, target_header
 from prefill_router_gateway.telemetry import Trace, with_fields
-from prefill_router.targets import Endpoint
 
 _log = logging.getLogger(__name__)
 

@@ -11,6 +11,8 @@ from typing import Final, final
 from starlette.types import Receive, Scope, Send
 
 from prefill_router.data import Prompt, prompt_text
+from prefill_router.router import Forecast
+from prefill_router.targets import Endpoint, Pool
 from prefill_router_gateway.decide import session_name
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.forecast import NoForecastError
@@ -34,8 +36,6 @@ from prefill_router_gateway.records import (
 from prefill_router_gateway.runtime import Gateway, IncomingRequest, RequestRecord, Snapshot
 from prefill_router_gateway.settings import GatewaySettings
 from prefill_router_gateway.telemetry import Trace
-from prefill_router.router import Forecast
-from prefill_router.targets import Endpoint, Pool
 
 _DRAWS: Final = random.Random()
 """Draws samples; a generator of its own, since others may seed the module's."""

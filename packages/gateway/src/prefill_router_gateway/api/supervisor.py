@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, final
 
 from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.router import VersionRegistry
 from prefill_router_gateway.api.server import (
     cancelled_by_signals,
     listening,
@@ -40,7 +41,6 @@ from prefill_router_gateway.runtime import (
     refuse_unshared,
 )
 from prefill_router_gateway.telemetry import GAUGES, PREFIX, PlainFamily, counters_of, merged
-from prefill_router.router import VersionRegistry
 
 _log = logging.getLogger(__name__)
 _MODULE = "prefill_router_gateway.api.worker"

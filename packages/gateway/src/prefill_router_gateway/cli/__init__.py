@@ -1,0 +1,1 @@
+"""Commands of the gateway; `commands` lists them for `prefill-router --help`."""

@@ -29,9 +29,9 @@ from prefill_router.cli.commands import UsageError
 from prefill_router.errors import DataError
 
 if TYPE_CHECKING:
+    from prefill_router.router import VersionStep
     from prefill_router_gateway import Receipt
     from prefill_router_gateway.receipts import Explanation, Mean, Savings, SavingsEstimate
-    from prefill_router.router import VersionStep
 
 SINCE_HELP = "Only requests since this time: 24h, 7d, or a date or time as 2026-11-22T08:30 (UTC)."
 RECEIPTS = "sqlite:///receipts.sqlite"
@@ -103,8 +103,8 @@ def explain(
 
 def _step(versions: str, receipt: "Receipt") -> "VersionStep | None":
     """The step by which the version that decided came to decide; None where it isn't known."""
-    from prefill_router_gateway.receipts import version_name_of
     from prefill_router.router import VersionRegistry
+    from prefill_router_gateway.receipts import version_name_of
 
     name = version_name_of(receipt)
     if name is None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, final
 
 from prefill_router.data import Message
+from prefill_router.targets import Pool
 from prefill_router_gateway.decide.candidates import (
     Candidates,
     Exclusion,
@@ -32,7 +33,6 @@ from prefill_router_gateway.decide.candidates import (
 )
 from prefill_router_gateway.records import Reason, RoutingRequest
 from prefill_router_gateway.settings import SessionSettings, TrafficSettings
-from prefill_router.targets import Pool
 
 _DIGITS = 32
 _MOST_CALLS = 128

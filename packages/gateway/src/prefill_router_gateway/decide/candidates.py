@@ -14,11 +14,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.cost import CostEstimator, CostScale
-from prefill_router_gateway.errors import RefusalError
-from prefill_router_gateway.records import HEADER, FallbackReason, RoutingRequest
 from prefill_router.policy import score
 from prefill_router.router import Forecast
 from prefill_router.targets import ENDPOINTS, Ability, Endpoint, Pool
+from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.records import HEADER, FallbackReason, RoutingRequest
 
 PerTarget = Float[NDArray[np.float64], " target"]
 _BYTES_PER_TOKEN = 4

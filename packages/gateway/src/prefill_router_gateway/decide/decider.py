@@ -16,6 +16,9 @@ import numpy as np
 
 from prefill_router.cost import CostEstimator
 from prefill_router.errors import ConfigError
+from prefill_router.policy import Policy
+from prefill_router.router import Forecast, refuse_cascade
+from prefill_router.targets import Pool
 from prefill_router_gateway.decide.affinity import Affinity, Sessions, decision_id
 from prefill_router_gateway.decide.candidates import (
     Candidates,
@@ -49,9 +52,6 @@ from prefill_router_gateway.records import (
     RoutingRequest,
 )
 from prefill_router_gateway.settings import GatewaySettings
-from prefill_router.policy import Policy
-from prefill_router.router import Forecast, refuse_cascade
-from prefill_router.targets import Pool
 
 _MILLION = 1e6
 

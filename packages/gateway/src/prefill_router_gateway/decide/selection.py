@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
+from prefill_router.policy import Lambda, Policy, rank, score
 from prefill_router_gateway.decide.affinity import Sessions, SessionState, is_routed
 from prefill_router_gateway.decide.candidates import CostScores, PerTarget, RequestEstimate
 from prefill_router_gateway.decide.latency import order_ready, waiting_dollars
@@ -36,7 +37,6 @@ from prefill_router_gateway.settings import (
     GatewaySettings,
     SessionSettings,
 )
-from prefill_router.policy import Lambda, Policy, rank, score
 
 Per = Literal["hour", "day"]
 _log = logging.getLogger(__name__)

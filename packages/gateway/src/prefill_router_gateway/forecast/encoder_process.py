@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from prefill_router.data import Message, Prompt
 from prefill_router.errors import ConfigError, PrefillRouterError
-from prefill_router_gateway.records import FALLBACK_REASONS, FallbackReason
 from prefill_router.remote import PathOrUrl
 from prefill_router.router import EncoderSources, Forecast
+from prefill_router_gateway.records import FALLBACK_REASONS, FallbackReason
 
 ForecastResult = Forecast | FallbackReason
 """A forecast, or why there is none."""

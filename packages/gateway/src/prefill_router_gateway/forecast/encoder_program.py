@@ -22,6 +22,8 @@ from typing import Any, BinaryIO
 
 from prefill_router.data import Prompt
 from prefill_router.errors import CorruptError, PrefillRouterError, PromptError, UpstreamError
+from prefill_router.remote import location
+from prefill_router.router import Router, fingerprint
 from prefill_router_gateway.forecast.encoder_process import (
     EncoderHello,
     ForecastResult,
@@ -32,8 +34,6 @@ from prefill_router_gateway.forecast.encoder_process import (
     sources_of,
 )
 from prefill_router_gateway.forecast.shared_encoder import serve_clients
-from prefill_router.remote import location
-from prefill_router.router import Router, fingerprint
 
 _log = logging.getLogger(__name__)
 _PLACE = re.compile(r"request (\d+)")

@@ -18,6 +18,8 @@ import numpy as np
 
 from prefill_router.data import Prompt, prompt_key
 from prefill_router.errors import ConfigError
+from prefill_router.remote import PathOrUrl, location
+from prefill_router.router import EncoderSources, Forecast
 from prefill_router_gateway.forecast.encoder_process import (
     EncoderGoneError,
     EncoderHello,
@@ -39,8 +41,6 @@ from prefill_router_gateway.forecast.shared_encoder import (
     connect_encoder,
 )
 from prefill_router_gateway.records import FallbackReason
-from prefill_router.remote import PathOrUrl, location
-from prefill_router.router import EncoderSources, Forecast
 
 ForecasterState = Literal["starting", "ready", "down", "closed", "absent"]
 """`starting`: its process loads the encoder; `down`: it failed, and is restarted after a pause;

@@ -28,8 +28,8 @@ from pydantic import ValidationError
 
 from prefill_router import files
 from prefill_router.errors import ConfigError
-from prefill_router_gateway.guard.checks import ClientKey, ClientKeys, repeated_keys
 from prefill_router.yaml_files import read_yaml
+from prefill_router_gateway.guard.checks import ClientKey, ClientKeys, repeated_keys
 
 _HAS_LOCKS = importlib.util.find_spec("fcntl") is not None  # on Unix
 _BITS = 256

@@ -1,6 +1,5 @@
 from .anchors import AnchorExpectation as AnchorExpectation
 from .judging import (
-    RUBRIC as RUBRIC,
     AnswerJudges as AnswerJudges,
     estimated_error as estimated_error,
     label_sources as label_sources,

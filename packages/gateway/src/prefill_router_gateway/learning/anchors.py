@@ -13,13 +13,13 @@ from operator import attrgetter
 from typing import Final, NamedTuple, final
 
 from prefill_router.data import CUT
+from prefill_router.short_repr import short_repr
 from prefill_router_gateway.receipts import (
     AnswerLabel,
     SampledRequest,
     SideAnswer,
     read_learning,
 )
-from prefill_router.short_repr import short_repr
 
 LEARNED: Final = 40
 """The repetitions that tell how often a target repeats itself."""

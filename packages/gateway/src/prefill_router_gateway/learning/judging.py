@@ -25,6 +25,10 @@ from typing import Any, Final, Literal, final
 from prefill_router.client import PaidCall, Reply, Usage, cost_of, estimated_usage
 from prefill_router.data import CUT, Query
 from prefill_router.errors import ConfigError
+from prefill_router.grading import RUBRIC, judge_prompt, pair_prompt, read_preference, read_verdict
+from prefill_router.runs import Task
+from prefill_router.targets import Pool, Target
+from prefill_router_gateway.learning.paid_questions import PaidQuestion, PurseEntry
 from prefill_router_gateway.receipts import (
     REVERSED,
     USER_ERROR,
@@ -32,10 +36,6 @@ from prefill_router_gateway.receipts import (
     Feedback,
     RepeatedRequest,
 )
-from prefill_router.runs import Task
-from prefill_router.grading import judge_prompt, pair_prompt, read_preference, read_verdict
-from prefill_router_gateway.learning.paid_questions import PaidQuestion, PurseEntry
-from prefill_router.targets import Pool, Target
 
 ASSUMED_ERROR: Final = 0.05
 """The error of a judge of which nothing is known but its agreement with itself."""
@@ -205,7 +205,6 @@ def _right(score: float) -> bool:
     return score >= CUT
 
 
-RUBRIC: Final = "The answer is correct and complete, and does what was asked."
 Form = Literal["rubric", "pairs"]
 AGAIN: Final = ":again"
 """Ends the purpose of a judgment that is repeated."""

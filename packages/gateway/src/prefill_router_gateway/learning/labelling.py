@@ -12,19 +12,9 @@ from functools import partial
 from typing import final
 
 from prefill_router.errors import PrefillRouterError
+from prefill_router.progress import Progress
+from prefill_router.targets import Pool, Target
 from prefill_router_gateway import Receipt
-from prefill_router_gateway.receipts import (
-    AnswerLabel,
-    RepeatedRequest,
-    SampledRequest,
-    SideAnswer,
-    SideQuestions,
-    Store,
-    latest_feedback,
-    read_learning,
-    read_receipts,
-    write_learning,
-)
 from prefill_router_gateway.learning.anchors import AnchorQuestion
 from prefill_router_gateway.learning.judging import (
     AGAIN,
@@ -44,8 +34,18 @@ from prefill_router_gateway.learning.paid_questions import (
 )
 from prefill_router_gateway.learning.side_plan import LabellingSettings, SidePlan, chance
 from prefill_router_gateway.learning.verifiers import Verifiers
-from prefill_router.progress import Progress
-from prefill_router.targets import Pool, Target
+from prefill_router_gateway.receipts import (
+    AnswerLabel,
+    RepeatedRequest,
+    SampledRequest,
+    SideAnswer,
+    SideQuestions,
+    Store,
+    latest_feedback,
+    read_learning,
+    read_receipts,
+    write_learning,
+)
 
 _AT_ONCE = 200
 _WAVE = 200

@@ -21,18 +21,12 @@ from prefill_router.errors import ConfigError, DataError, FitError
 from prefill_router.evaluation import DEFAULT_LAM, Bootstrap, Estimate, Trial, mean_over
 from prefill_router.features import Need
 from prefill_router.files import writer_lock
-from prefill_router.fitting import FitConfig, Recipe, RouterFit, fit_router, gather
-from prefill_router_gateway.receipts import (
-    DatasetExport,
-    RecordedChange,
-    export,
-    file_of,
-    labelled_samples,
-    open_learning,
-    open_store,
-    scored_receipts,
-)
-from prefill_router_gateway.learning.judging import RUBRIC, AnswerJudges, Form
+from prefill_router.fitting import FitConfig, Recipe, RouterFit, fit_chosen, fit_router, gather
+from prefill_router.grading import RUBRIC
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.router import EncoderSources, Router, VersionRegistry
+from prefill_router.targets import Pool
+from prefill_router_gateway.learning.judging import AnswerJudges, Form
 from prefill_router_gateway.learning.labelling import Labelling, LabellingRound, source_words
 from prefill_router_gateway.learning.paid_questions import Purse, PurseLimits
 from prefill_router_gateway.learning.rollout import CandidateStep, CandidateTrial
@@ -45,10 +39,16 @@ from prefill_router_gateway.learning.target_changes import (
 )
 from prefill_router_gateway.learning.target_checks import TargetChecks
 from prefill_router_gateway.learning.verifiers import Verifiers
-from prefill_router.progress import Progress, SilentProgress
-from prefill_router.router import EncoderSources, Router, VersionRegistry
-from prefill_router.fitting import fit_chosen
-from prefill_router.targets import Pool
+from prefill_router_gateway.receipts import (
+    DatasetExport,
+    RecordedChange,
+    export,
+    file_of,
+    labelled_samples,
+    open_learning,
+    open_store,
+    scored_receipts,
+)
 
 _MORE: Final = 1.1
 """A version is fitted once there are this many times the labels of the last one."""

@@ -29,6 +29,9 @@ from prefill_router.client import (
 )
 from prefill_router.data import Prompt
 from prefill_router.errors import ConfigError, UpstreamError
+from prefill_router.progress import Advance
+from prefill_router.runs import PERMANENT
+from prefill_router.targets import Pool, Target
 from prefill_router_gateway.receipts import (
     CHARGES,
     LearningRow,
@@ -38,9 +41,6 @@ from prefill_router_gateway.receipts import (
     Store,
     learning_insert,
 )
-from prefill_router.runs import PERMANENT
-from prefill_router.progress import Advance
-from prefill_router.targets import Pool, Target
 
 _COLUMNS = (
     ReceiptColumn("id", "text"),

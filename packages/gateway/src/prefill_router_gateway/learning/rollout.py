@@ -26,9 +26,6 @@ from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.evaluation import DEFAULT_LAM
-from prefill_router_gateway import Receipt
-from prefill_router_gateway.receipts import export, labelled_samples, scored_receipts
-from prefill_router_gateway.learning.target_changes import current_samples, current_scores, follows_change
 from prefill_router.policy import Predictions
 from prefill_router.progress import Progress
 from prefill_router.router import (
@@ -41,6 +38,13 @@ from prefill_router.router import (
 from prefill_router.short_repr import short_repr
 from prefill_router.statistics import log_capital
 from prefill_router.targets import Pool
+from prefill_router_gateway import Receipt
+from prefill_router_gateway.learning.target_changes import (
+    current_samples,
+    current_scores,
+    follows_change,
+)
+from prefill_router_gateway.receipts import export, labelled_samples, scored_receipts
 
 PerRequest = Float[NDArray[np.float64], " request"]
 PerCell = Float[NDArray[np.float64], "request target"]

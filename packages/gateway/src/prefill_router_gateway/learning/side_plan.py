@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from prefill_router.client import Reply, bound, cost_of, estimated_usage
 from prefill_router.errors import ConfigError
-from prefill_router_gateway import Receipt
-from prefill_router_gateway.receipts import RepeatedRequest, SideQuestions
-from prefill_router_gateway.learning.judging import AnswerJudges
 from prefill_router.targets import Pool, Target
+from prefill_router_gateway import Receipt
+from prefill_router_gateway.learning.judging import AnswerJudges
+from prefill_router_gateway.receipts import RepeatedRequest, SideQuestions
 
 Cells = Float[NDArray[np.float64], "request target"]
 PerTarget = Float[NDArray[np.float64], " target"]

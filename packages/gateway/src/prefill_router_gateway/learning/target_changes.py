@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
 from prefill_router.fitting import remove_target
-from prefill_router_gateway import Receipt
-from prefill_router_gateway.receipts import Feedback, LabelledSample, RecordedChange
 from prefill_router.policy import OperatingPoints
 from prefill_router.router import Router, VersionRegistry, VersionState, read_light
 from prefill_router.statistics import ChangeDetector
 from prefill_router.targets import Pool
+from prefill_router_gateway import Receipt
+from prefill_router_gateway.receipts import Feedback, LabelledSample, RecordedChange
 
 Values = Float[NDArray[np.float64], " observation"]
 _SURE = 0.98

@@ -16,15 +16,9 @@ import numpy as np
 
 from prefill_router.client import cost_of, reported_cost
 from prefill_router.data import CUT
+from prefill_router.router import VersionRegistry, read_light
+from prefill_router.targets import PRICES, Pool, Target
 from prefill_router_gateway import Receipt
-from prefill_router_gateway.receipts import (
-    ChangeKind,
-    RecordedChange,
-    Store,
-    read_learning,
-    read_receipts,
-    write_learning,
-)
 from prefill_router_gateway.learning.anchors import (
     LEARNED,
     AnchorQuestion,
@@ -40,8 +34,14 @@ from prefill_router_gateway.learning.target_changes import (
     mix_change,
     price_change,
 )
-from prefill_router.router import VersionRegistry, read_light
-from prefill_router.targets import PRICES, Pool, Target
+from prefill_router_gateway.receipts import (
+    ChangeKind,
+    RecordedChange,
+    Store,
+    read_learning,
+    read_receipts,
+    write_learning,
+)
 
 _AT_ONCE = 10
 """The anchors of a target that are asked at a time."""

@@ -20,10 +20,10 @@ from typing import Any, Final, final
 
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError
-from prefill_router_gateway.receipts import RepeatedRequest
-from prefill_router.runs import Task
 from prefill_router.grading import FunctionGrader, Grade, last_code_block
+from prefill_router.runs import Task
 from prefill_router.sandbox import Sandbox
+from prefill_router_gateway.receipts import RepeatedRequest
 
 MOST: Final = 100
 """So many tests of a request are run; the others aren't."""

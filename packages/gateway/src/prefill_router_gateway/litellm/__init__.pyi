@@ -3,7 +3,6 @@ from .config import (
     OmittedSetting as OmittedSetting,
     import_config as import_config,
 )
-from .deployments import KNOWN as KNOWN, KnownProvider as KnownProvider
 from .gateway_client import SpentError as SpentError
 from .strategy import (
     PrefillRouterPlugin as PrefillRouterPlugin,

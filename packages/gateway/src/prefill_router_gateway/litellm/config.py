@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.targets import PRICES, Pool, Provider, Target, TargetEndpoint
+from prefill_router.yaml_files import read_yaml
 from prefill_router_gateway.litellm.deployments import (
     MODES,
     ConfigFields,
@@ -20,8 +22,6 @@ from prefill_router_gateway.litellm.deployments import (
     TimeLimits,
     read_deployment,
 )
-from prefill_router.targets import PRICES, Pool, Provider, Target, TargetEndpoint
-from prefill_router.yaml_files import read_yaml
 
 _NO_COUNTERPART = "has no counterpart"
 _ROUTES = "the router chooses, and its order gives the fallbacks"

@@ -14,9 +14,9 @@ import httpx2
 
 from prefill_router.client import check_encrypted, is_loopback
 from prefill_router.errors import ConfigError, PrefillRouterError
-from prefill_router_gateway.records import HEADER, SESSION_HEADER
 from prefill_router.policy import check_lam
 from prefill_router.targets import Endpoint
+from prefill_router_gateway.records import HEADER, SESSION_HEADER
 
 _PASSED = (
     *("tools", "functions", "response_format", "text", "instructions", "previous_response_id"),

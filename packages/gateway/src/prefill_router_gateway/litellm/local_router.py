@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import final
 
 from prefill_router.errors import PrefillRouterError
-from prefill_router_gateway.litellm.gateway_client import LiteLLMRequest, NoDecisionError
-from prefill_router_gateway.protocol import read_envelope, scored_prompt
 from prefill_router.remote import PathOrUrl
 from prefill_router.router import Router
+from prefill_router_gateway.litellm.gateway_client import LiteLLMRequest, NoDecisionError
+from prefill_router_gateway.protocol import read_envelope, scored_prompt
 
 
 @final

@@ -22,6 +22,7 @@ from typing import Any, final
 
 from prefill_router.client import read_usage
 from prefill_router.errors import ConfigError
+from prefill_router.remote import PathOrUrl, location
 from prefill_router_gateway.litellm.gateway_client import (
     GatewayClient,
     GatewayDecision,
@@ -32,7 +33,6 @@ from prefill_router_gateway.litellm.gateway_client import (
     read_request,
 )
 from prefill_router_gateway.records import HEADER
-from prefill_router.remote import PathOrUrl, location
 
 _log = logging.getLogger("prefill_router.litellm")
 _picking = ContextVar("_picking", default=False)

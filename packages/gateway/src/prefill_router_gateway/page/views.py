@@ -8,6 +8,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from prefill_router.client import Usage
+from prefill_router.router import VersionState
+from prefill_router.targets import Pool
 from prefill_router_gateway.decide import BudgetState
 from prefill_router_gateway.page.shapes import (
     AttemptView,
@@ -48,8 +50,6 @@ from prefill_router_gateway.receipts import (
     version_step_of,
 )
 from prefill_router_gateway.records import Receipt
-from prefill_router.router import VersionState
-from prefill_router.targets import Pool
 
 Shape = TypeVar("Shape")
 _MANY, _OFTEN = 20, 0.1

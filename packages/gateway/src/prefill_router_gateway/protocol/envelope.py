@@ -18,6 +18,7 @@ from types import NoneType
 from typing import Any, NoReturn, final
 
 from prefill_router.data import Message, Prompt
+from prefill_router.targets import Ability, Endpoint
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.protocol.headers import (
     OPENROUTER_FIELDS,
@@ -32,7 +33,6 @@ from prefill_router_gateway.protocol.turns import (
     token_id_bytes,
 )
 from prefill_router_gateway.records import Scored
-from prefill_router.targets import Ability, Endpoint
 
 Span = tuple[int, int]
 """The start and end of a value in the text, in characters."""

@@ -17,9 +17,9 @@ from fnmatch import fnmatchcase
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.targets import Pool
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.records import HEADER, SCORED, SESSION_HEADER, Header, Scored
-from prefill_router.targets import Pool
 
 _PREFIX = HEADER.encode()
 ROUTING_NAMES = ("auto", "prefill-router", "MoM", "openrouter/auto", "openrouter/auto-beta")

@@ -28,6 +28,7 @@ import httpx2
 
 from prefill_router.client import NO_KEY, limits_left
 from prefill_router.errors import ConfigError
+from prefill_router.targets import Endpoint, Provider, Target
 from prefill_router_gateway.errors import BrokenResponseError
 from prefill_router_gateway.proxy.connections import (
     IDLE_SECONDS,
@@ -39,7 +40,6 @@ from prefill_router_gateway.proxy.connections import (
 )
 from prefill_router_gateway.records import ForwardRequest, Header
 from prefill_router_gateway.settings import FailureSettings
-from prefill_router.targets import Endpoint, Provider, Target
 
 _NO_BODY = {b"POST": b"content-length: 0\r\n\r\n", b"GET": b"\r\n", b"DELETE": b"\r\n"}
 """The end of the headers of a request without a body (RFC 9110, 8.6)."""

@@ -13,10 +13,10 @@ from typing import final
 
 from prefill_router.client import ErrorBody, kind_of, read_error, retry_after
 from prefill_router.errors import FailureKind
+from prefill_router.targets import Endpoint
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.proxy.response_metadata import parsed
 from prefill_router_gateway.records import AttemptEnd, Header, TargetAttempt
-from prefill_router.targets import Endpoint
 
 RETRIED: frozenset[AttemptEnd] = frozenset(
     ("connect", "rate_limited", "overloaded", "server_error", "broken_off", "malformed")

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import final
 
 from prefill_router.client import provider_keys
+from prefill_router.targets import Pool
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError
 from prefill_router_gateway.proxy.connections import (
     ClientConnection,
@@ -47,7 +48,6 @@ from prefill_router_gateway.records import (
     RequestOutcome,
 )
 from prefill_router_gateway.settings import FailureSettings
-from prefill_router.targets import Pool
 
 
 @final

@@ -18,9 +18,9 @@ from prefill_router.client import (
     read_usage,
     without_key,
 )
+from prefill_router.targets import Endpoint
 from prefill_router_gateway.errors import BrokenResponseError
 from prefill_router_gateway.records import AnswerText
-from prefill_router.targets import Endpoint
 
 _BYTES_PER_TOKEN = 4
 _MOST_CALLS = 1000  # tool calls of one answer whose ids are remembered

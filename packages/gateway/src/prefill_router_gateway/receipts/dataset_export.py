@@ -14,10 +14,10 @@ import numpy as np
 
 from prefill_router.data import Prompt, Query, RoutingDataset, Table, prompt_key, prompt_text
 from prefill_router.errors import DataError, PrefillRouterError
+from prefill_router.targets import Pool, Target
 from prefill_router_gateway.receipts.labels import LabelledSample, RepeatedRequest
 from prefill_router_gateway.receipts.rows import Feedback, prompt_of
 from prefill_router_gateway.records import Receipt
-from prefill_router.targets import Pool, Target
 
 _NO_PROMPT = "without a prompt"
 _NO_FEEDBACK = "without feedback"

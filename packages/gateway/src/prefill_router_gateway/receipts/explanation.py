@@ -13,6 +13,8 @@ import numpy as np
 
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.policy import Cascade, Policy, from_dict
+from prefill_router.router import Decision, decide
 from prefill_router_gateway.receipts.rows import Feedback
 from prefill_router_gateway.receipts.savings import RequestSaving
 from prefill_router_gateway.records import (
@@ -23,8 +25,6 @@ from prefill_router_gateway.records import (
     Receipt,
     RoutingDecision,
 )
-from prefill_router.policy import Cascade, Policy, from_dict
-from prefill_router.router import Decision, decide
 
 _REASONS: Mapping[Reason, str] = {
     "policy": "the policy chose it, by the router's forecast",

@@ -17,12 +17,12 @@ from typing import Any, Final, Literal, TypeVar, cast, final
 
 from prefill_router.data import Message, Prompt
 from prefill_router.errors import CorruptError, DataError
+from prefill_router.targets import Endpoint, Target
 from prefill_router_gateway.protocol import Envelope, read_envelope, scored_prompt
 from prefill_router_gateway.receipts.reader import Conditions, pages
 from prefill_router_gateway.receipts.rows import Feedback, ReceiptColumn, Row
 from prefill_router_gateway.receipts.store import RECEIPTS, Statement, Store, open_store
 from prefill_router_gateway.records import AnswerText, Scored, repeatable_body
-from prefill_router.targets import Endpoint, Target
 
 REVERSED: Final = ":reversed"
 """Ends the source of labels of pairs in the second order."""

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 from prefill_router.errors import ConfigError, StoreError
-from prefill_router_gateway.receipts.store import DownError, RowError, Statement, Store, T
 from prefill_router.lazy_imports import optional_imports
+from prefill_router_gateway.receipts.store import DownError, RowError, Statement, Store, T
 
 if TYPE_CHECKING:
     import psycopg

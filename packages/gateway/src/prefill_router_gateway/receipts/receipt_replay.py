@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from prefill_router.cost import CostScale
 from prefill_router.data import Prompt, prompt_key
 from prefill_router.errors import DataError
+from prefill_router.progress import Progress
+from prefill_router.targets import Pool
 from prefill_router_gateway.decide import (
     Allowance,
     CostScores,
@@ -39,8 +41,6 @@ from prefill_router_gateway.settings import (
     SessionSettings,
     TrafficSettings,
 )
-from prefill_router.progress import Progress
-from prefill_router.targets import Pool
 
 if TYPE_CHECKING:
     from prefill_router.router import Forecast, Router

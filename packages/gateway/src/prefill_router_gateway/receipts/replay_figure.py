@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from prefill_router.errors import DataError
-from prefill_router_gateway.receipts.receipt_replay import Replay
 from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting import (
     INK,
@@ -19,6 +18,7 @@ from prefill_router.reporting import (
     style,
     write_figure,
 )
+from prefill_router_gateway.receipts.receipt_replay import Replay
 
 _REQUESTS = 1000
 _SEEN = 100

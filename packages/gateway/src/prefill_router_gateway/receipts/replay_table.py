@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from prefill_router.cost import CostScale
 from prefill_router.errors import ConfigError, DataError
+from prefill_router.policy import LambdaPath, Policy
 from prefill_router_gateway.decide import order_ready, policy_order
 from prefill_router_gateway.receipts.explanation import policy_of, scale_of
 from prefill_router_gateway.records import PredictedWaits, Receipt
 from prefill_router_gateway.settings import LatencySettings
-from prefill_router.policy import LambdaPath, Policy
 
 PerCell = Float[NDArray[np.float64], "request target"]
 PerRequest = Float[NDArray[np.float64], " request"]

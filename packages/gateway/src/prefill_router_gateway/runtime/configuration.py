@@ -12,11 +12,6 @@ from pydantic import PlainSerializer, PlainValidator
 
 from prefill_router.client import PLAIN_HTTP, provider_keys
 from prefill_router.errors import ConfigError, PrefillRouterError
-from prefill_router_gateway.guard import ClientKeys, check_listen, read_keys
-from prefill_router_gateway.protocol import HeaderFilter
-from prefill_router_gateway.records import FALLBACKS
-from prefill_router_gateway.runtime.versions import ServedVersions
-from prefill_router_gateway.settings import GatewaySettings, meant, read_settings, stray_variables
 from prefill_router.remote import PathOrUrl, location
 from prefill_router.router import (
     EncoderSources,
@@ -27,6 +22,11 @@ from prefill_router.router import (
     without_router,
 )
 from prefill_router.targets import Pool, Target, read_pool
+from prefill_router_gateway.guard import ClientKeys, check_listen, read_keys
+from prefill_router_gateway.protocol import HeaderFilter
+from prefill_router_gateway.records import FALLBACKS
+from prefill_router_gateway.runtime.versions import ServedVersions
+from prefill_router_gateway.settings import GatewaySettings, meant, read_settings, stray_variables
 
 _Place = Annotated[
     PathOrUrl | None,

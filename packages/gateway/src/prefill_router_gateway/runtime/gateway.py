@@ -11,6 +11,8 @@ from typing import Any, Protocol, final, runtime_checkable
 
 from prefill_router.client import NO_KEY, Redaction, provider_keys
 from prefill_router.errors import StoreError
+from prefill_router.router import VersionRegistry
+from prefill_router.targets import Pool
 from prefill_router_gateway.decide import (
     Budgets,
     Decider,
@@ -37,8 +39,6 @@ from prefill_router_gateway.runtime.versions import ServedVersions, VersionWatch
 from prefill_router_gateway.settings import BudgetSettings, GatewaySettings
 from prefill_router_gateway.shared import SharedState
 from prefill_router_gateway.telemetry import EventLoopLag, Metrics, PlainFamily, Traces
-from prefill_router.router import VersionRegistry
-from prefill_router.targets import Pool
 
 _log = logging.getLogger(__name__)
 

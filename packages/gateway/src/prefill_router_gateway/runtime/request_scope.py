@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from prefill_router.client import cost_of, identity_parameters, reported_cost
 from prefill_router.data import Prompt
+from prefill_router.targets import TRAITS, Endpoint
 from prefill_router_gateway.decide import (
     Decider,
     RequestCosts,
@@ -52,7 +53,6 @@ from prefill_router_gateway.runtime.configuration import LoadedGateway
 from prefill_router_gateway.runtime.versions import in_share
 from prefill_router_gateway.shared import SharedState
 from prefill_router_gateway.telemetry import Metrics, Trace, Traces, log_request
-from prefill_router.targets import TRAITS, Endpoint
 
 
 @runtime_checkable

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
 from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.router import VersionRegistry, VersionState, VersionStep
 from prefill_router_gateway.decide import decision_id, share_of
 from prefill_router_gateway.records import RoutingRequest
-from prefill_router.router import VersionRegistry, VersionState, VersionStep
 
 _log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 300.0  # seconds

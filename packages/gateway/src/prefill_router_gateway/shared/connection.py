@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
 from prefill_router.errors import StoreError
+from prefill_router.lazy_imports import optional_imports
 from prefill_router_gateway.receipts import DownError, postgres_options, unreachable
 from prefill_router_gateway.shared import tables
-from prefill_router.lazy_imports import optional_imports
 
 if TYPE_CHECKING:
     import psycopg

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, cast, final
 from urllib.parse import urlsplit
 
 from prefill_router.errors import ConfigError
-from prefill_router_gateway.records import Receipt, RequestOutcome
 from prefill_router.lazy_imports import optional_imports
 from prefill_router.targets import Endpoint
+from prefill_router_gateway.records import Receipt, RequestOutcome
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from prefill_router.data import Query
-from prefill_router_lab.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
-from prefill_router.runs.run import Task
 from prefill_router.importers import DatasetBuilder, Record, filled_text, identifier, label_text
+from prefill_router.runs import Task
+from prefill_router_lab.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
 
 IMAGE: Final = "has an image, and prompts are text"
 _NEEDS = ("id", "question", "answer")

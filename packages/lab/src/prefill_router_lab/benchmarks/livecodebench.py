@@ -23,8 +23,6 @@ from typing import Any, Final, NamedTuple, final
 
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
-from prefill_router_lab.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
-from prefill_router.runs.run import Task
 from prefill_router.importers import (
     DatasetBuilder,
     Record,
@@ -33,6 +31,8 @@ from prefill_router.importers import (
     identifier,
     label_text,
 )
+from prefill_router.runs import Task
+from prefill_router_lab.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
 
 OUTSIDE: Final = "of a contest outside the dates asked for"
 FILES: Final = tuple(f"test{'' if n == 1 else n}.jsonl" for n in range(1, 7))

@@ -10,8 +10,6 @@ from string import ascii_uppercase
 
 from prefill_router.data import Query
 from prefill_router.errors import ConfigError, DataError
-from prefill_router_lab.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
-from prefill_router.runs.run import Task
 from prefill_router.importers import (
     DatasetBuilder,
     Record,
@@ -21,6 +19,8 @@ from prefill_router.importers import (
     identifier,
     label_text,
 )
+from prefill_router.runs import Task
+from prefill_router_lab.benchmarks.source import BenchmarkCopy, LoadReport, PlacedTask, rows
 
 _NEEDS = ("question_id", "question", "options", "answer")
 _WANTS = ("answer_index", "category", "cot_content")

@@ -18,9 +18,7 @@ from typing import Any, Final
 from prefill_router import files
 from prefill_router.data import Prompt, Query, prompt_key
 from prefill_router.errors import DataError, FormatError
-from prefill_router_lab.benchmarks.source import SUFFIXES, LoadReport, PlacedTask, rows
 from prefill_router.grading import GRADERS, parse_number, right_letters, tolerance_of
-from prefill_router.runs.run import Task
 from prefill_router.importers import (
     DatasetBuilder,
     Record,
@@ -31,6 +29,8 @@ from prefill_router.importers import (
     label_text,
     shown_cell,
 )
+from prefill_router.runs import Task
+from prefill_router_lab.benchmarks.source import SUFFIXES, LoadReport, PlacedTask, rows
 
 FIELDS: Final = ("id", "prompt", "messages", "answer", "grader", "domain", "benchmark")
 _ID = ("id", "query_id")

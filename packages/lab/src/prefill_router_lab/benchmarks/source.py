@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn, final
 
 from prefill_router.errors import ConfigError, DataError, FormatError
-from prefill_router.runs.run import Task
 from prefill_router.importers import DatasetBuilder, Place, Record, documents, parse_list, records
+from prefill_router.runs import Task
 
 
 class PlacedTask(NamedTuple):

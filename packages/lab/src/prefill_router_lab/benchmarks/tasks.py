@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, final
 
 from prefill_router.errors import ConfigError, FormatError
+from prefill_router.lazy_imports import load
+from prefill_router.runs import Task
 from prefill_router_lab.benchmarks import own_questions
 from prefill_router_lab.benchmarks.registry import BENCHMARKS, Benchmark
 from prefill_router_lab.benchmarks.source import (
@@ -30,8 +32,6 @@ from prefill_router_lab.benchmarks.source import (
     PlacedTask,
     distinct,
 )
-from prefill_router.runs.run import Task
-from prefill_router.lazy_imports import load
 
 Reader = Callable[[BenchmarkCopy, Mapping[str, str], LoadReport], Iterator[PlacedTask]]
 """Reads a copy of a benchmark with these options; the report fills as the tasks are taken."""

@@ -1,15 +1,12 @@
-"""`prefill-router tasks`, `prices` and `collect`: questions, prices, and every target's answers."""
+"""`prefill-router tasks` and `collect`: questions, and every target's answers to them."""
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from prefill_router.cli import options as opt
@@ -24,16 +21,15 @@ from prefill_router.cli.application import (
     print_json,
     rounded_up,
 )
-from prefill_router.cli.commands import UsageError, by_name, check_suffix, one_of
+from prefill_router.cli.commands import check_suffix, one_of
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
 from prefill_router_lab.benchmarks import BENCHMARKS
 
 if TYPE_CHECKING:
-    from prefill_router.client import PriceChange, RefreshedPool
     from prefill_router.runs import Retry, Task
-    from prefill_router_lab.collection import CollectionEstimate, CollectionSummary
     from prefill_router.targets import Pool
+    from prefill_router_lab.collection import CollectionEstimate, CollectionSummary
 
 
 _LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in BENCHMARKS.items())
@@ -150,9 +146,9 @@ def collect(
     Example: prefill-router collect --pool pool.yaml --tasks mmlu_pro --max-cost 20 --out run
     """
     from prefill_router.client import Upstream
+    from prefill_router.progress import BarProgress
     from prefill_router_lab.benchmarks import LoadReport, load_tasks, sample_tasks
     from prefill_router_lab.collection import CollectOptions, collect, estimate_collection
-    from prefill_router.progress import BarProgress
 
     options = CollectOptions(
         limit=max_cost,
@@ -295,130 +291,3 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:,.1f} s"
     return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
-
-
-_COMMENT = re.compile(r"(?:^|\s)#", re.MULTILINE)
-_HEADS = ("input", "output", "cached input", "reasoning")
-
-
-@app.command()
-def prices(
-    pool: Annotated[Path, typer.Option(help="The pool file.")],
-    to: Annotated[
-        Path | None, typer.Option("--out", help="Write here and leave the pool file as it is.")
-    ] = None,
-    source: Annotated[
-        str, typer.Option("--from", help="OpenRouter's list of models, a URL or a file.")
-    ] = "https://openrouter.ai/api/v1/models",
-    provider: Annotated[
-        list[str] | None,
-        typer.Option(help="Take this provider's prices; TARGET=NAME for one target."),
-    ] = None,
-    map_: Annotated[
-        list[str] | None,
-        typer.Option("--map", metavar="TARGET=MODEL", help="The target's name in the list."),
-    ] = None,
-    overwrite: opt.Overwrite = False,
-    json: opt.AsDocument = False,
-) -> None:
-    """Refresh a pool's prices from OpenRouter's list of models, and date them.
-
-    A target is looked up by its model, then by its name. Targets that aren't listed keep their
-    prices. Comments in the pool file aren't kept.
-
-    Example: prefill-router prices --pool pool.yaml --map fast=openai/gpt-oss-20b
-    """
-    from prefill_router.client import refresh_prices
-    from prefill_router.targets import read_pool, write_pool
-
-    place = to or pool
-    if to is None and place.suffix.lower() not in (".yaml", ".yml"):
-        raise UsageError(f"{place} isn't a YAML file; name one with --out, such as pool.yaml")
-    check_suffix("--out", place, (".yaml", ".yml"))
-    general, by_target = _providers(provider or [])
-    models = by_name("--map", map_ or [], "TARGET=MODEL")
-    check_place(place)
-    before = read_pool(pool)
-    with err.status(f"reading {source}"):
-        found = refresh_prices(
-            before,
-            date=datetime.now(UTC).date().isoformat(),
-            source=source,
-            models=models,
-            provider=general,
-            providers=by_target,
-        )
-    if place == pool and _COMMENT.search(pool.read_text(encoding="utf-8-sig")):
-        err.say(f"note: the comments in {pool} aren't kept")
-    if to is None:
-        write_pool(found.pool, pool)
-    else:
-        with opt.replacing(to, overwrite=overwrite or _is_same(to, pool)) as temporary:
-            write_pool(found.pool, temporary)
-    if json:
-        print_json(_prices_dict(found, place))
-    else:
-        _show_prices(found, place)
-
-
-def _is_same(to: Path, pool: Path) -> bool:
-    return to.exists() and to.samefile(pool)
-
-
-def _providers(given: Sequence[str]) -> tuple[str | None, dict[str, str]]:
-    """The provider of all targets, and those of single ones."""
-    general = [text for text in given if "=" not in text]
-    if len(general) > 1:
-        raise UsageError(
-            f"--provider names {' and '.join(general)}; name one, and others as TARGET=NAME"
-        )
-    by_target = by_name("--provider", [text for text in given if "=" in text], "TARGET=NAME")
-    return (general[0] if general else None), by_target
-
-
-def _show_prices(found: "RefreshedPool", place: Path) -> None:
-    table = Table("target", "listed as", *_HEADS, box=None, pad_edge=False)
-    for change in found.found:
-        at = "" if change.provider is None else f" at {change.provider}"
-        pairs = zip(change.before, change.after, strict=True)
-        table.add_row(change.target, f"{change.model}{at}", *(_moved(b, a) for b, a in pairs))
-    out.say(table)
-    out.say(f"US dollars per million tokens, {found.pool.prices_date}; written to {place}")
-    for name, reason in found.kept.items():
-        err.say(f"{name} keeps its prices: {reason}")
-    for note in found.notes:
-        err.say(f"note: {note}")
-
-
-def _moved(before: float | None, after: float | None) -> str:
-    if before == after:
-        return _price(after)
-    return f"{_price(before)} -> {_price(after)}"
-
-
-def _price(price: float | None) -> str:
-    return "-" if price is None else f"{price:.10g}"
-
-
-def _prices_dict(found: "RefreshedPool", place: Path) -> dict[str, Any]:
-    return {
-        "out": str(place),
-        "source": found.source,
-        "prices_date": found.pool.prices_date,
-        "found": [_change(change) for change in found.found],
-        "kept": dict(found.kept),
-        "notes": list(found.notes),
-    }
-
-
-def _change(change: "PriceChange") -> dict[str, Any]:
-    from prefill_router.targets import PRICES
-
-    return {
-        "target": change.target,
-        "model": change.model,
-        "provider": change.provider,
-        "before": dict(zip(PRICES, change.before, strict=True)),
-        "after": dict(zip(PRICES, change.after, strict=True)),
-        "changed": change.before != change.after,
-    }

@@ -18,6 +18,9 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, one_of, reading_words
 from prefill_router.cli.options import SplitFile, with_engine
+from prefill_router.errors import ConfigError
+from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 from prefill_router_lab.cli.study import (
     AsJson,
     Config,
@@ -34,17 +37,14 @@ from prefill_router_lab.cli.study import (
     require_some,
     study,
 )
-from prefill_router.errors import ConfigError
-from prefill_router.progress import BarProgress
-from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
+    from prefill_router.comparison import RecipeFailure
     from prefill_router.data import RoutingDataset, Split
     from prefill_router.engines import Engine
-    from prefill_router_lab.reproduce import PoolRun, ReproduceMeans, ReproduceOptions
     from prefill_router.router import Router
-    from prefill_router.comparison import RecipeFailure
+    from prefill_router_lab.reproduce import PoolRun, ReproduceMeans, ReproduceOptions
     from prefill_router_lab.studies import Shift
 
 
@@ -118,7 +118,9 @@ def reproduce(
 
     Example: prefill-router reproduce answers --bench mmlu-pro --store states --out paper
     """
+    from prefill_router.comparison import Charge
     from prefill_router.reporting import check_place, mark
+    from prefill_router_lab.end_to_end import read_speeds
     from prefill_router_lab.reproduce import (
         STUDY,
         WORK,
@@ -128,8 +130,6 @@ def reproduce(
         to_dict,
         write,
     )
-    from prefill_router.comparison import Charge
-    from prefill_router_lab.end_to_end import read_speeds
 
     check_place(to, STUDY)
     options = ReproduceOptions(
@@ -360,9 +360,9 @@ def _routers(
     opened: OpenedStudy, seed: int, engine: "Engine | None"
 ) -> "tuple[dict[str, Router], list[RecipeFailure]]":
     """The router itself where its folder was given, else those of the recipes."""
+    from prefill_router.comparison import fit_all
     from prefill_router.fitting import FitConfig
     from prefill_router.reporting import ROUTERS
-    from prefill_router.comparison import fit_all
 
     if opened.router is not None:
         return {next(iter(opened.recipes)): opened.router}, []

@@ -23,14 +23,14 @@ from prefill_router.remote import PathOrUrl, location
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
+    from prefill_router.comparison import RecipeFailure
     from prefill_router.data import Query, RoutingDataset, Split
     from prefill_router.engines import Engine
     from prefill_router.fitting import Recipe
     from prefill_router.reporting import Report
-    from prefill_router.router import Router
-    from prefill_router.comparison import RecipeFailure
-    from prefill_router_lab.learning_curves import Size
     from prefill_router.robustness import Kind
+    from prefill_router.router import Router
+    from prefill_router_lab.learning_curves import Size
 
 study = typer.Typer()
 
@@ -183,9 +183,9 @@ def finish(report: "Report", to: Path, *, as_json: bool = False) -> None:
 
 
 def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
+    from prefill_router.comparison import recipes_of
     from prefill_router.fitting import recipe_from_dict
     from prefill_router.router import Router
-    from prefill_router.comparison import recipes_of
 
     folder = location(config)
     if isinstance(folder, Path) and not folder.is_dir():
@@ -206,8 +206,8 @@ def _drawn(
     file: Path | None,
     seed: int,
 ) -> "Split":
-    from prefill_router.data import load_split
     from prefill_router.comparison import draw_for
+    from prefill_router.data import load_split
 
     if file is not None:
         return load_split(file)

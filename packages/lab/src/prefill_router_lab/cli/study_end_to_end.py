@@ -16,6 +16,11 @@ from prefill_router.cli.options import (
     open_stores,
     path_or_url,
 )
+from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
+from prefill_router.errors import ConfigError, DataError, PrefillRouterError
+from prefill_router.files import default_cache
+from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
 from prefill_router_lab.cli.study import (
     AsJson,
     Data,
@@ -28,17 +33,12 @@ from prefill_router_lab.cli.study import (
     finish,
     study,
 )
-from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
-from prefill_router.errors import ConfigError, DataError, PrefillRouterError
-from prefill_router.files import default_cache
-from prefill_router.progress import BarProgress
-from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
+    from prefill_router.comparison import Charge
     from prefill_router.data import Prompt, RoutingDataset
     from prefill_router.router import Router
-    from prefill_router.comparison import Charge
     from prefill_router_lab.end_to_end import Contender, Latency, PerCell
 
 
@@ -96,8 +96,8 @@ def end_to_end(
 
     Example: prefill-router study end-to-end router --data answers --encoder-price 0.16 --out costs
     """
-    from prefill_router.reporting import check_place, mark
     from prefill_router.comparison import Charge
+    from prefill_router.reporting import check_place, mark
     from prefill_router_lab.end_to_end import LAMS, NAME, ROUTER, report_of, study_end_to_end
 
     one_of("--part", part, PARTS)
@@ -214,8 +214,8 @@ class _ContenderInputs:
         seconds: "PerCell",
     ) -> "Contender":
         """A router with its predictions, its latency and its encoder's cost."""
-        from prefill_router.evaluation import Trial
         from prefill_router.comparison import tokens_read
+        from prefill_router.evaluation import Trial
         from prefill_router_lab.end_to_end import Contender
 
         cache = default_cache()

@@ -21,9 +21,9 @@ from prefill_router.cli.options import (
     parse_poolings,
     with_engine,
 )
-from prefill_router_lab.cli.study import AsJson, Out, Seed, facts, finish, study
 from prefill_router.errors import ConfigError
 from prefill_router.progress import BarProgress
+from prefill_router_lab.cli.study import AsJson, Out, Seed, facts, finish, study
 
 if TYPE_CHECKING:
     from prefill_router.engines import Engine

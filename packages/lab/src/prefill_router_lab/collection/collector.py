@@ -20,6 +20,9 @@ from prefill_router.client import (
     SpendingLedger,
 )
 from prefill_router.errors import StoreError, UpstreamError
+from prefill_router.progress import Advance
+from prefill_router.runs import Answer
+from prefill_router_lab.collection.journal import Journal
 from prefill_router_lab.collection.plan import (
     Backlog,
     CollectionPlan,
@@ -32,9 +35,6 @@ from prefill_router_lab.collection.plan import (
     attempt_of,
     request_of,
 )
-from prefill_router_lab.collection.journal import Journal
-from prefill_router.runs.run import Answer
-from prefill_router.progress import Advance
 
 _EVERY_SECONDS = 0.2
 

@@ -17,7 +17,11 @@ from typing import Any, final
 
 from prefill_router.client import Asker
 from prefill_router.errors import ConfigError
+from prefill_router.progress import Progress, SilentProgress
+from prefill_router.runs import Run, Task, is_run
+from prefill_router.targets import Pool
 from prefill_router_lab.collection.collector import OVER_LIMIT, CollectionTally, Collector
+from prefill_router_lab.collection.journal import Journal
 from prefill_router_lab.collection.plan import (
     CollectionEstimate,
     CollectionPlan,
@@ -30,10 +34,6 @@ from prefill_router_lab.collection.plan import (
     limit_for_the_rest,
     make_plan,
 )
-from prefill_router_lab.collection.journal import Journal
-from prefill_router.runs.run import Run, Task, is_run
-from prefill_router.progress import Progress, SilentProgress
-from prefill_router.targets import Pool
 
 INTERRUPTED = "interrupted"
 """The reason of questions that were not asked before an interruption."""

@@ -16,16 +16,17 @@ from uuid import uuid4
 from prefill_router.data import prompt_text
 from prefill_router.errors import ConfigError, DataError, PromptError, StoreError
 from prefill_router.files import writer_lock
-from prefill_router.runs import run_database
-from prefill_router.runs.run import (
+from prefill_router.runs import (
     LOCK,
     Answer,
     Run,
     Task,
     answer_text,
     checksum,
+    open_to_write,
     pack_text,
     refuse_second,
+    storable,
     task_digest,
     task_texts,
 )
@@ -69,7 +70,7 @@ class Journal:
         with ExitStack() as opened:
             alone = opened.enter_context(writer_lock(self._run.folder, LOCK, wait=False))
             refuse_second(self._run.folder, alone=alone)
-            self._database = run_database.open_to_write(self._run.folder)
+            self._database = open_to_write(self._run.folder)
             opened.callback(self._close)
             self._thread.start()
             self._opened = opened.pop_all()
@@ -226,7 +227,7 @@ def _columns(answer: Answer) -> tuple[object, ...]:
     reply, usage = answer.reply, answer.reply and answer.reply.usage
     texts = (reply.finish_reason, reply.served_by) if reply else (None, None)
     # the record has the texts unchanged
-    finish_reason, served_by = (None if t is None else run_database.storable(t) for t in texts)
+    finish_reason, served_by = (None if t is None else storable(t) for t in texts)
     return (
         answer.target,
         answer.query_id,

@@ -33,7 +33,7 @@ from prefill_router.client import (
 )
 from prefill_router.data import Prompt, Query
 from prefill_router.errors import ConfigError, StoreError, UpstreamError
-from prefill_router.runs.run import Answer, Attempt, Retry, Run, is_finished
+from prefill_router.runs import Answer, Attempt, Retry, Run, is_finished
 from prefill_router.targets import Pool, Provider, Target, public_address
 
 _WAITING_FOR_EACH = 4

@@ -5,14 +5,16 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import final
 
-from prefill_router.client import Asker
+from prefill_router.client import Asker, Upstream
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError
-from prefill_router_lab.collection import CollectionSummary, CollectOptions, collect
 from prefill_router.grading import Settings, grade_run
-from prefill_router.runs.run import Run, Task
 from prefill_router.progress import Progress
+from prefill_router.runs import Run, Task
 from prefill_router.targets import Pool
+from prefill_router_lab.benchmarks import load_tasks
+from prefill_router_lab.collection.job import CollectionSummary, collect
+from prefill_router_lab.collection.plan import CollectOptions
 
 GRADED = "graded"
 """The dataset of a run's answers, in the run's folder."""
@@ -56,6 +58,11 @@ class TargetQuestions:
         """The ids of the queries that there are tasks for."""
         return self._tasks.keys()
 
+    @property
+    def spent(self) -> float | None:
+        """US dollars that the run has cost; None before the first round."""
+        return None if self.summary is None else self.summary.spent
+
     def __call__(self, ids: Sequence[str]) -> RoutingDataset:
         """The answers to these questions, as far as there are any.
 
@@ -83,3 +90,35 @@ class TargetQuestions:
         found = read_dataset(graded).select(targets=self._pool.names)
         there = set(found.query_ids)
         return found.select([one for one in ids if one in there])
+
+
+def open_questions(
+    run: Path,
+    pool: Pool,
+    tasks: str,
+    *,
+    limit: float | None,
+    judge: Pool | None,
+    judge_limit: float | None,
+    progress: Progress | None = None,
+) -> TargetQuestions:
+    """The questions of a tasks file or benchmark, to be asked within a spending limit.
+
+    Args:
+        run: The run's folder: a new one, or one to resume.
+        pool: The target alone.
+        tasks: A file of tasks, or a benchmark as for `load_tasks`.
+        limit: US dollars that the run may cost in all; None for no limit.
+        judge: The judge's pool, where tasks need one.
+        judge_limit: US dollars that judging may cost; None for no limit.
+        progress: Shows the progress.
+    """
+    return TargetQuestions(
+        run,
+        pool,
+        {task.query.id: task for task in load_tasks(tasks)},
+        asker=lambda: Upstream(pool),
+        options=CollectOptions(limit=limit),
+        settings=Settings(judge=judge, judge_limit=judge_limit),
+        progress=progress,
+    )

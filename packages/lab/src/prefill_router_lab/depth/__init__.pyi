@@ -1,7 +1,6 @@
 from .depth import (
     DepthProfile as DepthProfile,
     EncoderSweep as EncoderSweep,
-    auc_of_selection as auc_of_selection,
     depth_profile as depth_profile,
     encoder_labels as encoder_labels,
     neighbour_votes as neighbour_votes,

@@ -20,13 +20,15 @@ from prefill_router.activations import Activations, Pooling, Site
 from prefill_router.data import RoutingDataset, binary, stratified_folds
 from prefill_router.errors import ConfigError
 from prefill_router.geometry import Moments, NeighbourIndex, SiteStates
-from prefill_router.layers.selection import (
+from prefill_router.layers import (
     Grid,
     Scope,
     Selection,
     SiteScores,
     Survey,
+    auc_of_selection,
     candidate_sites,
+    columns_by_site,
     enough_labels,
     fit_reducer,
     mean_over_targets,
@@ -38,7 +40,6 @@ from prefill_router.probes import (
     FOLDS,
     Probes,
     auc_over_folds,
-    cross_validated_auc,
     known_auc,
     out_of_fold_scores,
 )
@@ -344,22 +345,6 @@ def sweep(
     )
 
 
-def auc_of_selection(
-    store: Activations, train: RoutingDataset, selection: Selection, *, seed: int = 0
-) -> Float64[NDArray[np.float64], " target"]:
-    """The five-fold probe AUC of each target at its selected site.
-
-    J depends on each encoder's own scale, so it ranks the sites of one encoder but not encoders;
-    the AUC of the same probe on the same folds ranks both.
-    """
-    folds = stratified_folds(train, count=FOLDS, seed=seed)
-    result = np.empty(len(selection.targets))
-    for (site, dim), mine in _by_site(selection).items():
-        part = train.select(targets=[selection.targets[k] for k in mine])
-        result[mine] = cross_validated_auc(store, part, site=site, dims=(dim,), folds=folds)[0]
-    return result
-
-
 def encoder_labels(stores: Sequence[Activations]) -> tuple[str, ...]:
     """Short names of the stores' encoders, numbered where they would be equal."""
     names = [store.provenance.encoder.rstrip("/").rsplit("/", 1)[-1] for store in stores]
@@ -375,7 +360,7 @@ def _test_auc(
     store: Activations, train: RoutingDataset, test: RoutingDataset, selection: Selection
 ) -> Float64[NDArray[np.float64], " target"]:
     result = np.empty(len(selection.targets))
-    for (site, dim), mine in _by_site(selection).items():
+    for (site, dim), mine in columns_by_site(selection).items():
         reducer = fit_reducer(store, train, site=site, dim=dim)
         probes = Probes.fit(_reduced(store, train, site, reducer), train.correct[:, mine])
         fitted = ~np.isnan(probes.intercepts)
@@ -389,11 +374,3 @@ def _reduced(
 ) -> NDArray[np.float32]:
     chunks = SiteStates(store, site, part.prompt_keys)
     return np.concatenate([reducer.transform(states) for _, states in chunks])
-
-
-def _by_site(selection: Selection) -> dict[tuple[Site, int], list[int]]:
-    """The columns of the targets that are read at each site and dimension."""
-    columns: dict[tuple[Site, int], list[int]] = {}
-    for k, choice in enumerate(selection.choices):
-        columns.setdefault((choice.site, choice.dim), []).append(k)
-    return columns

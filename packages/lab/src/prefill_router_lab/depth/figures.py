@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from prefill_router import files
 from prefill_router.activations import POOLINGS, Pooling
-from prefill_router_lab.depth.depth import DepthProfile, EncoderSweep
-from prefill_router.layers.selection import Survey, mean_over_targets
+from prefill_router.layers import Survey, mean_over_targets
 from prefill_router.plotting import Axes, Figure, FigureCanvasAgg, rc_context
+from prefill_router_lab.depth.depth import DepthProfile, EncoderSweep
 
 _COLOURS: dict[Pooling, str] = {"last": "#0072b2", "mean": "#d55e00", "rest": "#009e73"}
 _MARKERS: dict[Pooling, str] = {"last": "o", "mean": "s", "rest": "^"}

@@ -35,7 +35,6 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from prefill_router.activations import Activations
 from prefill_router.data import Prompt, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.evaluation import (
@@ -54,7 +53,6 @@ from prefill_router.evaluation import (
     single_points,
 )
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.router import Router, cached_states, finished_store
 from prefill_router.yaml_files import read_yaml
 
 ROUNDS = 5
@@ -269,7 +267,6 @@ def _csv(path: Path) -> Mapping[Any, Any]:
 
 
 PerQuery = Float[NDArray[np.float64], " query"]
-
 
 
 @final

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, PositiveInt
 from prefill_router.activations import Activations, Provenance
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError
-from prefill_router.features.base import (
+from prefill_router.features import (
     Columns,
     Family,
     FamilyConfig,

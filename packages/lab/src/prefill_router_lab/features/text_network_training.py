@@ -31,11 +31,11 @@ from prefill_router.encoders import (
     pad,
 )
 from prefill_router.errors import ConfigError, FitError
-from prefill_router_lab.features.text_network import Adaption, Pool, TextNetwork, TextNetworkConfig
 from prefill_router.lazy_imports import optional_imports
 from prefill_router.progress import Advance, Progress
 from prefill_router.statistics import base_rates, learnable
 from prefill_router.training import Trainer, TrainingRun, train_epochs
+from prefill_router_lab.features.text_network import Adaption, Pool, TextNetwork, TextNetworkConfig
 
 Arrays = Mapping[str, NDArray[np.float32]]
 _NAME = "router"

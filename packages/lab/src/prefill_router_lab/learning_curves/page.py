@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from prefill_router.comparison import failures
 from prefill_router.evaluation import HEADLINE, NOTHING, Estimate, digits
 from prefill_router.plotting import Axes, Figure, LogLocator, NullLocator, PercentFormatter
 from prefill_router.reporting import (
@@ -41,7 +42,6 @@ from prefill_router_lab.learning_curves.result import (
     Trend,
     better,
 )
-from prefill_router.comparison import failures
 
 NAME = "learning"
 _CAPTION = (

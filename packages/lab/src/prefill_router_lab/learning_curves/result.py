@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from prefill_router.comparison import RecipeFailure
 from prefill_router.errors import FitError
 from prefill_router.evaluation import (
     LEVEL,
@@ -38,7 +39,6 @@ from prefill_router.evaluation import (
     rankings,
 )
 from prefill_router_lab.learning_curves.subsamples import Size
-from prefill_router.comparison import RecipeFailure
 
 Number = Literal["auc_mean", "brier_mean", "argmax_accuracy", "headroom_captured"]
 NUMBERS: tuple[Number, ...] = get_args(Number)

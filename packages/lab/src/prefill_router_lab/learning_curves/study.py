@@ -16,6 +16,7 @@ from safetensors.numpy import save
 
 from prefill_router import __version__, files
 from prefill_router.activations import Activations
+from prefill_router.comparison import RecipeFailure
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.engines import Engine, LocalEngine
@@ -35,7 +36,6 @@ from prefill_router_lab.learning_curves.result import (
     SizePoint,
 )
 from prefill_router_lab.learning_curves.subsamples import FULL, Size, labels_of, sizes_for, thinned
-from prefill_router.comparison import RecipeFailure
 
 _LEAST_DRAWS = 2
 

@@ -19,19 +19,20 @@ from scipy.special import expit, logit
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import optional_imports
 from prefill_router.options import Count, Fraction, NotNegative, Several, Validation
-from prefill_router.predictors.base import (
+from prefill_router.predictors import (
     Correctness,
     Examples,
     Features,
+    Holdout,
     Predictor,
     PredictorConfig,
     PredictorEntry,
     PredictorFit,
     check_features,
+    hold_out,
     left_out_note,
     usable_rows,
 )
-from prefill_router.predictors.training import Holdout, hold_out
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import Part, Saved
 

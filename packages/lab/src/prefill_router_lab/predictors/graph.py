@@ -20,7 +20,7 @@ from scipy.special import expit, log_softmax, softmax
 
 from prefill_router.errors import ConfigError
 from prefill_router.options import Count, Dropout, NotNegative, Positive, Validation
-from prefill_router.predictors.base import (
+from prefill_router.predictors import (
     Correctness,
     Examples,
     Features,

@@ -26,7 +26,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from prefill_router.errors import FitError
 from prefill_router.lazy_imports import optional_imports
-from prefill_router.predictors.base import Examples, PredictorFit, left_out_note, usable_rows
+from prefill_router.predictors import Examples, PredictorFit, hold_out, left_out_note, usable_rows
+from prefill_router.progress import Progress
+from prefill_router.training import Trainer, TrainingRun, train_together
 from prefill_router_lab.predictors.graph import (
     GraphConfig,
     GraphRouter,
@@ -35,9 +37,6 @@ from prefill_router_lab.predictors.graph import (
     number_tasks,
     share_of_tasks,
 )
-from prefill_router.predictors.training import hold_out
-from prefill_router.progress import Progress
-from prefill_router.training import Trainer, TrainingRun, train_together
 
 Matrix = Float[Tensor, "_ _"]
 

@@ -16,8 +16,8 @@ from typing import Any, Literal, final
 import yaml
 
 from prefill_router.evaluation import HEADLINE, NOTHING, Estimate, dollars, plain
-from prefill_router_lab.reproduce.systems import POOLS, PoolRun
 from prefill_router.short_repr import short_repr
+from prefill_router_lab.reproduce.systems import POOLS, PoolRun
 
 Value = str | float | Mapping[str, float]
 

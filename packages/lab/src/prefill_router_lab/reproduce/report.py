@@ -43,7 +43,14 @@ from prefill_router.reporting import (
     style,
     write_report_files,
 )
-from prefill_router_lab.reproduce.cells import PaperTable, TableCell, all_tables, of_pool, shown, spread
+from prefill_router_lab.reproduce.cells import (
+    PaperTable,
+    TableCell,
+    all_tables,
+    of_pool,
+    shown,
+    spread,
+)
 from prefill_router_lab.reproduce.router_tables import minus
 from prefill_router_lab.reproduce.systems import POOLS, SEMANTIC, SYSTEMS, TRUNK, UNIFIED, PoolRun
 

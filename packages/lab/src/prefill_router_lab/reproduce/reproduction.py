@@ -20,14 +20,25 @@ import numpy as np
 
 from prefill_router import __version__, files
 from prefill_router.activations import Activations
+from prefill_router.comparison import Charge, ComparisonPlan, priced, run_plan, tokens_read
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, binary, split
 from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError, DataError, MissingExtraError, PrefillRouterError
 from prefill_router.evaluation import Trial, plain
 from prefill_router.files import default_cache
 from prefill_router.fitting import Recipe, gather
-from prefill_router_lab.depth import sweep
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.router import EncoderSources, Router
+from prefill_router.short_repr import short_repr
+from prefill_router_lab.depth import sweep
+from prefill_router_lab.end_to_end import (
+    Contender,
+    Latency,
+    Speed,
+    answer_seconds,
+    study_end_to_end,
+    time_routing,
+)
 from prefill_router_lab.reproduce.systems import (
     QWEN_PRICE,
     SYSTEMS,
@@ -43,13 +54,14 @@ from prefill_router_lab.reproduce.systems import (
     single_networks,
     uncalibrated,
 )
-from prefill_router.router import EncoderSources, Router
-from prefill_router.short_repr import short_repr
-from prefill_router_lab.studies import Shift, ablation_study, routing_ratio, seed_study, shift_study, strongest
-from prefill_router.comparison import priced
-from prefill_router.comparison import ComparisonPlan, run_plan
-from prefill_router.comparison import Charge, tokens_read
-from prefill_router_lab.end_to_end import Contender, Latency, Speed, answer_seconds, study_end_to_end, time_routing
+from prefill_router_lab.studies import (
+    Shift,
+    ablation_study,
+    routing_ratio,
+    seed_study,
+    shift_study,
+    strongest,
+)
 
 __all__ = ["PARTS", "PoolContext", "make_parts"]
 

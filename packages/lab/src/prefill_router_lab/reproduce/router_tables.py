@@ -12,6 +12,7 @@
 import math
 from collections.abc import Sequence
 
+from prefill_router.comparison import by_number
 from prefill_router.data import Regime, summarise
 from prefill_router.evaluation import HEADLINE, Estimate, Step
 from prefill_router_lab.reproduce.cells import (
@@ -33,7 +34,6 @@ from prefill_router_lab.reproduce.cells import (
     published,
 )
 from prefill_router_lab.reproduce.systems import POOLS, SEMANTIC, SYSTEMS, TRUNK, UNIFIED, PoolRun
-from prefill_router.comparison import by_number
 
 _TABLE_1 = "tab:dataset"
 _REGIMES = (Regime.ALL_CORRECT, Regime.ALL_INCORRECT, Regime.DISAGREEMENT)

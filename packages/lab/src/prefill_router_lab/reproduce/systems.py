@@ -19,21 +19,20 @@ import yaml
 
 from prefill_router.activations import Activations
 from prefill_router.calibration import CalibratorKind
+from prefill_router.comparison import ALL, Charge, ComparedRouter, ComparisonResult, recipes_of
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.encoders import MINILM
 from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError
 from prefill_router.features import FamilyConfig, PrefillConfig
-from prefill_router_lab.features import TextNetworkConfig
 from prefill_router.fitting import Recipe, SoftLabels
 from prefill_router.predictors import GivenConfig, PredictorConfig
-from prefill_router_lab.predictors import GraphConfig
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import EncoderSources
 from prefill_router.short_repr import short_repr
-from prefill_router.comparison import ALL, ComparedRouter, ComparisonResult, recipes_of
-from prefill_router.comparison import Charge
 from prefill_router_lab.end_to_end import Speed
+from prefill_router_lab.features import TextNetworkConfig
+from prefill_router_lab.predictors import GraphConfig
 
 PoolName = Literal["frontier", "small", "mixed"]
 Bench = Literal["llmrouterbench", "nvidia-v1", "mmlu-pro"]

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from prefill_router.fitting import WORDS
 from prefill_router.plotting import Figure
 from prefill_router.reporting import BLUE, INK, ORANGE, PALE, new_figure, style
-from prefill_router.fitting import WORDS
-from prefill_router_lab.search.trials import RankedCandidate
 from prefill_router_lab.search.trial_loop import SearchResult
+from prefill_router_lab.search.trials import RankedCandidate
 
 
 def progress_rows(verdict: SearchResult) -> list[dict[str, Any]]:

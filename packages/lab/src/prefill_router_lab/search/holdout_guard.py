@@ -5,7 +5,6 @@
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +12,14 @@ from typing import Any, final
 
 from prefill_router import files
 from prefill_router.data import Part, RoutingDataset, Split, split
-from prefill_router.errors import ConfigError, CorruptError, DataError
+from prefill_router.errors import ConfigError, CorruptError
 from prefill_router.fitting import CALIBRATION, Recipe, TrainOnly
 from prefill_router_lab.search.space import key_of
 
 MARK = "opened.json"
 """The file that records when a test part was opened, and for which configuration."""
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class SealedTest:

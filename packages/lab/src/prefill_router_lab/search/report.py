@@ -21,9 +21,11 @@ import numpy as np
 import yaml
 
 from prefill_router import files
+from prefill_router.comparison import priced
 from prefill_router.data import RoutingDataset, Split, save_split
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import HEADLINE, NOTHING, interval, worded
+from prefill_router.fitting import WORDS
 from prefill_router.reporting import (
     Cell,
     Code,
@@ -38,11 +40,9 @@ from prefill_router.reporting import (
     estimate_cell,
     write_report_files,
 )
-from prefill_router.comparison import priced
-from prefill_router.fitting import WORDS
-from prefill_router_lab.search.trials import RankedCandidate, SearchTrial
 from prefill_router_lab.search.space import Space
 from prefill_router_lab.search.trial_loop import SearchConfig, SearchResult
+from prefill_router_lab.search.trials import RankedCandidate, SearchTrial
 
 FORMAT = "prefill-router search 1"
 PLAN, WINNER, SPLIT, ROUTER = "plan.json", "winner.yaml", "split.json", "router"

@@ -19,13 +19,12 @@ import numpy as np
 from prefill_router.activations import Activations
 from prefill_router.calibration import CalibratorKind
 from prefill_router.engines import Engine, LocalEngine, TaskPool
-from prefill_router.errors import ConfigError, FitError, MissingExtraError
+from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import Evaluation, plain
 from prefill_router.fitting import (
     MARGINS,
     Answer,
     FitConfig,
-    FoldScore,
     FoldScorer,
     Objective,
     Recipe,
@@ -36,6 +35,8 @@ from prefill_router.fitting import (
 from prefill_router.lazy_imports import optional_imports
 from prefill_router.progress import Advance, Progress, SilentProgress
 from prefill_router.router import EncoderSources, Router
+from prefill_router_lab.search.holdout_guard import SealedTest
+from prefill_router_lab.search.space import Branch, Candidate, Space
 from prefill_router_lab.search.trials import (
     RankedCandidate,
     SearchTrial,
@@ -43,8 +44,6 @@ from prefill_router_lab.search.trials import (
     ranked,
     worth,
 )
-from prefill_router_lab.search.holdout_guard import SealedTest
-from prefill_router_lab.search.space import Branch, Candidate, Space
 
 if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution

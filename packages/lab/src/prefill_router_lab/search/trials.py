@@ -14,8 +14,7 @@ import numpy as np
 from prefill_router import files
 from prefill_router.calibration import CalibratorKind
 from prefill_router.errors import CorruptError
-from prefill_router.evaluation import plain
-from prefill_router.fitting import FoldScore, Objective
+from prefill_router.fitting import FoldScore, Objective, Recipe
 from prefill_router_lab.search.space import Candidate, Space, key_of
 
 State = Literal["running", "finished", "stopped", "failed"]

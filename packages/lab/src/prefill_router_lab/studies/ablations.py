@@ -24,7 +24,6 @@ from prefill_router.features import (
     PromptStates,
 )
 from prefill_router.layers import Ablation, ablation, candidate_sites, search, survey
-from prefill_router_lab.depth import encoder_labels
 from prefill_router.plotting import Figure
 from prefill_router.probes import FOLDS, Probes, auc_over_folds
 from prefill_router.progress import Progress
@@ -44,6 +43,7 @@ from prefill_router.reporting import (
     stroke,
     style,
 )
+from prefill_router_lab.depth import encoder_labels
 
 FISHER, LIMIT = "Fisher J", "BestLR"
 JOINT, NEAR = "All layers", "Neighbours too"

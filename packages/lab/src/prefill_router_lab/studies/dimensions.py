@@ -13,7 +13,6 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import plain
 from prefill_router.layers import GRID_DIMS, Ablation, ablation, candidate_sites, search, survey
-from prefill_router_lab.depth import encoder_labels
 from prefill_router.plotting import Figure
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting import (
@@ -30,6 +29,7 @@ from prefill_router.reporting import (
     stroke,
     style,
 )
+from prefill_router_lab.depth import encoder_labels
 
 USUAL = 100
 """The number of components that a router keeps by default."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from prefill_router.comparison import RecipeFailure, warnings
 from prefill_router.evaluation import interval, worded
 from prefill_router.plotting import Figure
 from prefill_router.reporting import (
@@ -26,7 +27,6 @@ from prefill_router.reporting import (
     style,
 )
 from prefill_router_lab.studies.ratio import PAIR, RATIOS, RatioStudy
-from prefill_router.comparison import RecipeFailure, warnings
 
 _HEADS = tuple(f"{100 * ratio:g} %" for ratio in RATIOS)
 _MEANINGS = {

@@ -15,6 +15,14 @@ from typing import Any, Literal, final, get_args
 import numpy as np
 
 from prefill_router.activations import Activations
+from prefill_router.comparison import (
+    FitJob,
+    Fitted,
+    RecipeFailure,
+    failures,
+    fit_jobs,
+    warnings,
+)
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError
@@ -37,14 +45,6 @@ from prefill_router.reporting import (
     name_rows,
     new_figure,
     style,
-)
-from prefill_router.comparison import (
-    FitJob,
-    Fitted,
-    RecipeFailure,
-    failures,
-    fit_jobs,
-    warnings,
 )
 
 Number = Literal["auc_mean", "brier_mean", "max_lam_accuracy", "p_auccc", "argmax_accuracy"]

@@ -16,6 +16,11 @@ from pathlib import Path
 from typing import Any, Literal, final, get_args
 
 from prefill_router.activations import Activations
+from prefill_router.comparison import (
+    FitJob,
+    RecipeFailure,
+    fit_jobs,
+)
 from prefill_router.data import Part, Query, RoutingDataset, Split, split
 from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError, DataError
@@ -31,11 +36,6 @@ from prefill_router.reporting import (
     ends,
 )
 from prefill_router.router import Router
-from prefill_router.comparison import (
-    FitJob,
-    RecipeFailure,
-    fit_jobs,
-)
 
 Arm = Literal["reference", "shifted", "equal"]
 """Trained on the whole train part; on the shift's part of it; on equally many random queries."""

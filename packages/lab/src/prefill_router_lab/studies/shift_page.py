@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from prefill_router.comparison import failures, warnings
 from prefill_router.evaluation import HEADLINE, digits, interval, worded
 from prefill_router.plotting import Figure
 from prefill_router.reporting import (
@@ -23,7 +24,6 @@ from prefill_router.reporting import (
     significance,
     style,
 )
-from prefill_router.comparison import failures, warnings
 from prefill_router_lab.studies.shift import ARM_NAMES, ARMS, Arm, Number, ShiftResult, ShiftStudy
 
 _MEANINGS = {

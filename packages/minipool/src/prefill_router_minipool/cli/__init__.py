@@ -1,0 +1,1 @@
+"""Commands of the tiny pool and the demo; `commands` lists them for `prefill-router --help`."""

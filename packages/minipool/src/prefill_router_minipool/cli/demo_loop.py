@@ -23,8 +23,8 @@ import numpy as np
 
 from prefill_router import files
 from prefill_router.cli.application import CommandRun, columns, err, out, print_json
-from prefill_router_minipool.cli.demo import serving_pool
 from prefill_router.errors import ConfigError
+from prefill_router_minipool.cli.demo import serving_pool
 
 if TYPE_CHECKING:
     from prefill_router.evaluation import Evaluation

@@ -21,6 +21,7 @@ from typing import Any, final
 from prefill_router import targets
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import optional_imports
+from prefill_router.targets import Pool, Provider, RequestOptions
 from prefill_router_minipool.pool_models import NAMES, folder_of, pool
 from prefill_router_minipool.server.answer import (
     AnswerTask,
@@ -33,7 +34,6 @@ from prefill_router_minipool.server.answer import (
 from prefill_router_minipool.server.faults import FaultInjector, Faults
 from prefill_router_minipool.server.generation import Delivery, Model, Worker
 from prefill_router_minipool.server.protocol import ApiError, Endpoint, read_request
-from prefill_router.targets import Pool, Provider, RequestOptions
 
 
 @final

@@ -35,6 +35,8 @@ from transformers.utils import logging as transformers_logging
 
 from prefill_router import files
 from prefill_router.errors import ConfigError
+from prefill_router.plotting import Figure
+from prefill_router.progress import BarProgress, Progress
 from prefill_router_minipool.tasks import FAMILIES, LEVELS, MiniTask, draw_task, make_tasks
 from prefill_router_minipool.training.network import (
     ASSISTANT,
@@ -46,8 +48,6 @@ from prefill_router_minipool.training.network import (
     make_network,
     make_tokenizer,
 )
-from prefill_router.plotting import Figure
-from prefill_router.progress import BarProgress, Progress
 
 _POOLED = 32  # batches drawn together, so that each has examples of similar length
 

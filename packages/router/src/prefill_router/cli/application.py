@@ -32,14 +32,16 @@ from typer.core import TyperCommand, TyperGroup
 
 from prefill_router import __version__
 from prefill_router.cli.commands import (
-    COMMANDS,
+    GROUP,
     CommandEntry,
     UsageError,
+    all_commands,
     check_drawing,
     check_numbers,
     check_places,
 )
 from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.plugins import suggest_distribution
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,10 +110,14 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command that is called; the error on a mistyped name suggests a likely one."""
+        self.check_name(args)
         name, found, rest = super().resolve_command(ctx, args)
         if name in self._table and self._table[name].home:
             found = load(self._table[name].home, name)
         return name, found, rest
+
+    def check_name(self, args: list[str]) -> None:
+        """Check the name of the command that is called; any by default."""
 
 
 def _listed(name: str, entry: CommandEntry) -> Any:
@@ -132,10 +138,10 @@ def load(home: str, name: str) -> Command:
     """Import a command.
 
     Args:
-        home: The file of this package that holds it.
+        home: The module that holds it.
         name: The command's name in its group.
     """
-    module = import_module(f"prefill_router.cli.{home}")
+    module = import_module(home)
     for held in vars(module).values():
         for info in held.registered_commands if isinstance(held, typer.Typer) else ():
             called = info.callback
@@ -171,7 +177,21 @@ class Root(Group):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.list_these(COMMANDS)
+        commands, errors = all_commands()
+        self.list_these(commands)
+        if errors:
+            self.epilog = "\n\n".join(str(error) for error in errors.values())
+
+    def check_name(self, args: list[str]) -> None:
+        """Say what to install where the command is one of another distribution.
+
+        Raises:
+            UsageError: It isn't installed.
+        """
+        name = args[0] if args else ""
+        home = "" if name in self.commands else suggest_distribution(GROUP, name)
+        if home:
+            raise UsageError(f"there is no command {name!r} here{home}")
 
 
 app = typer.Typer(

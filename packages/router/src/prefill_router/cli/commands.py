@@ -1,7 +1,8 @@
 """The commands by name, which file holds each, and the checks of the command line that all share.
 
 A command is a function of its file, decorated with `app.command`, `study.command` and so on. The
-file is imported when the command is called, so that `--help` reads this table alone.
+file is imported when the command is called, so that `--help` reads tables alone: the one here, and
+those that other distributions add by entry points (`plugins`).
 
 The checks find errors in the command line itself, before the files that it names are read. One
 table has the range of every option's number, so that all commands refuse a number with the same
@@ -13,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, PluginError
 from prefill_router.lazy_imports import installed
+from prefill_router.plugins import Registry
 
 
 @final
@@ -26,7 +28,7 @@ class CommandEntry:
 
     Attributes:
         summary: One sentence, the first of the command's own help.
-        home: The file, a module of this package; empty for a group.
+        home: The module that holds it; empty for a group.
         panel: The heading under which it is listed.
         commands: The commands of a group, by name.
     """
@@ -37,167 +39,145 @@ class CommandEntry:
     commands: "dict[str, CommandEntry]" = field(default_factory=dict)
 
 
-_SHARED = {
-    name: home
-    for home, names in {
-        "collect": ("tasks", "prices"),
-        "datasets": ("describe", "split", "merge"),
-        "demo": ("minipool",),
-        "doctor": ("calibration",),
-        "evaluate": ("compare", "paired"),
-        "gateway": ("serve", "litellm"),
-        "labels": ("grade", "learn"),
-        "layers": ("sweep",),
-        "operating_point": ("keep", "replay"),
-        "paper": ("reproduce", "study_seeds", "study_ratio", "study_shift"),
-        "receipts": ("explain", "canary", "savings", "purge"),
-        "routers": (
-            *("show", "reprice", "versions", "promote", "rollback"),
-            *("add_target", "remove_target"),
-        ),
-        "study": ("study_learning", "study_robustness"),
-        "study_layers": ("study_dimensions",),
-    }.items()
-    for name in names
-}
-"""The files that hold several commands, by the name that a command's own file would have."""
+def list_commands(
+    package: str, panel: str | None, commands: Mapping[str, tuple[str, str]]
+) -> dict[str, CommandEntry]:
+    """Entries of commands of one package under one heading.
 
-
-def _listed(panel: str, home: str = "{}", **summaries: str) -> dict[str, CommandEntry]:
-    """Commands with files of their own names, or shared; `import_` is `import`, and _ a dash."""
-    files = {name: home.format(name) for name in summaries}
+    Args:
+        package: The package of the commands' files.
+        panel: The heading; None in a group.
+        commands: For each name, the file and the summary.
+    """
     return {
-        name.strip("_").replace("_", "-"): CommandEntry(
-            summary, _SHARED.get(files[name], files[name]), panel or None
-        )
-        for name, summary in summaries.items()
+        name: CommandEntry(summary, f"{package}.{file}", panel)
+        for name, (file, summary) in commands.items()
     }
 
 
-COMMANDS: dict[str, CommandEntry] = {
-    **_listed(
+_HERE = "prefill_router.cli"
+OWN_COMMANDS: dict[str, CommandEntry] = {
+    **list_commands(
+        _HERE,
         "Begin",
-        quickstart="Make a router of what you have: a table, logs of calls, or receipts.",
+        {
+            "quickstart": (
+                "quickstart",
+                "Make a router of what you have: a table, logs of calls, or receipts.",
+            ),
+        },
     ),
-    **_listed(
+    **list_commands(
+        _HERE,
         "Collect and grade",
-        tasks="Write the tasks of a benchmark or of a file of your own as JSON Lines, to "
-        "look at or edit.",
-        prices="Refresh a pool's prices from OpenRouter's list of models, and date them.",
-        collect="Ask every target every question, and keep each answer as it arrives.",
-        grade="Grade a run's answers and write a dataset folder.",
-        import_="Read scored answers of another format and write a dataset folder.",
-        merge="Join datasets by the ids of their queries and the names of their targets.",
+        {
+            "prices": (
+                "prices",
+                "Refresh a pool's prices from OpenRouter's list of models, and date them.",
+            ),
+            "grade": ("grade", "Grade a run's answers and write a dataset folder."),
+            "import": (
+                "import_",
+                "Read scored answers of another format and write a dataset folder.",
+            ),
+            "merge": (
+                "datasets",
+                "Join datasets by the ids of their queries and the names of their targets.",
+            ),
+        },
     ),
-    **_listed(
+    **list_commands(
+        _HERE,
         "Look at a dataset",
-        describe="Say what a dataset holds: queries, targets, accuracy, cost, oracle, "
-        "consensus regimes.",
-        split="Draw train and test parts, stratified and saved by query id, for every "
-        "stage to share.",
+        {
+            "describe": (
+                "datasets",
+                "Say what a dataset holds: queries, targets, accuracy, cost, oracle, consensus "
+                "regimes.",
+            ),
+            "split": (
+                "datasets",
+                "Draw train and test parts, stratified and saved by query id, for every stage to "
+                "share.",
+            ),
+        },
     ),
-    **_listed(
+    **list_commands(
+        _HERE,
         "Fit",
-        encode="Read every prompt with an encoder and keep its hidden states.",
-        layers="Show Fisher J, effective dimensionality and anisotropy by depth, and "
-        "what the layers know.",
-        sweep="Compare encoders: the test AUC of a linear probe for every target under "
-        "each of them.",
-        fit="Fit a router on the train part of a dataset and judge it on the test part.",
-        search="Search features, predictors and calibrations; then look at the test part, once.",
-        add_target="Add a target to a router from few labels, whose questions are chosen.",
-        remove_target="Remove a target from a router without fitting it again.",
+        {
+            "encode": ("encode", "Read every prompt with an encoder and keep its hidden states."),
+            "fit": (
+                "fit",
+                "Fit a router on the train part of a dataset and judge it on the test part.",
+            ),
+            "add-target": (
+                "routers",
+                "Add a target to a router from few labels, whose questions are chosen.",
+            ),
+            "remove-target": ("routers", "Remove a target from a router without fitting it again."),
+        },
     ),
-    **_listed(
+    **list_commands(
+        _HERE,
         "Judge",
-        evaluate="Judge a router on queries with known outcomes.",
-        paired="Compare two routers by a paired bootstrap, on queries that neither was fitted on.",
-        compare="Fit routers of several recipes on one split and compare them.",
-        calibration="Show how well a router is calibrated on its test part, and what "
-        "calibrators would change.",
-        doctor="Examine whether a router is more than a fixed choice.",
-        keep="Find the cheapest lam that keeps a share of the best single target's "
-        "accuracy, guaranteed.",
-        reproduce="Rebuild the paper's tables and figures, our numbers beside the paper's.",
+        {
+            "evaluate": ("evaluate", "Judge a router on queries with known outcomes."),
+            "paired": (
+                "evaluate",
+                "Compare two routers by a paired bootstrap, on queries that neither was fitted on.",
+            ),
+            "compare": (
+                "evaluate",
+                "Fit routers of several recipes on one split and compare them.",
+            ),
+            "calibration": (
+                "doctor",
+                "Show how well a router is calibrated on its test part, and what calibrators would "
+                "change.",
+            ),
+            "doctor": ("doctor", "Examine whether a router is more than a fixed choice."),
+            "keep": (
+                "keep",
+                "Find the cheapest lam that keeps a share of the best single target's accuracy, "
+                "guaranteed.",
+            ),
+        },
     ),
-    "study": CommandEntry(
-        "Studies of routers: seeds, routing ratio, shift and more, each with a "
-        "page of its own. Interrupted, the same command goes on from there.",
-        panel="Judge",
-        commands=_listed(
-            "",
-            home="study_{}",
-            seeds="Fit each router with several seeds on one split: mean, standard "
-            "deviation, extremes.",
-            ratio="Send each share of the queries to the strong target, in the router's own order.",
-            shift="Train on some benchmarks or domains and test on others, beside routers "
-            "trained on all.",
-            dimensions="Probe the targets' correctness by encoder, pooling and number of "
-            "PCA components.",
-            layers="Compare the ways to select a layer, for every pool under every encoder.",
-            learning="Fit each router on fewer labels and say whether more of them would "
-            "help, and which.",
-            robustness="Count the decisions that change if prompts have typos, other words or "
-            "reordered options.",
-            end_to_end="Count the encoder's cost and the decision's latency, and see what is left "
-            "of the savings.",
-        ),
-    ),
-    **_listed(
+    **list_commands(
+        _HERE,
         "Route",
-        route="Choose the target that should answer a request, and say why.",
-        show="Check a router's folder and show its card.",
-        reprice="Change a router's prices without fitting it again.",
-    ),
-    **_listed(
-        "Serve",
-        serve="Serve the OpenAI protocol, and send each request to the target that the "
-        "router picks.",
-        litellm="Convert LiteLLM's configuration to a pool file and settings of the gateway.",
-        explain="Say why the gateway sent a request where it went, from its receipt.",
-        replay="Decide recorded requests again: at another lam, at other prices, or by "
-        "another router.",
-        savings="Tell what routing saved against one target alone, its own costs deducted.",
-        canary="Compare routed traffic with the rest, where only a share is routed "
-        "(`traffic.share`).",
-        export="Make a dataset of receipts and feedback, or write a router in another "
-        "project's format.",
-        purge="Delete receipts, by key or age, with all that was kept to learn from them.",
-    ),
-    **_listed(
-        "Serve",
-        learn="Label sampled requests within a purse, fit a router on them, and propose it.",
-        versions="List the versions of a router, and what led to the one that serves.",
-        promote="Let a version serve, at once or on a share of the conversations, without a test.",
-        rollback="Let what served before serve again: a version, or the default target.",
-    ),
-    "key": CommandEntry(
-        "Make, list and revoke the API keys of the gateway's clients.",
-        panel="Serve",
-        commands=_listed(
-            "",
-            home="gateway",
-            new="Make a key, print it once, and keep its hash.",
-            list="List the keys of a file, and what they may do.",
-            revoke="Remove a key from a file; a running gateway refuses it after its next reload.",
-        ),
-    ),
-    **_listed(
-        "Try it out",
-        demo="Run every step on the pool of tiny language models, without key, download or GPU.",
-    ),
-    "minipool": CommandEntry(
-        "Serve a pool of tiny language models, which needs no key and no download.",
-        panel="Try it out",
-        commands=_listed(
-            "",
-            home="minipool",
-            serve="Serve the tiny pool over the OpenAI protocol until it is interrupted.",
-            tasks="Make questions that none of the tiny models was trained on, each with "
-            "its answer.",
-        ),
+        {
+            "route": ("route", "Choose the target that should answer a request, and say why."),
+            "show": ("routers", "Check a router's folder and show its card."),
+            "reprice": ("routers", "Change a router's prices without fitting it again."),
+            "export": ("export", "Write a router in another project's format."),
+            "versions": (
+                "routers",
+                "List the versions of a router, and what led to the one that serves.",
+            ),
+            "promote": (
+                "routers",
+                "Let a version serve, at once or on a share of the conversations, without a test.",
+            ),
+            "rollback": (
+                "routers",
+                "Let what served before serve again: a version, or the default target.",
+            ),
+        },
     ),
 }
+"""The commands of this distribution, in the order of `--help`."""
+
+
+def all_commands() -> tuple[dict[str, CommandEntry], dict[str, PluginError]]:
+    """The commands of all distributions by name, and the tables that can't be loaded."""
+    tables, errors = Registry[dict[str, CommandEntry]]({}, GROUP).load_all()
+    others = {name: entry for table in tables.values() for name, entry in table.items()}
+    return {**OWN_COMMANDS, **{n: e for n, e in others.items() if n not in OWN_COMMANDS}}, errors
+
+
+GROUP: Final = "prefill_router.commands"
 
 
 Choice = TypeVar("Choice", bound=str)

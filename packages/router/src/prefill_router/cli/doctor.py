@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from prefill_router.activations import Activations, ActivationStore
     from prefill_router.data import RoutingDataset
-    from prefill_router.evaluation import CalibratorComparison, Estimate, Reliability, Trial
-    from prefill_router.router import Router
     from prefill_router.doctor import Checkup, PerQuery, Probe
+    from prefill_router.evaluation import CalibratorComparison, Estimate, Reliability, Trial
     from prefill_router.robustness import RobustnessStudy
+    from prefill_router.router import Router
 
 
 CODES = {
@@ -124,8 +124,8 @@ def _examined(
     nonsense: bool,
     perturb: int,
 ) -> "Checkup":
-    from prefill_router.evaluation import Trial
     from prefill_router.doctor import Subject, examine
+    from prefill_router.evaluation import Trial
 
     if unseen.train is None:
         raise DataError(
@@ -167,9 +167,9 @@ def _distances(
     stores: Sequence["Activations"],
 ) -> "PerQuery | None":
     """Distances in the router's features, where the stores hold the states of the train part."""
+    from prefill_router.doctor import distances
     from prefill_router.features import PromptStates
     from prefill_router.router import finished_store
-    from prefill_router.doctor import distances
 
     keys = [*train.prompt_keys, *judged.prompt_keys]
     features = router.features

@@ -17,11 +17,11 @@ from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
+    from prefill_router.comparison import ComparisonPlan, ComparisonResult
     from prefill_router.data import RoutingDataset, Split
     from prefill_router.engines import Engine
     from prefill_router.evaluation import Comparison
     from prefill_router.router import Router
-    from prefill_router.comparison import ComparisonPlan, ComparisonResult
 
 
 @app.command()
@@ -198,9 +198,6 @@ def compare(
 
     Example: prefill-router compare all --data answers --store states --out comparison
     """
-    from prefill_router.data import Origin, load_split, read_dataset
-    from prefill_router.fitting import gather
-    from prefill_router.reporting import ROUTERS, check_place, mark
     from prefill_router.comparison import (
         STUDY,
         ComparisonPlan,
@@ -210,6 +207,9 @@ def compare(
         to_dict,
         write,
     )
+    from prefill_router.data import Origin, load_split, read_dataset
+    from prefill_router.fitting import gather
+    from prefill_router.reporting import ROUTERS, check_place, mark
 
     prices = _encoder_prices(encoder_price or [])
     check_place(to, STUDY)
@@ -264,8 +264,8 @@ def _charged(plan: "ComparisonPlan") -> str:
 
 
 def _show_compare(result: "ComparisonResult") -> None:
-    from prefill_router.evaluation import HEADLINE, worded
     from prefill_router.comparison import by_number, significance_of, verdict
+    from prefill_router.evaluation import HEADLINE, worded
 
     table = columns("router", *_COMPARED.values())
     marks = {"better": "+", "worse": "-", "": " "}

@@ -15,9 +15,8 @@ from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.features import FeatureExtractor, PrefillConfig
-    from prefill_router.fitting import Recipe, RouterFit
+    from prefill_router.fitting import Effort, Recipe, RouterFit
     from prefill_router.policy import FrugalCascade, Policy
-    from prefill_router.fitting import Effort
 
 
 @app.command()
@@ -95,9 +94,14 @@ def fit(
     """
     from prefill_router.cli.headline import show_headline
     from prefill_router.data import load_split, read_dataset
-    from prefill_router.fitting import FitConfig, check_same_fit, fit_router, switchyard_recipe
+    from prefill_router.fitting import (
+        FitConfig,
+        check_same_fit,
+        fit_chosen,
+        fit_router,
+        switchyard_recipe,
+    )
     from prefill_router.router import check_replaceable
-    from prefill_router.fitting import fit_chosen
 
     with reading_words():
         prefill = _prefill(mode, select, pin, scope, dim, pooling, all_layers, assign)

@@ -19,9 +19,8 @@ from prefill_router.cli.unseen_queries import UnseenQueries
 if TYPE_CHECKING:
     from prefill_router.data import Query, RoutingDataset
     from prefill_router.evaluation import Evaluation
-    from prefill_router_gateway.litellm import KnownProvider
     from prefill_router.reporting import Part, Table
-    from prefill_router.targets import Pool, Target
+    from prefill_router.targets import KnownProvider, Pool, Target
 
 YOURS: Final = "yours"
 """The provider of models that none is known for; its address is to be replaced."""
@@ -44,8 +43,7 @@ def starter_pool(pool: "Pool") -> "Pool":
     A name such as `openai/gpt-4o` tells its provider; with another prefix it is a name of
     OpenRouter's. A model whose provider isn't known gets the provider `YOURS`.
     """
-    from prefill_router_gateway.litellm import KNOWN
-    from prefill_router.targets import Pool, Provider
+    from prefill_router.targets import KNOWN, Pool, Provider
 
     providers = {provider.name: provider for provider in pool.providers}
     targets = []
@@ -354,7 +352,7 @@ class QuickstartResult:
 
 def _task(query: "Query") -> str:
     """A question for `collect`, graded by a judge."""
-    from prefill_router_gateway.learning import RUBRIC
+    from prefill_router.grading import RUBRIC
 
     asked = (
         {"prompt": query.prompt}

@@ -25,8 +25,7 @@ from prefill_router.remote import PathOrUrl, reading
 
 if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset
-    from prefill_router.fitting import Ask
-    from prefill_router_lab.collection import TargetQuestions
+    from prefill_router.fitting import Ask, Questions
     from prefill_router.router import Router, VersionState
     from prefill_router.targets import Pool, Target
 
@@ -364,7 +363,7 @@ def add_target(
     from prefill_router.fitting import add_target as fit_target, known_answers
 
     _check_free(to, overwrite=overwrite)
-    questions: TargetQuestions | None = None
+    questions: Questions | None = None
     ask: Ask
     if answers is not None and pool is None:
         scored = read_dataset(answers)
@@ -389,7 +388,7 @@ def add_target(
         progress=BarProgress(console=err),
     )
     found.router.save(to)
-    spent = None if questions is None or questions.summary is None else questions.summary.spent
+    spent = None if questions is None else questions.spent
     if as_json:
         told = {"router": str(to), "asked": list(found.asked), "answered": found.answered}
         print_json({**told, "spent": spent, "targets": list(found.router.pool.names)})
@@ -453,22 +452,18 @@ def _questions(
     max_cost: float | None,
     judge: Path | None,
     judge_max_cost: float | None,
-) -> "tuple[Pool, TargetQuestions]":
-    from prefill_router.client import Upstream
-    from prefill_router_lab.collection import TargetQuestions
-    from prefill_router_lab.benchmarks import load_tasks
-    from prefill_router_lab.collection import CollectOptions
-    from prefill_router.grading import Settings
+) -> "tuple[Pool, Questions]":
+    from prefill_router.plugins import load_plugin
     from prefill_router.targets import read_pool
 
     new = read_pool(pool).select([name])
-    judges = None if judge is None else read_pool(judge)
-    return new, TargetQuestions(
+    ask: Questions = load_plugin("prefill_router.questions", "tasks")(
         run,
         new,
-        {task.query.id: task for task in load_tasks(tasks)},
-        asker=lambda: Upstream(new),
-        options=CollectOptions(limit=max_cost),
-        settings=Settings(judge=judges, judge_limit=judge_max_cost),
+        tasks,
+        limit=max_cost,
+        judge=None if judge is None else read_pool(judge),
+        judge_limit=judge_max_cost,
         progress=BarProgress(console=err),
     )
+    return new, ask

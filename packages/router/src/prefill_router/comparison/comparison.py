@@ -13,6 +13,8 @@ from typing import Any, TypedDict, final
 import numpy as np
 
 from prefill_router.activations import Activations
+from prefill_router.comparison.encoder_cost import Charge, tokens_read
+from prefill_router.comparison.recipe_fits import RecipeFailure, RecipeFit, fit_all
 from prefill_router.data import FRACTIONS, WITH_CALIBRATION, RoutingDataset, Split, split
 from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError, FitError
@@ -22,8 +24,6 @@ from prefill_router.fitting import FitConfig, Recipe, read_recipes
 from prefill_router.policy import Lambda, Predictions
 from prefill_router.predictors import Examples
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.comparison.encoder_cost import Charge, tokens_read
-from prefill_router.comparison.recipe_fits import RecipeFailure, RecipeFit, fit_all
 
 CONSTANT = "(constant)"
 """The baseline that every router must beat: each target's accuracy on the train part."""

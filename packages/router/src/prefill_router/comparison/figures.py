@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from prefill_router.comparison.comparison import ComparedRouter, ComparisonResult, by_number
 from prefill_router.evaluation import HEADLINE
 from prefill_router.reporting import (
     BLUE,
@@ -20,7 +21,6 @@ from prefill_router.reporting import (
     new_figure,
     style,
 )
-from prefill_router.comparison.comparison import ComparedRouter, ComparisonResult, by_number
 
 SHOWN = ("auc_mean", "choice_auc", "brier_mean", "argmax_accuracy", "p_auccc")
 """The metrics whose intervals are drawn."""

@@ -13,6 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from prefill_router.comparison.comparison import (
+    ComparedRouter,
+    ComparisonResult,
+    beats,
+    by_number,
+)
+from prefill_router.comparison.recipe_fits import failures
 from prefill_router.evaluation import (
     HEADLINE,
     TARGET,
@@ -43,13 +50,6 @@ from prefill_router.reporting import (
     significance,
     write_report_files,
 )
-from prefill_router.comparison.comparison import (
-    ComparedRouter,
-    ComparisonResult,
-    beats,
-    by_number,
-)
-from prefill_router.comparison.recipe_fits import failures
 
 STUDY = "comparison"
 """The name of the study in `study.json` (`reporting.mark`)."""

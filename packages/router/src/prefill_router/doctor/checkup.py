@@ -3,17 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, final
 
-from prefill_router.errors import ConfigError
-from prefill_router.evaluation import (
-    WORTH,
-    MixReference,
-    Verdict,
-    Word,
-    interval,
-    judge,
-    points,
-)
-from prefill_router.progress import Progress, SilentProgress
 from prefill_router.doctor import confidence, fixed_choice
 from prefill_router.doctor.confidence import Probabilities, Probe, Region
 from prefill_router.doctor.fixed_choice import Lift, ShuffledControl, SwitchRate
@@ -25,6 +14,17 @@ from prefill_router.doctor.subject import (
     percent,
     points_with_interval,
 )
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation import (
+    WORTH,
+    MixReference,
+    Verdict,
+    Word,
+    interval,
+    judge,
+    points,
+)
+from prefill_router.progress import Progress, SilentProgress
 from prefill_router.robustness import RobustnessStudy
 
 

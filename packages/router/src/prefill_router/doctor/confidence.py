@@ -13,6 +13,14 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from prefill_router.doctor.subject import (
+    Finding,
+    PerQuery,
+    Sign,
+    Subject,
+    percent,
+    points_with_interval,
+)
 from prefill_router.errors import DataError
 from prefill_router.evaluation import (
     Bins,
@@ -27,14 +35,6 @@ from prefill_router.evaluation import (
     mean_over,
     ones,
     with_chance,
-)
-from prefill_router.doctor.subject import (
-    Finding,
-    PerQuery,
-    Sign,
-    Subject,
-    percent,
-    points_with_interval,
 )
 
 TOLERATED_ERROR = 0.05

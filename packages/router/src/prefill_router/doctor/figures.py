@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from prefill_router.doctor.checkup import Checkup
+from prefill_router.doctor.fixed_choice import ShuffledControl
 from prefill_router.evaluation import PER, FixedChoice, LambdaSweep, known_mean, mean_over, ones
 from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting import (
@@ -26,8 +28,6 @@ from prefill_router.reporting import (
     scale_cost,
     style,
 )
-from prefill_router.doctor.checkup import Checkup
-from prefill_router.doctor.fixed_choice import ShuffledControl
 
 Row = dict[str, Any]
 _MOST = 2000

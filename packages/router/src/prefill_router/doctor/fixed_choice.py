@@ -19,7 +19,6 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.data import Regime, regimes
-from prefill_router.evaluation import Estimate, chunks, known_mean, ones, worded
 from prefill_router.doctor.subject import (
     Finding,
     Sign,
@@ -27,6 +26,7 @@ from prefill_router.doctor.subject import (
     percent,
     points_with_interval,
 )
+from prefill_router.evaluation import Estimate, chunks, known_mean, ones, worded
 
 NEARLY_CONSTANT = 0.02
 """A router that sends a smaller share of the queries elsewhere counts as nearly constant."""

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from prefill_router.data import Origin
-from prefill_router.reporting import Banner, Checks, Lines, Note, Report, ReportKind, Section
 from prefill_router.doctor.checkup import FORMAT, Checkup
 from prefill_router.doctor.subject import SIGNS
+from prefill_router.reporting import Banner, Checks, Lines, Note, Report, ReportKind, Section
 
 KIND = ReportKind("a check-up", "doctor.json", FORMAT)
 _READING = (

@@ -25,8 +25,8 @@ from prefill_router.evaluation import (
     ones,
     worded,
 )
-from prefill_router.policy import check_lam
 from prefill_router.guarantee import best_single
+from prefill_router.policy import check_lam
 
 Sign = Literal["good", "bad", "unclear", "note"]
 SIGNS: Mapping[str, str] = {"good": "ok", "bad": "!!", "unclear": "??", "note": "--"}

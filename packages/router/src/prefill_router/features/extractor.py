@@ -32,8 +32,18 @@ from prefill_router.features.base import (
     find_store,
     states_like,
 )
-from prefill_router.layers import Method, Pinned, Scope, Selection, SiteChoice, candidate_sites, enough_labels, fit_reducer, select
-from prefill_router_lab.depth import auc_of_selection
+from prefill_router.layers import (
+    Method,
+    Pinned,
+    Scope,
+    Selection,
+    SiteChoice,
+    auc_of_selection,
+    candidate_sites,
+    enough_labels,
+    fit_reducer,
+    select,
+)
 from prefill_router.progress import Progress
 from prefill_router.reduction import Reducer
 from prefill_router.serialization import (

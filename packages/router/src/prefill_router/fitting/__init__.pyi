@@ -1,6 +1,7 @@
 from .added_target import (
     AddedTarget as AddedTarget,
     Ask as Ask,
+    Questions as Questions,
     TargetAddition as TargetAddition,
     add_target as add_target,
     known_answers as known_answers,

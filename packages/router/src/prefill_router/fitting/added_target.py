@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, Protocol, final
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -164,6 +164,23 @@ def _logistic(
 
 Ask = Callable[[Sequence[str]], RoutingDataset]
 """From the ids of all questions chosen so far to the new target's answers to some of them."""
+
+
+class Questions(Protocol):
+    """Asks a target the questions of these ids, and returns its graded answers.
+
+    Attributes:
+        ids: The ids of the queries that it can ask.
+        spent: US dollars spent so far; None before the first question.
+    """
+
+    @property
+    def ids(self) -> Collection[str]: ...  # noqa: D102
+    @property
+    def spent(self) -> float | None: ...  # noqa: D102
+    def __call__(self, ids: Sequence[str]) -> RoutingDataset: ...  # noqa: D102
+
+
 CAUTION: Final = 0.5
 """The standard deviations by which the log-odds of an added target are lowered by default."""
 ROUNDS: Final = 8

@@ -12,6 +12,7 @@ from .grade_table import (
 )
 from .job import Graders as Graders, grade_run as grade_run
 from .judge import (
+    RUBRIC as RUBRIC,
     judge_prompt as judge_prompt,
     pair_prompt as pair_prompt,
     read_preference as read_preference,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, final, get_args
 
 from prefill_router.errors import ConfigError
-from prefill_router.runs.run import Task
+from prefill_router.runs import Task
 from prefill_router.targets import Pool
 
 SHOWN = 500

@@ -23,7 +23,7 @@ from prefill_router.client import Reply
 from prefill_router.data import prompt_key
 from prefill_router.errors import StoreError
 from prefill_router.grading.base import Grade, GraderTraits
-from prefill_router.runs.run_database import SqliteFile, refusals, storable
+from prefill_router.runs import SqliteFile, refusals, storable
 from prefill_router.targets import Target
 
 

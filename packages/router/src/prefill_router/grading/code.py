@@ -33,7 +33,7 @@ from prefill_router.grading.base import (
     unfit,
     ungraded,
 )
-from prefill_router.runs.run import Task
+from prefill_router.runs import Task
 from prefill_router.sandbox import Sandbox
 
 _KINDS = ("stdin", "functional")

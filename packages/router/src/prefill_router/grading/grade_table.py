@@ -23,8 +23,7 @@ from prefill_router.errors import DataError
 from prefill_router.grading.base import Grade
 from prefill_router.grading.caches import JudgeBill
 from prefill_router.grading.judge import FAILED, JUDGES, OVER_LIMIT
-from prefill_router.runs.run import Answer, Run, Task
-from prefill_router.runs.run_database import storable
+from prefill_router.runs import Answer, Run, Task, storable
 from prefill_router.targets import Pool
 
 _SHOWN = 120

@@ -26,10 +26,10 @@ from prefill_router.grading.grade_table import (
 from prefill_router.grading.judge import JUDGES, JudgeGrader, Kind
 from prefill_router.grading.judge_client import JudgeClient, only_target
 from prefill_router.grading.registry import grader_named
-from prefill_router.runs.run import Answer, Run, Task
 from prefill_router.lazy_imports import load
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.remote import PathOrUrl
+from prefill_router.runs import Answer, Run, Task
 from prefill_router.targets import Pool
 
 

@@ -26,7 +26,7 @@ from prefill_router.grading.base import (
 )
 from prefill_router.grading.caches import Judgments, judgment_key
 from prefill_router.grading.judge_client import JudgeClient
-from prefill_router.runs.run import Task
+from prefill_router.runs import Task
 
 Kind = Literal["judge", "hle"]
 
@@ -51,6 +51,8 @@ and nothing else: don't work on the problem, don't argue for another solution. T
 say the same in other words or another form, or, for a measured or rounded number, differ only by \
 rounding. If they differ in substance, or the text leaves open which answer it means, they don't."""
 
+RUBRIC = "The answer is correct and complete, and does what was asked."
+"""The rubric of a judge that is given none."""
 _RUBRIC = """Grade by this rubric and by nothing else:
 
 {rubric}"""

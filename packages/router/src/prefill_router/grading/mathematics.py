@@ -26,8 +26,8 @@ from prefill_router.grading.base import (
     unfit,
     ungraded,
 )
-from prefill_router.runs.run import Task
 from prefill_router.lazy_imports import installed
+from prefill_router.runs import Task
 
 SECONDS = 10.0
 _WORKER = "prefill_router.grading.equality_worker"

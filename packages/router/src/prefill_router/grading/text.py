@@ -25,7 +25,7 @@ from prefill_router.grading.base import (
     unfit,
     ungraded,
 )
-from prefill_router.runs.run import Task
+from prefill_router.runs import Task
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 

@@ -29,8 +29,8 @@ from prefill_router.evaluation import (
     plain,
     weighted_means,
 )
-from prefill_router.statistics import enough, p_value
 from prefill_router.guarantee.losses import Choice, Losses, MissingLabels, shuffled
+from prefill_router.statistics import enough, p_value
 
 _NAMED = 5
 """How many of the cells with missing labels are named."""

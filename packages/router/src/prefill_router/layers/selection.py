@@ -555,3 +555,27 @@ def enough_labels(train: RoutingDataset) -> NDArray[np.bool_]:
     fewest: NDArray[np.int64] = np.minimum((labels == 0).sum(axis=0), (labels == 1).sum(axis=0))
     enough: NDArray[np.bool_] = fewest >= LEAST
     return enough
+
+
+def auc_of_selection(
+    store: Activations, train: RoutingDataset, selection: Selection, *, seed: int = 0
+) -> Float64[NDArray[np.float64], " target"]:
+    """The five-fold probe AUC of each target at its selected site.
+
+    J depends on each encoder's own scale, so it ranks the sites of one encoder but not encoders;
+    the AUC of the same probe on the same folds ranks both.
+    """
+    folds = stratified_folds(train, count=FOLDS, seed=seed)
+    result = np.empty(len(selection.targets))
+    for (site, dim), mine in columns_by_site(selection).items():
+        part = train.select(targets=[selection.targets[k] for k in mine])
+        result[mine] = cross_validated_auc(store, part, site=site, dims=(dim,), folds=folds)[0]
+    return result
+
+
+def columns_by_site(selection: Selection) -> dict[tuple[Site, int], list[int]]:
+    """The columns of the targets that are read at each site and dimension."""
+    columns: dict[tuple[Site, int], list[int]] = {}
+    for k, choice in enumerate(selection.choices):
+        columns.setdefault((choice.site, choice.dim), []).append(k)
+    return columns

@@ -3,18 +3,27 @@ from .base import (
     Correctness as Correctness,
     Descriptions as Descriptions,
     Examples as Examples,
+    Features as Features,
     PerTarget as PerTarget,
     Predictor as Predictor,
     PredictorConfig as PredictorConfig,
+    PredictorEntry as PredictorEntry,
     PredictorFit as PredictorFit,
+    check_features as check_features,
+    left_out_note as left_out_note,
     load_predictor as load_predictor,
     predictor_config as predictor_config,
+    usable_rows as usable_rows,
 )
 from .constant import GivenConfig as GivenConfig
 from .curve_figures import write_curves as write_curves
 from .logistic import LogisticConfig as LogisticConfig
 from .stack import out_of_fold as out_of_fold
-from .training import TrainingCurves as TrainingCurves
+from .training import (
+    Holdout as Holdout,
+    TrainingCurves as TrainingCurves,
+    hold_out as hold_out,
+)
 from .trunk import (
     SharedTrunkNet as SharedTrunkNet,
     TrunkConfig as TrunkConfig,

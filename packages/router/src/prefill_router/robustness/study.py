@@ -22,8 +22,8 @@ from prefill_router.evaluation import Bootstrap, Estimate, Trial, mean_over
 from prefill_router.policy import Predictions, check_lam
 from prefill_router.progress import Progress
 from prefill_router.reporting import ends, flat
-from prefill_router.router import Router, refuse_cascade
 from prefill_router.robustness.perturbations import Kind
+from prefill_router.router import Router, refuse_cascade
 
 Choice = Int[NDArray[np.int64], " query"]
 PerQuery = Float[NDArray[np.float64], " query"]

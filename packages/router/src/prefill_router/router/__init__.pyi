@@ -32,11 +32,6 @@ from .router import (
     count_tokens as count_tokens,
     finished_store as finished_store,
 )
-from .router_arena import (
-    ARENA_SIZES as ARENA_SIZES,
-    ArenaSubmission as ArenaSubmission,
-    arena_name as arena_name,
-)
 from .storage import (
     check_replaceable as check_replaceable,
     fingerprint as fingerprint,

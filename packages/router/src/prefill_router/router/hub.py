@@ -7,7 +7,7 @@ with them tokens.
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (  # type: ignore[attr-defined]
@@ -20,7 +20,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]
 )
 
 from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.lazy_imports import installed
+from prefill_router.plugins import find_plugins, load_plugin, suggest_distribution
 from prefill_router.router.storage import FILES, is_router, load_router, save_router
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 # ValueError: an invalid token, or an invalid response of the hub.
 _FAILURES = (HTTPError, OSError, ValueError)
 _REFUSED = (401, 403)
-_PACKAGED = {"minipool": ("prefill_router_minipool", "router")}
-"""Routers that come with a package instead of the hub: the package and the folder."""
+_GROUP: Final = "prefill_router.routers"
 _LOG_IN = "log in with: hf auth login, set HF_TOKEN, or pass a token"
 
 
@@ -65,10 +64,11 @@ def load(name: str, *, revision: str | None, token: str | None) -> "Router":
         return load_router(name)
     if os.path.isdir(name):  # noqa: PTH112  # unlike Path.is_dir, false where no such name can be
         return load_router(Path(name))
-    if name in _PACKAGED:
-        package, place = _PACKAGED[name]
-        found = installed(package, needed_for=f"the router {name}")
-        return load_router(Path(str(found.origin)).parent / place)
+    if name in find_plugins(_GROUP):
+        return load_router(Path(load_plugin(_GROUP, name)))
+    home = suggest_distribution(_GROUP, name)
+    if home:
+        raise ConfigError(f"there is no router {name!r} here{home}")
     folder = _fetch(name, revision, token)
     if not is_router(folder):
         raise ConfigError(f"the repository {name!r} holds no router; check its name")

@@ -1,7 +1,7 @@
 """A run on disk: a folder with its tasks and every answer, to which rows are only added.
 
 The folder `RUN/` has `run.json` (format, pool and options) and `run.sqlite` (see
-`harness.run_database`). A task is a query together with how its answers are graded. Tasks and
+`runs.run_database`). A task is a query together with how its answers are graded. Tasks and
 answers are stored as JSON that loses nothing; whole records of answers are read in batches, in the
 order asked for.
 """

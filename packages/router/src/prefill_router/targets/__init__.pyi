@@ -1,3 +1,4 @@
+from .known_providers import KNOWN as KNOWN, KnownProvider as KnownProvider
 from .pool import (
     Pool as Pool,
     day_of as day_of,

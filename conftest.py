@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import typechecks
+from packages.router.tests import typechecks
 
-SHARED = Path(__file__).parents[2] / "shared" / "data" / "mmlu_pro"
+SHARED = Path(__file__).parents[1] / "shared" / "data" / "mmlu_pro"
 
 typechecks.install()
 gc.disable()  # until what is imported and collected is there, which stays: see below

@@ -89,8 +89,8 @@ def serve(
 
     Example: prefill-router serve router --pool pool.yaml --lam 0.7
     """
-    from prefill_router_gateway.runtime import GatewayPaths, load, refuse_unshared
     from prefill_router.lazy_imports import installed
+    from prefill_router_gateway.runtime import GatewayPaths, load, refuse_unshared
 
     def checked() -> "LoadedGateway":
         loaded = load(places)
@@ -198,8 +198,8 @@ def litellm(
     """
     import yaml
 
-    from prefill_router_gateway.litellm import import_config
     from prefill_router.targets import write_pool
+    from prefill_router_gateway.litellm import import_config
 
     _check_places(config, to, settings)
     found = import_config(config)

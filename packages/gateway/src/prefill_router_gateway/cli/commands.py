@@ -1,0 +1,65 @@
+"""The commands of the gateway, for `prefill-router --help`."""
+
+from prefill_router.cli import CommandEntry, list_commands
+
+_HERE = "prefill_router_gateway.cli"
+COMMANDS: dict[str, CommandEntry] = {
+    **list_commands(
+        _HERE,
+        "Serve",
+        {
+            "serve": (
+                "serve",
+                "Serve the OpenAI protocol, and send each request to the target that the router "
+                "picks.",
+            ),
+            "litellm": (
+                "serve",
+                "Convert LiteLLM's configuration to a pool file and settings of the gateway.",
+            ),
+            "explain": (
+                "receipts",
+                "Say why the gateway sent a request where it went, from its receipt.",
+            ),
+            "replay": (
+                "replay",
+                "Decide recorded requests again: at another lam, at other prices, or by another "
+                "router.",
+            ),
+            "savings": (
+                "receipts",
+                "Tell what routing saved against one target alone, its own costs deducted.",
+            ),
+            "canary": (
+                "receipts",
+                "Compare routed traffic with the rest, where only a share is routed "
+                "(`traffic.share`).",
+            ),
+            "export-receipts": ("export_receipts", "Make a dataset of receipts and feedback."),
+            "purge": (
+                "receipts",
+                "Delete receipts, by key or age, with all that was kept to learn from them.",
+            ),
+            "learn": (
+                "learn",
+                "Label sampled requests within a budget, fit a router on them, and propose it.",
+            ),
+        },
+    ),
+    "key": CommandEntry(
+        "Make, list and revoke the API keys of the gateway's clients.",
+        panel="Serve",
+        commands=list_commands(
+            _HERE,
+            None,
+            {
+                "new": ("serve", "Make a key, print it once, and keep its hash."),
+                "list": ("serve", "List the keys of a file, and what they may do."),
+                "revoke": (
+                    "serve",
+                    "Remove a key from a file; a running gateway refuses it after its next reload.",
+                ),
+            },
+        ),
+    ),
+}

@@ -1,0 +1,163 @@
+"""`prefill-router keep`: the cheapest lam that keeps a share of the best target's accuracy."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import ExitCode, app, err, out, print_json
+from prefill_router.cli.commands import one_of
+from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
+from prefill_router.errors import DataError
+from prefill_router.progress import BarProgress
+
+if TYPE_CHECKING:
+    from prefill_router.data import RoutingDataset
+    from prefill_router.evaluation import Estimate
+    from prefill_router.guarantee import Assumption, Guarantee
+
+
+@app.command()
+def keep(
+    folder: opt.RouterFolder,
+    data: opt.Data,
+    share: Annotated[
+        float, typer.Option("--keep", help="Share of the best single target's accuracy to keep.")
+    ] = 0.98,
+    confidence: Annotated[float, typer.Option(help="Confidence of the guarantee.")] = 0.95,
+    part: opt.UnseenPart = "test",
+    best: Annotated[
+        str | None,
+        typer.Option(help="The best single target; by default that of the train part."),
+    ] = None,
+    assume: Annotated[
+        str,
+        typer.Option(
+            help="nothing: a missing label counts as the worst that it could be. "
+            "missing-at-random: queries that lack one are left out, unless the data contradict it."
+        ),
+    ] = "nothing",
+    store: opt.Stores = None,
+    resamples: Annotated[
+        int, typer.Option(help="Bootstrap resamples for the intervals; 0 for none.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
+    encoder_folder: opt.EncoderFolders = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Find the cheapest lam that keeps a share of the best single target's accuracy, guaranteed.
+
+    The guarantee holds on all queries like those of the part, labelled or not; these must not have
+    been used to fit the router or to choose it. If no lam can be guaranteed, the exit code is 3,
+    and the reason and a remedy are printed.
+
+    Example: prefill-router keep router --data answers --keep 0.95
+    """
+    from prefill_router.data import read_dataset
+    from prefill_router.evaluation import Trial
+    from prefill_router.guarantee import guarantee
+
+    one_of("--part", part, PARTS)
+    assumed = _assumption(assume)
+    router = opt.load_router(folder, encoder_folder)
+    unseen = UnseenQueries.of(router, read_dataset(data), part)
+    best = best or _best(unseen.train)
+    stores = opt.open_stores(store)
+    predictions = opt.predict(router, unseen.judged, stores, BarProgress(console=err))
+    trial = Trial.join(predictions, unseen.judged, policy=router.policy)
+    found = guarantee(
+        trial,
+        best=best,
+        keep=share,
+        confidence=confidence,
+        assume=assumed,
+        queries=unseen.judged.queries,
+        resamples=resamples,
+        seed=seed,
+    )
+    if as_json:
+        print_json({"part": part, **found.to_dict()})
+    else:
+        _show_guarantee(found)
+        if trial.chance is not None:
+            out.say(
+                "labels err or were selected by chance: the promise holds if their errors and "
+                "propensities are as the dataset says"
+            )
+    if found.lam is None:
+        raise typer.Exit(ExitCode.NO_GUARANTEE)
+
+
+def _best(train: "RoutingDataset | None") -> str:
+    from prefill_router.guarantee import best_single
+
+    if train is None:
+        raise DataError(
+            "the dataset has none of the queries that the router was trained on, so the best "
+            "single target isn't known; name it: --best TARGET"
+        )
+    return best_single(train)
+
+
+def _assumption(name: str) -> "Assumption":
+    from prefill_router.guarantee import ASSUMPTIONS
+
+    return one_of("--assume", name, ASSUMPTIONS)
+
+
+def _show_guarantee(found: "Guarantee") -> None:
+    promise = (
+        f"{100 * found.keep:g} % of the accuracy of {found.best} on all queries like these, with a "
+        f"confidence of {100 * found.confidence:g} %"
+    )
+    if found.lam is None:
+        first, last = f"none: no lam can be guaranteed to keep {promise}", found.advice
+    else:
+        kept, saved = _worded(found.kept), _savings(found.savings)
+        first = f"lam = {found.lam:g} keeps at least {promise}"
+        last = f"expected{_where(found)}: {kept} of that accuracy, {saved}"
+    for line in (first, f"tested on {found.queries:,} queries", *_missing_labels(found), last):
+        out.say(line)
+
+
+def _missing_labels(found: "Guarantee") -> list[str]:
+    """Lines on missing labels: how many, where, whether at random, and how they count."""
+    from prefill_router.guarantee import places
+
+    missing = found.missing
+    if not missing.queries:
+        return []
+    handled = (
+        "each counts as the worst that it could be, so the promise holds whatever they are"
+        if found.bounded
+        else "these queries are left out, as --assume missing-at-random says; the promise holds "
+        "only if that is so"
+    )
+    told = [f"{missing.queries:,} queries lack a label ({places(missing)}): {handled}"]
+    if missing.signs:
+        signs = ", ".join(f"by {name} (p = {p:.2g})" for name, p in missing.signs.items())
+        aside = "; --assume is set aside" if found.assume != "nothing" else ""
+        told.append(f"labels aren't missing at random, but {signs}{aside}")
+    return told
+
+
+def _where(found: "Guarantee") -> str:
+    if not found.missing.queries:
+        return ""
+    least = (
+        f" (at least {100 * found.least:.1f} % whatever the others are)" if found.bounded else ""
+    )
+    return f" where both are measured{least}"
+
+
+def _worded(estimate: "Estimate") -> str:
+    from prefill_router.evaluation import interval, worded
+
+    spread = interval(estimate, "share")
+    return worded(estimate.value, "share") + (f" ({spread})" if spread else "")
+
+
+def _savings(estimate: "Estimate") -> str:
+    return (
+        f"savings unknown: {estimate.reason}" if estimate.reason else f"{_worded(estimate)} saved"
+    )
