@@ -166,7 +166,7 @@ def test_rules_as_text() -> None:
 
 
 def test_the_faults_of_the_guide_are_faults(tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "guides" / "minipool-serving.md"
+    page = Path(__file__).parents[3] / "docs" / "guides" / "minipool-serving.md"
     block = page.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
     (tmp_path / "faults.yaml").write_text(block)
     faults = read_faults(tmp_path / "faults.yaml")

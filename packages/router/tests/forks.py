@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 Run = Callable[[Sequence[str], int, float], tuple[int, float]]
 """Runs a command, sends it a signal (0 for none) after so many seconds; exit code and seconds."""
 

@@ -18,7 +18,7 @@ from prefill_router.errors import ConfigError, CorruptError
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 KINDS = {"file": ("file",), "folder": ("folder/one", "folder/two", "folder/deep/three")}
 
 

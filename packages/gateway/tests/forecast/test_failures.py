@@ -21,7 +21,7 @@ Scene = Callable[[Forecaster], Awaitable[None]]
 @pytest.fixture(autouse=True)
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder_process, "_MODULE", "packages.gateway.tests.forecast.stub_encoder")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[4]))
 
 
 def played(folder: Path, manners: str, scene: Scene, *, hang_seconds: float = 60.0) -> None:

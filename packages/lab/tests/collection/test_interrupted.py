@@ -30,7 +30,7 @@ from prefill_router.targets import write_pool
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 RUNS, STOPS = 5, 10
 TASKS, CONCURRENCY, DELAY = 40, 4, 0.02
 SIGNALS = {

@@ -235,7 +235,7 @@ def test_too_short_a_time_is_told() -> None:
 
 
 def test_processes_end_with_the_one_that_began_them() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[4]
     job = subprocess.Popen(
         [sys.executable, "-m", "packages.lab.tests.search.search_job"],
         cwd=root,

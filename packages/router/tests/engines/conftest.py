@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 REPLY = "reply "
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 ENVIRONMENT = {
     **os.environ,
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

@@ -22,7 +22,7 @@ from prefill_router_minipool.server import Faults, Rule, ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ANSWERS, ROUNDS, AT_ONCE, SECONDS = 40, 12, 2, 0.3
 """All judgments take at least ANSWERS / AT_ONCE * SECONDS = 6 s, the stops at most 12 * 0.45 s."""
 SIGNALS = {
