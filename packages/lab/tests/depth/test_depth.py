@@ -17,10 +17,16 @@ from sklearn.preprocessing import StandardScaler
 from packages.router.tests.fakes.planted_signal import PLANTED, states_of
 from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, stratified_folds
-from prefill_router.layers import figures, mean_over_targets, search, survey
+from prefill_router.layers import mean_over_targets, search, survey
 from prefill_router.plotting import Figure
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from prefill_router_lab.depth import DepthProfile, depth_profile, draw_depth, neighbour_votes
+from prefill_router_lab.depth import (
+    DepthProfile,
+    depth_profile,
+    draw_depth,
+    figures,
+    neighbour_votes,
+)
 
 SITES = tuple(Site(layer, pooling) for layer in (2, PLANTED) for pooling in ("mean", "rest"))
 HERE = Site(PLANTED, "rest")

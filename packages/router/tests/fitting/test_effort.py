@@ -11,10 +11,16 @@ from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError
 from prefill_router.features.prefill import JointConfig
-from prefill_router.fitting import FitConfig, Recipe, RouterFit, choose_recipe, fit_chosen
+from prefill_router.fitting import (
+    FitConfig,
+    Recipe,
+    RouterFit,
+    choose_recipe,
+    effort as effort_module,
+    fit_chosen,
+)
 from prefill_router.fitting.effort import EffortChoice, recipes_for
 from prefill_router.testing import make_routing_dataset
-from prefill_router_lab.search import effort as effort_module
 
 pytestmark = pytest.mark.slow
 

@@ -315,7 +315,6 @@ FAMILIES = Kinds[FamilyEntry](
         "neighbours": "neighbours:ENTRY",
         "complexity": "complexity:ENTRY",
         "signals": "single_site:SIGNALS",
-        "text_network": "text_network:ENTRY",
     },
     "prefill_router.features",
 )
