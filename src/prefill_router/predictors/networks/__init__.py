@@ -1,1 +1,1 @@
-"""Predictors that train small networks; importing them doesn't load torch, fitting does."""
+"""Predictors that train small networks, in NumPy."""
