@@ -47,7 +47,9 @@ class Workspace:
         self._dtype = np.dtype(dtype)
         self._memory: dict[str, NDArray[Any]] = {}
 
-    def array(self, name: str, shape: Sequence[int], dtype: DTypeLike = None) -> NDArray[Any]:
+    def array(
+        self, name: str, shape: Sequence[int], dtype: DTypeLike | None = None
+    ) -> NDArray[Any]:
         """An array with undefined values; the last one of this name is overwritten."""
         size = math.prod(shape)
         memory = self._memory.get(name)
