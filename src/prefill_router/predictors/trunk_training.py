@@ -8,13 +8,14 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.predictors.networks.architectures import Heads, Parameters
-from prefill_router.predictors.networks.ensemble import CORRECTNESS
-from prefill_router.predictors.networks.losses import NetworkLabels
-from prefill_router.predictors.networks.training import (
+from prefill_router.predictors.networks import (
+    CORRECTNESS,
+    Heads,
+    NetworkLabels,
     NetworkRows,
     NetworkRun,
     NetworkTrainer,
+    Parameters,
     Schedule,
 )
 from prefill_router.predictors.training import Draws, Holdout
