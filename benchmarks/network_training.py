@@ -101,7 +101,7 @@ def plain_seed(
     validation = 0.0
     for _ in range(config.max_epochs):
         net.train()
-        for chosen in torch.randperm(len(fit[0])).split(config.batch_size):
+        for chosen in torch.split(torch.randperm(len(fit[0])), config.batch_size):
             adam.zero_grad()
             _, loss = net.losses((fit[0][chosen], fit[1][chosen], fit[2][chosen]), config)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -139,8 +139,8 @@ def compare(name: str, size: str, *, rounds: int) -> dict[str, Any]:
     examples, epochs = made_up(*SIZES[size]), EPOCHS[size]
     config: Config = replace(CONFIGS[name], max_epochs=epochs, patience=epochs)
     ways: dict[str, Callable[[Examples, Config], float]] = {"numpy": packaged, "plain": plain}
-    for way in ways.values():
-        way(examples, replace(config, max_epochs=1))
+    for run in ways.values():
+        run(examples, replace(config, max_epochs=1))
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     processor: dict[str, list[float]] = {way: [] for way in ways}
     losses: dict[str, float] = {}

@@ -50,9 +50,9 @@ def trunk_rows(
         labels: In [0, 1]; any finite number where `present` is 0.
         present: The weight of each label, 1 on average; 0 where there is none.
     """
-    cells = (values[None].astype(features.dtype) for values in (labels, present))
+    correct, weights = (values[None].astype(features.dtype) for values in (labels, present))
     nothing = np.zeros(len(features), features.dtype)
-    return NetworkRows(features, NetworkLabels(*cells, nothing, nothing))
+    return NetworkRows(features, NetworkLabels(correct, weights, nothing, nothing))
 
 
 def train(

@@ -41,13 +41,17 @@ class NetworkLabels:
         labels, known = used.correct[:, used.learnable], used.present[:, used.learnable]
         each = query_weights(used.correct, disagreement_weight=disagreement_weight)
         right = np.nansum(used.correct, axis=1) / used.present.sum(axis=1)
-        correct, weights = (
-            np.ascontiguousarray(
-                np.moveaxis(values.reshape(len(values), networks, -1), 1, 0), dtype
-            )
-            for values in (np.where(known, labels, 0), each[:, None] * known)
+
+        def split_targets(values: NDArray[np.floating]) -> Cells:
+            split = values.reshape(len(values), networks, -1)
+            return np.ascontiguousarray(np.moveaxis(split, 1, 0), dtype)
+
+        return cls(
+            split_targets(np.where(known, labels, 0)),
+            split_targets(each[:, None] * known),
+            (1 - right).astype(dtype),
+            each.astype(dtype),
         )
-        return cls(correct, weights, (1 - right).astype(dtype), each.astype(dtype))
 
     def __getitem__(self, rows: Int[NDArray[np.int64], " row"]) -> "NetworkLabels":
         return NetworkLabels(
