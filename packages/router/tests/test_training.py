@@ -4,8 +4,11 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
+import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from prefill_router.progress import Advance, Progress, SilentProgress
 from prefill_router.training import Trainer, TrainingRun, train_epochs, train_together
@@ -124,3 +127,49 @@ def test_an_interrupt_ends_the_threads() -> None:
     with pytest.raises(KeyboardInterrupt):
         train_together([Endless([1.0])], max_epochs=10**9, progress=Counted(KeyboardInterrupt))
     assert threading.active_count() == before
+
+
+def blas_threads() -> set[int]:
+    return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
+
+
+class Multiplying(Scripted):
+    """Records the threads that BLAS uses, and how many trainers are at work."""
+
+    at_work, most, blas = 0, 0, set[int]()
+    lock, meet = threading.Lock(), threading.Barrier(1)
+
+    def epoch(self) -> None:
+        kind = type(self)
+        with kind.lock:
+            kind.at_work += 1
+            kind.most = max(kind.most, kind.at_work)
+        kind.meet.wait(60)
+        np.ones((2, 2)) @ np.ones((2, 2))
+        kind.blas |= blas_threads()
+        super().epoch()
+        with kind.lock:
+            kind.at_work -= 1
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_there_are_as_many_threads_as_blas_had_and_each_of_them_uses_one(cores: int) -> None:
+    state: dict[str, Any] = {"blas": set(), "meet": threading.Barrier(cores)}
+    kind = type("Kind", (Multiplying,), state)
+    with threadpool_limits(cores, user_api="blas"):
+        trainers = [kind([2.0, 1.0]) for _ in range(2)]
+        train_together(trainers, max_epochs=2, progress=SilentProgress())
+        assert blas_threads() == {cores}
+    assert (kind.most, kind.blas) == (cores, {1})
+
+
+def test_trainings_that_overlap_restore_the_threads_of_blas_once() -> None:
+    class Nested(Scripted):
+        def epoch(self) -> None:
+            train_together([Scripted([1.0])], max_epochs=1, progress=SilentProgress())
+            assert blas_threads() == {1}
+            super().epoch()
+
+    with threadpool_limits(2, user_api="blas"):
+        train_together([Nested([2.0, 1.0])], max_epochs=2, progress=SilentProgress())
+        assert blas_threads() == {2}

@@ -1,16 +1,20 @@
 """The training loop of all networks: early stopping on the validation loss.
 
 Each method defines its network and its epochs; early stopping, the choice of weights and the use of
-cores are the same for all and live here. Importing this doesn't load torch.
+cores are the same for all and live here.
 """
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from threading import Event
-from typing import Any
+from threading import Event, Lock
+from typing import Any, final
+
+from threadpoolctl import ThreadpoolController
 
 from prefill_router.progress import Progress
 
@@ -95,31 +99,64 @@ def train_epochs(
             break
 
 
+@final
+class _BlasLimit:
+    """Limits the BLAS libraries of NumPy and SciPy to one thread per caller.
+
+    The limit belongs to the process, so fits that overlap share it: the first sets it, the last
+    restores what was set before.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._cores = Lock(), 0, 1
+        self._limit: Any = None
+
+    @contextmanager
+    def hold(self) -> Iterator[int]:
+        """Keep the limit; yields the number of threads that BLAS used without it."""
+        with self._lock:
+            if not self._users:
+                blas = ThreadpoolController().select(user_api="blas")
+                threads = [library["num_threads"] for library in blas.info()]
+                self._cores = max(threads, default=os.cpu_count() or 1)
+                self._limit = blas.limit(limits=1)
+            self._users += 1
+        try:
+            yield self._cores
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._limit.restore_original_limits()
+
+
+_BLAS = _BlasLimit()
+
+
 def train_together(trainers: Sequence[Trainer], *, max_epochs: int, progress: Progress) -> None:
     """Train several side by side, each in one thread on one core, until all their runs stop.
 
     For small networks this is faster than splitting every operation over the cores; and where a
     trainer has its own random numbers, its result depends neither on the others nor on the number
-    of cores.
+    of cores. There are as many threads as BLAS would use (`OMP_NUM_THREADS`), which meanwhile uses
+    one for each.
     """
-    import torch  # only fitting needs it, and its import is slow
-
-    cores, stop, epochs = torch.get_num_threads(), Event(), SimpleQueue[int]()
+    stop, epochs = Event(), SimpleQueue[int]()
 
     def train(trainer: Trainer) -> None:
-        torch.set_num_threads(1)
         train_epochs(trainer, max_epochs=max_epochs, advance=epochs.put, stop=stop)
 
     total = max_epochs * sum(trainer.active for trainer in trainers)
-    try:
-        with progress.task("training", total=total) as advance, ThreadPoolExecutor(cores) as pool:
-            jobs = {pool.submit(train, trainer) for trainer in trainers}
-            try:
-                _watch(jobs, epochs, advance)
-            finally:
-                stop.set()
-    finally:
-        torch.set_num_threads(cores)  # the training threads have set it to one
+    with (
+        _BLAS.hold() as cores,
+        progress.task("training", total=total) as advance,
+        ThreadPoolExecutor(cores) as pool,
+    ):
+        jobs = {pool.submit(train, trainer) for trainer in trainers}
+        try:
+            _watch(jobs, epochs, advance)
+        finally:
+            stop.set()
 
 
 def _watch(

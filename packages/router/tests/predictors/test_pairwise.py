@@ -5,21 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from packages.router.tests.predictors.network_cases import QUICK
 from prefill_router.errors import ConfigError
 from prefill_router.predictors import Examples
-from prefill_router.predictors.networks.architectures import combine
 from prefill_router.predictors.networks.latent import (
     FactorisationConfig,
     PairwiseConfig,
     PairwiseFactorisation,
 )
+from prefill_router.predictors.networks.latent_architectures import combine
+from prefill_router.predictors.networks.losses import pair_losses
 from prefill_router.predictors.networks.perceptrons import UnifiedConfig
-from prefill_router.predictors.networks.training import NetworkRows, pair_losses
 
 pytestmark = pytest.mark.slow
 
@@ -83,10 +82,9 @@ def test_what_all_targets_share_on_a_query_changes_nothing() -> None:
     assert np.abs(one.correctness(train.features) - other.correctness(train.features)).max() > 0.05
 
 
-def rows(labels: Array, weights: Array) -> NetworkRows:
-    cells = (torch.from_numpy(x).float()[None] for x in (labels, weights))
-    nothing = torch.zeros(len(labels))
-    return NetworkRows(torch.zeros(len(labels), 1), *cells, nothing, nothing)
+def loss(scores: Array, labels: Array, weights: Array) -> float:
+    cells = (values[None].astype(np.float32) for values in (scores, labels, weights))
+    return float(pair_losses(*cells)[0][0])
 
 
 def test_loss_of_pairs() -> None:
@@ -103,13 +101,13 @@ def test_loss_of_pairs() -> None:
                     w = weights[q, i] * labels[q, i] * (1 - labels[q, j])
                     total -= w * np.log(expit(scores[q, i] - scores[q, j]))
                     weight += w
-    given = rows(np.where(weights > 0, labels, 0), weights)
-    found = pair_losses(torch.from_numpy(scores).float()[None], given)
-    assert float(found[0]) == pytest.approx(total / weight, rel=1e-5)
-    moved = torch.from_numpy(scores + 100 * random.normal(size=(6, 1))).float()[None]
-    assert float(pair_losses(moved, given)[0]) == pytest.approx(float(found[0]), rel=1e-4)
-    alone = rows(np.ones((6, 4)), weights)
-    assert float(pair_losses(moved, alone)[0]) == 0
+    measured = np.where(weights > 0, labels, 0)
+    found = loss(scores, measured, weights)
+    assert found == pytest.approx(total / weight, rel=1e-5)
+    moved = scores + 100 * random.normal(size=(6, 1))
+    assert loss(moved, measured, weights) == pytest.approx(found, rel=1e-4)
+    assert loss(moved, np.ones((6, 4)), weights) == 0
+    assert loss(scores[:, :1], measured[:, :1], weights[:, :1]) == 0  # a target alone has no pair
 
 
 def test_two_targets_that_were_never_measured_together_hold_no_pair() -> None:

@@ -417,6 +417,7 @@ class _GraphTrainer(Trainer):
 
     def epoch(self) -> None:
         """Train on the fitting rows once; in each step other rows make up the graph."""
+        torch.set_num_threads(1)  # of this thread; the others train other networks
         config, losses = self._config, []
         order = self._fit[torch.randperm(len(self._fit), generator=self._random)]
         for start in range(0, len(order), config.batch_size):
@@ -511,7 +512,11 @@ def _train(
         draw = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
         random = torch.Generator().manual_seed(int(draw[0] >> np.uint64(1)))
         trainers.append(_GraphTrainer(rows, fit, held, first, config, random))
-    train_together(trainers, max_epochs=config.max_epochs, progress=progress)
+    cores = torch.get_num_threads()
+    try:
+        train_together(trainers, max_epochs=config.max_epochs, progress=progress)
+    finally:
+        torch.set_num_threads(cores)  # the training threads have set it to one
     for trainer in trainers:
         trainer.restore()
     return trainers

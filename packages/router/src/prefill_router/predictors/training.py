@@ -1,4 +1,4 @@
-"""The common parts of the training of several predictors, without torch.
+"""The common parts of the training of several predictors.
 
 The held-out rows of the validation loss (the same for all seeds), the weights of queries in a loss,
 the random numbers of one seed (initial weights, order of the rows, dropout), and the training
@@ -106,6 +106,10 @@ class Draws:
         """Uniform on [-bound, bound)."""
         draw = self._random.random(shape, dtype=np.float32)
         return (2 * draw - 1) * np.float32(bound)
+
+    def normal(self, shape: tuple[int, ...]) -> Float32[NDArray[np.float32], "..."]:
+        """Standard normal."""
+        return self._random.standard_normal(shape, dtype=np.float32)
 
     def order(self, count: int) -> Int[NDArray[np.int64], " row"]:
         """The rows 0 to count - 1 in random order."""

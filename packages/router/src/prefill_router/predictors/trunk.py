@@ -1,7 +1,6 @@
 """SharedTrunkNet: one trunk for all targets, an ensemble of seeds (section 3.1 of the paper).
 
-The defaults of its options are those of the method's authors. It is evaluated with NumPy alone, so
-that using a router needs no training framework: importing this doesn't load torch, fitting does.
+The defaults of its options are those of the method's authors. It is evaluated and trained in NumPy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -284,16 +283,10 @@ def _train(
     progress: Progress,
 ) -> tuple[TrainingCurves, list[NDArray[np.float32]], list[NDArray[np.float32]]]:
     """The curves of all seeds, and the stacked weights and biases of the best."""
-    import torch  # only fitting needs it, and its import is slow
+    from prefill_router.predictors.trunk_training import LAYERS, train, trunk_rows
 
-    from prefill_router.predictors.trunk_training import TrunkRows, train
-
-    examples = TrunkRows(
-        torch.from_numpy(features),
-        torch.from_numpy(np.where(counts > 0, correct, 0).astype(np.float32)),
-        torch.from_numpy(counts.astype(np.float32)),
-    )
-    runs = train(examples, parts, config, seeds=list(range(config.seeds)), progress=progress)
+    rows = trunk_rows(features, np.where(counts > 0, correct, 0), counts)
+    runs = train(rows, parts, config, seeds=list(range(config.seeds)), progress=progress)
     best = np.array([run.best for run in runs])
     if not np.isfinite(best).all():
         raise FitError(
@@ -302,10 +295,11 @@ def _train(
         )
     kept = np.sort(np.argsort(best, kind="stable")[: config.keep])
     curves = TrainingCurves.of(runs, np.isin(np.arange(len(runs)), kept))
-    chosen = [runs[i] for i in kept]
-    weights = [np.stack(layer) for layer in zip(*(run.weights for run in chosen), strict=True)]
-    biases = [np.stack(layer) for layer in zip(*(run.biases for run in chosen), strict=True)]
-    return curves, weights, biases
+    weights, biases = (
+        [np.concatenate([runs[i].parameters[f"{kind}.{layer}"] for i in kept]) for layer in LAYERS]
+        for kind in ("weight", "bias")
+    )
+    return curves, weights, [bias[:, 0] for bias in biases]
 
 
 def _set_constants(

@@ -1,1 +1,5 @@
-"""Predictors that train small networks; importing them doesn't load torch, fitting does."""
+"""Predictors that train small networks, in NumPy."""
+
+from prefill_router.lazy_imports import face
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -46,7 +46,7 @@ from prefill_router.serialization import Shape
 if TYPE_CHECKING:
     from prefill_router.predictors.networks.architectures import Architecture
 
-_LEAST = 1e-12  # as torch's normalize
+_LEAST = 1e-12  # the least length that a vector is divided by
 _HEADS = DISCRIMINATION, DIFFICULTY
 
 
@@ -201,7 +201,7 @@ class FactorisationConfig(LatentConfig):
 
     def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
         """The network."""
-        from prefill_router.predictors.networks.architectures import Factors
+        from prefill_router.predictors.networks.latent_architectures import Factors
 
         return Factors(shapes, rates)
 
@@ -220,7 +220,7 @@ class PairwiseConfig(LatentConfig):
 
     def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
         """The network."""
-        from prefill_router.predictors.networks.architectures import Preferences
+        from prefill_router.predictors.networks.latent_architectures import Preferences
 
         return Preferences(shapes, rates)
 
@@ -253,7 +253,7 @@ class IRTConfig(NetworkConfig):
 
     def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
         """The network."""
-        from prefill_router.predictors.networks.architectures import Items
+        from prefill_router.predictors.networks.latent_architectures import Items
 
         return Items(shapes, rates, len(self.hidden))
 

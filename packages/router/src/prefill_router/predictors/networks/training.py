@@ -1,16 +1,12 @@
-"""Training of ensembles of networks: training data, mini-batches, and the ensemble of seeds."""
+"""Training of networks in NumPy: mini-batches, early stopping, and the ensemble of seeds."""
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
-import torch
-from jaxtyping import Float, Float32, Float64
+from jaxtyping import Float, Float64, Int
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from prefill_router.errors import FitError
 from prefill_router.predictors.base import (
@@ -20,14 +16,22 @@ from prefill_router.predictors.base import (
     left_out_note,
     usable_rows,
 )
-from prefill_router.predictors.networks.architectures import Architecture, Outputs, Parameters
+from prefill_router.predictors.networks.architectures import Architecture
 from prefill_router.predictors.networks.ensemble import NetworkConfig
+from prefill_router.predictors.networks.layers import Kept, ParameterBuffer, Pass, Workspace
+from prefill_router.predictors.networks.losses import (
+    NetworkLabels,
+    Outputs,
+    PerNetwork,
+    compute_losses,
+)
+from prefill_router.predictors.networks.optimiser import Adam
 from prefill_router.predictors.training import (
     Draws,
+    Holdout,
     TrainingCurves,
     hold_out,
     keep_probability,
-    query_weights,
 )
 from prefill_router.progress import Progress
 from prefill_router.statistics import column_spread, row_blocks
@@ -35,76 +39,11 @@ from prefill_router.training import Trainer, TrainingRun, train_together
 
 _CONSTANT = 1e-6
 """A standard deviation below this share of the mean is rounding error in single precision."""
+_HELD_ROWS = 1024  # held-out rows that go through the networks at once; bounds the memory
 
+Arrays = dict[str, NDArray[Any]]
 PerFeature = Float64[NDArray[np.float64], " feature"]
-
-
-def _scaling(features: Features) -> tuple[PerFeature, PerFeature]:
-    """The mean of each feature, and the multiplier that gives a mean variance of 1.
-
-    It is the same for all features that vary, since principal components predict worse with equal
-    variances (see docs/decisions/0002-no-whitening.md).
-    """
-    mean, spread, varies = column_spread(features, rounding=_CONSTANT)
-    if not varies.any():
-        return mean, np.full(len(mean), np.inf)
-    common = float(np.sqrt(np.square(spread[varies]).mean()))
-    return mean, np.where(varies, common, np.inf)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class NetworkRows:
-    """Rows to fit or to validate on, with the targets assigned to networks.
-
-    Attributes:
-        features: Centred, all divided by the same number.
-        labels: The labels of the targets that can be learned; 0 where missing.
-        weights: The weight of each label; 0 where missing.
-        difficulty: 1 minus the mean of all labels that were measured on the query.
-        difficulty_weights: The weight of each query's difficulty.
-    """
-
-    features: Float32[Tensor, "row feature"]
-    labels: Float32[Tensor, "network row target"]
-    weights: Float32[Tensor, "network row target"]
-    difficulty: Float32[Tensor, " row"]
-    difficulty_weights: Float32[Tensor, " row"]
-
-    @classmethod
-    def of(
-        cls,
-        used: Examples,
-        scaled: Features,
-        *,
-        networks: int,
-        disagreement_weight: float,
-    ) -> "NetworkRows":
-        """The rows of usable examples, with their features scaled."""
-        labels, known = used.correct[:, used.learnable], used.present[:, used.learnable]
-        each = query_weights(used.correct, disagreement_weight=disagreement_weight)
-        right = np.nansum(used.correct, axis=1) / used.present.sum(axis=1)
-
-        def tensor(values: NDArray[np.floating]) -> Tensor:
-            return torch.from_numpy(values.astype(np.float32))
-
-        cells, weights = (
-            tensor(values).reshape(len(values), networks, -1).movedim(1, 0).contiguous()
-            for values in (np.where(known, labels, 0), each[:, None] * known)
-        )
-        return cls(tensor(scaled), cells, weights, tensor(1 - right), tensor(each))
-
-    def __getitem__(self, rows: Tensor) -> "NetworkRows":
-        return NetworkRows(
-            self.features[rows],
-            self.labels[:, rows],
-            self.weights[:, rows],
-            self.difficulty[rows],
-            self.difficulty_weights[rows],
-        )
-
-    def __len__(self) -> int:
-        return len(self.features)
+RowNumbers = Int[NDArray[np.int64], " row"]
 
 
 @final
@@ -118,7 +57,183 @@ class NetworkRun(TrainingRun):
     """
 
     networks: list[TrainingRun] = field(default_factory=list)
-    parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
+    parameters: Arrays = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NetworkRows:
+    """The rows to fit and to validate on.
+
+    Attributes:
+        features: Their precision, single or double, is that of the computation.
+        labels: The labels of the same rows.
+    """
+
+    features: Float[NDArray[np.floating], "row feature"]
+    labels: NetworkLabels
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How networks are trained, whatever they are.
+
+    Attributes:
+        batch_size: Rows per step.
+        patience: Epochs without a better validation loss after which a network stops.
+        dropout: The dropout rate of the features, then of each hidden layer.
+        learning_rate: Adam's learning rate.
+        weight_decay: Adam's, as an L2 penalty of all parameters; or AdamW's, of weights alone.
+        decoupled: Whether the decay is AdamW's.
+    """
+
+    batch_size: int
+    patience: int
+    dropout: Sequence[float]
+    learning_rate: float
+    weight_decay: float
+    decoupled: bool
+
+    @classmethod
+    def of(cls, config: NetworkConfig, features: int) -> "Schedule":
+        """The schedule of an ensemble's options."""
+        return cls(
+            batch_size=config.batch_size,
+            patience=config.patience,
+            dropout=(config.share_of(features), *[config.dropout] * len(config.inner)),
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            decoupled=True,
+        )
+
+
+@final
+class NetworkTrainer(Trainer):
+    """The networks of one seed in training, on one core.
+
+    Args:
+        rows: All rows.
+        parts: Which of them are fitted on and which are held out.
+        architecture: The networks.
+        schedule: How they are trained.
+        initial: The initial parameters.
+        draws: The random numbers of the order of rows and of dropout.
+    """
+
+    def __init__(
+        self,
+        rows: NetworkRows,
+        parts: Holdout,
+        architecture: Architecture,
+        schedule: Schedule,
+        initial: Arrays,
+        draws: Draws,
+    ) -> None:
+        self.run = NetworkRun(networks=[TrainingRun() for _ in range(architecture.networks)])
+        self._architecture, self._schedule, self._draws = architecture, schedule, draws
+        self._rows, self._fit, self._held = rows, parts.fit, parts.held
+        self._held_labels = rows.labels[parts.held]
+        dtype = rows.features.dtype
+        self._parameters = ParameterBuffer({name: a.astype(dtype) for name, a in initial.items()})
+        self._gradients = self._parameters.zeros()
+        self._work = Workspace(dtype)
+        self._adam = Adam(
+            self._parameters,
+            self._gradients,
+            learning_rate=schedule.learning_rate,
+            weight_decay=schedule.weight_decay,
+            decoupled=schedule.decoupled,
+        )
+
+    @property
+    def active(self) -> int:
+        """1 until all networks have stopped, then 0."""
+        return int(any(self._goes_on(network) for network in self.run.networks))
+
+    def _goes_on(self, network: TrainingRun) -> bool:
+        return network.waited < self._schedule.patience
+
+    def epoch(self) -> None:
+        """Train on the fitting rows once, then compute the validation losses."""
+        with np.errstate(all="ignore"):  # an overflow is found in the loss
+            losses = np.mean([self._step(rows) for rows in self._batches()], axis=0)
+            self._record(losses, self._validate(losses))
+
+    def settle(self) -> None:
+        """Fit the parameters that are fitted on the held-out rows, after training."""
+        if all(np.isfinite(network.best) for network in self.run.networks):
+            features = self._rows.features[self._held]
+            self.run.parameters = self._architecture.settled(
+                self.run.parameters, features, self._held_labels
+            )
+
+    def _batches(self) -> Iterator[RowNumbers]:
+        order = self._fit[self._draws.order(len(self._fit))]
+        for start in range(0, len(order), self._schedule.batch_size):
+            yield order[start : start + self._schedule.batch_size]
+
+    def _take_features(self, rows: RowNumbers) -> Float[NDArray[np.floating], "row feature"]:
+        features = self._rows.features
+        out = self._work.array("features", (len(rows), features.shape[1]))
+        return features.take(rows, axis=0, out=out, mode="clip")  # other modes copy once more
+
+    def _step(self, rows: RowNumbers) -> PerNetwork:
+        step = Pass(self._parameters.arrays, self._gradients.arrays, self._work, self._draw_kept)
+        features = self._take_features(rows)
+        step.dropout(features, 0)
+        outputs, backward = self._architecture.forward(step, features)
+        losses, slopes = compute_losses(outputs, self._rows.labels[rows])
+        backward(slopes)
+        self._adam.step()
+        return losses
+
+    def _draw_kept(self, layer: int, kept: Kept) -> float:
+        dropout = self._schedule.dropout[layer]
+        if not dropout:
+            return 1.0
+        self._draws.kept(kept.reshape(-1, kept.shape[-1]), dropout=dropout)
+        return keep_probability(dropout)
+
+    def _validate(self, fitted: PerNetwork) -> PerNetwork:
+        """The losses on the held-out rows; without labels there, a network's on the fitted rows."""
+        labels, step = self._held_labels, Pass(self._parameters.arrays, {}, self._work)
+        blocks = []
+        for start in range(0, len(self._held), _HELD_ROWS):
+            rows = self._take_features(self._held[start : start + _HELD_ROWS])
+            blocks.append(_validated(self._architecture.forward(step, rows)[0]))
+        losses, _ = compute_losses(_joined(blocks), labels)
+        return np.where(labels.weights.any(axis=(1, 2)), losses, fitted)
+
+    def _record(self, losses: PerNetwork, validation: PerNetwork) -> None:
+        """Record an epoch's losses, and the parameters of the networks that improved."""
+        run = self.run
+        run.record(float(losses.mean()), float(validation.mean(dtype=np.float64)))
+        each = zip(run.networks, losses.tolist(), validation.tolist(), strict=True)
+        better = [self._goes_on(network) and network.record(*both) for network, *both in each]
+        now = self._parameters.arrays
+        if not run.parameters:
+            run.parameters = {name: value.copy() for name, value in now.items()}
+        for name, value in now.items():
+            run.parameters[name][better] = value[better]
+
+
+def _validated(outputs: Outputs) -> Outputs:
+    """A copy of the outputs that are validated; their memory is that of the next block too."""
+    scores = outputs.preference
+    if scores is not None:
+        scores = scores.copy()
+    return replace(outputs, correct=outputs.correct.copy(), difficulty=None, preference=scores)
+
+
+def _joined(blocks: Sequence[Outputs]) -> Outputs:
+    """The outputs of several blocks of rows."""
+    scores = [block.preference for block in blocks if block.preference is not None]
+    return replace(
+        blocks[0],
+        correct=np.concatenate([block.correct for block in blocks], axis=1),
+        preference=np.concatenate(scores, axis=1) if scores else None,
+    )
 
 
 def train(
@@ -138,152 +253,32 @@ def train(
         seed: The seed of all random numbers.
         progress: Shows the number of epochs done.
     """
-    numbers = [np.random.SeedSequence([seed, index]) for index in range(config.seeds)]
-    trainers = [_NetworkTrainer(rows, architecture, config, number) for number in numbers]
+    schedule = Schedule.of(config, rows.features.shape[1])
+    trainers = []
+    for index in range(config.seeds):
+        first, then, split = np.random.SeedSequence([seed, index]).generate_state(3).tolist()
+        parts = hold_out(rows.features, share=config.validation, seed=split)
+        initial = architecture.initial(Draws(first, 0))
+        trainers.append(
+            NetworkTrainer(rows, parts, architecture, schedule, initial, Draws(then, 0))
+        )
     train_together(trainers, max_epochs=config.max_epochs, progress=progress)
     for trainer in trainers:
         trainer.settle()
     return [trainer.run for trainer in trainers]
 
 
-@final
-class _NetworkTrainer(Trainer):
-    """One seed's networks in training."""
+def _scaling(features: Features) -> tuple[PerFeature, PerFeature]:
+    """The mean of each feature, and the multiplier that gives a mean variance of 1.
 
-    def __init__(
-        self,
-        rows: NetworkRows,
-        architecture: Architecture,
-        config: NetworkConfig,
-        number: np.random.SeedSequence,
-    ) -> None:
-        first, then, split = (int(word) for word in number.generate_state(3))
-        self.run = NetworkRun(networks=[TrainingRun() for _ in range(architecture.networks)])
-        self._architecture, self._config = architecture, config
-        self._parameters = architecture.initial(torch.Generator().manual_seed(first))
-        self._adam = _optimiser(self._parameters, config)
-        self._draws = Draws(then, 0)
-        parts = hold_out(rows.features.numpy(), share=config.validation, seed=split)
-        self._rows, self._fit = rows, torch.from_numpy(parts.fit)
-        self._held = rows[torch.from_numpy(parts.held)]
-
-    @property
-    def active(self) -> int:
-        """1 until all networks have stopped, then 0."""
-        return int(any(self._goes_on(network) for network in self.run.networks))
-
-    def _goes_on(self, network: TrainingRun) -> bool:
-        return network.waited < self._config.patience
-
-    def epoch(self) -> None:
-        """Train on the fitting rows once, then compute the validation losses."""
-        self._validate(torch.stack([self._step(rows) for rows in self._batches()]).mean(0))
-
-    @torch.no_grad()
-    def settle(self) -> None:
-        """Fit the parameters that are fitted on the held-out rows, after training."""
-        best = {name: torch.from_numpy(value) for name, value in self.run.parameters.items()}
-        if all(np.isfinite(network.best) for network in self.run.networks):
-            held = self._held
-            found = self._architecture.settled(best, held.features, held.labels, held.weights)
-            self.run.parameters = {name: value.numpy() for name, value in found.items()}
-
-    def _batches(self) -> Iterator[Tensor]:
-        order = torch.from_numpy(self._draws.order(len(self._fit)))
-        return iter(torch.split(self._fit[order], self._config.batch_size))
-
-    def _step(self, rows: Tensor) -> Float[Tensor, " network"]:
-        part = self._rows[rows]
-        features = self._drop(part.features, self._config.share_of(part.features.shape[1]))
-        outputs = self._architecture.outputs(
-            self._parameters, features, lambda units: self._drop(units, self._config.dropout)
-        )
-        losses = _losses(outputs, part)
-        total = losses.sum()
-        if outputs.difficulty is not None:
-            total = total + outputs.difficulty_weight * _difficulty_losses(outputs, part).sum()
-        self._adam.zero_grad()
-        total.backward()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self._adam.step()
-        return losses.detach()
-
-    def _drop(self, units: Tensor, share: float) -> Tensor:
-        if not share:
-            return units
-        kept = np.empty((math.prod(units.shape[:-1]), units.shape[-1]), dtype=np.bool_)
-        self._draws.kept(kept, dropout=share)
-        scale = torch.from_numpy(kept).float().div_(keep_probability(share))
-        return units * scale.view_as(units)
-
-    @torch.no_grad()
-    def _validate(self, losses: Float[Tensor, " network"]) -> None:
-        """Record an epoch's losses, and the parameters of the networks that improved."""
-        run, held = self.run, self._held
-        outputs = self._architecture.outputs(self._parameters, held.features, lambda units: units)
-        # A target without held-out labels only has the loss on the fitted rows.
-        measured = held.weights.sum((1, 2)) > 0
-        found = torch.where(measured, _losses(outputs, held), losses).double()
-        run.record(float(losses.mean()), float(found.numpy().mean()))
-        each = zip(run.networks, losses.tolist(), found.tolist(), strict=True)
-        better = [self._goes_on(network) and network.record(*both) for network, *both in each]
-        now = {name: value.detach().numpy() for name, value in self._parameters.items()}
-        if not run.parameters:
-            run.parameters = {name: value.copy() for name, value in now.items()}
-        for name, value in now.items():
-            run.parameters[name][better] = value[better]
-
-
-def _optimiser(parameters: Parameters, config: NetworkConfig) -> torch.optim.AdamW:
-    for value in parameters.values():
-        value.requires_grad_()
-    decay = [value for name, value in parameters.items() if name.startswith("weight")]
-    rest = [value for name, value in parameters.items() if not name.startswith("weight")]
-    groups = [
-        {"params": decay, "weight_decay": config.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
-
-
-def _losses(outputs: Outputs, rows: NetworkRows) -> Float[Tensor, " network"]:
-    """The cross-entropy of each network, in nats per label, plus per pair if it learns those."""
-    each = binary_cross_entropy_with_logits(outputs.correct, rows.labels, reduction="none")
-    losses = _mean(each * rows.weights, rows.weights.sum((1, 2)))
-    if outputs.preference is None:
-        return losses
-    return losses + outputs.preference_weight * pair_losses(outputs.preference, rows)
-
-
-def pair_losses(
-    preference: Float[Tensor, "network row target"], rows: NetworkRows
-) -> Float[Tensor, " network"]:
-    """The cross-entropy of each network, in nats per pair of a right and a wrong answer.
-
-    Both labels of a pair must be measured. Soft labels are probabilities: with labels of 0.9 and
-    0.2 the first is the winner with weight 0.9 x 0.8, the second with weight 0.2 x 0.1.
+    It is the same for all features that vary, since principal components predict worse with equal
+    variances (see docs/decisions/0002-no-whitening.md).
     """
-    wins, loses = rows.labels * rows.weights, (1 - rows.labels) * (rows.weights > 0)
-    weights = wins[..., :, None] * loses[..., None, :]
-    weights.diagonal(dim1=-2, dim2=-1).zero_()
-    ahead = preference[..., :, None] - preference[..., None, :]
-    total = weights.sum((1, 2, 3))
-    return (softplus(-ahead) * weights).sum((1, 2, 3)) / torch.where(total > 0, total, 1)
-
-
-def _difficulty_losses(outputs: Outputs, rows: NetworkRows) -> Float[Tensor, " network"]:
-    """The cross-entropy of each network's difficulty, in nats per query."""
-    if outputs.difficulty is None:
-        return torch.zeros(len(rows.labels))
-    wanted = rows.difficulty.expand_as(outputs.difficulty)
-    each = binary_cross_entropy_with_logits(outputs.difficulty, wanted, reduction="none")
-    return _mean((each * rows.difficulty_weights)[..., None], rows.difficulty_weights.sum())
-
-
-def _mean(cells: Float[Tensor, "network row _"], weight: Tensor) -> Float[Tensor, " network"]:
-    return cells.sum((1, 2)) / torch.where(weight > 0, weight, 1)
-
-
-Arrays = dict[str, NDArray[Any]]
+    mean, spread, varies = column_spread(features, rounding=_CONSTANT)
+    if not varies.any():
+        return mean, np.full(len(mean), np.inf)
+    common = float(np.sqrt(np.square(spread[varies]).mean()))
+    return mean, np.where(varies, common, np.inf)
 
 
 def fit_ensemble(
@@ -313,13 +308,12 @@ def fit_ensemble(
     scaled = np.empty_like(used.features)
     for block in row_blocks(len(scaled)):
         scaled[block] = (used.features[block] - mean) / scale
-    rows = NetworkRows.of(
+    labels = NetworkLabels.of(
         used,
-        scaled,
         networks=architecture.networks,
         disagreement_weight=config.disagreement_weight,
     )
-    runs = train(rows, architecture, config, seed=seed, progress=progress)
+    runs = train(NetworkRows(scaled, labels), architecture, config, seed=seed, progress=progress)
     if not np.isfinite([network.best for run in runs for network in run.networks]).all():
         raise FitError(
             "the losses aren't finite; check the features, which are up to "
@@ -330,7 +324,7 @@ def fit_ensemble(
     named = zip(examples.targets, rates.tolist(), examples.learnable, strict=True)
     fixed = {name: rate for name, rate, is_learned in named if not is_learned}
     predictor = config.predictor(examples.targets, fixed, widths, arrays)
-    notes = (*examples.target_notes(), *left_out_note(examples, len(rows)))
+    notes = (*examples.target_notes(), *left_out_note(examples, len(scaled)))
     if np.isinf(scale).all():
         notes += ("all training queries have the same features; they were validated on too",)
     curves = TrainingCurves.of(runs, np.ones(len(runs), dtype=np.bool_))

@@ -1,0 +1,56 @@
+"""Predictors are fitted where torch isn't installed."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+KINDS = {
+    "shared_trunk": {"hidden": [8, 8], "seeds": 2, "keep": 1, "max_epochs": 2},
+    "unified_multitask": {"seeds": 2, "pairs": 0.5, "max_epochs": 2},
+    "mlp": {"max_epochs": 2},
+    "multitask": {"max_epochs": 2},
+    "matrix_factorisation": {"max_epochs": 2},
+    "pairwise_factorisation": {"max_epochs": 2},
+    "irt": {"max_epochs": 2},
+    "logistic": {},
+    "knn_score": {},
+    "stack": {},
+}
+PROGRAM = """
+import sys
+
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ImportError("torch was asked for")
+
+
+sys.meta_path.insert(0, NoTorch())
+
+import numpy as np
+
+from prefill_router.predictors import Examples, predictor_config
+
+random = np.random.default_rng(0)
+features = random.normal(size=(120, 4)).astype(np.float32)
+correct = (random.logistic(size=(120, 3)) < features[:, :3]).astype(np.float64)
+examples = Examples(features, correct, ("a", "b", "c"), ("",) * 120)
+for kind, options in KINDS.items():
+    predictor = predictor_config({"kind": kind, **options}).fit(examples).predictor
+    assert np.isfinite(predictor.correctness(features)).all(), kind
+    print(kind)
+assert not [name for name in sys.modules if name.partition(".")[0] == "torch"]
+"""
+
+
+def test_fitting_never_imports_torch() -> None:
+    program = PROGRAM.replace("KINDS", repr(KINDS), 1)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == list(KINDS)
