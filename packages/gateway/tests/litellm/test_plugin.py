@@ -264,7 +264,7 @@ def test_without_a_gateway_all_candidates_stay(
         assert len(await Lite(alone).attempt()) == 1
         assert caplog.messages[1:] == ["the gateway works again"]
 
-    with caplog.at_level(logging.INFO, logger="prefill_router.litellm"):
+    with caplog.at_level(logging.INFO, logger="prefill_router_gateway.litellm"):
         play(go)
 
 

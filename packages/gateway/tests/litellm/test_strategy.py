@@ -185,7 +185,7 @@ def test_a_gateway_that_cannot_be_reached_is_told_once(
     lite: StandIn, caplog: pytest.LogCaptureFixture, running: Running
 ) -> None:
     chosen = strategy(lite, unused(), lam=0.0)
-    with caplog.at_level(logging.INFO, logger="prefill_router.litellm"):
+    with caplog.at_level(logging.INFO, logger="prefill_router_gateway.litellm"):
         assert [lite.completion("auto", "SECRET") for _ in range(3)] == ["spare"] * 3
         (told,) = caplog.messages
         assert "can't be reached" in told

@@ -195,7 +195,7 @@ def test_a_database_that_is_down_is_asked_again() -> None:
 def test_nobody_waits_for_a_database_that_is_known_to_be_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("INFO", "prefill_router")
+    caplog.set_level("INFO", "prefill_router_gateway")
     store = HeldStore(failures=10**9)
 
     async def work() -> None:

@@ -63,7 +63,7 @@ def test_few_requests_are_no_alarm(watch: FallbackWatch) -> None:
 def test_log_says_once_that_it_begins_and_that_it_ends(
     watch: FallbackWatch, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "prefill_router")
+    caplog.set_level(logging.INFO, "prefill_router_gateway")
     for second in range(200):
         clock.now += 1
         for number in range(10):

@@ -34,7 +34,7 @@ from prefill_router_gateway.litellm.gateway_client import (
 )
 from prefill_router_gateway.records import HEADER
 
-_log = logging.getLogger("prefill_router.litellm")
+_log = logging.getLogger("prefill_router_gateway.litellm")
 _picking = ContextVar("_picking", default=False)
 """Whether LiteLLM is picking now; its async method may call the other one, which is ours."""
 _PICK = ("get_available_deployment",)

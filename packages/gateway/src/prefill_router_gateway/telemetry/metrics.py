@@ -409,7 +409,10 @@ def _rounded(seconds: float | None) -> float | None:
 
 _MOST_WAITING = 10_000  # lines; further ones are lost, and counted
 _PATIENCE = 5.0  # seconds; how long the end waits for queued lines
-_OURS = ("prefill_router", "uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
+_OURS = (
+    *("prefill_router", "prefill_router_gateway"),
+    *("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"),
+)
 _MUTED = (
     "opentelemetry"  # logs every failure with its URL; `SpanSender` logs only the first, without it
 )
