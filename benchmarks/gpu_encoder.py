@@ -30,7 +30,7 @@ from benchmarks._networks import RESULTS, interleaved, machine, timed
 from prefill_router import files
 from prefill_router.activations import DEFAULT_POOLINGS, Provenance, Site
 from prefill_router.encoders import HubEncoder, TokenizedPrompt, candidate_layers, pad
-from prefill_router.encoders.provenance import batch_tokens_on, device_of
+from prefill_router.encoders.devices import batch_tokens_on, device_of
 
 BATCH = 16
 """Prompts in a batch of the plain way."""

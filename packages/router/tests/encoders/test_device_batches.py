@@ -12,15 +12,15 @@ from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import Site
 from prefill_router.data import Query
 from prefill_router.encoders import HubEncoder, hub, load_encoder
-from prefill_router.encoders.hub import DeviceBatches, on_device, sent
-from prefill_router.encoders.provenance import (
-    CPU_BATCH_TOKENS,
+from prefill_router.encoders.devices import (
     GPU_BATCH_TOKENS,
     MOST_GPU_BATCH_TOKENS,
     batch_tokens_on,
     device_of,
     dtype_of,
 )
+from prefill_router.encoders.hub import DeviceBatches, on_device, sent
+from prefill_router.encoders.provenance import CPU_BATCH_TOKENS
 from prefill_router.errors import ConfigError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:1")

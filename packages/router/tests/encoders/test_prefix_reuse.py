@@ -22,7 +22,6 @@ from prefill_router.encoders.prefix_encoder import (
     PrefixCachingEncoder,
     PrefixStore,
     reason_against_prefix_cache,
-    with_prefix_reuse,
 )
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.testing import FakeEncoder
@@ -90,7 +89,7 @@ def test_what_does_not_keep_every_token_or_looks_ahead_is_refused(
     encoder = load(folder_of(family), dtype=dtype)
     with pytest.raises(ConfigError, match="use the encoder as it is"):
         PrefixCachingEncoder(encoder)
-    assert with_prefix_reuse(encoder) is encoder
+    assert encoder.with_prefix_cache(most_bytes=1 << 20) is encoder
 
 
 def test_half_the_digits_are_no_hindrance(folder_of: FolderOf) -> None:

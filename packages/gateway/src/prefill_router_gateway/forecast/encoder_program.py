@@ -82,21 +82,11 @@ def with_shared_prefixes(router: Router, most_bytes: int) -> Router:
 
     Not on a GPU, where prompts would be encoded one by one and batches gain more.
     """
-    if not router.features.provenances or _on_gpu(router.sources.device):
-        return router
-    from prefill_router.encoders import with_prefix_reuse
-
     loaded = tuple(
-        with_prefix_reuse(router.encoder(provenance), most_bytes=most_bytes)
+        router.encoder(provenance).with_prefix_cache(most_bytes=most_bytes)
         for provenance in router.features.provenances
     )
     return router.with_sources(replace(router.sources, loaded=loaded))
-
-
-def _on_gpu(device: str | None) -> bool:
-    import torch
-
-    return torch.cuda.is_available() if device is None else not device.startswith("cpu")
 
 
 def still_works(router: Router) -> bool:
@@ -179,6 +169,17 @@ def _forecast(router: Router, prompts: Sequence[Any]) -> tuple[list[Any], float]
     return [plain_found(one) for one in found], time.perf_counter() - begun
 
 
+def _threads(options: dict[str, Any]) -> int:
+    """The number of threads that encoders compute with."""
+    chosen: int | None = options["threads"]
+    if chosen is not None:
+        return chosen
+    from prefill_router.encoders import default_threads
+
+    gateways: int = options.get("gateways", 1)  # each needs a core
+    return max(1, default_threads() - gateways)
+
+
 def _load(options: dict[str, Any]) -> tuple[Router, EncoderHello]:
     """The warm router and its first message."""
     begun = time.perf_counter()
@@ -186,15 +187,15 @@ def _load(options: dict[str, Any]) -> tuple[Router, EncoderHello]:
     before = ""
     with suppress(OSError):  # loading reports what is missing
         before = fingerprint(folder)
+    threads = _threads(options)
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # encoders read it when they are loaded
     router = Router.load(folder, sources=sources_of(options))
     if fingerprint(folder) != before:
         raise CorruptError(f"{folder} was replaced while it was being loaded; load it again")
     router.forecast_many(_WARM_UP[:1])  # loads the networks
-    torch, threads = sys.modules.get("torch"), options["threads"]
+    torch = sys.modules.get("torch")
     if torch is not None:  # a router without a network needs none, and importing it takes seconds
-        others = options.get("gateways", 1)  # each needs a core
-        own = max(1, torch.get_num_threads() - others) if threads is None else threads
-        torch.set_num_threads(own)
+        torch.set_num_threads(threads)
     if options["reuse_bytes"]:
         router = with_shared_prefixes(router, options["reuse_bytes"])
     for prompt in _WARM_UP:

@@ -250,6 +250,7 @@ class TextNetwork(Family):
             self.made_by,
             source=None if is_hub else self.source,
             layers=None if self.layer is None else (self.layer,),
+            as_network=True,
         )
         if not isinstance(encoder, HubEncoder):
             raise ConfigError(f"the network {self.made_by.encoder!r} can't be adapted")

@@ -445,6 +445,7 @@ def fit_text_network(
         max_tokens=config.max_tokens,
         dtype="float32",
         layers=None if config.layer is None else (config.layer,),
+        as_network=True,
     )
     if not isinstance(encoder, HubEncoder):
         raise ConfigError(

@@ -2,4 +2,6 @@
 
 from prefill_router.lazy_imports import face
 
-__getattr__, __dir__, __all__ = face(__name__, __file__)
+__getattr__, __dir__, __all__ = face(
+    __name__, __file__, needed_for="an encoder that is a language model"
+)

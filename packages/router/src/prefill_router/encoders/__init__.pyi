@@ -21,7 +21,7 @@ from .load import (
     load_encoder_for as load_encoder_for,
     recorded_name as recorded_name,
 )
-from .prefix_encoder import cache_argument as cache_argument, with_prefix_reuse as with_prefix_reuse
+from .prefix_encoder import cache_argument as cache_argument
 from .run import (
     EncodingPlan as EncodingPlan,
     EncodingReport as EncodingReport,
@@ -29,5 +29,6 @@ from .run import (
     plan_encoding as plan_encoding,
     run_encoding as run_encoding,
 )
+from .threads import default_threads as default_threads
 from .vllm_states import VllmStates as VllmStates, write_vllm_prompts as write_vllm_prompts
 from .workers import EncoderSource as EncoderSource, run_encoding_on as run_encoding_on

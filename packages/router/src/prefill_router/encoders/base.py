@@ -18,7 +18,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import Any, Literal, final, get_args
 from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
 import numpy as np
@@ -113,6 +113,15 @@ class Encoder(ABC):
             ConfigError: A site's layer isn't loaded.
             StoreError: A state isn't finite.
         """
+
+    def with_prefix_cache(self, *, most_bytes: int) -> "Encoder":
+        """The encoder with a cache of shared prefixes, or itself if it doesn't support one.
+
+        Args:
+            most_bytes: The limit of the cache in bytes.
+        """
+        del most_bytes
+        return self
 
     def encode(
         self,
@@ -265,6 +274,42 @@ def input_text(query: Query, template: Template, render: Render) -> str:
 
 def _parts(messages: tuple[Message, ...]) -> tuple[str, ...]:
     return tuple(part for m in messages for part in (m.role, m.content))
+
+
+def tokenize_prompts(
+    queries: Sequence[Query], tokenizer: Any, made_by: Provenance
+) -> list[TokenizedPrompt]:
+    """The tokens of each query's prompt, in order, as the provenance says.
+
+    Raises:
+        PromptError: A prompt can't be encoded, or the template refuses its roles.
+    """
+    for query in queries:
+        check_prompt(query)
+    if not queries:
+        return []
+
+    def render(query: Query, messages: list[dict[str, str]]) -> str:
+        return _rendered(query, messages, tokenizer, made_by.encoder)
+
+    texts = [input_text(query, made_by.template, render) for query in queries]
+    ids = tokenizer(texts, add_special_tokens=made_by.template == "plain")["input_ids"]
+    return tokenized(queries, ids, max_tokens=made_by.max_tokens, encoder=made_by.encoder)
+
+
+def _rendered(query: Query, messages: list[dict[str, str]], tokenizer: Any, encoder: str) -> str:
+    import jinja2
+
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except (jinja2.TemplateError, TypeError, ValueError):
+        roles = [message["role"] for message in messages]
+        raise PromptError(
+            f"the chat template of {encoder} refuses a chat with the roles {roles}; change the "
+            "chat, or encode with --template plain",
+            query_id=query.id,
+        ) from None
+    return str(text)
 
 
 def batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -443,6 +488,7 @@ class EncoderRequest:
     """The arguments of `load_encoder`, the encoder's location, and its expected provenance.
 
     If `source` was made from a quantised file, `file_revision` and `quantisation` are that file's.
+    `as_network` is set where the torch network itself is needed.
     """
 
     name: str = ""
@@ -459,6 +505,7 @@ class EncoderRequest:
     expected: Provenance | None = None
     file_revision: str | None = None
     quantisation: str | None = None
+    as_network: bool = False
 
 
 def check_batch_tokens(request: EncoderRequest) -> None:

@@ -33,12 +33,10 @@ from prefill_router.encoders.base import (
     States,
     TokenizedPrompt,
     batches,
-    check_prompt,
-    input_text,
     require_finite,
-    tokenized,
+    tokenize_prompts,
 )
-from prefill_router.errors import ConfigError, PromptError
+from prefill_router.errors import ConfigError
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.short_repr import short_repr
 
@@ -384,42 +382,20 @@ class HubEncoder(Encoder):
         require_finite(states, prompts, self.made_by.dtype)
         return states
 
+    def with_prefix_cache(self, *, most_bytes: int) -> Encoder:
+        """The encoder with a cache of shared prefixes, or itself if its network can't use one.
+
+        On a GPU too it is itself: prompts would be encoded one by one, and batches gain more.
+        """
+        from prefill_router.encoders.prefix_encoder import PrefixCachingEncoder
+
+        if self.device.type == "cuda":
+            return self
+        try:
+            return PrefixCachingEncoder(self, most_bytes=most_bytes)
+        except ConfigError:
+            return self
+
     @cached_property
     def _batches(self) -> DeviceBatches:
         return DeviceBatches(self.device, self.batch_tokens)
-
-
-def tokenize_prompts(
-    queries: Sequence[Query], tokenizer: Any, made_by: Provenance
-) -> list[TokenizedPrompt]:
-    """The tokens of each query's prompt, in order, as the provenance says.
-
-    Raises:
-        PromptError: A prompt can't be encoded, or the template refuses its roles.
-    """
-    for query in queries:
-        check_prompt(query)
-    if not queries:
-        return []
-
-    def render(query: Query, messages: list[dict[str, str]]) -> str:
-        return _rendered(query, messages, tokenizer, made_by.encoder)
-
-    texts = [input_text(query, made_by.template, render) for query in queries]
-    ids = tokenizer(texts, add_special_tokens=made_by.template == "plain")["input_ids"]
-    return tokenized(queries, ids, max_tokens=made_by.max_tokens, encoder=made_by.encoder)
-
-
-def _rendered(query: Query, messages: list[dict[str, str]], tokenizer: Any, encoder: str) -> str:
-    import jinja2
-
-    try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except (jinja2.TemplateError, TypeError, ValueError):
-        roles = [message["role"] for message in messages]
-        raise PromptError(
-            f"the chat template of {encoder} refuses a chat with the roles {roles}; change the "
-            "chat, or encode with --template plain",
-            query_id=query.id,
-        ) from None
-    return str(text)

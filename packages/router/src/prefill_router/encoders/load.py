@@ -9,7 +9,7 @@ from typing import Final, Literal
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import Address, Encoder, EncoderName, EncoderRequest, trusted
 from prefill_router.errors import ConfigError
-from prefill_router.lazy_imports import installed
+from prefill_router.lazy_imports import installed, optional_imports
 from prefill_router.plugins import find_plugins, load_plugin, suggest_distribution
 from prefill_router.progress import Progress
 
@@ -40,6 +40,7 @@ def load_encoder(
     layers: Sequence[int] | None = None,
     batch_tokens: int | None = None,
     trust_remote_code: bool = False,
+    as_network: bool = False,
     vllm_folder: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Encoder:
@@ -55,11 +56,15 @@ def load_encoder(
         max_tokens: The limit to which longer prompts are truncated, in the middle, or for
             `sentence:` at the end; by default 4096, or the encoder's own limit if that is less.
         dtype: The type of computation; by default bfloat16 where the processor supports it, else
-            float32; for `sentence:` the type of the saved model, for `signals:` float32.
-        device: A device such as `cpu` or `cuda:1`; by default a GPU where there is one.
+            float32; for `sentence:` the type of the saved model, for `signals:` float32. It is
+            recorded for `minilm` too, which always computes in float32.
+        device: A device such as `cpu` or `cuda:1`; by default a GPU where there is one. `minilm`
+            always runs on the processor.
         layers: The layers that will be read; blocks after the last aren't loaded. All by default.
         batch_tokens: The most tokens, padding included, in one batch.
         trust_remote_code: Whether code that comes with the weights may run.
+        as_network: Whether the torch network itself is needed, as for fine-tuning; `minilm` is
+            then loaded by `transformers` too.
         vllm_folder: The folder of vLLM's hidden-states connector: the encoder is then a
             `VllmStates` that reads its files, and no weights are loaded. `layers` are those that
             vLLM was told to extract, and `dtype` is by default that of its first file.
@@ -81,6 +86,7 @@ def load_encoder(
         layers=None if layers is None else tuple(layers),
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
+        as_network=as_network,
     )
     if vllm_folder is not None:
         return _load_vllm(name_or_path, request, Path(vllm_folder), progress)
@@ -95,6 +101,7 @@ def load_encoder_for(
     device: str | None = None,
     batch_tokens: int | None = None,
     trust_remote_code: bool = False,
+    as_network: bool = False,
 ) -> Encoder:
     """Load the encoder of stored states, and check that it is the same.
 
@@ -107,10 +114,12 @@ def load_encoder_for(
         device: The device to run it on.
         batch_tokens: The most tokens, padding included, in one batch.
         trust_remote_code: Whether code that comes with the weights may run.
+        as_network: Whether the torch network itself is needed, as for fine-tuning.
 
     Raises:
         ProvenanceError: It is another encoder; the message lists each difference.
         ConfigError: It isn't found, or is an endpoint that the user hasn't named.
+        MissingExtraError: Its package isn't installed.
     """
     name = EncoderName.parse(provenance.encoder)
     is_local = provenance.revision.startswith(("sha256:", "sampled:"))
@@ -138,6 +147,7 @@ def load_encoder_for(
         batch_tokens=batch_tokens,
         trust_remote_code=trust_remote_code,
         expected=provenance,
+        as_network=as_network,
     )
     return _load(provenance.encoder if source is None else _moved(name, source), request)
 
@@ -163,6 +173,11 @@ def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
             f"{request.name} is a GGUF file, which is read at its blocks alone; leave "
             f"{asked.scheme}: out, or name the folder or hub id of the original"
         )
+    with optional_imports(f"the encoder {request.name}"):
+        return _loaded_as(asked, request, is_gguf=is_gguf)
+
+
+def _loaded_as(asked: EncoderName, request: EncoderRequest, *, is_gguf: bool) -> Encoder:
     if asked.scheme == "sentence":
         from prefill_router.encoders.sentence import load_sentence_encoder
 
@@ -175,7 +190,7 @@ def _load(name_or_path: str | Path, request: EncoderRequest) -> Encoder:
         from prefill_router.encoders.signals import load_signals_encoder
 
         return load_signals_encoder(request)
-    if asked.place == MINILM:
+    if asked.place == MINILM and not request.as_network:
         from prefill_router.encoders.minilm import load_minilm
 
         return load_minilm(request)
@@ -199,7 +214,8 @@ def _load_vllm(
         )
     if request.device is not None or request.batch_tokens is not None:
         raise ConfigError("vLLM has computed the states; leave device and batch_tokens out")
-    from prefill_router.encoders.vllm_states import load_vllm_states
+    with optional_imports("reading what vLLM computed"):
+        from prefill_router.encoders.vllm_states import load_vllm_states
 
     return load_vllm_states(_located(asked, name_or_path, request), folder, progress=progress)
 

@@ -340,14 +340,6 @@ class PrefixCachingEncoder(Encoder):
         return found
 
 
-def with_prefix_reuse(encoder: Encoder, *, most_bytes: int = MOST_BYTES) -> Encoder:
-    """The encoder with a prefix cache if it supports one, or else as it is."""
-    try:
-        return PrefixCachingEncoder(encoder, most_bytes=most_bytes)
-    except ConfigError:
-        return encoder
-
-
 _SAME_AT_ANY_LENGTH = frozenset({"default", "linear", "llama3", "yarn"})
 """Kinds of rotary position embeddings that don't depend on the prompt's length."""
 _WINDOWED = frozenset({"gemma3_text", "gpt_oss", "mistral"})

@@ -34,14 +34,12 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from prefill_router.activations import Provenance
 from prefill_router.encoders.base import EncoderRequest
+from prefill_router.encoders.devices import batch_tokens_on, device_of, dtype_name, dtype_of
 from prefill_router.encoders.hub import HubEncoder, on_device
 from prefill_router.encoders.llama import fuse_blocks
 from prefill_router.encoders.provenance import (
     TOKENIZER_FILES,
-    batch_tokens_on,
     check_files,
-    device_of,
-    dtype_of,
     file_revision,
     last_layer,
     loading_errors,
@@ -278,7 +276,7 @@ def describe_encoder(request: EncoderRequest, dtype: torch.dtype) -> EncoderDesc
     commit = commit_of(request, "config.json")
     text = text_config(config)
     files = tokenizer_files(request.source, commit)
-    made_by = provenance_of(request, text, tokenizer, files, commit, dtype)
+    made_by = provenance_of(request, text, tokenizer, files, commit, dtype_name(dtype))
     if request.expected is not None:
         request.expected.require(made_by, what=f"the encoder {request.source}")
     return EncoderDescription(made_by, tokenizer, text, text is not config, commit)
@@ -349,8 +347,7 @@ def load_gguf_encoder(request: EncoderRequest) -> HubEncoder:
 
 def _dequantised(file: Path, revision: str, dtype: torch.dtype) -> Path:
     """The folder of the cache with the file's network in this type; made where it isn't there."""
-    kind = str(dtype).removeprefix("torch.")
-    name = f"{revision.replace(':', '-')}-{kind}-{version('transformers')}"
+    name = f"{revision.replace(':', '-')}-{dtype_name(dtype)}-{version('transformers')}"
     cache = default_cache() / "gguf"
     with writer_lock(cache, f"{name}.making", wait=True):
         if not (cache / name).is_dir():

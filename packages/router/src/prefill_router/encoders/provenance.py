@@ -1,4 +1,4 @@
-"""The identity of an encoder and the settings it runs with; nothing here needs transformers.
+"""The identity of an encoder and the settings it runs with; nothing here needs torch.
 
 Files are identified by their content, not their name. A local folder's revision is the SHA-256 of
 its configuration, tokenizer, code and weights. Weights of more than a gibibyte would take seconds
@@ -11,13 +11,13 @@ were requested, or the defaults of the hardware and the network.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 
 from prefill_router.activations import Provenance
@@ -106,15 +106,12 @@ def _sampled(path: Path) -> str:
 
 
 CPU_BATCH_TOKENS = 1024
-GPU_BATCH_TOKENS = 65_536
-MOST_GPU_BATCH_TOKENS = 131_072
-"""More wouldn't be faster, and kernels that count a tensor's numbers in 32 bits would fail."""
-_SHARE_OF_FREE = 0.5
-_HIDDEN_ROWS, _INNER_ROWS = 16, 4
-"""How many rows of a network's two widths a block needs for one token at its widest moment."""
 MOST_TOKENS = 4096
 NO_LIMIT = 1 << 62
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = ("float32", "bfloat16", "float16")
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+_PROCESSOR = Path("/proc/cpuinfo")
+_DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 _MALFORMED = (
     ValueError,
     ImportError,
@@ -164,7 +161,7 @@ def provenance_of(
     tokenizer: Any,
     files: list[Path],
     commit: str | None,
-    dtype: torch.dtype,
+    dtype: str,
 ) -> Provenance:
     """The provenance of a network's states; it also removes the tokenizer's own limit.
 
@@ -174,7 +171,7 @@ def provenance_of(
         tokenizer: The network's tokenizer.
         files: The tokenizer's files, in the order of `TOKENIZER_FILES`.
         commit: The hub's commit; None for a folder.
-        dtype: The type of computation.
+        dtype: The type of computation: one of `DTYPES`.
     """
     template = _template(request.template, tokenizer, request.source)
     max_tokens = _max_tokens(request, text, tokenizer)  # before the limit is removed
@@ -185,28 +182,11 @@ def provenance_of(
         template=template,
         template_hash=template_digest(template, tokenizer.chat_template, files, tokenizer),
         max_tokens=max_tokens,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=dtype,
         num_layers=text.num_hidden_layers,
         hidden_size=text.hidden_size,
         quantisation=request.quantisation,
     )
-
-
-def device_of(asked: str | None) -> torch.device:
-    """The requested device, by default a GPU where there is one.
-
-    Raises:
-        ConfigError: The device is unknown or not available.
-    """
-    try:
-        device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise ConfigError(f"the device {asked!r} is unknown; try cpu, cuda or cuda:1") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"the device {asked!r} isn't available; leave it out, or use cpu")
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise ConfigError(f"the device {asked!r} isn't there; the last is cuda:{count - 1}")
-    return device
 
 
 def last_layer(wanted: tuple[int, ...] | None, count: int) -> int:
@@ -221,42 +201,37 @@ def last_layer(wanted: tuple[int, ...] | None, count: int) -> int:
     return max(layers)
 
 
-def batch_tokens_on(
-    device: torch.device, config: Any = None, dtype: torch.dtype = torch.float32
-) -> int:
-    """The default limit on tokens per batch, padding included.
-
-    Args:
-        device: Where the batches are computed; a network on a GPU must already be there.
-        config: The network's configuration, by whose widths a GPU's free memory is divided.
-        dtype: The type of computation.
-    """
-    if device.type != "cuda" or config is None:
-        return GPU_BATCH_TOKENS if device.type == "cuda" else CPU_BATCH_TOKENS
-    free, _ = torch.cuda.mem_get_info(device)
-    hidden = config.hidden_size
-    inner = getattr(config, "intermediate_size", None) or 4 * hidden
-    token_bytes = (_HIDDEN_ROWS * hidden + _INNER_ROWS * inner) * dtype.itemsize
-    tokens = int(_SHARE_OF_FREE * free / token_bytes)
-    return min(max(tokens, CPU_BATCH_TOKENS), MOST_GPU_BATCH_TOKENS)
-
-
-def dtype_of(asked: str | None, device: torch.device) -> torch.dtype:
-    """The type of computation; by default the fastest that the processor supports.
+def check_dtype(asked: str | None) -> None:
+    """Check that a requested type exists.
 
     Raises:
         ConfigError: There is no type of that name.
     """
-    if asked is not None and asked not in _DTYPES:
-        raise ConfigError(f"dtype is {asked!r}; it must be one of {list(_DTYPES)}")
-    if asked is not None:
-        return _DTYPES[asked]
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    abilities = torch.cpu.get_capabilities()
-    is_fast = abilities.get("avx512_bf16") or abilities.get("amx_bf16")
-    return torch.bfloat16 if is_fast else torch.float32
+    if asked is not None and asked not in DTYPES:
+        raise ConfigError(f"dtype is {asked!r}; it must be one of {list(DTYPES)}")
+
+
+def check_device(asked: str | None) -> None:
+    """Check that the name of a requested device is one, for encoders that run on the processor.
+
+    Raises:
+        ConfigError: No device has such a name.
+    """
+    if asked is not None and _DEVICE.fullmatch(asked) is None:
+        raise ConfigError(f"the device {asked!r} is unknown; try cpu, cuda or cuda:1")
+
+
+def processor_dtype() -> str:
+    """The type that states on this processor are recorded in by default.
+
+    It is `bfloat16` where the processor multiplies matrices in it, else `float32`.
+    """
+    try:
+        text = _PROCESSOR.read_text(encoding="utf-8")
+    except OSError:  # not on Linux
+        return "float32"
+    flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    return "float32" if _BF16_FLAGS.isdisjoint(flags.split()) else "bfloat16"
 
 
 def _template(asked: str, tokenizer: Any, source: str) -> Template:

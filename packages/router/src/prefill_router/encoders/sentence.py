@@ -20,7 +20,7 @@ from prefill_router.encoders.base import (
     estimated_tokens,
     vector_prompt,
 )
-from prefill_router.encoders.provenance import batch_tokens_on, device_of, dtype_of, tree_revision
+from prefill_router.encoders.provenance import tree_revision
 from prefill_router.errors import ConfigError
 from prefill_router.lazy_imports import optional_imports
 from prefill_router.short_repr import short_repr
@@ -99,6 +99,7 @@ def load_sentence_encoder(request: EncoderRequest, *, prompt: str) -> SentenceEn
         ProvenanceError: It isn't the expected encoder.
     """
     transformer = _library(request.name)
+    from prefill_router.encoders.devices import batch_tokens_on, device_of
     from prefill_router.encoders.pretrained import commit_of, hub_errors, prepare
 
     check_vector_options(request)
@@ -128,6 +129,7 @@ def _library(name: str) -> Any:
 
 
 def _dtype(request: EncoderRequest) -> dict[str, Any] | None:
+    from prefill_router.encoders.devices import device_of, dtype_of
 
     if request.dtype is None:
         return None  # the type of the saved model

@@ -32,6 +32,7 @@ from prefill_router.encoders.base import (
     check_vector_options,
     tokenized,
 )
+from prefill_router.encoders.devices import batch_tokens_on, device_of, dtype_name, dtype_of
 from prefill_router.encoders.hub import TokenBatch, pad
 from prefill_router.encoders.pretrained import (
     commit_of,
@@ -41,13 +42,7 @@ from prefill_router.encoders.pretrained import (
     text_config,
     tokenizer_files,
 )
-from prefill_router.encoders.provenance import (
-    batch_tokens_on,
-    device_of,
-    dtype_of,
-    provenance_of,
-    token_limit,
-)
+from prefill_router.encoders.provenance import provenance_of, token_limit
 from prefill_router.errors import ConfigError
 from prefill_router.short_repr import short_repr
 
@@ -179,7 +174,7 @@ def _provenance(
     text = text_config(config)
     limit = token_limit(text, tokenizer) - (start is not None)
     asked = replace(request, template="plain")
-    made_by = provenance_of(asked, text, tokenizer, files, commit, dtype)
+    made_by = provenance_of(asked, text, tokenizer, files, commit, dtype_name(dtype))
     most = min(made_by.max_tokens, limit)
     return replace(made_by, max_tokens=most, num_layers=1, hidden_size=len(SIGNALS))
 

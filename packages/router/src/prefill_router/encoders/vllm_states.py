@@ -26,10 +26,17 @@ from torch import Tensor
 from prefill_router import files
 from prefill_router.activations import Provenance, Site
 from prefill_router.data import Query
-from prefill_router.encoders.base import Encoder, EncoderRequest, States, TokenizedPrompt
-from prefill_router.encoders.hub import TokenBatch, tokenize_prompts
+from prefill_router.encoders.base import (
+    Encoder,
+    EncoderRequest,
+    States,
+    TokenizedPrompt,
+    tokenize_prompts,
+)
+from prefill_router.encoders.devices import dtype_name, dtype_of
+from prefill_router.encoders.hub import TokenBatch
 from prefill_router.encoders.pretrained import describe_encoder, hub_errors, prepare
-from prefill_router.encoders.provenance import dtype_of, last_layer
+from prefill_router.encoders.provenance import last_layer
 from prefill_router.encoders.run import EncodingPlan
 from prefill_router.errors import ConfigError, CorruptError, StoreError
 from prefill_router.progress import Progress, SilentProgress
@@ -171,7 +178,7 @@ class VllmStates(Encoder):
         if states.ndim != 3:
             refuse(f"its states have {states.ndim} axes instead of [token, layer, hidden]")
         tokens, layers, hidden = states.shape
-        dtype = str(states.dtype).removeprefix("torch.")
+        dtype = dtype_name(states.dtype)
         if tokens != len(ids):
             refuse(f"it has the states of {tokens:,} of {len(ids):,} tokens; {_CACHED}")
         if layers != len(self.read_layers):

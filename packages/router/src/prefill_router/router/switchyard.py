@@ -44,6 +44,7 @@ from prefill_router.encoders import MINILM, gives_own_vectors
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.features import EncoderStates, FeatureExtractor, FeatureSet, Joint, SingleSite
 from prefill_router.files import file_digest
+from prefill_router.lazy_imports import optional_imports
 from prefill_router.policy import Argmax, Lambda
 from prefill_router.predictors import SharedTrunkNet
 from prefill_router.router.record import RouterRecord, TrainedOn
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 
 LAYERS = 3
+_NEEDED_FOR = "a checkpoint of Switchyard"
 _MOST_NUMBERS = 2**27
 _UNREADABLE = (
     *(AssertionError, AttributeError, EOFError, IndexError, KeyError, MemoryError, OverflowError),
@@ -360,7 +362,8 @@ def _words(shape: tuple[int | None, ...]) -> str:
 
 
 def _loaded(path: Path) -> Mapping[str, Any]:
-    import torch
+    with optional_imports(_NEEDED_FOR):
+        import torch
 
     with path.open("rb"):  # what can't be opened is told otherwise than what can't be read
         pass
@@ -397,8 +400,10 @@ def switchyard_bytes(router: Router) -> bytes:
 
     Raises:
         ConfigError: The format doesn't hold this router; the message has every reason.
+        MissingExtraError: torch isn't installed.
     """
-    import torch
+    with optional_imports(_NEEDED_FOR):
+        import torch
 
     reasons = list(_unheld(router))
     block, net = _block(router.features), router.predictor

@@ -1,0 +1,75 @@
+"""The device, type and batch size that a torch network runs with: requested, or the hardware's."""
+
+from typing import Any
+
+import torch
+
+from prefill_router.encoders.provenance import CPU_BATCH_TOKENS, check_dtype
+from prefill_router.errors import ConfigError
+
+GPU_BATCH_TOKENS = 65_536
+MOST_GPU_BATCH_TOKENS = 131_072
+"""More wouldn't be faster, and kernels that count a tensor's numbers in 32 bits would fail."""
+_SHARE_OF_FREE = 0.5
+_HIDDEN_ROWS, _INNER_ROWS = 16, 4
+"""How many rows of a network's two widths a block needs for one token at its widest moment."""
+
+
+def device_of(asked: str | None) -> torch.device:
+    """The requested device, by default a GPU where there is one.
+
+    Raises:
+        ConfigError: The device is unknown or not available.
+    """
+    try:
+        device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ConfigError(f"the device {asked!r} is unknown; try cpu, cuda or cuda:1") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"the device {asked!r} isn't available; leave it out, or use cpu")
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise ConfigError(f"the device {asked!r} isn't there; the last is cuda:{count - 1}")
+    return device
+
+
+def dtype_of(asked: str | None, device: torch.device) -> torch.dtype:
+    """The type of computation; by default the fastest that the processor supports.
+
+    Raises:
+        ConfigError: There is no type of that name.
+    """
+    check_dtype(asked)
+    if asked is not None:
+        found: torch.dtype = getattr(torch, asked)
+        return found
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    abilities = torch.cpu.get_capabilities()
+    is_fast = abilities.get("avx512_bf16") or abilities.get("amx_bf16")
+    return torch.bfloat16 if is_fast else torch.float32
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a type, as in a provenance, such as `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def batch_tokens_on(
+    device: torch.device, config: Any = None, dtype: torch.dtype = torch.float32
+) -> int:
+    """The default limit on tokens per batch, padding included.
+
+    Args:
+        device: Where the batches are computed; a network on a GPU must already be there.
+        config: The network's configuration, by whose widths a GPU's free memory is divided.
+        dtype: The type of computation.
+    """
+    if device.type != "cuda" or config is None:
+        return GPU_BATCH_TOKENS if device.type == "cuda" else CPU_BATCH_TOKENS
+    free, _ = torch.cuda.mem_get_info(device)
+    hidden = config.hidden_size
+    inner = getattr(config, "intermediate_size", None) or 4 * hidden
+    token_bytes = (_HIDDEN_ROWS * hidden + _INNER_ROWS * inner) * dtype.itemsize
+    tokens = int(_SHARE_OF_FREE * free / token_bytes)
+    return min(max(tokens, CPU_BATCH_TOKENS), MOST_GPU_BATCH_TOKENS)
