@@ -99,8 +99,8 @@ def suggest_distribution(group: Group, name: str) -> str:
         if name in parts.get(group, "").split():
             folder = distribution.removeprefix("prefill-router-")
             return (
-                f"; it is in {distribution}: install it with pip install {distribution}, or from a "
-                f"checkout with pip install ./packages/router ./packages/{folder}"
+                f"; it is in {distribution}: install it from a checkout with "
+                f"pip install ./packages/router ./packages/{folder}"
             )
     return ""
 
