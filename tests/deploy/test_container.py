@@ -36,10 +36,13 @@ def test_the_image_runs_the_gateway_as_nobody_special() -> None:
     assert "curl" not in DOCKERFILE
 
 
-def test_the_image_has_extras_that_exist() -> None:
-    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
-    extras = re.findall(r"^ARG EXTRAS=(\S+)$", DOCKERFILE, re.MULTILINE)[0].split(",")
-    assert {"gateway", "postgres"} <= set(extras) <= project["optional-dependencies"].keys()
+@pytest.mark.parametrize(("name", "needed"), [("router", set()), ("gateway", {"postgres"})])
+def test_the_image_has_extras_that_exist(name: str, needed: set[str]) -> None:
+    place = DEPLOY.parent / "packages" / name / "pyproject.toml"
+    project = tomllib.loads(place.read_text())["project"]
+    argument = rf"^ARG {name.upper()}_EXTRAS=(\S+)$"
+    extras = re.findall(argument, DOCKERFILE, re.MULTILINE)[0].split(",")
+    assert needed <= set(extras) <= project["optional-dependencies"].keys()
     version = re.findall(r"^ARG PYTHON=3\.(\d+)$", DOCKERFILE, re.MULTILINE)[0]
     assert int(version) >= int(project["requires-python"].rpartition(".")[2])
 
