@@ -315,9 +315,9 @@ FAMILIES = Kinds[FamilyEntry](
         "neighbours": "neighbours:ENTRY",
         "complexity": "complexity:ENTRY",
         "signals": "single_site:SIGNALS",
-        "text_network": "text_network:ENTRY",
     },
     "prefill_router.features",
+    expects=FamilyEntry,
 )
 
 

@@ -350,18 +350,17 @@ PREDICTORS = Kinds[PredictorEntry](
         "knn_score": "knn:SCORE",
         "clusters": "knn:CLUSTERS",
         "logistic": "logistic:ENTRY",
-        "xgboost": "boosting:ENTRY",
         "mlp": "networks.perceptrons:MLP",
         "multitask": "networks.perceptrons:MULTITASK",
         "unified_multitask": "networks.perceptrons:UNIFIED",
         "matrix_factorisation": "networks.latent:FACTORISATION",
         "pairwise_factorisation": "networks.latent:PAIRWISE",
         "irt": "networks.latent:IRT",
-        "graph": "graph:ENTRY",
         "stack": "stack:ENTRY",
         "given": "constant:GIVEN",
     },
     "prefill_router.predictors",
+    expects=PredictorEntry,
 )
 
 
