@@ -23,6 +23,7 @@ from packages.lab.tests.features.text_networks import (
     texts,
 )
 from packages.router.tests.features.family_contract import check_family
+from packages.router.tests.part_cases import check_cases
 from prefill_router.data import Message, Query, RoutingDataset
 from prefill_router.encoders import load_encoder
 from prefill_router.encoders.hub import HubEncoder
@@ -37,6 +38,7 @@ from prefill_router.errors import (
 )
 from prefill_router.features import PromptStates
 from prefill_router.features.base import load_family
+from prefill_router.plugins import names_of
 from prefill_router.statistics import auc_by_target
 from prefill_router_lab.features.text_network import TextNetwork, TextNetworkConfig
 from prefill_router_lab.features.text_network_training import AdaptedNetwork, adapted_modules
@@ -109,6 +111,12 @@ def test_keeps_the_contract_of_families(
     check_family(shared, reading, load=load)
     pair = fit(quick(deberta, mode="per_target", epochs=1), train)
     check_family(pair, reading, load=load)
+
+
+def test_the_lab_has_no_other_family() -> None:
+    kinds = names_of("prefill-router-lab", "prefill_router.features")
+    add, to = "a test of check_family", "packages/lab/tests/features"
+    check_cases(kinds, {"text_network"}, add=add, to=to, guide="features.md")
 
 
 def test_the_base_stays_as_it_is(deberta: Path, train: RoutingDataset) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from packages.router.tests.predictors.fit_contract import FIT_CHECKS, Case
+from packages.lab.tests.predictors.test_fitting_kinds import QUICK_GRAPH as QUICK
 from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
 from prefill_router.predictors import Examples, load_predictor
 from prefill_router.predictors.base import Descriptions
@@ -25,22 +25,6 @@ from prefill_router_lab.predictors.graph_network import GraphNetwork, Messages, 
 pytestmark = pytest.mark.slow
 
 Array = NDArray[Any]
-QUICK = GraphConfig(
-    hidden=16,
-    dropout=0.1,
-    networks=1,
-    max_epochs=12,
-    patience=4,
-    batch_size=100,
-    context=128,
-    learning_rate=0.02,
-)
-CASE = Case(config=QUICK)
-
-
-@pytest.mark.parametrize("check", FIT_CHECKS)
-def test_keeps_the_contract(check: str) -> None:
-    FIT_CHECKS[check](CASE)
 
 
 def by_task(queries: int, *, seed: int) -> Examples:

@@ -45,8 +45,7 @@ _OTHERS: Mapping[str, Mapping[Group, str]] = {
         "export-receipts purge learn",
     },
     "prefill-router-lab": {
-        "prefill_router.predictors": "clusters xgboost mlp multitask matrix_factorisation "
-        "pairwise_factorisation irt graph",
+        "prefill_router.predictors": "graph xgboost",
         "prefill_router.features": "text_network",
         "prefill_router.questions": "tasks",
         "prefill_router.commands": "tasks collect layers sweep search reproduce study",
@@ -58,6 +57,12 @@ _OTHERS: Mapping[str, Mapping[Group, str]] = {
     },
 }
 """The parts of this project's other distributions, so that an error can say what to install."""
+_FOLDERS: Mapping[str, str] = {
+    "prefill-router-gateway": "router gateway",
+    "prefill-router-lab": "router lab",
+    "prefill-router-minipool": "router gateway lab minipool",
+}
+"""The folders in `packages` that hold each of them and what it requires."""
 
 
 @cache
@@ -74,45 +79,55 @@ def _name_distribution(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else ""
 
 
-def load_plugin(group: Group, name: str) -> Any:
+def load_plugin(group: Group, name: str, *, expects: type = object) -> Any:
     """Load a part that another distribution adds.
+
+    Args:
+        group: The group of its entry point.
+        name: The name of its entry point.
+        expects: The class that it must be an instance of.
 
     Raises:
         ConfigError: No installed distribution has it; the message says which one would.
-        PluginError: Its distribution can't be loaded.
+        PluginError: Its distribution can't be loaded, or it is of another class.
     """
     point = find_plugins(group).get(name)
     if point is None:
         raise ConfigError(f"there is no {name!r} among {group}{suggest_distribution(group, name)}")
     try:
-        return point.load()
+        part = point.load()
     except Exception as error:  # whatever the other distribution raises
-        raise PluginError(
-            f"{name!r} of the distribution {_name_distribution(point)!r} can't be loaded from "
-            f"{point.value}: {type(error).__name__}: {error}; fix or uninstall that distribution"
-        ) from error
+        raise describe_fault(point, f"{type(error).__name__}: {error}") from error
+    if not isinstance(part, expects):
+        fault = f"it is a {type(part).__name__}, and must be a {expects.__name__}"
+        raise describe_fault(point, fault)
+    return part
+
+
+def describe_fault(point: EntryPoint, reason: str) -> PluginError:
+    """The error for a part that can't be used, with its distribution."""
+    return PluginError(
+        f"{point.name!r} of the distribution {_name_distribution(point)!r} can't be loaded from "
+        f"{point.value!r}: {reason}; fix or uninstall that distribution"
+    )
 
 
 def suggest_distribution(group: Group, name: str) -> str:
     """The end of an error about a part that isn't there: which distribution has it, if one does."""
     for distribution, parts in _OTHERS.items():
         if name in parts.get(group, "").split():
-            folder = distribution.removeprefix("prefill-router-")
+            folders = " ".join(f"./packages/{name}" for name in _FOLDERS[distribution].split())
             return (
                 f"; it is in {distribution}: install it from a checkout with "
-                f"pip install ./packages/router ./packages/{folder}"
+                f"pip install {folders}"
             )
     return ""
 
 
-def names_elsewhere(group: Group) -> dict[str, str]:
-    """The parts of this project's distributions that aren't installed, with their distribution."""
-    return {
-        name: distribution
-        for distribution, parts in _OTHERS.items()
-        for name in parts.get(group, "").split()
-        if name not in find_plugins(group)
-    }
+def names_of(distribution: str, group: Group) -> tuple[str, ...]:
+    """The names of the parts that one installed distribution adds to a group."""
+    points = find_plugins(group).items()
+    return tuple(name for name, point in points if _name_distribution(point) == distribution)
 
 
 Entry = TypeVar("Entry")
@@ -125,10 +140,14 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     Args:
         own: The entries of this package.
         group: The group of entry points of the others.
+        expects: The class of the entries.
+
+    Attributes:
+        own: The entries of this package.
     """
 
-    def __init__(self, own: Mapping[str, Entry], group: Group) -> None:
-        self._own, self._group = own, group
+    def __init__(self, own: Mapping[str, Entry], group: Group, *, expects: type = object) -> None:
+        self.own, self._group, self._expects = own, group, expects
 
     def __getitem__(self, name: str) -> Entry:
         """The entry of this name.
@@ -137,22 +156,22 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             KeyError: There is none.
             PluginError: Its distribution can't be loaded.
         """
-        if name in self._own:
-            return self._own[name]
+        if name in self.own:
+            return self.own[name]
         if name not in find_plugins(self._group):
             raise KeyError(name)
-        entry: Entry = load_plugin(self._group, name)
+        entry: Entry = load_plugin(self._group, name, expects=self._expects)
         return entry
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._own
-        yield from (name for name in find_plugins(self._group) if name not in self._own)
+        yield from self.own
+        yield from (name for name in find_plugins(self._group) if name not in self.own)
 
     def __len__(self) -> int:
-        return len(self._own.keys() | find_plugins(self._group).keys())
+        return len(self.own.keys() | find_plugins(self._group).keys())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._own or name in find_plugins(self._group)
+        return name in self.own or name in find_plugins(self._group)
 
     def load_all(self) -> tuple[dict[str, Entry], dict[str, PluginError]]:
         """The entries that can be loaded, by name, and why the others can't."""

@@ -9,6 +9,7 @@ from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from packages.router.tests.calibration.calibrator_contract import Array, check_calibrator
+from packages.router.tests.part_cases import check_guide
 from prefill_router.calibration import (
     KINDS,
     Calibrator,
@@ -102,6 +103,11 @@ FAULTS = [
     *("batch", "falls", "leaves the range", "loads another", "loads anything"),
     *("other columns", "same array", "unchecked"),
 ]
+
+
+def test_the_guide_names_every_kind() -> None:
+    """All kinds go through the suite by themselves."""
+    check_guide(KINDS, "calibration.md")
 
 
 @pytest.mark.parametrize("kind", KINDS)

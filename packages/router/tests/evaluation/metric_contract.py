@@ -77,7 +77,10 @@ def check(metric: Metric, seed: int) -> None:
 
 def _in_range(metric: Metric, value: float) -> None:
     low, high = _FREE[metric.unit]
-    assert (low if metric.low is None else metric.low) <= value <= high, f"out of range: {value}"
+    assert (low if metric.low is None else metric.low) <= value <= high, (
+        f"out of range: {value}; correct the unit of its registration, or add its lower bound to "
+        "LOW in packages/router/tests/evaluation/test_contract.py"
+    )
 
 
 def _same(metric: Metric, expected: float, system: System, what: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, final
 import pytest
 
 from packages.router.tests.grading.graded_runs import task
+from packages.router.tests.part_cases import check_cases
 from prefill_router.errors import ConfigError, SandboxError
 from prefill_router.grading import GRADERS, Grade, Grader, Graders, Settings
 from prefill_router.grading.base import SHOWN, GraderTraits
@@ -88,7 +89,12 @@ def check(grader: Grader, question: Task, right: str, wrong: str) -> None:
     assert about.at_once >= 1
 
 
-@pytest.mark.parametrize("name", GRADERS)
+def test_every_grader_has_a_case() -> None:
+    to = "CASES in packages/router/tests/grading/test_contract.py"
+    check_cases(GRADERS.own, CASES, to=to, guide="grading.md")
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_every_grader_keeps_the_contract(name: str, tmp_path: Path) -> None:
     _, right, wrong = CASES[name]
     with opened(name, tmp_path) as grader:

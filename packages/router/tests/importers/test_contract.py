@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from packages.router.tests.part_cases import check_cases
 from prefill_router.data import RoutingDataset, read_dataset, write_dataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import FORMATS, Columns, Imported, import_dataset
@@ -38,7 +39,9 @@ def truth(sample: Sample, values: dict[tuple[int, int], float]) -> dict[tuple[st
 
 
 def test_every_format_has_a_sample() -> None:
-    assert {sample.format for sample in SAMPLES.values()} == set(FORMATS)
+    formats = {sample.format for sample in SAMPLES.values()}
+    to = "SAMPLES in packages/router/tests/importers/samples.py"
+    check_cases(FORMATS.own, formats, add="a sample", to=to, guide="data.md")
 
 
 def test_the_truth_is_read(sample: Sample, tmp_path: Path) -> None:

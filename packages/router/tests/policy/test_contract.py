@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from packages.router.tests.part_cases import check_cases
 from packages.router.tests.policy.tables import NAMES, POLICIES, random_tables
 from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.policy import KINDS, from_dict
+from prefill_router.policy import POLICIES as KINDS, from_dict
 
 every_policy = pytest.mark.parametrize("name", POLICIES)
 # Above every candidate's own probability a record's cost may fall only where costs aren't ordered.
@@ -137,7 +138,9 @@ def test_tables_that_cannot_be_used_are_refused(name: str) -> None:
 
 
 def test_every_kind_is_in_the_suite() -> None:
-    assert {policy.kind for policy, _ in POLICIES.values()} == set(KINDS)
+    cases = {policy.kind for policy, _ in POLICIES.values()}
+    to = "POLICIES in packages/router/tests/policy/tables.py"
+    check_cases(KINDS.own, cases, to=to, guide="policies.md")
 
 
 @pytest.mark.parametrize("kind", [None, 3, "best"])

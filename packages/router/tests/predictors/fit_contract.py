@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from packages.router.tests.predictors.contract import check_predictor
 from prefill_router.errors import ConfigError, FitError
-from prefill_router.predictors import Examples, Predictor, PredictorConfig, PredictorFit
+from prefill_router.predictors import (
+    Examples,
+    Predictor,
+    PredictorConfig,
+    PredictorEntry,
+    PredictorFit,
+)
 from prefill_router.statistics import auc_by_target
 
 Array = NDArray[Any]
@@ -68,6 +74,17 @@ def check_fit(case: Case) -> None:
     """Put a kind through all checks."""
     for check in FIT_CHECKS.values():
         check(case)
+
+
+def check_entries(entries: Mapping[str, PredictorEntry], cases: Mapping[str, Case]) -> None:
+    """Check what entries say of themselves, and that each kind's case has its options."""
+    for kind, entry in entries.items():
+        assert type(cases[kind].config) is entry.config, f"the case {kind!r} is of another kind"
+        assert entry.predictor.kind == kind, f"set {entry.predictor.__name__}.kind to {kind!r}"
+        assert entry.label, f"give the entry of {kind!r} a label, for tables"
+        assert entry.source, f"give the entry of {kind!r} a source, for tables"
+    labels = [entry.label for entry in entries.values()]
+    assert len(set(labels)) == len(labels), f"two kinds have the same label: {labels}"
 
 
 def quality(probability: Array, unseen: Examples, base: Array) -> tuple[Array, Array]:

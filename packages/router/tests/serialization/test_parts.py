@@ -241,7 +241,7 @@ NEW: dict[str, tuple[Any, str, Any, Any]] = {
         Halves,
         Halves(("a", "b"), np.array([0.5, 1], np.float32)),
     ),
-    "policy": (policies._POLICIES, "half", Half, Half(share=0.25)),
+    "policy": (policies.POLICIES, "half", Half, Half(share=0.25)),
 }
 
 

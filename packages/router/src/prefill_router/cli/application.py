@@ -22,7 +22,7 @@ from copy import copy
 from enum import IntEnum
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast, final
 
 import typer
@@ -40,7 +40,7 @@ from prefill_router.cli.commands import (
     check_numbers,
     check_places,
 )
-from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.errors import ConfigError, PluginError, PrefillRouterError
 from prefill_router.plugins import suggest_distribution
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def load(home: str, name: str) -> Command:
         home: The module that holds it.
         name: The command's name in its group.
     """
-    module = import_module(home)
+    module = _import_home(home, name)
     for held in vars(module).values():
         for info in held.registered_commands if isinstance(held, typer.Typer) else ():
             called = info.callback
@@ -152,7 +152,21 @@ def load(home: str, name: str) -> Command:
                 alone = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
                 alone.registered_commands.append(info)
                 return cast(Command, typer.main.get_command(alone))
-    raise LookupError(f"{module.__name__} has no command {name!r}")
+    raise PluginError(f"{module.__name__} has no command {name!r}; fix that distribution")
+
+
+def _import_home(home: str, name: str) -> ModuleType:
+    try:
+        return import_module(home)
+    except PrefillRouterError:
+        raise
+    except Exception as error:  # whatever another distribution raises
+        if home.partition(".")[0] == __name__.partition(".")[0]:
+            raise
+        raise PluginError(
+            f"the command {name!r} can't be loaded from {home}: {type(error).__name__}: {error}; "
+            "fix or uninstall its distribution"
+        ) from error
 
 
 NAME = "prefill-router"

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, final
 
 from prefill_router.errors import ConfigError, PluginError
 from prefill_router.lazy_imports import installed
-from prefill_router.plugins import Registry
+from prefill_router.plugins import Registry, describe_fault, find_plugins
 
 
 @final
@@ -172,9 +172,15 @@ OWN_COMMANDS: dict[str, CommandEntry] = {
 
 def all_commands() -> tuple[dict[str, CommandEntry], dict[str, PluginError]]:
     """The commands of all distributions by name, and the tables that can't be loaded."""
-    tables, errors = Registry[dict[str, CommandEntry]]({}, GROUP).load_all()
-    others = {name: entry for table in tables.values() for name, entry in table.items()}
-    return {**OWN_COMMANDS, **{n: e for n, e in others.items() if n not in OWN_COMMANDS}}, errors
+    tables, errors = Registry[dict[str, CommandEntry]]({}, GROUP, expects=dict).load_all()
+    others: dict[str, CommandEntry] = {}
+    for name, table in tables.items():
+        if all(isinstance(entry, CommandEntry) for entry in table.values()):
+            others |= table
+        else:
+            fault = "its table holds something else than a CommandEntry"
+            errors[name] = describe_fault(find_plugins(GROUP)[name], fault)
+    return {**OWN_COMMANDS, **others, **OWN_COMMANDS}, errors
 
 
 GROUP: Final = "prefill_router.commands"

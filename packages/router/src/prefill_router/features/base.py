@@ -317,6 +317,7 @@ FAMILIES = Kinds[FamilyEntry](
         "signals": "single_site:SIGNALS",
     },
     "prefill_router.features",
+    expects=FamilyEntry,
 )
 
 

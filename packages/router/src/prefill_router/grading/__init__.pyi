@@ -1,4 +1,10 @@
-from .base import UNEXTRACTED as UNEXTRACTED, Grade as Grade, Grader as Grader, Settings as Settings
+from .base import (
+    UNEXTRACTED as UNEXTRACTED,
+    Grade as Grade,
+    Grader as Grader,
+    GraderTraits as GraderTraits,
+    Settings as Settings,
+)
 from .caches import JudgeBill as JudgeBill
 from .code import (
     FunctionGrader as FunctionGrader,
@@ -18,7 +24,7 @@ from .judge import (
     read_preference as read_preference,
     read_verdict as read_verdict,
 )
-from .registry import GRADERS as GRADERS
+from .registry import GRADERS as GRADERS, GraderKind as GraderKind
 from .text import (
     parse_number as parse_number,
     right_letters as right_letters,

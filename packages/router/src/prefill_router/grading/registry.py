@@ -51,7 +51,7 @@ _OWN: dict[str, GraderKind] = {
         opener="code:open_code",
     ),
 }
-GRADERS: Final[Registry[GraderKind]] = Registry(_OWN, _GROUP)
+GRADERS: Final[Registry[GraderKind]] = Registry(_OWN, _GROUP, expects=GraderKind)
 """Every grader by its name in tasks; other distributions add some."""
 
 

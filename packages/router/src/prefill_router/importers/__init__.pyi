@@ -4,6 +4,7 @@ from .builder import (
     ImportReport as ImportReport,
     Place as Place,
     Problem as Problem,
+    TargetOutcome as TargetOutcome,
 )
 from .dataset_import import (
     Imported as Imported,

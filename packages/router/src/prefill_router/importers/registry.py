@@ -128,5 +128,5 @@ _OWN: dict[str, Format] = {
         columns=_COMMON | {"targets"},
     ),
 }
-FORMATS: Final[Registry[Format]] = Registry(_OWN, "prefill_router.importers")
+FORMATS: Final[Registry[Format]] = Registry(_OWN, "prefill_router.importers", expects=Format)
 """Every format by its name on the command line; other distributions add some."""

@@ -14,6 +14,7 @@ from .path import (
 )
 from .policies import (
     KINDS as KINDS,
+    POLICIES as POLICIES,
     Argmax as Argmax,
     Lambda as Lambda,
     OperatingPoints as OperatingPoints,

@@ -122,7 +122,7 @@ class Policy(Part, ABC):
         return self.to_dict()
 
 
-_POLICIES = Kinds[type[Policy]](
+POLICIES = Kinds[type[Policy]](
     "policy",
     "prefill_router.policy",
     {
@@ -134,8 +134,10 @@ _POLICIES = Kinds[type[Policy]](
         "cascade": "cascade:Cascade",
     },
     "prefill_router.policies",
+    expects=type,
 )
-KINDS = _POLICIES.names
+KINDS = POLICIES.names
+"""The kinds of policies, those that other distributions add among them."""
 
 
 def from_dict(value: Mapping[str, Any]) -> Policy:
@@ -145,7 +147,7 @@ def from_dict(value: Mapping[str, Any]) -> Policy:
         CorruptError: The kind is unknown, or an option is unknown or of the wrong type.
         ConfigError: The options contradict each other.
     """
-    return _POLICIES.of_saved(value).parse(value)
+    return POLICIES.of_saved(value).parse(value)
 
 
 @final

@@ -360,6 +360,7 @@ PREDICTORS = Kinds[PredictorEntry](
         "given": "constant:GIVEN",
     },
     "prefill_router.predictors",
+    expects=PredictorEntry,
 )
 
 

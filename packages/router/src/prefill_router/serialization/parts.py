@@ -480,18 +480,31 @@ class Kinds(Generic[Entry]):
         package: The package that contains their modules.
         homes: The location of each kind: a module of the package and a name in it, `module:NAME`.
         group: The entry points of the kinds that other distributions add; None for no others.
+        expects: The class of the entries.
     """
 
     def __init__(
-        self, noun: str, package: str, homes: Mapping[str, str], group: Group | None = None
+        self,
+        noun: str,
+        package: str,
+        homes: Mapping[str, str],
+        group: Group | None = None,
+        *,
+        expects: type = object,
     ) -> None:
         self._noun, self._package, self._homes, self._group = noun, package, homes, group
+        self._expects = expects
         self._plural = noun.endswith("s")
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all kinds: those of the package, in order, then the others."""
         return tuple(dict.fromkeys((*self._homes, *self._others)))
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The names of the kinds of the package itself, in order."""
+        return tuple(self._homes)
 
     @property
     def _others(self) -> Mapping[str, EntryPoint]:
@@ -508,7 +521,7 @@ class Kinds(Generic[Entry]):
         if kind in self._homes:
             entry = load(self._package, self._homes[kind])
         elif self._group is not None and kind in self._others:
-            entry = load_plugin(self._group, kind)
+            entry = load_plugin(self._group, kind, expects=self._expects)
         else:
             raise ConfigError(self._describe_lack(kind))
         return entry
@@ -548,7 +561,7 @@ class Kinds(Generic[Entry]):
             verb = "are" if self._plural else "is"
             raise CorruptError(
                 f"the {self._noun} {verb} of the kind {kind!r}; known are {list(self.names)}; "
-                "this may need a newer version of prefill-router"
-                f"{self._suggest_home(kind)}"
+                "this may need a newer version of prefill-router, or the distribution that adds "
+                f"the kind{self._suggest_home(kind)}"
             )
         return self.find(kind)

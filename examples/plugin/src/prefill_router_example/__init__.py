@@ -1,0 +1,1 @@
+"""An example of a distribution that extends prefill-router."""

@@ -1,0 +1,40 @@
+"""Every predictor of the lab goes through the suite for fitting."""
+
+import pytest
+
+from packages.router.tests.part_cases import check_cases
+from packages.router.tests.predictors.fit_contract import FIT_CHECKS, Case, check_entries
+from prefill_router.plugins import names_of
+from prefill_router.predictors import PREDICTORS
+from prefill_router_lab.predictors.boosting import BoostingConfig
+from prefill_router_lab.predictors.graph import GraphConfig
+
+pytestmark = pytest.mark.slow
+
+QUICK_TREES = BoostingConfig(
+    rounds=60, learning_rate=0.1, columns=0.5, least_weight=2.0, l2=1.0, patience=10
+)
+QUICK_GRAPH = GraphConfig(
+    hidden=16,
+    dropout=0.1,
+    networks=1,
+    max_epochs=12,
+    patience=4,
+    batch_size=100,
+    context=128,
+    learning_rate=0.02,
+)
+CASES = {"graph": Case(config=QUICK_GRAPH), "xgboost": Case(config=QUICK_TREES)}
+
+
+@pytest.mark.parametrize("check", FIT_CHECKS)
+@pytest.mark.parametrize("kind", CASES)
+def test_fitting(kind: str, check: str) -> None:
+    FIT_CHECKS[check](CASES[kind])
+
+
+def test_every_kind_goes_through_the_suite() -> None:
+    kinds = names_of("prefill-router-lab", "prefill_router.predictors")
+    to = "CASES in packages/lab/tests/predictors/test_fitting_kinds.py"
+    check_cases(kinds, CASES, to=to, guide="predictors.md")
+    check_entries({kind: PREDICTORS.find(kind) for kind in kinds}, CASES)
