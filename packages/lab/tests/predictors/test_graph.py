@@ -223,7 +223,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     for name in [n for n in sys.modules if n.partition(".")[0] == "torch_geometric"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
-    with pytest.raises(MissingExtraError, match=r"prefill-router\[graph\]"):
+    with pytest.raises(MissingExtraError, match=r"prefill-router-lab\[graph\]"):
         QUICK.fit(by_task(50, seed=8))
 
 
