@@ -1,7 +1,7 @@
 """What fitting every kind of predictor must hold to, whatever it is made of."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from packages.router.tests.predictors.contract import check_predictor
 from prefill_router.errors import ConfigError, FitError
-from prefill_router.predictors import Examples, Predictor, PredictorConfig, PredictorFit
+from prefill_router.predictors import (
+    PREDICTORS,
+    Examples,
+    Predictor,
+    PredictorConfig,
+    PredictorFit,
+)
 from prefill_router.statistics import auc_by_target
 
 Array = NDArray[Any]
@@ -68,6 +74,25 @@ def check_fit(case: Case) -> None:
     """Put a kind through all checks."""
     for check in FIT_CHECKS.values():
         check(case)
+
+
+def check_entries(kinds: Collection[str], cases: Mapping[str, Case]) -> None:
+    """Check that all kinds have a case and an entry, and that no case is of another kind.
+
+    Args:
+        kinds: The kinds of one distribution.
+        cases: The cases by kind; a kind with several has more words in their names.
+    """
+    entries = {kind: PREDICTORS.find(kind) for kind in kinds}
+    assert {name.split()[0] for name in cases} == set(kinds)
+    for name, case in cases.items():
+        assert type(case.config) is entries[name.split()[0]].config
+    for kind, entry in entries.items():
+        assert entry.predictor.kind == kind
+        assert entry.label
+        assert entry.source
+    labels = [PREDICTORS.find(kind).label for kind in PREDICTORS.names]
+    assert len(set(labels)) == len(labels)
 
 
 def quality(probability: Array, unseen: Examples, base: Array) -> tuple[Array, Array]:

@@ -1,0 +1,116 @@
+"""What must hold for parts as they were saved once: read, used and written as ever.
+
+A JSON file holds one of each kind, what it was given and what it gave.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prefill_router.calibration import Shrinkage, load_calibrator
+from prefill_router.cost import OutputHead
+from prefill_router.errors import CorruptError
+from prefill_router.features.base import load_family
+from prefill_router.policy import from_dict
+from prefill_router.predictors import load_predictor
+from prefill_router.router.reference import TrainReference
+
+LOAD: dict[str, Any] = {
+    "predictor": load_predictor,
+    "calibrator": load_calibrator,
+    "features": load_family,
+    "policy": lambda config, _: from_dict(config),
+    "shrinkage": Shrinkage.from_dict,
+    "output": OutputHead.from_dict,
+    "reference": TrainReference.from_dict,
+}
+
+
+@dataclass(frozen=True)
+class SavedPart:
+    """A part of a file, by its name: its sort, and its kind where it has one."""
+
+    name: str
+    content: dict[str, Any]
+
+    @property
+    def sort(self) -> str:
+        return self.name.split()[0]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        config: dict[str, Any] = self.content["config"]
+        return config
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {
+            key: np.array(one["values"], dtype=one["dtype"]).reshape(one["shape"])
+            for key, one in self.content["tensors"].items()
+        }
+
+    def load(self, **changes: Any) -> Any:
+        return LOAD[self.sort](self.config | changes, self.arrays)
+
+
+def read_parts(file: Path) -> dict[str, SavedPart]:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    return {name: SavedPart(name, part) for name, part in content.items()}
+
+
+def check_written(saved: SavedPart) -> None:
+    """It is written as it was."""
+    part = saved.load()
+    assert json.dumps(part.to_dict()) == json.dumps(saved.config)
+    tensors = part.tensors()
+    assert tensors.keys() == saved.arrays.keys()
+    for key, array in saved.arrays.items():
+        assert tensors[key].dtype == array.dtype
+        np.testing.assert_array_equal(tensors[key], array)
+
+
+def check_results(saved: SavedPart) -> None:
+    """It gives what it gave."""
+    part, given = saved.load(), np.array(saved.content["given"])
+    rows = given.astype(np.float32)
+    match saved.sort:
+        case "predictor":
+            gives = part.correctness(rows)
+        case "calibrator":
+            gives = part.calibrate(given)
+        case "policy":
+            gives = part.choose(*given, 0.6, targets=("a", "b", "c"))
+        case "shrinkage":
+            gives = part.shrink(given)
+        case "output":
+            gives = np.nan_to_num(part.expect(rows, np.array([5, 10, 20, 40])).mean, nan=-1)
+        case _:
+            gives = part.novelty(rows)
+    np.testing.assert_allclose(gives, saved.content["gives"], rtol=1e-6, atol=1e-7)
+
+
+def check_names_no_code(saved: SavedPart) -> None:
+    """Whatever JSON says, the class is told by the kind, and a surplus name is refused."""
+    changes: tuple[dict[str, Any], ...] = (
+        {"class": "os.system"},
+        {"__reduce__": ["os.system"]},
+    )
+    for change in changes:
+        with pytest.raises(CorruptError):
+            saved.load(**change)
+    if "kind" in saved.config:
+        for kind in ("os:system", "builtins:eval", "trunk:ENTRY", "..router.router:Router"):
+            with pytest.raises(CorruptError, match="known are"):
+                saved.load(kind=kind)
+
+
+def check_claimed_size(saved: SavedPart, field: str) -> None:
+    """No memory is taken and no loop is run for what a file only claims."""
+    value = saved.config[field]
+    claimed: Any = 10**30 if isinstance(value, int) else [10**30] * len(value)
+    with pytest.raises(CorruptError):
+        saved.load(**{field: claimed})
