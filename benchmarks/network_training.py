@@ -28,7 +28,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from prefill_router import files
 from prefill_router.predictors import Examples, TrunkConfig
-from prefill_router.predictors.networks.perceptrons import UnifiedConfig
+from prefill_router.predictors.networks import UnifiedConfig
 from prefill_router.predictors.training import Holdout, hold_out
 
 RESULT = Path(__file__).parent / "results" / "network_training.json"

@@ -184,7 +184,7 @@ def planned(
 
 
 def _baselines() -> dict[str, Recipe]:
-    every = recipes_of(ALL)
+    every = recipes_of(ALL).recipes
     return {name: every[packaged] for name, packaged in BASELINES.items()}
 
 

@@ -70,7 +70,7 @@ def test_metrics_that_a_page_names_exist(page: Path, series: Series) -> None:
         assert name in whole or f"{name}_bucket" in whole or name in NOT_METRICS
 
 
-PACKAGES = {"prefill_router_gateway", "prefill_router_lab", "prefill_router_minipool"}
+PACKAGES = {f"prefill_router_{name}" for name in ("example", "gateway", "lab", "minipool")}
 NOT_METRICS = {"prefill_router_key", *PACKAGES}
 
 

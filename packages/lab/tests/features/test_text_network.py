@@ -343,9 +343,9 @@ def test_without_the_package_the_extra_is_named(
     shared: TextNetwork, deberta: Path, train: RoutingDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(MissingExtraError, match=r"prefill-router\[lora\]"):
+    with pytest.raises(MissingExtraError, match=r"prefill-router-lab\[lora\]"):
         fit(quick(deberta), train)
-    with pytest.raises(MissingExtraError, match=r"prefill-router\[lora\]"):
+    with pytest.raises(MissingExtraError, match=r"prefill-router-lab\[lora\]"):
         read(shared.at(deberta), train)
 
 

@@ -133,5 +133,5 @@ def test_without_the_extra_it_routes_and_does_not_fit(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "xgboost", None)
     again = load_predictor(predictor.to_dict(), predictor.tensors())
     assert np.array_equal(again.correctness(train.features), expected)
-    with pytest.raises(MissingExtraError, match=r"prefill-router\[xgboost\]"):
+    with pytest.raises(MissingExtraError, match=r"prefill-router-lab\[xgboost\]"):
         QUICK.fit(train)

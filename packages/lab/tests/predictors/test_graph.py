@@ -8,7 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from packages.lab.tests.predictors.test_fitting_kinds import QUICK_GRAPH as QUICK
+from packages.router.tests.fakes.planted_signal import states_of
+from prefill_router.data import split
 from prefill_router.errors import ConfigError, CorruptError, FitError, MissingExtraError
+from prefill_router.fitting import FitConfig, learn, recipe_from_dict
 from prefill_router.predictors import Examples, load_predictor
 from prefill_router.predictors.base import Descriptions
 from prefill_router.statistics import auc_by_target
@@ -207,7 +210,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     for name in [n for n in sys.modules if n.partition(".")[0] == "torch_geometric"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
-    with pytest.raises(MissingExtraError, match=r"prefill-router\[graph\]"):
+    with pytest.raises(MissingExtraError, match=r"prefill-router-lab\[graph\]"):
         QUICK.fit(by_task(50, seed=8))
 
 
@@ -300,3 +303,25 @@ def test_costs_that_tell_nothing_change_nothing() -> None:
         assert np.array_equal(found.correctness(train.features), expected)
     with pytest.raises(FitError, match="give one cost per label"):
         replace(train, costs=np.ones((120, 3))[:, :2])
+
+
+def test_a_graph_is_fitted_with_costs_and_texts() -> None:
+    answers = make_routing_dataset(queries=120, seed=3)
+    states = [states_of(answers)]
+    quick = {"kind": "graph", "networks": 1, "max_epochs": 2, "hidden": 8}
+    results = []
+    for text in (None, "minilm"):
+        predictor = {**quick, "text": text}
+        recipe = recipe_from_dict(
+            {"features": {"kind": "prefill", "dim": 6}, "predictor": predictor}
+        )
+        assert recipe_from_dict(recipe.to_dict()) == recipe
+        try:
+            router = learn(answers, states, split(answers), config=FitConfig(recipe=recipe))
+        except MissingExtraError as error:
+            pytest.skip(str(error))
+        assert isinstance(router.predictor, GraphRouter)
+        results.append(
+            router.predictor.correctness(np.zeros((1, router.predictor.width), np.float32))
+        )
+    assert not np.allclose(*results)

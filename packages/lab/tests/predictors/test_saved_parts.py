@@ -39,6 +39,14 @@ def test_code_is_never_named(name: str) -> None:
     check_names_no_code(SAVED[name])
 
 
-@pytest.mark.parametrize("field", ["layers", "networks"])
-def test_sizes_beyond_all_bounds_are_refused_at_once(field: str) -> None:
-    check_claimed_size(SAVED["predictor graph"], field)
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("predictor graph", "layers"),
+        ("predictor graph", "networks"),
+        ("predictor mlp", "networks"),
+        ("predictor clusters", "clusters"),
+    ],
+)
+def test_sizes_beyond_all_bounds_are_refused_at_once(name: str, field: str) -> None:
+    check_claimed_size(SAVED[name], field)

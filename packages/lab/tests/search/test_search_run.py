@@ -209,7 +209,7 @@ def test_a_candidate_that_cannot_be_fitted_is_left_out(monkeypatch: pytest.Monke
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtraError, match=r"prefill-router\[search\]"):
+    with pytest.raises(MissingExtraError, match=r"prefill-router-lab\[search\]"):
         Proposer(small_space(), "auc", 0)
 
 

@@ -86,16 +86,28 @@ class ConfigError(PrefillRouterError):
 
 
 class MissingExtraError(ConfigError):
-    """An optional package is needed and not installed."""
+    """An optional package is needed and not installed.
 
-    def __init__(self, package: str, *, extra: str | None, needed_for: str) -> None:
-        what = f"--no-deps {package}" if extra is None else f"'prefill-router[{extra}]'"
+    Attributes:
+        requirement: What to install, as `pip install` takes it.
+    """
+
+    def __init__(
+        self,
+        package: str,
+        *,
+        extra: str | None,
+        needed_for: str,
+        distribution: str = "prefill-router",
+    ) -> None:
+        requirement = f"--no-deps {package}" if extra is None else f"'{distribution}[{extra}]'"
         super().__init__(
             f"{needed_for} needs the package {package!r}, which is not installed; "
-            f"install it with: pip install {what}"
+            f"install it with: pip install {requirement}"
         )
         self.package = package
         self.extra = extra
+        self.requirement = requirement
 
 
 class PluginError(ConfigError):

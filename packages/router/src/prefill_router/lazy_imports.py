@@ -43,6 +43,8 @@ EXTRAS: Mapping[str, tuple[str, str | None]] = {
     "xgboost": ("xgboost-cpu", "xgboost"),
 }
 """For each module, the package that contains it and the extra that installs it; None: no extra."""
+LAB_EXTRAS = frozenset({"graph", "lora", "search", "xgboost"})
+"""The extras of prefill-router-lab; the others are those of prefill-router."""
 
 
 def face(
@@ -94,7 +96,10 @@ def optional_imports(needed_for: str) -> Iterator[None]:
         if not known:
             raise
         package, extra = EXTRAS[max(known, key=len)]
-        raise MissingExtraError(package, extra=extra, needed_for=needed_for) from None
+        distribution = "prefill-router-lab" if extra in LAB_EXTRAS else "prefill-router"
+        raise MissingExtraError(
+            package, extra=extra, needed_for=needed_for, distribution=distribution
+        ) from None
 
 
 def installed(module: str, *, needed_for: str) -> ModuleSpec:

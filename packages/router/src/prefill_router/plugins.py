@@ -118,8 +118,7 @@ def suggest_distribution(group: Group, name: str) -> str:
         if name in parts.get(group, "").split():
             folders = " ".join(f"./packages/{name}" for name in _FOLDERS[distribution].split())
             return (
-                f"; it is in {distribution}: install it from a checkout with "
-                f"pip install {folders}"
+                f"; it is in {distribution}: install it from a checkout with pip install {folders}"
             )
     return ""
 

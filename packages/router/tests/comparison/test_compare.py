@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from packages.router.tests.commands import refused, succeeded
+from packages.router.tests.commands import refused, run, succeeded
 from packages.router.tests.fakes.planted_signal import states_of
 from prefill_router.comparison import (
     ALL,
     STUDY,
     ComparisonPlan,
     ComparisonResult,
+    list_left_out,
     recipes_of,
     run_plan,
     tokens_read,
@@ -27,7 +29,9 @@ from prefill_router.data import RoutingDataset, split, write_dataset
 from prefill_router.errors import ConfigError, FitError, FormatError
 from prefill_router.evaluation import Estimate, compare, evaluate
 from prefill_router.evaluation.scores import NOTHING
-from prefill_router.fitting import recipe_from_dict
+from prefill_router.fitting import FitConfig, learn, recipe_from_dict
+from prefill_router.plugins import find_plugins
+from prefill_router.predictors import PREDICTORS
 from prefill_router.progress import SilentProgress
 from prefill_router.reporting.report_files import mark
 from prefill_router.router import Router
@@ -144,21 +148,95 @@ def test_what_is_kept_loads_and_routes_alike(result: ComparisonResult, tmp_path:
         assert any((one.predict(test, stores=[STATES]).correctness == kept).all() for one in fitted)
 
 
-def test_a_router_that_cannot_be_fitted_is_told_and_the_others_go_on(
+def test_a_router_that_cannot_be_fitted_is_named_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "xgboost", None)
-    broken = recipe_from_dict({**FEATURES, "predictor": "xgboost"})
-    recipes = {"ours": RECIPES["ours"], "trees": broken}
+    def fail(*arguments: Any, config: FitConfig) -> Router:
+        if config.recipe is RECIPES["tolerant"]:
+            raise FitError("there is nothing to learn")
+        return learn(*arguments, config=config)
+
+    monkeypatch.setattr("prefill_router.comparison.recipe_fits.learn", fail)
+    recipes = {name: RECIPES[name] for name in ("ours", "tolerant")}
     found = run_plan(
         ComparisonPlan(recipes, "ours", split(ANSWERS), resamples=10), ANSWERS, [STATES]
     )
     assert [one.name for one in found.routers] == ["ours"]
-    [failed] = found.failed
-    assert failed.name == "trees"
-    assert "prefill-router[xgboost]" in failed.why
-    with pytest.raises(FitError, match="the reference 'trees' can't be fitted"):
-        run_plan(ComparisonPlan(recipes, "trees", split(ANSWERS), resamples=10), ANSWERS, [STATES])
+    assert to_dict(found)["failed"] == {"tolerant": "there is nothing to learn"}
+    assert to_dict(found)["left_out"] == {}
+    reference = ComparisonPlan(recipes, "tolerant", split(ANSWERS), resamples=10)
+    with pytest.raises(FitError, match="the reference 'tolerant' can't be fitted"):
+        run_plan(reference, ANSWERS, [STATES])
+
+
+def test_a_router_that_needs_an_extra_is_left_out_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyphen", None)
+    readable = recipe_from_dict({"features": "complexity", "predictor": "constant"})
+    recipes = {"ours": RECIPES["ours"], "readable": readable}
+    found = run_plan(
+        ComparisonPlan(recipes, "ours", split(ANSWERS), resamples=10), ANSWERS, [STATES]
+    )
+    assert [one.name for one in found.routers] == ["ours"]
+    assert to_dict(found)["failed"] == {}
+    installs = "pip install 'prefill-router[complexity]'"
+    assert to_dict(found)["left_out"] == {"readable": installs}
+    assert list_left_out(found.left_out) == [f"left out, not installed: readable ({installs})"]
+    reference = ComparisonPlan(recipes, "readable", split(ANSWERS), resamples=10)
+    with pytest.raises(FitError, match=r"the reference 'readable' can't.*\[complexity\]"):
+        run_plan(reference, ANSWERS, [STATES])
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No other distribution is installed."""
+    monkeypatch.setattr("prefill_router.plugins.entry_points", lambda **_: [])
+    find_plugins.cache_clear()
+    yield
+    find_plugins.cache_clear()
+
+
+LIST = """
+routers:
+  Constant: {features: complexity, predictor: constant}
+  IRT-2PL: {features: complexity, predictor: irt}
+  MIRT-2PL: {features: complexity, predictor: {kind: irt, dimensions: 8}}
+"""
+
+
+@pytest.mark.usefixtures("alone")
+def test_baselines_of_the_packaged_list_that_are_not_installed_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "all.yaml").write_text(LIST)
+    monkeypatch.setattr(
+        "prefill_router.comparison.comparison._PACKAGED_LIST", tmp_path / "all.yaml"
+    )
+    write_dataset(ANSWERS, tmp_path / "answers")
+    out, line = tmp_path / "out", "eft out, not installed: IRT-2PL, MIRT-2PL"
+    command = ("compare", ALL, "--data", tmp_path / "answers", "--out", out, "--resamples", 20)
+    done = run(*command)
+    assert done.code == 0, done.err
+    assert f"l{line} (pip install prefill-router-lab)" in " ".join(done.err.split())
+    numbers = json.loads((out / "compare.json").read_text())
+    assert list(numbers["routers"]) == ["Constant"]
+    assert numbers["failed"] == {}
+    installs = "pip install prefill-router-lab"
+    assert numbers["left_out"] == {"IRT-2PL": installs, "MIRT-2PL": installs}
+    assert f"L{line} ({installs})." in (out / "index.html").read_text()
+    for option in (("--reference", "IRT-2PL"), ("--encoder-price", "IRT-2PL=1")):
+        refused(f"IRT-2PL is left out: .*install it with: {installs}", *command, *option)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_kind_of_ones_own_list_that_is_not_installed_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(LIST)
+    write_dataset(ANSWERS, tmp_path / "answers")
+    data = ("--data", tmp_path / "answers", "--out", tmp_path / "out")
+    reason = "there is no predictor 'irt'.*pip install prefill-router-lab"
+    refused(reason, "compare", tmp_path / "mine.yaml", *data)
+    assert not (tmp_path / "out").exists()
 
 
 class Offline(HTMLParser):
@@ -215,14 +293,15 @@ def test_files_beside_the_page(report: Path, result: ComparisonResult) -> None:
     assert drawn["accuracy"].to_list() == pytest.approx(curve.accuracy.tolist())
 
 
-def test_the_packaged_list_has_every_kind_that_needs_no_download() -> None:
-    recipes = recipes_of(ALL)
-    kinds = {recipe.to_dict()["predictor"]["kind"] for recipe in recipes.values()}
-    from prefill_router.predictors import PREDICTORS
-
-    assert kinds == set(PREDICTORS.names) - {"constant", "given", "stack"}
-    assert next(iter(recipes)) == "SharedTrunkNet"
-    drawn = draw_for(recipes, ANSWERS, seed=0)
+@pytest.mark.usefixtures("alone")
+def test_the_packaged_list_has_every_kind_of_the_router() -> None:
+    listed = recipes_of(ALL)
+    kinds = {recipe.to_dict()["predictor"]["kind"] for recipe in listed.recipes.values()}
+    assert kinds == set(PREDICTORS.own) - {"constant", "given", "stack"}
+    assert next(iter(listed.recipes)) == "SharedTrunkNet"
+    assert {failure.requirement for failure in listed.left_out} == {"prefill-router-lab"}
+    assert {"IRT-2PL", "MLP", "XGBoost", "GraphRouter"} <= {f.name for f in listed.left_out}
+    drawn = draw_for(listed.recipes, ANSWERS, seed=0)
     assert "calibration" in drawn.parts
 
 

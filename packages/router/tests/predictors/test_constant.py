@@ -42,7 +42,7 @@ def test_given_wants_one_feature_per_target() -> None:
         GivenConfig().fit(examples(5))
 
 
-@pytest.mark.parametrize("change", [{"width": 4}, {"targets": ["a", "a", "b"]}, {"kind": "graph"}])
+@pytest.mark.parametrize("change", [{"width": 4}, {"targets": ["a", "a", "b"]}, {"kind": "stack"}])
 def test_what_was_saved_must_agree(change: dict[str, Any]) -> None:
     predictor = GivenConfig().fit(examples()).predictor
     with pytest.raises(CorruptError):

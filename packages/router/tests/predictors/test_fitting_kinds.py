@@ -1,4 +1,4 @@
-"""Every kind of predictor goes through the suite for fitting."""
+"""Every predictor of the router goes through the suite for fitting."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from packages.router.tests.predictors import network_cases
 from packages.router.tests.predictors.fit_contract import FIT_CHECKS, Case, check_entries
 from prefill_router.predictors import PREDICTORS, TrunkConfig
 from prefill_router.predictors.constant import ConstantConfig, GivenConfig
-from prefill_router.predictors.knn import ClustersConfig, KnnMajorityConfig, KnnScoreConfig
+from prefill_router.predictors.knn import KnnMajorityConfig, KnnScoreConfig
 from prefill_router.predictors.logistic import LogisticConfig
 from prefill_router.predictors.stack import StackConfig
 
@@ -21,7 +21,6 @@ CASES = {
     "constant": Case(config=ConstantConfig(), signal="none"),
     "knn_majority": Case(config=KnnMajorityConfig(k=15), cuts_labels=True),
     "knn_score": Case(config=KnnScoreConfig(k=15)),
-    "clusters": Case(config=ClustersConfig(clusters=24, nearest=3, sharpness=1.0)),
     "logistic": Case(config=LogisticConfig(grid=(1e-2, 1e-1, 1.0), folds=3)),
     "stack": Case(
         config=StackConfig(

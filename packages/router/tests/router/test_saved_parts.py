@@ -56,8 +56,8 @@ def test_code_is_never_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "field"),
     [
-        ("predictor mlp", "networks"),
-        ("predictor clusters", "clusters"),
+        ("predictor unified_multitask", "networks"),
+        ("predictor knn_score", "rows"),
         ("predictor shared_trunk", "networks"),
         ("calibrator isotonic", "knots"),
         ("reference", "rows"),

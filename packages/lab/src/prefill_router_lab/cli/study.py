@@ -189,7 +189,7 @@ def _recipes(config: str) -> "tuple[Mapping[str, Recipe], Router | None]":
 
     folder = location(config)
     if isinstance(folder, Path) and not folder.is_dir():
-        return recipes_of(config), None
+        return recipes_of(config).recipes, None
     router = Router.load(folder)
     made = router.record.options.get("recipe")
     if not isinstance(made, dict):

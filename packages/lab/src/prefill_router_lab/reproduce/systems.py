@@ -264,7 +264,7 @@ def routers(
         soft_labels: A judge's scores; None leaves out the router trained on them.
     """
     made = {}
-    for name, recipe in recipes_of(ALL).items():
+    for name, recipe in recipes_of(ALL).recipes.items():
         rehearsed = name in SYSTEMS.values() or name in REHEARSED
         if recipe.calibration != "none" or (options.quick and not rehearsed):
             continue

@@ -215,11 +215,14 @@ def compare(
     check_place(to, STUDY)
     origin = Origin.of("compare", data)
     opt.check_origin(to, origin, overwrite=overwrite)
-    recipes = recipes_of(config)
+    listed = recipes_of(config)
+    recipes = listed.recipes
     dataset = read_dataset(data)
     drawn = draw_for(recipes, dataset, seed=seed) if split_file is None else load_split(split_file)
     compared = reference or next(iter(recipes))
-    plan = ComparisonPlan(recipes, compared, drawn, resamples, seed, prices=prices)
+    plan = ComparisonPlan(
+        recipes, compared, drawn, resamples, seed, prices=prices, left_out=listed.left_out
+    )
     bar = BarProgress(console=err)
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
     stores = opt.open_stores(store)
@@ -264,7 +267,7 @@ def _charged(plan: "ComparisonPlan") -> str:
 
 
 def _show_compare(result: "ComparisonResult") -> None:
-    from prefill_router.comparison import by_number, significance_of, verdict
+    from prefill_router.comparison import by_number, list_left_out, significance_of, verdict
     from prefill_router.evaluation import HEADLINE, worded
 
     table = columns("router", *_COMPARED.values())
@@ -278,8 +281,10 @@ def _show_compare(result: "ComparisonResult") -> None:
         table.add_row(one.name, *cells)
     out.print(table)
     out.print(f"+ surely better, - surely worse than {result.plan.reference}", style="dim")
-    for failed in result.failed:
+    for failed in result.not_fitted:
         err.say(f"{failed.name} could not be fitted: {failed.why}")
+    for line in list_left_out(result.left_out):
+        err.say(line)
     for line in verdict(result):
         out.print(line)
     lost = result.beaten_by_constant

@@ -3,6 +3,7 @@ from .comparison import (
     ComparedRouter as ComparedRouter,
     ComparisonPlan as ComparisonPlan,
     ComparisonResult as ComparisonResult,
+    RecipeList as RecipeList,
     by_number as by_number,
     draw_for as draw_for,
     recipes_of as recipes_of,
@@ -17,6 +18,7 @@ from .recipe_fits import (
     failures as failures,
     fit_all as fit_all,
     fit_jobs as fit_jobs,
+    list_left_out as list_left_out,
     priced as priced,
     warnings as warnings,
 )

@@ -20,7 +20,7 @@ from prefill_router.engines import Engine
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.evaluation import HEADLINE, Estimates, Evaluation, evaluate, paired
 from prefill_router.files import default_cache
-from prefill_router.fitting import FitConfig, Recipe, read_recipes
+from prefill_router.fitting import FitConfig, Recipe, read_installed_recipes, read_recipes
 from prefill_router.policy import Lambda, Predictions
 from prefill_router.predictors import Examples
 from prefill_router.progress import Progress, SilentProgress
@@ -29,6 +29,7 @@ CONSTANT = "(constant)"
 """The baseline that every router must beat: each target's accuracy on the train part."""
 ALL = "all"
 """The name of the packaged list: every predictor that needs no download."""
+_PACKAGED_LIST = files("prefill_router.comparison") / "all.yaml"
 
 
 @final
@@ -46,6 +47,7 @@ class ComparisonPlan:
             given.
         prices: What the encoders of a router charge, by its name, US dollars per million tokens;
             part of what the router pays. The others pay their targets alone.
+        left_out: The routers of the list that need a distribution that isn't installed.
     """
 
     recipes: Mapping[str, Recipe]
@@ -55,6 +57,7 @@ class ComparisonPlan:
     seed: int = 0
     calibrated: Split | None = None
     prices: Mapping[str, float] = field(default_factory=dict)
+    left_out: tuple[RecipeFailure, ...] = ()
 
     def __post_init__(self) -> None:
         if self.calibrated is not None and self.calibrated["test"] != self.drawn["test"]:
@@ -68,6 +71,12 @@ class ComparisonPlan:
                 f"{self.resamples} resamples and the seed {self.seed}; neither may be negative; "
                 "1000 resamples are usual"
             )
+        for failure in self.left_out:
+            if failure.name == self.reference or failure.name in self.prices:
+                raise ConfigError(
+                    f"{failure.name} is left out: {failure.why}; install it with: "
+                    f"pip install {failure.requirement}"
+                )
         if self.reference not in self.recipes:
             raise ConfigError(
                 f"the reference {self.reference!r} is no router of the list; the list has "
@@ -95,16 +104,35 @@ class ComparisonPlan:
         }
 
 
-def recipes_of(config: str) -> dict[str, Recipe]:
-    """The routers of a YAML file, or of the packaged list `all`.
+@final
+@dataclass(frozen=True)
+class RecipeList:
+    """The recipes of a list.
+
+    Attributes:
+        recipes: The recipes by name.
+        left_out: The others, which need a distribution that isn't installed.
+    """
+
+    recipes: Mapping[str, Recipe]
+    left_out: tuple[RecipeFailure, ...] = ()
+
+
+def recipes_of(config: str) -> RecipeList:
+    """The routers of a YAML file, or those of the packaged list `all` that are installed.
 
     Raises:
         FormatError: The file is missing, malformed, or has unknown entries.
     """
-    if config == ALL and not Path(config).exists():
-        with as_file(files("prefill_router.comparison") / "all.yaml") as path:
-            return read_recipes(path)
-    return read_recipes(Path(config))
+    if config != ALL or Path(config).exists():
+        return RecipeList(read_recipes(Path(config)))
+    with as_file(_PACKAGED_LIST) as path:
+        recipes, distributions = read_installed_recipes(path)
+    left_out = [
+        RecipeFailure(name, f"its predictor is in {distribution}", distribution)
+        for name, distribution in distributions.items()
+    ]
+    return RecipeList(recipes, tuple(left_out))
 
 
 def draw_for(recipes: Mapping[str, Recipe], dataset: RoutingDataset, *, seed: int) -> Split:
@@ -143,7 +171,7 @@ class ComparisonResult:
     Attributes:
         plan: The plan.
         routers: The routers that could be fitted, in the plan's order.
-        failed: The recipes that could not be fitted.
+        failed: The other routers, each with the reason.
     """
 
     plan: ComparisonPlan
@@ -154,6 +182,16 @@ class ComparisonResult:
     def by_name(self) -> dict[str, ComparedRouter]:
         """The routers by name."""
         return {one.name: one for one in self.routers}
+
+    @property
+    def left_out(self) -> list[RecipeFailure]:
+        """The routers that need a package that isn't installed."""
+        return [failure for failure in self.failed if failure.requirement]
+
+    @property
+    def not_fitted(self) -> list[RecipeFailure]:
+        """The routers that could not be fitted on these data."""
+        return [failure for failure in self.failed if not failure.requirement]
 
     @property
     def beaten_by_constant(self) -> list[str]:
@@ -203,7 +241,8 @@ def run_plan(
     lost = [one.why for one in failed if one.name == plan.reference]
     if lost:
         raise FitError(f"the reference {plan.reference!r} can't be fitted: {lost[0]}")
-    return ComparisonResult(plan, _judged(plan, fitted, dataset, states, shown), tuple(failed))
+    judged = _judged(plan, fitted, dataset, states, shown)
+    return ComparisonResult(plan, judged, (*plan.left_out, *failed))
 
 
 def _judged(

@@ -53,10 +53,12 @@ class RecipeFailure:
     Attributes:
         name: The recipe's name.
         why: The reason.
+        requirement: What to install, as `pip install` takes it, if that is the reason; else empty.
     """
 
     name: str
     why: str
+    requirement: str = ""
 
 
 def failures(
@@ -69,6 +71,15 @@ def failures(
 def warnings(failed: Sequence[RecipeFailure], *, end: str = ":") -> list[str]:
     """The failed recipes and the reasons, as lines for the terminal."""
     return [f"{one.name} could not be fitted{end} {one.why}" for one in failed]
+
+
+def list_left_out(left_out: Sequence[RecipeFailure]) -> list[str]:
+    """One line with the recipes whose packages aren't installed, and what to install; or none."""
+    if not left_out:
+        return []
+    names = ", ".join(failure.name for failure in left_out)
+    requirements = " ".join(dict.fromkeys(failure.requirement for failure in left_out))
+    return [f"left out, not installed: {names} (pip install {requirements})"]
 
 
 Fitted = RecipeFit | RecipeFailure
@@ -189,7 +200,9 @@ def _fit(shared: Inputs, job: FitJob, progress: Progress) -> Fitted:
     began = time.monotonic()
     try:
         router = learn(*shared, job.drawn, config=job.config)
-    except (MissingExtraError, FitError) as error:
+    except MissingExtraError as error:
+        return RecipeFailure(job.name, str(error), error.requirement)
+    except FitError as error:
         return RecipeFailure(job.name, str(error))
     return RecipeFit(job.name, job.config.recipe, router, time.monotonic() - began)
 

@@ -19,7 +19,7 @@ from prefill_router.comparison.comparison import (
     beats,
     by_number,
 )
-from prefill_router.comparison.recipe_fits import failures
+from prefill_router.comparison.recipe_fits import failures, list_left_out
 from prefill_router.evaluation import (
     HEADLINE,
     TARGET,
@@ -83,7 +83,10 @@ def to_dict(result: ComparisonResult) -> dict[str, Any]:
         "seed": result.plan.seed,
         "encoder_prices": dict(result.plan.prices),
         "routers": {one.name: _one(one) for one in result.routers},
-        "failed": {one.name: one.why for one in result.failed},
+        "failed": {failure.name: failure.why for failure in result.not_fitted},
+        "left_out": {
+            failure.name: f"pip install {failure.requirement}" for failure in result.left_out
+        },
     }
 
 
@@ -177,7 +180,12 @@ def page_parts(result: ComparisonResult) -> list[Part]:
         Section("The targets themselves", [_targets(result)]),
         Section(
             "How each router is made",
-            [Note(_BASELINES), _recipes(result), *failures(result.failed)],
+            [
+                Note(_BASELINES),
+                _recipes(result),
+                *failures(result.not_fitted),
+                *(f"{line[0].upper()}{line[1:]}." for line in list_left_out(result.left_out)),
+            ],
         ),
         Section(
             "What the numbers mean",

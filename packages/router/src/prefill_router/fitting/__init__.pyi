@@ -38,6 +38,7 @@ from .recipe import (
     FitConfig as FitConfig,
     Recipe as Recipe,
     SoftLabels as SoftLabels,
+    read_installed_recipes as read_installed_recipes,
     read_recipe as read_recipe,
     read_recipes as read_recipes,
     recipe_from_dict as recipe_from_dict,

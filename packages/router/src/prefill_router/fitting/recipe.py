@@ -26,6 +26,7 @@ from prefill_router.errors import ConfigError, CorruptError, FormatError, Prefil
 from prefill_router.features import FAMILIES, FamilyConfig, JointConfig, Need, PrefillConfig
 from prefill_router.layers import candidate_sites
 from prefill_router.options import build
+from prefill_router.plugins import names_elsewhere
 from prefill_router.policy import FrugalCascade, Lambda, Policy
 from prefill_router.predictors import PREDICTORS, PredictorConfig, TrunkConfig, predictor_config
 from prefill_router.router import unheld_encoder
@@ -195,23 +196,56 @@ def read_recipes(path: Path) -> dict[str, Recipe]:
     Raises:
         FormatError: The file is missing, isn't YAML, or has unknown fields.
     """
+    return _told(path, lambda: _build_recipes(_read_list(path), path))
 
-    def read() -> dict[str, Recipe]:
-        value = _mapping(read_yaml(path), "the file")
-        if "routers" not in value and set(value) <= set(_PARTS):
-            raise ConfigError(
-                "this is one recipe, for: prefill-router fit --recipe; a list has routers, by name"
-            )
-        named = _mapping(value.get("routers"), "routers")
-        unknown = set(value) - {"routers"}
-        if unknown or not named:
-            raise ConfigError(f"it holds {sorted(map(str, value))}; it must hold routers, by name")
-        return {
-            str(name): _named(str(name), partial(recipe_from_dict, _mapping(one), near=path))
-            for name, one in named.items()
+
+def read_installed_recipes(path: Path) -> tuple[dict[str, Recipe], dict[str, str]]:
+    """Read the recipes of a list whose predictors are installed.
+
+    Returns:
+        These recipes by name, and the distribution that each of the others needs.
+
+    Raises:
+        FormatError: The file is missing, isn't YAML, or has unknown fields.
+    """
+
+    def read() -> tuple[dict[str, Recipe], dict[str, str]]:
+        values, elsewhere = _read_list(path), names_elsewhere("prefill_router.predictors")
+        distributions = {
+            name: elsewhere[kind]
+            for name, value in values.items()
+            if (kind := _predictor_kind(value)) in elsewhere
         }
+        installed = {name: value for name, value in values.items() if name not in distributions}
+        return _build_recipes(installed, path), distributions
 
     return _told(path, read)
+
+
+def _read_list(path: Path) -> dict[str, Mapping[str, Any]]:
+    """The plain values of the recipes in a list, by name."""
+    value = _mapping(read_yaml(path), "the file")
+    if "routers" not in value and set(value) <= set(_PARTS):
+        raise ConfigError(
+            "this is one recipe, for: prefill-router fit --recipe; a list has routers, by name"
+        )
+    named = _mapping(value.get("routers"), "routers")
+    unknown = set(value) - {"routers"}
+    if unknown or not named:
+        raise ConfigError(f"it holds {sorted(map(str, value))}; it must hold routers, by name")
+    return {str(name): _mapping(recipe) for name, recipe in named.items()}
+
+
+def _build_recipes(values: Mapping[str, Mapping[str, Any]], path: Path) -> dict[str, Recipe]:
+    return {
+        name: _named(name, partial(recipe_from_dict, value, near=path))
+        for name, value in values.items()
+    }
+
+
+def _predictor_kind(value: Mapping[str, Any]) -> str:
+    """The kind of a recipe's predictor; empty where it is the default."""
+    return "" if value.get("predictor") is None else _kind(value["predictor"], "predictor")[0]
 
 
 def recipe_from_dict(value: Mapping[str, Any], *, near: Path | None = None) -> Recipe:

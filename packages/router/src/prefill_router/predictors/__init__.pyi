@@ -9,6 +9,7 @@ from .base import (
     PredictorConfig as PredictorConfig,
     PredictorEntry as PredictorEntry,
     PredictorFit as PredictorFit,
+    Share as Share,
     check_features as check_features,
     left_out_note as left_out_note,
     load_predictor as load_predictor,
@@ -20,6 +21,7 @@ from .curve_figures import write_curves as write_curves
 from .logistic import LogisticConfig as LogisticConfig
 from .stack import out_of_fold as out_of_fold
 from .training import (
+    Draws as Draws,
     Holdout as Holdout,
     TrainingCurves as TrainingCurves,
     hold_out as hold_out,

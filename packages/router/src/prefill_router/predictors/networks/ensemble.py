@@ -197,7 +197,7 @@ class NetworkEnsemble(Predictor):
             raise ConfigError(f"of the targets {self.targets}, {list(self.fixed)} are fixed")
 
 
-CORRECTNESS, DIFFICULTY, DISCRIMINATION = "correctness", "difficulty", "discrimination"
+CORRECTNESS, DIFFICULTY = "correctness", "difficulty"
 
 
 def perceptron_shapes(

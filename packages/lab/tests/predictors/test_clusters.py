@@ -7,7 +7,12 @@ from sklearn.cluster import KMeans
 
 from prefill_router.errors import ConfigError
 from prefill_router.predictors import Examples
-from prefill_router.predictors.knn import Clusters, ClustersConfig, kmeans, squared_distances
+from prefill_router_lab.predictors.clusters import (
+    Clusters,
+    ClustersConfig,
+    kmeans,
+    squared_distances,
+)
 
 
 def blobs(rows: int = 300, *, seed: int = 0, spread: float = 0.1) -> tuple[Any, Any, Any]:

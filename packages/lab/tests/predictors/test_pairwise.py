@@ -1,38 +1,24 @@
 """What makes the pairwise factorisation RouteLLM's: it learns who wins, from pairs alone."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from packages.router.tests.predictors.network_cases import QUICK
+from packages.router.tests.predictors.network_cases import QUICK, compute_slope, contest
 from prefill_router.errors import ConfigError
 from prefill_router.predictors import Examples
-from prefill_router.predictors.networks.latent import (
+from prefill_router_lab.predictors.latent import (
     FactorisationConfig,
     PairwiseConfig,
     PairwiseFactorisation,
 )
-from prefill_router.predictors.networks.latent_architectures import combine
-from prefill_router.predictors.networks.losses import pair_losses
-from prefill_router.predictors.networks.perceptrons import UnifiedConfig
+from prefill_router_lab.predictors.latent_architectures import combine
 
 pytestmark = pytest.mark.slow
 
-Array = NDArray[Any]
 CONFIG = PairwiseConfig(**QUICK | {"max_epochs": 40}, dimensions=4)
-
-
-def contest(rows: int = 3000, *, level: float, seed: int = 0) -> Examples:
-    """Each target's edge is a feature of its own; all share a level that no feature tells."""
-    random = np.random.default_rng(seed)
-    features = random.normal(size=(rows, 3)).astype(np.float32)
-    logits = 1.5 * features + level * random.normal(size=(rows, 1))
-    correct = (random.logistic(size=(rows, 3)) < logits).astype(np.float64)
-    return Examples(features, correct, ("a", "b", "c"), ("",) * rows)
 
 
 def fitted(train: Examples, config: PairwiseConfig = CONFIG) -> PairwiseFactorisation:
@@ -41,31 +27,15 @@ def fitted(train: Examples, config: PairwiseConfig = CONFIG) -> PairwiseFactoris
     return predictor
 
 
-def slope(found: Array, edge: Array) -> float:
-    return float((found * edge).sum() / (edge * edge).sum())
-
-
 def test_pairs_see_the_edge_where_cells_see_the_level() -> None:
     """What a query has for all targets alike hides half of the edge from cells, none from pairs."""
     train = contest(level=3)
     edge = train.features[:, 0].astype(np.float64) - train.features[:, 1]
-    pairs = slope(logit(fitted(train).win_rate(train.features, "a", "b")), edge)
+    pairs = compute_slope(logit(fitted(train).win_rate(train.features, "a", "b")), edge)
     cells = FactorisationConfig(**QUICK | {"max_epochs": 40}, dimensions=4).fit(train).predictor
     logits = logit(cells.correctness(train.features))
     assert pairs == pytest.approx(1.5, abs=0.25)
-    assert slope(logits[:, 0] - logits[:, 1], edge) < 1
-
-
-def test_a_network_with_the_loss_of_pairs_sees_the_edge_too() -> None:
-    train = contest(level=3)
-    edge = train.features[:, 0].astype(np.float64) - train.features[:, 1]
-    few = QUICK | {"max_epochs": 40, "hidden": (8,)}
-    with_pairs, without = (
-        slope(np.subtract(*logit(network.correctness(train.features)).T[:2]), edge)
-        for network in (UnifiedConfig(**few, pairs=p).fit(train).predictor for p in (10.0, 0.0))
-    )
-    assert with_pairs == pytest.approx(1.5, abs=0.3)
-    assert without < 1
+    assert compute_slope(logits[:, 0] - logits[:, 1], edge) < 1
 
 
 def test_what_all_targets_share_on_a_query_changes_nothing() -> None:
@@ -80,34 +50,6 @@ def test_what_all_targets_share_on_a_query_changes_nothing() -> None:
     assert np.array_equal(*wins)
     assert np.abs(wins[0] - 0.5).max() > 0.05
     assert np.abs(one.correctness(train.features) - other.correctness(train.features)).max() > 0.05
-
-
-def loss(scores: Array, labels: Array, weights: Array) -> float:
-    cells = (values[None].astype(np.float32) for values in (scores, labels, weights))
-    return float(pair_losses(*cells)[0][0])
-
-
-def test_loss_of_pairs() -> None:
-    """Both labels must be measured; soft labels are chances; a shift of a query is nothing."""
-    random = np.random.default_rng(1)
-    labels, scores = random.random((6, 4)), random.normal(size=(6, 4))
-    labels[:3] = labels[:3].round()
-    weights = np.where(random.random((6, 4)) < 0.3, 0, random.random((6, 1)) + 0.5)
-    total = weight = 0.0
-    for q in range(6):
-        for i in range(4):
-            for j in range(4):
-                if i != j and weights[q, i] and weights[q, j]:
-                    w = weights[q, i] * labels[q, i] * (1 - labels[q, j])
-                    total -= w * np.log(expit(scores[q, i] - scores[q, j]))
-                    weight += w
-    measured = np.where(weights > 0, labels, 0)
-    found = loss(scores, measured, weights)
-    assert found == pytest.approx(total / weight, rel=1e-5)
-    moved = scores + 100 * random.normal(size=(6, 1))
-    assert loss(moved, measured, weights) == pytest.approx(found, rel=1e-4)
-    assert loss(moved, np.ones((6, 4)), weights) == 0
-    assert loss(scores[:, :1], measured[:, :1], weights[:, :1]) == 0  # a target alone has no pair
 
 
 def test_two_targets_that_were_never_measured_together_hold_no_pair() -> None:

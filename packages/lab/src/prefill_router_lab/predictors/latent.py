@@ -28,24 +28,25 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
 from prefill_router.options import AT_LEAST_ONE, Count, Dropout, NotNegative
-from prefill_router.predictors.base import Features, PredictorEntry
-from prefill_router.predictors.networks.ensemble import (
+from prefill_router.predictors import Features, PredictorEntry
+from prefill_router.predictors.networks import (
     DIFFICULTY,
-    DISCRIMINATION,
     Arrays,
     Logits,
     NetworkConfig,
     NetworkEnsemble,
     Rates,
-    Rows,
     perceptron_outputs,
     perceptron_shapes,
 )
 from prefill_router.serialization import Shape
 
 if TYPE_CHECKING:
-    from prefill_router.predictors.networks.architectures import Architecture
+    from prefill_router.predictors.networks import Architecture
 
+DISCRIMINATION = "discrimination"
+"""The name of the head for a query's discrimination."""
+Rows = Float64[NDArray[np.float64], "query feature"]
 _LEAST = 1e-12  # the least length that a vector is divided by
 _HEADS = DISCRIMINATION, DIFFICULTY
 
@@ -201,7 +202,7 @@ class FactorisationConfig(LatentConfig):
 
     def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
         """The network."""
-        from prefill_router.predictors.networks.latent_architectures import Factors
+        from prefill_router_lab.predictors.latent_architectures import Factors
 
         return Factors(shapes, rates)
 
@@ -220,7 +221,7 @@ class PairwiseConfig(LatentConfig):
 
     def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
         """The network."""
-        from prefill_router.predictors.networks.latent_architectures import Preferences
+        from prefill_router_lab.predictors.latent_architectures import Preferences
 
         return Preferences(shapes, rates)
 
@@ -253,7 +254,7 @@ class IRTConfig(NetworkConfig):
 
     def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
         """The network."""
-        from prefill_router.predictors.networks.latent_architectures import Items
+        from prefill_router_lab.predictors.latent_architectures import Items
 
         return Items(shapes, rates, len(self.hidden))
 

@@ -1,8 +1,7 @@
-"""Networks of hidden layers with a head for correctness, and one for difficulty if it is learned.
+"""One network for all targets: hidden layers, and heads for correctness and difficulty.
 
-`mlp`: one small network per target, the paper's plain MLP. `multitask`: the same, with the query's
-difficulty as a second task. `unified_multitask`: one network for all targets and the difficulty,
-adapted from MIRT-Router (Song and others, 2025), the paper's baseline of that name.
+`unified_multitask` is adapted from MIRT-Router (Song and others, 2025), the paper's baseline of
+that name. Other networks of hidden layers with such heads share its base classes.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from prefill_router.options import Count, Dropout, NotNegative, Positive, Widths
+from prefill_router.options import Dropout, NotNegative, Positive, Widths
 from prefill_router.predictors.base import Features, PredictorEntry
 from prefill_router.predictors.networks.ensemble import (
     CORRECTNESS,
@@ -56,14 +55,6 @@ class Perceptrons(NetworkEnsemble):
         return perceptron_outputs(arrays, rows, len(self.widths) - 1, CORRECTNESS)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class TargetNetworks(Perceptrons):
-    """A separate network for each target."""
-
-    kind: ClassVar[str] = "mlp"
-
-
 @dataclass(frozen=True, eq=False)
 class DifficultyNetworks(Perceptrons):
     """Networks that also predict how difficult a query is."""
@@ -79,14 +70,6 @@ class DifficultyNetworks(Perceptrons):
         each = self._mean(features, head, 1 if self.shared else len(self.learned))
         found: NDArray[np.float64] = each.mean(axis=1)
         return found
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class MultiTaskNetworks(DifficultyNetworks):
-    """A separate network for each target, with heads for correctness and difficulty."""
-
-    kind: ClassVar[str] = "multitask"
 
 
 @final
@@ -132,15 +115,6 @@ class PerceptronConfig(NetworkConfig):
         return Heads(shapes, each, len(self.hidden), self.difficulty, self._pairs)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class MLPConfig(PerceptronConfig):
-    """Options of one small network per target."""
-
-    predictor: ClassVar[type[Perceptrons]] = TargetNetworks
-    seeds: Count = 3
-
-
 @dataclass(frozen=True, kw_only=True)
 class MultiTaskConfig(PerceptronConfig):
     """Options of networks that also predict how difficult a query is.
@@ -155,15 +129,6 @@ class MultiTaskConfig(PerceptronConfig):
     def difficulty(self) -> float | None:
         """The weight of the difficulty's loss."""
         return self.difficulty_weight
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class TargetMultiTaskConfig(MultiTaskConfig):
-    """Options of one multi-task network per target."""
-
-    predictor: ClassVar[type[Perceptrons]] = MultiTaskNetworks
-    seeds: Count = 3
 
 
 @final
@@ -188,9 +153,6 @@ class UnifiedConfig(MultiTaskConfig):
         return self.pairs
 
 
-PAPER = "section 3.2 of the paper"
-MLP = PredictorEntry(MLPConfig, TargetNetworks, "MLP", PAPER)
-MULTITASK = PredictorEntry(TargetMultiTaskConfig, MultiTaskNetworks, "Per-target multi-task", PAPER)
-UNIFIED = PredictorEntry(
+ENTRY = PredictorEntry(
     UnifiedConfig, UnifiedNetwork, "Unified multi-task", "MIRT-Router, Song and others 2025"
 )

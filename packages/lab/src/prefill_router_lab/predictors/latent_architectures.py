@@ -8,24 +8,29 @@ from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from prefill_router.predictors.networks.architectures import (
+from prefill_router.predictors import Draws
+from prefill_router.predictors.networks import (
+    DIFFICULTY,
     Architecture,
     Backward,
+    NetworkLabels,
+    Outputs,
     Parameters,
-    Rows,
+    Pass,
+    Slopes,
+    Workspace,
 )
-from prefill_router.predictors.networks.ensemble import DIFFICULTY, DISCRIMINATION
-from prefill_router.predictors.networks.layers import Pass, Workspace
-from prefill_router.predictors.networks.losses import NetworkLabels, Outputs, Slopes
-from prefill_router.predictors.training import Draws
 from prefill_router.statistics import shrunken_logistic
+from prefill_router_lab.predictors.latent import DISCRIMINATION
 
 _SPREAD = 0.1  # standard deviation of the random part of initial values
 _UNIT = float(np.log(np.e - 1))  # where softplus is 1
 _SHORTEST = 1e-12  # as in `latent`
 
+Rows = Float[NDArray[np.floating], "row feature"]
 Vectors = Float[NDArray[np.floating], "network target dimension"]
 Scores = Float[NDArray[np.floating], "network row target"]
+Levels = Float[NDArray[np.floating], "network row 1"]
 Queries = Float[NDArray[np.floating], "network row dimension"]
 
 
@@ -150,6 +155,11 @@ class Preferences(Architecture):
 
     def forward(self, step: Pass, rows: Rows) -> tuple[Outputs, Backward]:
         """The outputs; the level learns from labels, the rest from pairs only."""
+        level, ahead, backward = self._forward_scores(step, rows)
+        return Outputs(np.broadcast_to(level, ahead.shape), preference=ahead), backward
+
+    def _forward_scores(self, step: Pass, rows: Rows) -> tuple[Levels, Scores, Backward]:
+        """The level, each target's score minus the mean over targets, and the backward pass."""
         target = step.parameters["target"]
         length = np.maximum(np.linalg.norm(target, axis=-1, keepdims=True), _SHORTEST)
         unit = target / length
@@ -166,14 +176,13 @@ class Preferences(Architecture):
             turn -= unit * (turn * unit).sum(axis=-1, keepdims=True)
             np.divide(turn, length, out=step.gradients["target"])
 
-        return Outputs(np.broadcast_to(level, ahead.shape), preference=ahead), backward
+        return level, ahead, backward
 
     def settled(self, parameters: Parameters, rows: Rows, labels: NetworkLabels) -> Parameters:
         """The parameters with scales and offsets fitted on the held-out rows, see `combine`."""
         step = Pass(parameters, {}, Workspace(rows.dtype))
-        outputs, _ = self.forward(step, rows)
-        assert outputs.preference is not None
-        parts = outputs.correct[..., :1], outputs.preference, labels.correct, labels.weights
+        level, ahead, _ = self._forward_scores(step, rows)
+        parts = level, ahead, labels.correct, labels.weights
         found = combine(*(part[0].astype(np.float64) for part in parts))
         return parameters | {
             "weight.level": parameters["weight.level"] * np.float32(found[0]),
