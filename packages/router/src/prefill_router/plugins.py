@@ -123,6 +123,16 @@ def suggest_distribution(group: Group, name: str) -> str:
     return ""
 
 
+def names_elsewhere(group: Group) -> dict[str, str]:
+    """The parts of this project's distributions that aren't installed, with their distribution."""
+    return {
+        name: distribution
+        for distribution, parts in _OTHERS.items()
+        for name in parts.get(group, "").split()
+        if name not in find_plugins(group)
+    }
+
+
 def names_of(distribution: str, group: Group) -> tuple[str, ...]:
     """The names of the parts that one installed distribution adds to a group."""
     points = find_plugins(group).items()

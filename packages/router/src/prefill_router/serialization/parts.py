@@ -497,11 +497,6 @@ class Kinds(Generic[Entry]):
         self._plural = noun.endswith("s")
 
     @property
-    def own(self) -> tuple[str, ...]:
-        """The names of the package's kinds, in order."""
-        return tuple(self._homes)
-
-    @property
     def names(self) -> tuple[str, ...]:
         """The names of all kinds: those of the package, in order, then the others."""
         return tuple(dict.fromkeys((*self._homes, *self._others)))
