@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -21,11 +22,14 @@ from transformers import AutoModel, AutoTokenizer, BertModel, PreTrainedTokenize
 
 from packages.router.tests.preload import preload
 from prefill_router import encoders
-from prefill_router.cli import labels, main
+from prefill_router.cli import main
 
 preload("cli", "encoders", "evaluation", "features", "fitting", "reporting", "router")
 
-labels._lower_priority = lambda **_: None  # other tests leave few idle moments
+with suppress(ModuleNotFoundError):
+    from prefill_router_gateway.cli import learn
+
+    learn._lower_priority = lambda **_: None  # other tests leave few idle moments
 HANGS_AFTER = 100
 """Seconds."""
 

@@ -72,7 +72,7 @@ def file(asked: RoutingDataset, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def traffic(file: Path) -> Path:
-    told = succeeded("export", file, "--out", file.parent / "traffic")
+    told = succeeded("export-receipts", file, "--out", file.parent / "traffic")
     assert "90 queries and 90 labels, of 90 receipts" in told
     return file.parent / "traffic"
 
@@ -221,12 +221,12 @@ def test_a_target_that_nobody_scored(asked: RoutingDataset, tmp_path: Path) -> N
     file = write(tmp_path / "receipts.sqlite", receipts, scored(asked, receipts))
     write_pool(PRICES, tmp_path / "pool.yaml")
     options = ("--out", tmp_path / "traffic", "--pool", tmp_path / "pool.yaml")
-    value = json.loads(succeeded("export", file, *options, "--json"))
+    value = json.loads(succeeded("export-receipts", file, *options, "--json"))
     assert value["labels"] == 90
     assert "no answer of target-2 was scored" in value["notes"][0]
     assert "the lengths of answers of target-2 are unknown" in value["notes"][1]
     assert "--assume-output-tokens" in value["notes"][1]
-    value = json.loads(succeeded("export", file, "--out", tmp_path / "unpriced", "--json"))
+    value = json.loads(succeeded("export-receipts", file, "--out", tmp_path / "unpriced", "--json"))
     assert "the costs of target-2 are unknown; give a pool with prices" in value["notes"]
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     fit = ("fit", tmp_path / "traffic", "--recipe", tmp_path / "recipe.yaml")
@@ -270,7 +270,7 @@ def test_what_others_sent_spoils_no_export(tmp_path: Path) -> None:
     ]
     scores = [Feedback(id=name_of(n), score=1, at=1) for n in range(2)]
     file = write(tmp_path / "a.sqlite", receipts, scores)
-    told = succeeded("export", file, "--out", tmp_path / "traffic")
+    told = succeeded("export-receipts", file, "--out", tmp_path / "traffic")
     assert "1 queries and 1 labels" in told
     assert "left out: 1 with a prompt that can't be written to a file" in told
     tokens = read_dataset(tmp_path / "traffic").input_tokens
@@ -280,14 +280,23 @@ def test_what_others_sent_spoils_no_export(tmp_path: Path) -> None:
 def test_nothing_usable_is_refused_with_the_reason(tmp_path: Path) -> None:
     out = ("--out", tmp_path / "traffic")
     bare = write(tmp_path / "a.sqlite", [made_receipt(1)])
-    refused("to keep prompts, set in", "export", bare, *out)
+    refused("to keep prompts, set in", "export-receipts", bare, *out)
     unscored = write(tmp_path / "b.sqlite", [made_receipt(1, prompt="of difficulty")])
-    refused("send scores of answers to the gateway's /v1/feedback", "export", unscored, *out)
-    refused("there are no receipts in that time", "export", unscored, *out, "--since", "1m")
+    refused(
+        "send scores of answers to the gateway's /v1/feedback", "export-receipts", unscored, *out
+    )
+    refused(
+        "there are no receipts in that time", "export-receipts", unscored, *out, "--since", "1m"
+    )
     write_pool(PRICES, tmp_path / "pool.yaml")
     score = Feedback(id=name_of(1), score=1, at=1)
     other = write(tmp_path / "c.sqlite", [made_receipt(1, prompt="of difficulty")], [score])
     refused(
-        "a target that isn't in the pool", "export", other, *out, "--pool", tmp_path / "pool.yaml"
+        "a target that isn't in the pool",
+        "export-receipts",
+        other,
+        *out,
+        "--pool",
+        tmp_path / "pool.yaml",
     )
     assert not (tmp_path / "traffic").exists()

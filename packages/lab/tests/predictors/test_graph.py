@@ -15,6 +15,7 @@ from prefill_router.fitting import FitConfig, learn, recipe_from_dict
 from prefill_router.predictors import Examples, load_predictor
 from prefill_router.predictors.base import Descriptions
 from prefill_router.statistics import auc_by_target
+from prefill_router.testing import make_routing_dataset
 from prefill_router_lab.predictors.graph import (
     GraphConfig,
     GraphRouter,

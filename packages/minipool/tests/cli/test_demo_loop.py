@@ -39,9 +39,10 @@ from functools import partial
 from pathlib import Path
 
 import prefill_router_gateway.learning.rollout as trial
-from prefill_router.cli import demo_loop, labels
+from prefill_router_gateway.cli import learn
+from prefill_router_minipool.cli import demo_loop
 
-labels._lower_priority = lambda **_: None
+learn._lower_priority = lambda **_: None
 demo_loop._WAVES = 3
 trial.RolloutSettings = partial(trial.RolloutSettings, least_live=5)
 questions, purse = int(sys.argv[2]), float(sys.argv[3])
@@ -114,7 +115,7 @@ def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
 
 def test_a_purse_that_is_too_small_ends_without_a_version_and_isnt_passed(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prefill_router.cli.labels._lower_priority", lambda **_: None)
+        patch.setattr("prefill_router_gateway.cli.learn._lower_priority", lambda **_: None)
         with pytest.raises(ConfigError, match="no version serves after 40 questions"):
             run_loop(tmp_path / "loop", questions=40, purse=0.0005, seed=0, as_json=True)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -45,7 +45,8 @@ _OTHERS: Mapping[str, Mapping[Group, str]] = {
         "export-receipts purge learn",
     },
     "prefill-router-lab": {
-        "prefill_router.predictors": "graph xgboost",
+        "prefill_router.predictors": "clusters graph irt matrix_factorisation mlp multitask "
+        "pairwise_factorisation xgboost",
         "prefill_router.features": "text_network",
         "prefill_router.questions": "tasks",
         "prefill_router.commands": "tasks collect layers sweep search reproduce study",

@@ -234,7 +234,7 @@ def test_a_kind_of_ones_own_list_that_is_not_installed_is_an_error(tmp_path: Pat
     (tmp_path / "mine.yaml").write_text(LIST)
     write_dataset(ANSWERS, tmp_path / "answers")
     data = ("--data", tmp_path / "answers", "--out", tmp_path / "out")
-    reason = "there is no predictor 'irt'.*pip install prefill-router-lab"
+    reason = "there is no predictor 'irt'.*prefill-router-lab: install"
     refused(reason, "compare", tmp_path / "mine.yaml", *data)
     assert not (tmp_path / "out").exists()
 
