@@ -141,7 +141,7 @@ class _Source:
         if _is_receipts(sources[0]):
             place = sources[0] if "://" in sources[0] else first
             told = {"format": "receipts of the gateway"}
-            return cls(("export", place, "--unscored"), told, "--pool")
+            return cls(("export-receipts", place, "--unscored"), told, "--pool")
         if (first / "queries.parquet").is_file():
             return cls((), {"format": "a dataset of this package"})
         guess = _settled([Path(source) for source in sources], given, named, asks=asks)
