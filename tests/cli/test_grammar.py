@@ -11,21 +11,21 @@ import pytest
 import prefill_router
 from packages.router.tests.commands import Job, malformed, run, succeeded
 from prefill_router.cli.application import Command, ExitCode, load
-from prefill_router.cli.commands import COMMANDS, CommandEntry, range_of
+from prefill_router.cli.commands import CommandEntry, all_commands, range_of
 
 pytestmark = pytest.mark.slow
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"
 SUBJECTS = {
-    "ROUTER": "route show reprice serve evaluate doctor keep calibration study:end-to-end "
-    "study:robustness",
+    "ROUTER": "route show reprice export serve evaluate doctor keep calibration "
+    "study:end-to-end study:robustness",
     "ROUTER OTHER": "paired",
     "ROUTER NAME": "add-target remove-target",
     "CONFIG": "compare study:seeds study:ratio study:shift study:learning litellm",
     "DATA": "describe split encode layers sweep fit reproduce study:dimensions",
     "DATA...": "merge study:layers",
     "RUN": "grade",
-    "RECEIPTS": "replay canary export purge savings",
+    "RECEIPTS": "replay canary export-receipts purge savings",
     "FORMAT SOURCE": "import",
     "SOURCE": "quickstart",
     "SPACE": "search",
@@ -47,7 +47,7 @@ def walk(table: dict[str, CommandEntry], before: str = "") -> Iterator[tuple[str
         yield from walk(entry.commands, f"{before}{name} ")
 
 
-LISTED = {name: entry for name, entry in walk(COMMANDS) if entry.home}
+LISTED = {name: entry for name, entry in walk(all_commands()[0]) if entry.home}
 NAMES = sorted(LISTED)
 
 
@@ -139,7 +139,8 @@ def test_every_number_is_bounded_and_told_alike(name: str) -> None:
 
 PLACES = {
     "add-target": ["gone", "new", "--data", "gone", "--out", "new", "--answers", "gone"],
-    "export": ["gone", "--out", "new"],
+    "export": ["gone", "--switchyard", "new.pt"],
+    "export-receipts": ["gone", "--out", "new"],
     "fit": ["gone", "--out", "new", "--store", "gone"],
     "import": ["long", "gone", "--out", "new"],
     "learn": [f"--{x}=gone" for x in ("receipts", "pool", "judge", "versions")] + ["--per-day=1"],

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from packages.router.tests.commands import succeeded
-from prefill_router.cli.commands import COMMANDS
+from prefill_router.cli.commands import all_commands
 from prefill_router.cli.encode import encode
+from prefill_router.cli.prices import prices
 from prefill_router.client.price_list import OPENROUTER
 from prefill_router.data import write_dataset
 from prefill_router.encoders import MINILM
 from prefill_router.testing import make_routing_dataset
-from prefill_router_lab.cli.collect import prices
 
 pytestmark = pytest.mark.slow
 
@@ -104,8 +104,8 @@ def test_a_fit_and_its_evaluation_load_no_compiler_and_no_statistics(router: Pat
 HELPED = [
     (*group, name)
     for group, table in [
-        ((), COMMANDS),
-        *(((name,), entry.commands) for name, entry in COMMANDS.items() if entry.commands),
+        ((), all_commands()[0]),
+        *(((name,), entry.commands) for name, entry in all_commands()[0].items() if entry.commands),
     ]
     for name in table
 ]

