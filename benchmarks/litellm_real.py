@@ -4,7 +4,7 @@ The tests make do with a stand-in: LiteLLM would hold other packages of theirs b
 an environment of its own, and says which of the things that the strategy, the importer and the
 guide rely on hold there:
 
-    python -m venv lite && lite/bin/pip install litellm -e .
+    python -m venv lite && lite/bin/pip install litellm -e packages/router -e packages/gateway
     lite/bin/python -m benchmarks.litellm_real
 """
 

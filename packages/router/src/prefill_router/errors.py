@@ -101,9 +101,11 @@ class MissingExtraError(ConfigError):
         distribution: str = "prefill-router",
     ) -> None:
         requirement = f"--no-deps {package}" if extra is None else f"'{distribution}[{extra}]'"
+        folder = distribution.removeprefix("prefill-router-").removeprefix("prefill-")
+        here = "" if extra is None else f", or in a checkout './packages/{folder}[{extra}]'"
         super().__init__(
             f"{needed_for} needs the package {package!r}, which is not installed; "
-            f"install it with: pip install {requirement}"
+            f"install it with: pip install {requirement}{here}"
         )
         self.package = package
         self.extra = extra
