@@ -3,7 +3,8 @@
 It runs in an environment that has LiteLLM's proxy too, and says which of the things that the guide
 says of the plugin hold there:
 
-    python -m venv lite && lite/bin/pip install 'litellm[proxy]' -e packages/router -e packages/gateway
+    python -m venv lite
+    lite/bin/pip install 'litellm[proxy]' -e packages/router -e packages/gateway
     lite/bin/python -m benchmarks.litellm_proxy
 """
 
