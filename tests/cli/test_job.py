@@ -16,15 +16,16 @@ from prefill_router.router.storage import FILES, FORMAT
 pytestmark = pytest.mark.slow
 
 IN_ORDER = (
-    *("quickstart", "tasks", "prices", "collect", "grade", "import", "merge"),
+    *("quickstart", "prices", "grade", "import", "merge", "tasks", "collect"),
     *("describe", "split"),
-    *("encode", "layers", "sweep", "fit", "search", "add-target", "remove-target"),
+    *("encode", "fit", "add-target", "remove-target", "layers", "sweep", "search"),
     *("evaluate", "paired", "compare", "calibration", "doctor", "keep", "reproduce", "study"),
-    *("route", "show", "reprice"),
-    *("serve", "litellm", "explain", "replay", "savings", "canary", "export", "purge"),
-    *("learn", "versions", "promote", "rollback", "key"),
+    *("route", "show", "reprice", "export", "versions", "promote", "rollback"),
     *("demo", "minipool"),
+    *("serve", "litellm", "explain", "replay", "savings", "canary", "export-receipts", "purge"),
+    *("learn", "key"),
 )
+"""By heading: the router's own commands first, then those of the other distributions."""
 HEADLINE = {
     "auc_mean",
     "brier_mean",
