@@ -55,12 +55,12 @@ def test_export(tmp_path: Path) -> None:
     receipts_made.write_traffic(tmp_path / "one.sqlite", make_routing_dataset(queries=9))
     shutil.copy(tmp_path / "one.sqlite", tmp_path / "two.sqlite")
     out = tmp_path / "out"
-    succeeded("export", tmp_path / "one.sqlite", "--out", out)
-    succeeded("export", f"sqlite:///{tmp_path / 'one.sqlite'}", "--out", out)
+    succeeded("export-receipts", tmp_path / "one.sqlite", "--out", out)
+    succeeded("export-receipts", f"sqlite:///{tmp_path / 'one.sqlite'}", "--out", out)
     before = content(out)
-    refused(REFUSED, "export", tmp_path / "two.sqlite", "--out", out)
+    refused(REFUSED, "export-receipts", tmp_path / "two.sqlite", "--out", out)
     assert content(out) == before
-    succeeded("export", tmp_path / "two.sqlite", "--out", out, "--overwrite")
+    succeeded("export-receipts", tmp_path / "two.sqlite", "--out", out, "--overwrite")
 
 
 def test_grade(tmp_path: Path) -> None:

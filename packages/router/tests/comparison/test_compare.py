@@ -29,6 +29,7 @@ from prefill_router.data import RoutingDataset, split, write_dataset
 from prefill_router.errors import ConfigError, FitError, FormatError
 from prefill_router.evaluation import Estimate, compare, evaluate
 from prefill_router.evaluation.scores import NOTHING
+from prefill_router.features import complexity
 from prefill_router.fitting import FitConfig, learn, recipe_from_dict
 from prefill_router.plugins import find_plugins
 from prefill_router.predictors import PREDICTORS
@@ -173,6 +174,7 @@ def test_a_router_that_needs_an_extra_is_left_out_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyphen", None)
+    complexity._patterns.cache_clear()
     readable = recipe_from_dict({"features": "complexity", "predictor": "constant"})
     recipes = {"ours": RECIPES["ours"], "readable": readable}
     found = run_plan(
