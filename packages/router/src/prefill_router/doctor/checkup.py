@@ -26,6 +26,7 @@ from prefill_router.evaluation import (
 )
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.robustness import RobustnessStudy
+from prefill_router.short_repr import short_repr
 
 
 def flip_finding(found: RobustnessStudy) -> Finding:
@@ -75,6 +76,7 @@ FORMAT = "prefill-router doctor 1"
 
 
 @final
+@short_repr
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Checkup:
     """The results of all checks.

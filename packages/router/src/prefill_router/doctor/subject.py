@@ -27,6 +27,7 @@ from prefill_router.evaluation import (
 )
 from prefill_router.guarantee import best_single
 from prefill_router.policy import check_lam
+from prefill_router.short_repr import short_repr
 
 Sign = Literal["good", "bad", "unclear", "note"]
 SIGNS: Mapping[str, str] = {"good": "ok", "bad": "!!", "unclear": "??", "note": "--"}
@@ -73,6 +74,7 @@ PerQuery = Float[NDArray[np.float64], " query"]
 
 
 @final
+@short_repr
 @dataclass(frozen=True, eq=False)
 class Subject:
     """A router at one lam, with labels and observed costs.

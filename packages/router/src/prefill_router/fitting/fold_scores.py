@@ -35,6 +35,7 @@ from prefill_router.fitting.recipe import Recipe
 from prefill_router.policy import Predictions
 from prefill_router.predictors import Examples
 from prefill_router.serialization import read_tensors
+from prefill_router.short_repr import short_repr
 
 Objective = Literal["choice", "auc", "brier", "headroom"]
 WORDS: Mapping[Objective, str] = {
@@ -139,6 +140,7 @@ class FoldRows:
 
 
 @final
+@short_repr
 @dataclass(frozen=True, eq=False)
 class FoldScorer:
     """Scores recipes by cross-validation on train rows.

@@ -24,6 +24,7 @@ from prefill_router.grading.base import Grade
 from prefill_router.grading.caches import JudgeBill
 from prefill_router.grading.judge import FAILED, JUDGES, OVER_LIMIT
 from prefill_router.runs import Answer, Run, Task, storable
+from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool
 
 _SHOWN = 120
@@ -182,6 +183,7 @@ def wilson(correct: float, count: int) -> tuple[float, float]:
 
 
 @final
+@short_repr
 @dataclass(frozen=True, kw_only=True)
 class GradingReport:
     """The result of grading a run.

@@ -30,6 +30,7 @@ from prefill_router.evaluation import (
     weighted_means,
 )
 from prefill_router.guarantee.losses import Choice, Losses, MissingLabels, shuffled
+from prefill_router.short_repr import short_repr
 from prefill_router.statistics import enough, p_value
 
 _NAMED = 5
@@ -147,6 +148,7 @@ class LamTest:
 
 
 @final
+@short_repr
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
     """The cheapest lam that keeps the promised share, and the data that it was tested on.

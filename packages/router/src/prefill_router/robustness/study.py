@@ -24,6 +24,7 @@ from prefill_router.progress import Progress
 from prefill_router.reporting import ends, flat
 from prefill_router.robustness.perturbations import Kind
 from prefill_router.router import Router, refuse_cascade
+from prefill_router.short_repr import short_repr
 
 Choice = Int[NDArray[np.int64], " query"]
 PerQuery = Float[NDArray[np.float64], " query"]
@@ -97,6 +98,7 @@ class KindResult:
 
 
 @final
+@short_repr
 @dataclass(frozen=True)
 class RobustnessStudy:
     """A router's robustness at one lam.
