@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -169,6 +170,19 @@ def test_states_without_torch_are_the_same() -> None:
     for message in errors.values():
         assert "pip install 'prefill-router[llm]'" in message
         assert "\n" not in message
+
+
+def test_nothing_is_told_to_the_maker_of_the_runtime(tmp_path: Path) -> None:
+    script = (
+        "from prefill_router.data import Query; from prefill_router.activations import Site; "
+        "from prefill_router.encoders import load_encoder; "
+        "load_encoder('minilm').encode([Query('q', 'Hello.')], [Site(4, 'mean')])"
+    )
+    unset = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    places = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    subprocess.run([sys.executable, "-c", script], check=True, env={**unset, **places})
+    assert not [path for path in tmp_path.rglob("*") if "onnxruntime" in path.name]
+    assert not list(tmp_path.rglob("deviceid"))
 
 
 def test_the_requested_type_is_recorded_and_states_are_those_of_float32() -> None:

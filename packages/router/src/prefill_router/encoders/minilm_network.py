@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
-import onnxruntime
 from jaxtyping import Float32, Int32
 from numpy.typing import NDArray
 from safetensors import safe_open
 
 from prefill_router.encoders import onnx_format
 from prefill_router.encoders.onnx_format import FLOAT, INT32
+from prefill_router.encoders.onnx_runtime import onnxruntime
 
 Weights = Mapping[str, NDArray[np.float32]]
 Pooled = Float32[NDArray[np.float32], "layer query pooling hidden"]
