@@ -1,7 +1,7 @@
 """Fields of nested records, by dotted paths such as `scores.Correctness`.
 
-A name that a record has as it stands counts before a path. In a path `*` is any field, the first
-that is filled; a number is a place in a list; `<path>` is the field whose name is found at that path.
+In a path `*` is any field, the first that is filled; a number is a place in a list; `<path>` is the
+field whose name is found at that path.
 """
 
 import re

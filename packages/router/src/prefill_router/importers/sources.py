@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Final, NamedTuple, TextIO, cast, final
+from typing import Any, Final, NamedTuple, final
 
 from prefill_router.errors import FormatError
 
@@ -93,15 +93,15 @@ def encoding_of(head: bytes) -> str:
     return "utf-16-le" if head[0] else "utf-16-be"
 
 
-def open_bytes(path: Path) -> BinaryIO:
+def open_bytes(path: Path) -> io.BufferedIOBase:
     """A file's bytes, unpacked where its name ends in `.gz`."""
     if path.suffix.lower() == ".gz":
-        return cast("BinaryIO", gzip.open(path, "rb"))
+        return gzip.open(path, "rb")
     return path.open("rb")
 
 
 @contextmanager
-def open_text(path: Path, *, newline: str) -> Iterator[TextIO]:
+def open_text(path: Path, *, newline: str) -> Iterator[io.TextIOWrapper]:
     """A file's text in UTF-8 or UTF-16, unpacked where its name ends in `.gz`.
 
     Bytes that aren't UTF-8 become surrogates, as in `errors="surrogateescape"`.

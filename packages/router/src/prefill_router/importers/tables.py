@@ -1,9 +1,9 @@
 """Tables on disk: CSV, JSON Lines, Parquet and spreadsheets, as records with their line numbers.
 
 Text is UTF-8, with or without a byte order mark, or UTF-16, and may be in gzip. The cells of a CSV
-are separated by commas, semicolons or tabs; where semicolons separate, `0,5` is a half. CSV and JSON
-Lines are read as a stream; of a Parquet file only the requested columns are read, of a spreadsheet
-the first sheet.
+are separated by commas, semicolons or tabs; where semicolons separate, `0,5` is a half. CSV and
+JSON Lines are read as a stream; of a Parquet file only the requested columns are read, of a
+spreadsheet the first sheet.
 """
 
 import csv
@@ -12,9 +12,10 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import polars as pl
 from polars.exceptions import PanicException, PolarsError
@@ -22,6 +23,7 @@ from polars.exceptions import PanicException, PolarsError
 from prefill_router.errors import FormatError
 from prefill_router.importers import sources
 from prefill_router.importers.builder import DatasetBuilder, Place
+from prefill_router.importers.nested import MOST_DEPTH, flatten
 from prefill_router.importers.sources import first_line
 from prefill_router.lazy_imports import optional_imports
 
@@ -104,6 +106,56 @@ def columns_of(path: Path) -> list[str]:
             return _header(reader, path)
     found = records(path, DatasetBuilder(), needs=())
     return list(next((record for _, record in found), {}))
+
+
+def flat_columns_of(path: Path) -> list[str]:
+    """The columns of a table, with the fields of objects by their dotted paths.
+
+    Raises:
+        FormatError: No columns can be read.
+    """
+    suffix = suffix_of(path)
+    if suffix == ".parquet":
+        columns = list(_flat_schema(_schema(path), MOST_DEPTH))
+    elif suffix in _LINES:
+        rows = records(path, DatasetBuilder(), needs=())
+        columns = list(flatten(next((record for _, record in rows), {})))
+    else:
+        columns = columns_of(path)
+    check_count(columns, path)
+    return columns
+
+
+def flat_records(
+    path: Path, into: DatasetBuilder, *, needs: Sequence[str], wants: Sequence[str] = ()
+) -> Iterator[tuple[Place, Record]]:
+    """The records of a table with the fields of objects by their dotted paths, see `records`.
+
+    Raises:
+        FormatError: The file isn't such a table, or lacks columns.
+    """
+    if suffix_of(path) != ".parquet":
+        for place, record in records(path, into, needs=needs):
+            yield place, flatten(record)
+        return
+    _require(flat_columns_of(path), needs, path)
+    wanted = {*needs, *wants}
+    roots = [
+        column
+        for column in _schema(path)
+        if any(name == column or name.startswith(f"{column}.") for name in wanted)
+    ]
+    for place, record in records(path, into, needs=roots):
+        yield place, flatten(record)
+
+
+def _flat_schema(schema: Mapping[str, Any], depth: int) -> Iterator[str]:
+    for name, kind in schema.items():
+        if isinstance(kind, pl.Struct) and kind.fields and depth:
+            inner = {f"{name}.{field.name}": field.dtype for field in kind.fields}
+            yield from _flat_schema(inner, depth - 1)
+        else:
+            yield name
 
 
 def json_lines(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record]]:
@@ -217,7 +269,7 @@ def _header(reader: Any, path: Path) -> list[str]:
     return header
 
 
-def _lines(file: TextIO, path: Path) -> Iterator[str]:
+def _lines(file: TextIOWrapper, path: Path) -> Iterator[str]:
     number = 0
     while line := file.readline(MAX_LINE + 1):
         number += 1
@@ -269,7 +321,7 @@ def _sheet(path: Path, needs: Sequence[str]) -> Iterator[tuple[Place, Record]]:
             yield Place(str(path), number), row
 
 
-def _schema(path: Path) -> Mapping[str, pl.DataType]:
+def _schema(path: Path) -> Mapping[str, Any]:
     try:
         with path.open("rb") as file:
             columns = pl.read_parquet_schema(file)
