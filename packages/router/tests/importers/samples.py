@@ -19,6 +19,12 @@ from .call_log_samples import (
     write_openai_batch,
     write_otlp,
 )
+from .layout_samples import (
+    write_inspect_eval,
+    write_inspect_json,
+    write_lm_eval,
+    write_promptfoo,
+)
 from .truth import CELLS, COSTS, LABELS, PROMPTS, TABLES, TARGETS, tokens, write_jsonl
 
 
@@ -326,4 +332,8 @@ SAMPLES: dict[str, Sample] = {
     "openinference otlp": Sample(
         format="openinference", write=write_otlp, rows=9, costs=True, tokens=True
     ),
+    "lm_eval": Sample(format="lm_eval", write=write_lm_eval, rows=9),
+    "inspect_ai json": Sample(format="inspect_ai", write=write_inspect_json, rows=9, tokens=True),
+    "inspect_ai eval": Sample(format="inspect_ai", write=write_inspect_eval, rows=9, tokens=True),
+    "promptfoo": Sample(format="promptfoo", write=write_promptfoo, rows=9, costs=True, tokens=True),
 }

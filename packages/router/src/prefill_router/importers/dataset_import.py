@@ -135,6 +135,26 @@ def import_dataset(
     return Imported(priced, replace(report, notes=(*report.notes, *notes)))
 
 
+def check_choice(dataset: RoutingDataset, format: str) -> None:  # noqa: A002
+    """Check that scored answers are of two targets or more; a log may be of one.
+
+    Args:
+        dataset: What was imported.
+        format: The name in `FORMATS` by which it was read.
+
+    Raises:
+        ConfigError: They are of one.
+    """
+    kind = FORMATS[format]
+    if len(dataset.pool) > 1 or kind.is_log:
+        return
+    raise ConfigError(
+        f"the answers are all of one target, {dataset.pool.names[0]!r}; a router chooses between "
+        f"two or more. Looked for the targets of {kind.summary}. Give the files of all targets "
+        "together, or the folder that holds them"
+    )
+
+
 def _format(name: str, columns: Columns) -> Format:
     if name not in FORMATS:
         raise ConfigError(f"there is no format {name!r}; the formats are {', '.join(FORMATS)}")

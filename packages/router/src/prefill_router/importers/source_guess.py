@@ -99,6 +99,10 @@ class SourceDoubt:
     python: str
     is_reckless: bool = False
 
+    def question_with_choices(self) -> str:
+        """The question, with the possible answers."""
+        return f"{self.question} ({', '.join(self.choices)})" if self.choices else self.question
+
     def settle(self, columns: Columns, choice: str) -> Columns:
         """The columns with this choice.
 
@@ -478,24 +482,24 @@ class _Table:
         seen = f"the scores in {name!r} go from {min(scores):g} to {max(scores):g}"
         is_whole = bool(holding) and {*holding[0]} <= scores
         if lowest or not is_whole:
-            first = choices[0] if choices else f"{min(scores):g}:{max(scores):g}"
+            is_reckless = lowest or not holding or len(scores) < _FEW_SCORES
             self.doubts.append(
                 SourceDoubt(
                     option="scale",
                     question=f"{seen}; which are the worst and the best score, worst first?",
                     choices=tuple(choices[:4]),
-                    fix=f"--scale WORST-BEST, such as --scale {first}",
-                    python=f"scale=Scale(ends=(WORST, BEST)), such as {_ends_text(first)}",
-                    is_reckless=lowest or not holding or len(scores) < _FEW_SCORES,
+                    fix=f"--scale {'WORST-BEST' if is_reckless else choices[0]}",
+                    python=f"scale=Scale(ends={_ends_text(choices, is_reckless=is_reckless)})",
+                    is_reckless=is_reckless,
                 )
             )
         return replace(columns, scale=Scale.parse(choices[0], None)) if choices else columns
 
 
-def _ends_text(choice: str) -> str:
-    scale = Scale.parse(choice, None)
-    worst, best = (scale.ends if scale else None) or (0, 1)
-    return f"Scale(ends=({worst:g}, {best:g}))"
+def _ends_text(choices: Sequence[str], *, is_reckless: bool) -> str:
+    """The likeliest ends of a scale as Python has them, or what to write there."""
+    scale = None if is_reckless else Scale.parse(choices[0], None)
+    return "(WORST, BEST)" if scale is None or scale.ends is None else str(scale.ends)
 
 
 def _is_prompt(cell: object) -> bool:
