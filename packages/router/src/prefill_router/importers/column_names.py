@@ -80,8 +80,8 @@ _WORDS: Final[Mapping[str, _Words]] = {
 _PART_COSTS: Final = _set("input output prompt completion")
 _LOW_IS_GOOD: Final = _set("rank grade error loss penalty mistake")
 _NO_SCORES: Final = _set(
-    f"{_NUMBERS} second duration millisecond ms year month timestamp created updated number "
-    "seed fold epoch row unnamed temperature"
+    f"{_NUMBERS} second duration millisecond ms num turn year month timestamp created updated "
+    "number seed fold epoch row unnamed temperature"
 )
 """Words in the names of columns of numbers that are no scores."""
 _MOST_SCORE: Final = 1000

@@ -6,6 +6,7 @@ readings that are possible, the likeliest first, and the option that settles it.
 turn the labels round isn't made.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -423,7 +424,8 @@ class _Table:
         for pattern in {p: None for name in labels for p in _patterns_of(name)}:
             columns = Columns(correct=pattern)
             targets = tuple(t for name in labels if (t := columns.target_of(name)) is not None)
-            if len(targets) < 2 or (len(targets) < len(labels) and "." not in pattern):
+            is_partial = len(targets) < len(labels) and "." not in pattern
+            if len(targets) < 2 or is_partial or _have_several_scores(targets):
                 continue
             held = tuple(pattern.replace(TARGET, target) for target in targets)
             fitting[held] = max(fitting.get(held, ""), pattern, key=len)
@@ -517,6 +519,14 @@ def _patterns_of(name: str) -> Iterator[str]:
                 yield f"{TARGET}{name[place:]}"
             if names.has_word("correct", name[:place]):
                 yield f"{name[: place + 1]}{TARGET}"
+
+
+def _have_several_scores(targets: Sequence[str]) -> bool:
+    """Whether these are the scores of each target, as `small.helpful` and `small.brief` are."""
+    lasts = Counter(target.rpartition(".")[2] for target in targets if "." in target)
+    return lasts.total() == len(targets) and all(
+        count > 1 and last.isidentifier() for last, count in lasts.items()
+    )
 
 
 def _without_container(pattern: str, held: Sequence[str]) -> tuple[str, tuple[str, ...]]:
