@@ -29,7 +29,7 @@ def mmlu_pro() -> Path:
 
 @pytest.fixture(scope="session")
 def table_samples() -> Path:
-    """The folder of tables in layouts of other tools; tests that need it skip where it is absent."""
+    """The folder of tables of other tools; tests that need it skip where it is absent."""
     if not TABLES.is_dir():
         pytest.skip(f"the samples of tables are not at {TABLES}")
     return TABLES

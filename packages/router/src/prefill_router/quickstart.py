@@ -50,10 +50,11 @@ def fit(
     Raises:
         ConfigError: The table can't be understood; the message says what to give.
         FormatError: A source can't be read.
-        FitError: There is nothing to learn from.
+        FitError: There is nothing to learn from, or only votes between two answers.
     """
     shown = progress or SilentProgress()
     dataset = read_table(table, columns=columns, prices=prices)
+    dataset.meaning.refuse_votes()
     states = gather([Need(encoder)], dataset, (), progress=shown)
     fitted, _ = fit_chosen(
         dataset, states, effort=effort, config=FitConfig(seed=seed), progress=shown

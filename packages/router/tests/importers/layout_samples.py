@@ -67,6 +67,23 @@ def write_inspect_eval(folder: Path) -> list[Path]:
     return [folder]
 
 
+def vote_rows() -> list[dict[str, object]]:
+    """A row per question: the better of the two, a tie, or no vote where an answer is missing."""
+    return [
+        {
+            "model_a": TARGETS[0],
+            "model_b": TARGETS[1],
+            "winner": None if b is None else {1: "model_a", 0: "tie", -1: "model_b"}[int(a - b)],
+            "conversation_a": [
+                {"role": "user", "content": PROMPTS[q]},
+                {"role": "assistant", "content": "A"},
+                {"role": "user", "content": "Sure?"},
+            ],
+        }
+        for q, (a, b) in enumerate(LABELS)
+    ]
+
+
 def promptfoo_row(q: int, t: int) -> dict[str, object]:
     usage = {"total": 0, "prompt": 7, "completion": tokens(q, t)}
     return {

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from prefill_router.data import Query, RoutingDataset
+from prefill_router.data import LabelMeaning, Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers.values import ScoreError, advice
 from prefill_router.short_repr import short_repr
@@ -345,7 +346,14 @@ class DatasetBuilder:
             output_tokens=outputs,
             recorded_cost=cost,
             runs=runs if self.averaged else None,
+            meaning=LabelMeaning(kind="score") if self._has_scores() else LabelMeaning(),
         )
+
+    def _has_scores(self) -> bool:
+        """Whether a label of one answer is neither 0 nor 1."""
+        each = (outcome for outcome, _ in self._cells.values())
+        runs = (outcome for same in self._runs.values() for outcome in same)
+        return any(outcome.correct not in (None, 0, 1) for outcome in chain(each, runs))
 
     def _remark(self, dataset: RoutingDataset) -> None:
         """Add notes on what makes the dataset hard to learn from."""

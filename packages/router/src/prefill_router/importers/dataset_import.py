@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, final
 
-from prefill_router.data import RoutingDataset
+from prefill_router.data import LabelMeaning, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import sources, values
 from prefill_router.importers.builder import DatasetBuilder, ImportReport
@@ -129,6 +129,10 @@ def import_dataset(
     read: Reader = load("prefill_router.importers", kind.reader)
     read([Path(source) for source in sources], collector, columns)
     dataset, report = collector.finish(format=format, sources=[str(s) for s in sources])
+    if kind.is_votes:
+        dataset = replace(dataset, meaning=LabelMeaning(kind="vote"))
+    elif columns.scale is not None:
+        dataset = replace(dataset, meaning=columns.scale.meaning)
     if listed is None:
         return Imported(dataset, report)
     priced, notes = with_prices(dataset, listed)

@@ -10,12 +10,17 @@ The label is the first of the row's `metrics`.
 inspect_ai writes a log per task and model, as `.json` or as `.eval`, a zip. The values C, P, I and
 N are 1, a half, 0 and 0, as there. A sample that ended in an error has no label.
 
+Votes, as those of Chatbot Arena, are tables with a row per vote. Each vote is a query of its own,
+with the labels of two targets: 1 and 0, or a half each for a tie. The prompt is what both were asked
+first: later turns differ.
+
 promptfoo writes one `.json` with all answers. The label is `success`; a call that failed has none.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -45,6 +50,7 @@ class Layout:
         members: How the paths of rows begin in a zip, whose other members are `@file`.
         prompt: A text, or messages.
         target: The target's name.
+        rival: The target that it was compared with, in a vote; its label is 1 minus the other's.
         correct: The label, unless the user names another.
         named: The label that the user names; `{}` stands for the name.
         scores: The names among which the user can choose: a list, or an object's fields.
@@ -56,7 +62,8 @@ class Layout:
         cost: US dollars; 0 is unknown.
         failed: What is filled, or has the value, where a call failed: such a row has no label.
         same: A field of which only the first value in a file counts.
-        words: Labels that are written as words.
+        words: Labels that are written as words, in lower case.
+        is_opening: Whether the prompt is the messages before the first answer.
         revised: Whether the texts of a query may differ between targets; the first is kept.
     """
 
@@ -66,6 +73,7 @@ class Layout:
     members: str = ""
     prompt: Paths
     target: Paths
+    rival: Paths = ()
     correct: Paths
     named: Paths = ("{}",)
     scores: Paths = ()
@@ -78,6 +86,7 @@ class Layout:
     failed: Mapping[str, object] = field(default_factory=dict)
     same: str = ""
     words: Mapping[str, float] = field(default_factory=dict)
+    is_opening: bool = False
     revised: bool = False
 
     def __call__(self, paths: Sequence[Path], into: DatasetBuilder, columns: Columns) -> None:
@@ -193,8 +202,18 @@ class _LayoutReader:
             values.cell_amount(value_at(row, *layout.output_tokens), "the output tokens"),
             values.cell_amount(value_at(row, *layout.cost), "the cost", most=MOST_COST) or None,
         )
-        self.into.add(place, self._query(row), {target: outcome}, revisions=layout.revised)
+        outcomes = {target: outcome}
+        if layout.rival:
+            outcomes = self._vote(row, target, outcome.correct)
+        self.into.add(place, self._query(row, place), outcomes, revisions=layout.revised)
         self._read.add(place)
+
+    def _vote(self, row: Row, target: str, label: float | None) -> dict[str, TargetOutcome]:
+        rival = values.filled_text(value_at(row, *self.layout.rival), "the other model")
+        if rival == target:
+            raise DataError(f"compares {target!r} with itself; a vote is between two targets")
+        against = None if label is None else 1 - label
+        return {target: TargetOutcome(label), rival: TargetOutcome(against)}
 
     def _label(self, row: Row) -> float | None:
         layout, named = self.layout, self.columns.correct
@@ -205,7 +224,9 @@ class _LayoutReader:
         if self._is_failed(row):
             return None
         if isinstance(value, str):
-            value = layout.words.get(value, value)
+            value = layout.words.get(value.strip().lower(), value)
+        if layout.rival and value in (value_at(row, *layout.target), value_at(row, *layout.rival)):
+            value = float(value == value_at(row, *layout.target))
         scale = self.columns.scale
         read = values.label if scale is None else scale.label
         return read(value, named or "the score")
@@ -217,11 +238,13 @@ class _LayoutReader:
                 return True
         return False
 
-    def _query(self, row: Row) -> Query:
+    def _query(self, row: Row, place: Place) -> Query:
         layout = self.layout
-        prompt = read_prompt(value_at(row, *layout.prompt))
+        prompt = read_prompt(value_at(row, *layout.prompt), is_opening=layout.is_opening)
         parts = [value_at(row, path) for path in layout.query]
-        query_id = prompt_key(prompt)[:16]
+        query_id = (
+            f"{Path(place.file).name}:{place.line}" if layout.rival else prompt_key(prompt)[:16]
+        )
         if parts and None not in parts:
             query_id = "/".join(values.identifier(part, "the id") for part in parts)
         benchmark = values.label_text(value_at(row, *layout.benchmark), "the task")
@@ -233,10 +256,14 @@ class _LayoutReader:
         )
 
 
-def read_prompt(value: object) -> Prompt:
+def read_prompt(value: object, *, is_opening: bool = False) -> Prompt:
     """A prompt: a text, or messages whose contents are texts or lists of parts with texts.
 
     Messages of one user turn, without a system message, are its text.
+
+    Args:
+        value: The text or messages, which may be written as JSON.
+        is_opening: Whether only the messages before the first answer count.
 
     Raises:
         DataError: The value is neither, or has no text.
@@ -247,6 +274,8 @@ def read_prompt(value: object) -> Prompt:
     turns = [
         Message(str(turn.get("role")), _content(turn)) for turn in found if isinstance(turn, dict)
     ]
+    if is_opening:
+        turns = list(takewhile(lambda turn: turn.role != "assistant", turns))
     if not any(turn.content.strip() for turn in turns):
         raise DataError("the prompt has no text")
     is_one = len(turns) == 1 and turns[0].role == "user"
@@ -293,7 +322,7 @@ INSPECT_AI: Final = Layout(
     input_tokens=("model_usage.<@file.eval.model>.input_tokens",),
     output_tokens=("model_usage.<@file.eval.model>.output_tokens",),
     failed={"error": None},
-    words={"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0},
+    words={"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0},
 )
 PROMPTFOO: Final = Layout(
     suffixes=(".json",),
@@ -306,4 +335,19 @@ PROMPTFOO: Final = Layout(
     output_tokens=("response.tokenUsage.completion",),
     cost=("cost", "response.cost"),
     failed={"failureReason": 2, "response.error": None},
+)
+VOTES: Final = Layout(
+    suffixes=tables.SUFFIXES,
+    prompt=("prompt", "question", "instruction", "conversation_a", "messages"),
+    target=("model_a",),
+    rival=("model_b",),
+    correct=("winner",),
+    query=("id",),
+    domain=("category", "language"),
+    words={
+        **dict.fromkeys(("model_a", "a", "left"), 1.0),
+        **dict.fromkeys(("model_b", "b", "right"), 0.0),
+        **dict.fromkeys(("tie", "draw", "tie (bothbad)", "both_bad", "bothbad", "both"), 0.5),
+    },
+    is_opening=True,
 )

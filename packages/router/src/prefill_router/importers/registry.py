@@ -22,6 +22,7 @@ class Format:
         columns: The options of `Columns` that apply to it.
         signatures: Sets of fields; a record that has all fields of one is of this format.
         averaged: Whether a target's answers to the same prompt are runs, as in a log.
+        is_votes: Whether its labels are votes between two answers.
         is_log: Whether it is a log of calls, which may be of one target and have no scores.
     """
 
@@ -30,6 +31,7 @@ class Format:
     columns: frozenset[str] = frozenset()
     signatures: tuple[frozenset[str], ...] = ()
     averaged: bool = False
+    is_votes: bool = False
     is_log: bool = False
 
 
@@ -144,6 +146,13 @@ _OWN: dict[str, Format] = {
         columns=_SCORED,
         signatures=_any("evalId results", "results config"),
         averaged=True,
+    ),
+    "votes": Format(
+        summary="votes: model_a, model_b and winner, with a prompt or conversations",
+        reader="layouts:VOTES",
+        columns=frozenset({"correct"}),
+        signatures=_any("model_a model_b winner"),
+        is_votes=True,
     ),
     "long": Format(
         summary="your own table, a row per query and target: CSV, spreadsheet, JSON Lines, Parquet",

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal, final
 
-from prefill_router.data import MOST_TOKENS, Message, Prompt
+from prefill_router.data import MOST_TOKENS, LabelMeaning, Message, Prompt
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.short_repr import short_repr
 
@@ -276,6 +276,14 @@ class Scale:
             low, high = sorted(self.ends)
             raise DataError(f"{name} is {shown_cell(value)}; a score is from {low:g} to {high:g}")
         return share if self.threshold is None else float(share >= self._share(self.threshold))
+
+    @property
+    def meaning(self) -> LabelMeaning:
+        """What labels of this scale mean."""
+        if self.threshold is not None:
+            return LabelMeaning(threshold=self.threshold)
+        worst, best = self.ends or (0.0, 1.0)
+        return LabelMeaning(kind="score", worst=worst, best=best)
 
     def _share(self, score: float) -> float:
         """A score mapped linearly from worst and best to 0 and 1; unchanged without ends."""
