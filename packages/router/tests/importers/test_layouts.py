@@ -58,6 +58,15 @@ def test_samples_are_read_without_a_question(
         assert known.all() if table in holds else not known.any()
 
 
+def test_sampled_votes_are_read_without_a_question(table_samples: Path) -> None:
+    guess = guess_source([table_samples / "arena_pairs.jsonl"])
+    assert (guess.format, guess.doubts) == ("votes", ())
+    dataset = read_table(table_samples / "arena_pairs.jsonl")
+    assert (len(dataset), dataset.meaning.kind) == (40, "vote")
+    assert (np.nansum(dataset.correct, axis=1) == 1).all()
+    assert ((~np.isnan(dataset.correct)).sum(axis=1) == 2).all()
+
+
 def labels(format_: str, sources: Sequence[Path], columns: Columns | None = None) -> list[float]:
     """The labels of the first target."""
     dataset, _ = import_dataset(format_, sources, columns=columns, strict=True)

@@ -1,8 +1,9 @@
 """Tables in the separators, encodings and spreadsheets that people have."""
 
 import gzip
+import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,15 @@ def test_where_semicolons_separate_a_comma_is_a_decimal_point(tmp_path: Path) ->
     rows = [[cell.replace(".", ",") for cell in row] for row in ROWS]
     (tmp_path / "t.csv").write_text(text_of(";", rows))
     check(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize("wrapped", [list, lambda rows: {"rows": rows, "count": 4}])
+def test_a_list_in_json_is_a_table(
+    wrapped: Callable[[list[dict[str, str]]], object], tmp_path: Path
+) -> None:
+    rows = [dict(zip(ROWS[0], row, strict=True)) for row in ROWS[1:]]
+    (tmp_path / "t.json").write_text(json.dumps(wrapped(rows)))
+    check(tmp_path / "t.json")
 
 
 def test_a_gzip_is_unpacked_and_a_broken_one_is_named(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def quickstart(
     Example: prefill-router quickstart answers.csv --out quickstart
     """
     from prefill_router.cli.quickstart_result import QuickstartResult
+    from prefill_router.data import read_dataset
     from prefill_router.importers import Columns, Scale, check_choice
 
     if format_ is not None and format_ not in FORMATS:
@@ -102,9 +103,9 @@ def quickstart(
     data = to / "data" if read.command else Path(sources[0])
     if read.command:
         job.do(*read.command, "--out", data, *priced)
-    result = QuickstartResult.begun(job, data, read.facts, price_list, shown=not as_json)
     if read.format is not None:
-        check_choice(result.dataset, read.format)
+        check_choice(read_dataset(data), read.format)
+    result = QuickstartResult.begun(job, data, read.facts, price_list, shown=not as_json)
     lacking = result.lacking()
     if lacking:
         result.explain_labels(lacking)
@@ -194,11 +195,11 @@ def _refuse_doubts(paths: list[Path], doubts: "Sequence[SourceDoubt]", *, asks: 
     is_reckless = any(doubt.is_reckless for doubt in doubts)
     if not asks and not is_reckless:
         return
-    questions = "\n".join(f"  {doubt.question_with_choices()}" for doubt in doubts)
+    questions = " ".join(doubt.question_with_choices() for doubt in doubts)
     sources = shlex.join(map(str, paths))
     command = " ".join(["prefill-router quickstart", sources, *(doubt.fix for doubt in doubts)])
     more = "" if is_reckless else ", or pass --yes to take the first of each"
-    raise UsageError(f"the source doesn't tell:\n{questions}\nGive {command}{more}")
+    raise UsageError(f"the source doesn't tell: {questions} Give {command}{more}")
 
 
 def _answer(doubt: "SourceDoubt") -> str:

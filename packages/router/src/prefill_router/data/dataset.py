@@ -437,12 +437,15 @@ def merge(
 
 
 def _same_meaning(datasets: Mapping[str, RoutingDataset]) -> LabelMeaning:
-    """What the labels of all datasets mean.
+    """What the labels of all datasets mean: scores from 0 to 1 may be among right and wrong.
 
     Raises:
         DataError: They mean different things.
     """
     meanings = {name: dataset.meaning for name, dataset in datasets.items()}
+    plain, scores = LabelMeaning(), LabelMeaning(kind="score")
+    if set(meanings.values()) == {plain, scores}:
+        return scores
     first = next(iter(meanings))
     for name, meaning in meanings.items():
         if meaning != meanings[first]:

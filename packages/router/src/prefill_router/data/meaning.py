@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast, final, get_args
@@ -44,6 +45,12 @@ class LabelMeaning:
         ends = (self.worst, self.best, self.threshold or 0.0)
         if not all(map(math.isfinite, ends)) or self.worst == self.best:
             raise ConfigError(f"the scale {self.worst} to {self.best} isn't one of two numbers")
+
+    @classmethod
+    def of_labels(cls, labels: Iterable[float | None]) -> "LabelMeaning":
+        """What labels of single answers mean: scores, if one that is known is neither 0 nor 1."""
+        is_score = any(label not in (None, 0, 1) and label == label for label in labels)
+        return cls(kind="score" if is_score else "right")
 
     @property
     def title(self) -> str:

@@ -346,14 +346,14 @@ class DatasetBuilder:
             output_tokens=outputs,
             recorded_cost=cost,
             runs=runs if self.averaged else None,
-            meaning=LabelMeaning(kind="score") if self._has_scores() else LabelMeaning(),
+            meaning=LabelMeaning.of_labels(self._labels()),
         )
 
-    def _has_scores(self) -> bool:
-        """Whether a label of one answer is neither 0 nor 1."""
-        each = (outcome for outcome, _ in self._cells.values())
+    def _labels(self) -> Iterator[float | None]:
+        """The labels of single answers."""
         runs = (outcome for same in self._runs.values() for outcome in same)
-        return any(outcome.correct not in (None, 0, 1) for outcome in chain(each, runs))
+        for outcome in chain((outcome for outcome, _ in self._cells.values()), runs):
+            yield outcome.correct
 
     def _remark(self, dataset: RoutingDataset) -> None:
         """Add notes on what makes the dataset hard to learn from."""

@@ -109,7 +109,8 @@ def plain_name(name: str) -> str:
 
 def usual_columns(option: str, names: Iterable[str]) -> list[str]:
     """The columns that have a usual name of an option of `Columns`, the likeliest first."""
-    whole, last = {}, {}
+    whole: dict[str, str] = {}
+    last: dict[str, str] = {}
     for name in names:
         whole.setdefault(plain_name(name), name)
         last.setdefault(plain_name(name.rpartition(".")[2]), name)

@@ -11,8 +11,8 @@ inspect_ai writes a log per task and model, as `.json` or as `.eval`, a zip. The
 N are 1, a half, 0 and 0, as there. A sample that ended in an error has no label.
 
 Votes, as those of Chatbot Arena, are tables with a row per vote. Each vote is a query of its own,
-with the labels of two targets: 1 and 0, or a half each for a tie. The prompt is what both were asked
-first: later turns differ.
+with the labels of two targets: 1 and 0, or a half each for a tie. The prompt is what both were
+asked first: later turns differ.
 
 promptfoo writes one `.json` with all answers. The label is `success`; a call that failed has none.
 """

@@ -93,10 +93,10 @@ def encoding_of(head: bytes) -> str:
     return "utf-16-le" if head[0] else "utf-16-be"
 
 
-def open_bytes(path: Path) -> io.BufferedIOBase:
+def open_bytes(path: Path) -> io.BufferedReader:
     """A file's bytes, unpacked where its name ends in `.gz`."""
     if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rb")
+        return io.BufferedReader(gzip.open(path, "rb"))
     return path.open("rb")
 
 

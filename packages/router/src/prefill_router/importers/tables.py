@@ -36,6 +36,8 @@ _LINES = (".jsonl", ".ndjson")
 _SHEETS = (".xlsx", ".ods")
 _GZIPPED = tuple(f"{suffix}.gz" for suffix in (*_CSVS, *_LINES))
 SUFFIXES = (*_CSVS, *_LINES, ".parquet", *_SHEETS, *_GZIPPED)
+_ENVELOPES = ("data", "requests", "observations", "spans", "rows", "examples")
+"""The fields of a JSON object that hold the records, as programming interfaces return them."""
 _SEPARATORS = (",", ";", "\t")
 _SNIFFED = 20
 _DECIMAL_COMMA = re.compile(r"[+-]?\d++,\d++", re.ASCII)
@@ -70,11 +72,13 @@ def records(
         yield from _csv(path, into, needs)
     elif suffix in _SHEETS:
         yield from _sheet(path, needs)
+    elif suffix == ".json":
+        yield from json_records(path, into)
     elif suffix in _PICKLES:
         raise FormatError(_ABOUT_PICKLES, file=path)
     else:
         raise FormatError(
-            f"isn't a table; a table's name ends in {' or '.join(SUFFIXES)}", file=path
+            f"isn't a table; a table's name ends in {', '.join(SUFFIXES)} or .json", file=path
         )
 
 
@@ -117,7 +121,7 @@ def flat_columns_of(path: Path) -> list[str]:
     suffix = suffix_of(path)
     if suffix == ".parquet":
         columns = list(_flat_schema(_schema(path), MOST_DEPTH))
-    elif suffix in _LINES:
+    elif suffix in (*_LINES, ".json"):
         rows = records(path, DatasetBuilder(), needs=())
         columns = list(flatten(next((record for _, record in rows), {})))
     else:
@@ -178,6 +182,36 @@ def json_lines(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record
                     yield place, found
                 else:
                     into.bad_row(place, found)
+
+
+def json_records(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record]]:
+    """The records of a JSON file: a list, an object that holds one, or one object.
+
+    A file in JSON Lines whose name ends in `.json` is read too, as some tools write them.
+
+    Raises:
+        FormatError: The file can't be read.
+    """
+    try:
+        (document,) = sources.documents(path)
+        content = sources.parse(document)
+    except FormatError:
+        first = next(json_lines(path, DatasetBuilder()), None)
+        if first is None or first[0].line != 1:
+            raise
+        yield from json_lines(path, into)
+        return
+    if isinstance(content, dict):
+        lists = (content[name] for name in _ENVELOPES if isinstance(content.get(name), list))
+        content = next(lists, [content])
+    if not isinstance(content, list):
+        raise FormatError("is neither a list nor an object of records", file=path)
+    for number, record in enumerate(content, 1):
+        place = Place(str(path), number)
+        if isinstance(record, dict):
+            yield place, record
+        else:
+            into.bad_row(place, f"is a {type(record).__name__}; a record is an object")
 
 
 def _parse(line: str) -> dict[str, object] | str:
