@@ -137,7 +137,7 @@ _OWN: dict[str, Format] = {
         summary="inspect_ai: logs of evaluations, as .json or .eval",
         reader="layouts:INSPECT_AI",
         columns=_SCORED,
-        signatures=_any("eval samples", "eval plan"),
+        signatures=_any("eval samples", "eval plan", "epoch input model_usage"),
         averaged=True,
     ),
     "promptfoo": Format(

@@ -19,7 +19,7 @@ from prefill_router.importers.builder import MOST_TARGETS, DatasetBuilder
 from prefill_router.importers.registry import FORMATS
 from prefill_router.importers.values import TARGET, Columns, Scale
 
-_FILES, _RECORDS = 20, 50
+_FILES, _MEMBERS, _RECORDS = 20, 3, 50
 _ARCHIVES = (*sources.ZIPS, ".tar", ".tgz", ".gz", ".xz", ".bz2")
 
 
@@ -49,7 +49,7 @@ def _fields(path: Path) -> Iterator[set[str]]:
     suffix = tables.suffix_of(path)
     try:
         if suffix in sources.ZIPS:
-            for document in islice(sources.documents(path), 1):
+            for document in islice(sources.documents(path), _MEMBERS):
                 parsed = sources.parse(document)
                 rows = parsed if isinstance(parsed, list) else [parsed]
                 yield from (set(row) for row in rows[:_RECORDS] if isinstance(row, dict))
