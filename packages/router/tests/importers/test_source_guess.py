@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from prefill_router.errors import ConfigError, FormatError
@@ -288,3 +289,29 @@ def test_two_scores_per_model_are_a_doubt(tmp_path: Path) -> None:
     assert set(doubt.choices) == {"{target}.helpful_score", "{target}.correct_score"}
     settled = guess(path, doubt.settle(Columns(), "{target}.correct_score"))
     assert (settled.columns.targets, settled.doubts) == (MODELS, ())
+
+
+def test_an_object_that_is_missing_is_a_missing_answer(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"id": f"q{n}", "prompt": text, "small": {"score": n % 2}, "large": {"score": 1, "usd": 2}}
+        for n, text in enumerate(QUESTIONS)
+    ]
+    del rows[1]["small"]
+    rows[2]["large"] = None
+    path = write_jsonl(tmp_path / "t.jsonl", rows)
+    found = guess(path)
+    assert (found.columns.targets, found.columns.query) == (MODELS, "id")
+    dataset, report = import_dataset("wide", [path], columns=found.columns)
+    assert report.malformed == 0
+    assert np.argwhere(np.isnan(dataset.correct)).tolist() == [[1, 0], [2, 1]]
+    answers: list[dict[str, object]] = [
+        {"input": text, "metadata": {"model": model}, "scores": {"Helpful": 1} if n else None}
+        for n, text in enumerate(QUESTIONS)
+        for model in MODELS
+    ]
+    path = write_jsonl(tmp_path / "l.jsonl", answers)
+    found = guess(path)
+    assert (found.columns.correct, found.doubts) == ("scores.Helpful", ())
+    dataset, report = import_dataset("long", [path], columns=found.columns)
+    assert report.malformed == 0
+    assert np.isnan(dataset.correct).sum(axis=1).tolist() == [2, 0, 0, 0, 0, 0]

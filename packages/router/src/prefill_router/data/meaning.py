@@ -66,9 +66,9 @@ class LabelMeaning:
             half = self.worst + (self.best - self.worst) / 2
             side = "more" if self.best > self.worst else "less"
             return (
-                f"labels are scores: {self.worst:g} is the worst, {self.best:g} the best; an "
-                "accuracy of theirs is the mean score as a share of the way between the two; "
-                f"where right and wrong are told apart, right is {half:g} or {side}"
+                f"labels are scores: {self.worst:g} is the worst, {self.best:g} the best; where "
+                f"an accuracy is given, it is the mean score, 0 % for {self.worst:g} and 100 % for "
+                f"{self.best:g}; where right and wrong are told apart, right is {half:g} or {side}"
             )
         if self.threshold is not None:
             return f"an answer counts as right from the score {self.threshold:g} on"

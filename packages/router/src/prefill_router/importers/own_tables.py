@@ -89,7 +89,7 @@ def read_long_table(
     rows = tables.flat_records(path, into, needs=needs, wants=list(names.values()))
     for place, record in rows:
         with into.row(place):
-            require(record, needs)
+            require(record, [name for name in needs if name != names["correct"] or "." not in name])
             query = query_of(record, names, id_prefix=id_prefix)
             outcomes = {
                 values.filled_text(answer[names["target"]], names["target"]): outcome(
@@ -313,12 +313,14 @@ def read_wide_table(
     of_target = {name: columns.of_target(name) for name in columns.targets}
     needs = [names[option] for option in usual if option == "prompt" or getattr(columns, option)]
     needs += [name for named in of_target.values() for name in named if name is not None]
+    of_objects = {name for named in of_target.values() for name in named if name and "." in name}
+    required = [name for name in needs if name not in of_objects]
     for name in columns.targets:
         into.target(name)
     rows = tables.flat_records(path, into, needs=needs, wants=list(names.values()))
     for place, record in rows:
         with into.row(place):
-            require(record, needs)
+            require(record, required)
             cells = {names["benchmark"]: benchmark, **record}
             query = query_of(cells, names, id_prefix=id_prefix, as_prompt=as_prompt)
             outcomes = {

@@ -167,14 +167,20 @@ class _Table:
     """
 
     def __init__(self, path: Path, *, is_alone: bool) -> None:
-        self.path, self.is_alone = path, is_alone
+        self.path = path
         self.cells: dict[str, list[object]] = {}
         wanted = tables.flat_columns_of(path)
         rows = tables.flat_records(path, DatasetBuilder(), needs=(), wants=wanted)
-        for _, record in islice(rows, _ROWS):
+        count = 0
+        for count, (_, record) in enumerate(islice(rows, _ROWS), 1):
             for name, cell in record.items():
-                self.cells.setdefault(name, []).append(cell)
+                cells = self.cells.setdefault(name, [])
+                cells += [None] * (count - 1 - len(cells))
+                cells.append(cell)
+        for cells in self.cells.values():
+            cells += [None] * (count - len(cells))
         tables.check_count(self.cells, path)
+        self.is_whole = is_alone and count < _ROWS
         self.doubts: list[SourceDoubt] = []
 
     def is_long(self, given: Columns, kind: str | None) -> bool:
@@ -197,8 +203,8 @@ class _Table:
         columns = self._with_scale(columns, columns.correct or "", scores)
         if columns.repeats is None and self._has_repeats(columns):
             columns = replace(columns, repeats="mean")
-        targets = {str(cell) for cell in self._items(columns.target)}
-        if len(targets) == 1 and self.is_alone:
+        targets = {str(cell) for cell in self._items(columns.target) if cell is not None}
+        if len(targets) == 1 and self.is_whole:
             self._refuse_one_target(f"column {columns.target!r} names one model, {targets.pop()!r}")
         facts = {
             "format": f"a table with a row per query and model, {len(targets):,} models",
@@ -221,7 +227,7 @@ class _Table:
         if not given.targets:
             columns, left_out = self._with_targets(columns)
         columns = self._with_amounts(columns)
-        if len(columns.targets) < 2 and self.is_alone:
+        if not columns.targets or (len(columns.targets) < 2 and self.is_whole):
             self._refuse_targets(columns.targets, left_out)
         labels = [columns.of_target(name)[0] for name in columns.targets]
         scores = [cell for label in labels for cell in self.cells.get(label, ())]
