@@ -176,3 +176,10 @@ def test_answers_of_one_target_say_what_was_looked_for(tmp_path: Path) -> None:
     (source,) = write_lm_eval(tmp_path)
     with pytest.raises(ConfigError, match=r"all of one target, 'beta'.*a folder per model"):
         read_table(source / "beta")
+
+
+@pytest.mark.parametrize("text", ["[1, 2, 3]", "{}", '"quoted"', "[]", "[not json"])
+def test_a_text_that_looks_like_json_stays_a_text(text: str, tmp_path: Path) -> None:
+    row = {**promptfoo_row(0, 0), "prompt": {"raw": text}}
+    dataset, _ = import_dataset("promptfoo", write_promptfoo(tmp_path, [row]), strict=True)
+    assert dataset.queries[0].prompt == text

@@ -1,11 +1,12 @@
 """What is guessed of a user's table, what is doubted, and what is never guessed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from prefill_router.data import Message
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.importers import Columns, Scale, SourceGuess, guess_source, import_dataset
 
@@ -226,6 +227,7 @@ def wide(folder: Path, **columns: Sequence[object]) -> Path:
         ("variant", [1]),
         ("eval_date", [1, 0]),
         ("num_turns", [1, 2]),
+        ("Difficulty", [1, 2, 3]),
     ],
 )
 def test_what_can_be_no_target_is_never_taken_for_one(
@@ -315,3 +317,45 @@ def test_an_object_that_is_missing_is_a_missing_answer(tmp_path: Path) -> None:
     dataset, report = import_dataset("long", [path], columns=found.columns)
     assert report.malformed == 0
     assert np.isnan(dataset.correct).sum(axis=1).tolist() == [2, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_a_list_of_an_object_per_model(
+    write: Callable[[Path, list[dict[str, object]]], Path], tmp_path: Path
+) -> None:
+    rows: list[dict[str, object]] = [
+        {
+            "messages": [{"role": "user", "content": text}],
+            "results": [{"model": m, "score": k, "usd": 0.5} for k, m in enumerate(MODELS)],
+        }
+        for text in QUESTIONS
+    ]
+    path = write(tmp_path / ("t.jsonl" if write is write_jsonl else "t.parquet"), rows)
+    found = guess(path)
+    assert found.doubts == ()
+    assert found.columns.target == "results.model"
+    dataset, _ = import_dataset("long", [path], columns=found.columns, strict=True)
+    assert dataset.correct.tolist() == [[0, 1]] * len(QUESTIONS)
+    assert (dataset.recorded_cost == 0.5).all()
+    assert dataset.queries[0].prompt == (Message("user", QUESTIONS[0]),)
+
+
+@pytest.mark.parametrize(("name", "cells"), [("result", ["pass", "fail"]), ("acc", [1, 0, 1])])
+def test_the_only_column_with_scores_is_taken_whatever_its_name(
+    name: str, cells: Sequence[object], tmp_path: Path
+) -> None:
+    rows = [
+        {"prompt": text, "model": m, name: cells[(n + k) % len(cells)], "tokens": 11, "answer": 7}
+        for n, text in enumerate(QUESTIONS)
+        for k, m in enumerate(MODELS)
+    ]
+    found = guess(write_csv(tmp_path / "t.csv", rows))
+    assert (found.columns.correct, found.doubts) == (name, ())
+    both = [{**row, "other": k % 3} for k, row in enumerate(rows)]
+    (doubt,) = guess(write_csv(tmp_path / "t.csv", both)).doubts
+    assert (doubt.option, doubt.choices) == ("correct", (name, "other"))
+
+
+def test_stars_are_from_1_to_5(tmp_path: Path) -> None:
+    found = guess(long(tmp_path, [3, 4], correct="Stars"))
+    assert (found.columns.scale, found.doubts) == (Scale(ends=(1, 5)), ())

@@ -65,10 +65,9 @@ def test_a_gzip_is_unpacked_and_a_broken_one_is_named(tmp_path: Path) -> None:
     check(path)
     path.write_bytes(packed[:-12])
     columns = Columns(prompt="question", correct="score")
-    (problem,) = import_dataset("long", [path], columns=columns).report.problems
-    assert "isn't a complete gzip" in problem.reason
-    with pytest.raises(FormatError, match="isn't a complete gzip"):
-        import_dataset("long", [path], columns=columns, strict=True)
+    for strict in (False, True):
+        with pytest.raises(FormatError, match="isn't a complete gzip"):
+            import_dataset("long", [path], columns=columns, strict=strict)
 
 
 def write_xlsx(path: Path) -> Path:

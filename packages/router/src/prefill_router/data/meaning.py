@@ -115,12 +115,12 @@ class LabelMeaning:
         if not path.is_file():
             return cls()
         try:
-            found = json.loads(path.read_bytes())
+            fields = json.loads(path.read_bytes())
             return cls(
-                kind=cast("Kind", found["kind"]),
-                worst=float(found["worst"]),
-                best=float(found["best"]),
-                threshold=None if found["threshold"] is None else float(found["threshold"]),
+                kind=cast("Kind", fields["kind"]),
+                worst=float(fields["worst"]),
+                best=float(fields["best"]),
+                threshold=None if fields["threshold"] is None else float(fields["threshold"]),
             )
         except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
             raise FormatError(f"isn't a meaning of labels: {error}", file=path) from None

@@ -81,7 +81,7 @@ _PART_COSTS: Final = _set("input output prompt completion")
 _LOW_IS_GOOD: Final = _set("rank grade error loss penalty mistake")
 _NO_SCORES: Final = _set(
     f"{_NUMBERS} second duration millisecond ms num turn year month timestamp created updated "
-    "number seed fold epoch row unnamed temperature"
+    "number seed fold epoch row unnamed temperature difficulty level complexity priority weight"
 )
 """Words in the names of columns of numbers that are no scores."""
 _MOST_SCORE: Final = 1000
@@ -114,24 +114,34 @@ def usual_columns(option: str, names: Iterable[str]) -> list[str]:
     for name in names:
         whole.setdefault(plain_name(name), name)
         last.setdefault(plain_name(name.rpartition(".")[2]), name)
-    found = [at[usual] for at in (whole, last) for usual in USUAL[option] if usual in at]
-    return list(dict.fromkeys(found))
+    fitting = [at[usual] for at in (whole, last) for usual in USUAL[option] if usual in at]
+    return list(dict.fromkeys(fitting))
 
 
 def columns_by_word(option: str, names: Iterable[str]) -> list[str]:
     """The columns with a word of an option of `Columns` in their names, the shortest name first."""
-    found = [name for name in names if option in _WORDS and has_word(option, name)]
-    return sorted(found, key=lambda name: len(words_of(name)))
+    fitting = [name for name in names if option in _WORDS and has_word(option, name)]
+    return sorted(fitting, key=lambda name: len(words_of(name)))
 
 
 def has_word(option: str, name: str) -> bool:
     """Whether the words of a name tell that it holds this option of `Columns`."""
-    found, wanted = words_of(name), _WORDS[option]
-    if not found or wanted.none & set(found) or found[-1] in wanted.last:
+    words, wanted = words_of(name), _WORDS[option]
+    if not words or wanted.none & set(words) or words[-1] in wanted.last:
         return False
     if option.endswith("_tokens"):
-        return "token" in found and bool(wanted.some & set(found))
-    return bool(wanted.some & set(found))
+        return "token" in words and bool(wanted.some & set(words))
+    return bool(wanted.some & set(words))
+
+
+def are_stars(name: str) -> bool:
+    """Whether a column has stars, from 1 to 5, by its name."""
+    return "star" in words_of(name)
+
+
+def is_text(name: str) -> bool:
+    """Whether a column has answers or other texts, by the last word of its name."""
+    return bool(set(words_of(name)[-1:]) & _set(_TEXTS))
 
 
 def is_part_cost(name: str) -> bool:
@@ -159,7 +169,7 @@ def why_no_scores(name: str, cells: Sequence[object]) -> str:
         The reason, empty where there is none.
     """
     if _NO_SCORES & set(words_of(name)):
-        return "an amount or an index by its name"
+        return "no score by its name"
     numbers = [number for cell in cells if (number := values.score(cell, name)) is not None]
     if len(set(numbers)) == 1 < len(numbers):
         return "the same in every row"
@@ -177,7 +187,7 @@ def why_no_scores(name: str, cells: Sequence[object]) -> str:
 def are_scores(name: str, cells: Iterable[object]) -> bool:
     """Whether all cells that aren't missing are scores, and there is at least one."""
     try:
-        found = [values.score(cell, name) for cell in cells]
+        scores = [values.score(cell, name) for cell in cells]
     except DataError:
         return False
-    return any(score is not None for score in found)
+    return any(score is not None for score in scores)

@@ -268,18 +268,20 @@ def read_prompt(value: object, *, is_opening: bool = False) -> Prompt:
     Raises:
         DataError: The value is neither, or has no text.
     """
-    found = as_json(value)
-    if not isinstance(found, list):
+    messages = as_json(value)
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         return values.filled_text(value, "the prompt")
-    turns = [
-        Message(str(turn.get("role")), _content(turn)) for turn in found if isinstance(turn, dict)
-    ]
+    turns = [Message(str(turn.get("role")), _content(turn)) for turn in messages]
     if is_opening:
         turns = list(takewhile(lambda turn: turn.role != "assistant", turns))
     if not any(turn.content.strip() for turn in turns):
         raise DataError("the prompt has no text")
     is_one = len(turns) == 1 and turns[0].role == "user"
     return turns[0].content if is_one else tuple(turns)
+
+
+def _is_message(turn: object) -> bool:
+    return isinstance(turn, dict) and "content" in turn
 
 
 def _content(turn: Row) -> str:

@@ -34,9 +34,9 @@ def recognised_format(paths: Sequence[Path]) -> str | None:
     Raises:
         FormatError: A source doesn't exist, or a folder has no file that can be read.
     """
-    found = sources.expand(paths, (*call_logs.LOG_SUFFIXES, *tables.SUFFIXES, *_ARCHIVES))
+    files = sources.expand(paths, (*call_logs.LOG_SUFFIXES, *tables.SUFFIXES, *_ARCHIVES))
     formats, _ = FORMATS.load_all()
-    for path in found[:_FILES]:
+    for path in files[:_FILES]:
         for fields in _fields(path):
             for name, kind in formats.items():
                 if any(signature <= fields for signature in kind.signatures):
@@ -276,12 +276,12 @@ class _Table:
         usual = [
             name for name in names.usual_columns(option, self.cells) if self._fits(option, name)
         ]
-        worded = [
+        by_word = [
             name
             for name in names.columns_by_word(option, self.cells)
             if name not in usual and self._fits(option, name)
         ]
-        return usual + worded if option == "correct" or not usual else usual
+        return usual + by_word if option == "correct" or not usual else usual
 
     def _fits(self, option: str, name: str) -> bool:
         """Whether the cells of a column can be what the option needs."""
@@ -301,10 +301,10 @@ class _Table:
         return len(set(cells)) <= MOST_TARGETS and (is_usual or not names.are_scores(name, cells))
 
     def _target(self) -> str:
-        found = self._like("target")
-        texts = [name for name in found if not names.are_scores(name, self._items(name))]
-        first = next(iter(texts or found), "")
-        others = [name for name in found if name != first and not self._are_alike(first, name)]
+        candidates = self._like("target")
+        texts = [name for name in candidates if not names.are_scores(name, self._items(name))]
+        first = next(iter(texts or candidates), "")
+        others = [name for name in candidates if name != first and not self._are_alike(first, name)]
         return self._one("target", [first, *others] if first else [])
 
     def _are_alike(self, one: str, other: str) -> bool:
@@ -313,25 +313,31 @@ class _Table:
         return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
 
     def _correct(self) -> str:
-        found = self._like("correct")
-        if not found:
-            found = names.usual_columns("correct", self.cells)[:1]
-        return self._one("correct", found)
+        candidates = self._like("correct") or self._other_scores()
+        return self._one("correct", candidates or names.usual_columns("correct", self.cells)[:1])
 
-    def _one(self, option: str, found: Sequence[str]) -> str:
+    def _other_scores(self) -> list[str]:
+        """The columns that have scores by their cells alone."""
+        return [
+            name
+            for name in self._scored(Columns())
+            if not names.is_text(name) and not names.why_no_scores(name, self._items(name))
+        ]
+
+    def _one(self, option: str, candidates: Sequence[str]) -> str:
         """The first of the columns that an option may be; a doubt where it isn't the only one."""
-        if len(found) == 1:
-            return found[0]
+        if len(candidates) == 1:
+            return candidates[0]
         question = _QUESTIONS[option]
-        if not found:
+        if not candidates:
             question += f" None of {list(self.cells)} has such a name and such cells."
-        self._doubt(option, question, found, is_reckless=not found)
-        return found[0] if found else ""
+        self._doubt(option, question, candidates, is_reckless=not candidates)
+        return candidates[0] if candidates else ""
 
     def _prompt(self) -> str:
-        found = self._like("prompt")
-        if found:
-            return self._one("prompt", found)
+        candidates = self._like("prompt")
+        if candidates:
+            return self._one("prompt", candidates)
         texts = {
             name: [c for c in cells if isinstance(c, str)] for name, cells in self.cells.items()
         }
@@ -343,15 +349,15 @@ class _Table:
         return self._one("prompt", longest)
 
     def _doubt(
-        self, option: str, question: str, found: Sequence[str], *, is_reckless: bool = False
+        self, option: str, question: str, candidates: Sequence[str], *, is_reckless: bool = False
     ) -> None:
         self.doubts.append(
             SourceDoubt(
                 option=option,
                 question=question,
-                choices=tuple(found),
-                fix=f"--{option}-column {found[0] if found else 'NAME'}",
-                python=f"{option}={found[0] if found else 'NAME'!r}",
+                choices=tuple(candidates),
+                fix=f"--{option}-column {candidates[0] if candidates else 'NAME'}",
+                python=f"{option}={candidates[0] if candidates else 'NAME'!r}",
                 is_reckless=is_reckless,
             )
         )
@@ -359,11 +365,11 @@ class _Table:
     def _with_others(self, columns: Columns) -> Columns:
         """The optional columns that are there; an id only if it is one prompt's."""
         for option in ("benchmark", "domain", *_AMOUNTS):
-            found = self._like(option)
+            candidates = self._like(option)
             if option == "cost":
-                found = [name for name in found if not names.is_part_cost(name)]
-            if found and getattr(columns, option) is None:
-                columns = replace(columns, **{option: found[0]})  # type: ignore[arg-type]
+                candidates = [name for name in candidates if not names.is_part_cost(name)]
+            if candidates and getattr(columns, option) is None:
+                columns = replace(columns, **{option: candidates[0]})  # type: ignore[arg-type]
         for name in self._like("query") if columns.query is None else ():
             if self._is_id(name, columns):
                 return replace(columns, query=name)
@@ -398,18 +404,18 @@ class _Table:
         }
         return [
             name
-            for name, cells in self.cells.items()
+            for name in self.cells
             if name not in named
             and names.plain_name(name) not in others
-            and names.are_scores(name, cells)
+            and names.are_scores(name, self._items(name))
         ]
 
     def _with_targets(self, columns: Columns) -> tuple[Columns, dict[str, str]]:
         """The targets, the pattern of their labels, and why other numbers are no labels."""
         scored = self._scored(columns)
         if columns.correct is not None:
-            found = [name for c in scored if (name := columns.target_of(c)) is not None]
-            return replace(columns, targets=tuple(found)), {}
+            named = tuple(name for c in scored if (name := columns.target_of(c)) is not None)
+            return replace(columns, targets=named), {}
         patterns = self._patterns(scored)
         if patterns:
             if len(patterns) > 1:
@@ -433,19 +439,22 @@ class _Table:
             is_partial = len(targets) < len(labels) and "." not in pattern
             if len(targets) < 2 or is_partial or _have_several_scores(targets):
                 continue
-            held = tuple(pattern.replace(TARGET, target) for target in targets)
-            fitting[held] = max(fitting.get(held, ""), pattern, key=len)
+            columns_held = tuple(pattern.replace(TARGET, target) for target in targets)
+            fitting[columns_held] = max(fitting.get(columns_held, ""), pattern, key=len)
         most = max(map(len, fitting), default=0)
-        best = [(pattern, held) for held, pattern in fitting.items() if len(held) == most]
-        return [_without_container(pattern, held) for pattern, held in best]
+        return [
+            _without_container(pattern, columns_held)
+            for columns_held, pattern in fitting.items()
+            if len(columns_held) == most
+        ]
 
     def _with_amounts(self, columns: Columns) -> Columns:
         """The patterns of the columns of costs and tokens, where all targets have them."""
         for option in _AMOUNTS:
             if getattr(columns, option) is None:
-                found = self._amounts(option, columns.targets)
-                if found:
-                    columns = replace(columns, **{option: found[0]})  # type: ignore[arg-type]
+                patterns = self._amounts(option, columns.targets)
+                if patterns:
+                    columns = replace(columns, **{option: patterns[0]})  # type: ignore[arg-type]
         return columns
 
     def _amounts(self, option: str, targets: Sequence[str]) -> list[str]:
@@ -467,12 +476,12 @@ class _Table:
         if columns.scale is not None:
             return columns
         try:
-            found = [values.score(cell, name) for cell in cells if values.verdict(cell) is None]
+            numbers = [values.score(cell, name) for cell in cells if values.verdict(cell) is None]
         except DataError as error:
             self._doubt("correct", f"{error}; which column has the scores?", (), is_reckless=True)
             return columns
-        scores = {score for score in found if score is not None}
-        ends = names.range_in(name)
+        scores = {score for score in numbers if score is not None}
+        ends = names.range_in(name) or ((1, 5) if names.are_stars(name) else None)
         if ends and scores and ends[0] <= min(scores) and max(scores) <= ends[1]:
             if not names.is_low_good(name):
                 return replace(columns, scale=Scale(ends=ends))
@@ -535,13 +544,13 @@ def _have_several_scores(targets: Sequence[str]) -> bool:
     )
 
 
-def _without_container(pattern: str, held: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def _without_container(pattern: str, labels: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """The pattern and the targets' names; `models.small.score` is of the target `small`."""
     for container in _CONTAINERS:
-        if pattern.startswith(TARGET) and all(name.startswith(container) for name in held):
+        if pattern.startswith(TARGET) and all(name.startswith(container) for name in labels):
             pattern = container + pattern
     columns = Columns(correct=pattern)
-    return pattern, tuple(name for label in held if (name := columns.target_of(label)))
+    return pattern, tuple(name for label in labels if (name := columns.target_of(label)))
 
 
 def _shown_columns(columns: Columns) -> dict[str, str]:

@@ -23,7 +23,7 @@ from polars.exceptions import PanicException, PolarsError
 from prefill_router.errors import FormatError
 from prefill_router.importers import sources
 from prefill_router.importers.builder import DatasetBuilder, Place
-from prefill_router.importers.nested import MOST_DEPTH, flatten
+from prefill_router.importers.nested import MOST_DEPTH, are_rows, flatten
 from prefill_router.importers.sources import first_line
 from prefill_router.lazy_imports import optional_imports
 
@@ -155,6 +155,9 @@ def flat_records(
 
 def _flat_schema(schema: Mapping[str, Any], depth: int) -> Iterator[str]:
     for name, kind in schema.items():
+        if isinstance(kind, pl.List) and isinstance(kind.inner, pl.Struct):
+            fields = [field.name for field in kind.inner.fields]
+            kind = kind.inner if are_rows(fields) else kind
         if isinstance(kind, pl.Struct) and kind.fields and depth:
             inner = {f"{name}.{field.name}": field.dtype for field in kind.fields}
             yield from _flat_schema(inner, depth - 1)
