@@ -10,6 +10,7 @@ from hypothesis import settings
 from packages.router.tests import typechecks
 
 SHARED = Path(__file__).parents[1] / "shared" / "data" / "mmlu_pro"
+TABLES = Path(__file__).parents[1] / "shared" / "samples" / "tables"
 
 typechecks.install()
 gc.disable()  # until what is imported and collected is there, which stays: see below
@@ -24,6 +25,14 @@ def mmlu_pro() -> Path:
     if not (SHARED / "queries.parquet").is_file():
         pytest.skip(f"the MMLU-Pro answers are not at {SHARED}")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def table_samples() -> Path:
+    """The folder of tables of other tools; tests that need it skip where it is absent."""
+    if not TABLES.is_dir():
+        pytest.skip(f"the samples of tables are not at {TABLES}")
+    return TABLES
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,6 +24,11 @@ from packages.router.tests.importers.call_log_samples import (
     write_langfuse,
     write_openai_batch,
 )
+from packages.router.tests.importers.layout_samples import (
+    vote_rows,
+    write_lm_eval,
+    write_promptfoo,
+)
 from packages.router.tests.importers.truth import write_csv, write_jsonl, write_parquet
 from prefill_router import ActivationStore, Router, read_dataset
 from prefill_router.data import Query, write_dataset
@@ -83,6 +88,9 @@ def data(folder: Path) -> None:
         file.rename(folder / {"in0": "requests.jsonl", "out0": "results.jsonl"}[file.stem])
     (folder / "export").mkdir()
     write_langfuse(folder / "export")
+    write_lm_eval(folder)[0].rename(folder / "evals")
+    write_promptfoo(folder)
+    write_jsonl(folder / "votes.jsonl", vote_rows())
     price = {"input_token_price_per_million": 1, "output_token_price_per_million": 2}
     (folder / "cost.json").write_text(json.dumps({"org/alpha": price}))
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.receipts.receipts_made import made_receipt, write
-from packages.router.tests.commands import Done, malformed, run
+from packages.router.tests.commands import Done, malformed, refused, run
 from packages.router.tests.importers.call_log_samples import litellm_rows
+from packages.router.tests.importers.layout_samples import vote_rows, write_lm_eval
 from packages.router.tests.importers.truth import write_csv, write_jsonl
 from packages.router.tests.test_quickstart import rows
 from prefill_router.router import Router
@@ -128,3 +129,27 @@ def test_people_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     done = run(*line, stdin=b"1-10\n")
     assert (done.code, "1 is the worst, 10 the best" in done.err) == (0, True)
     assert "which are the worst and the best score" in done.err
+
+
+def test_all_doubts_are_told_at_once_with_the_command_that_settles_them(tmp_path: Path) -> None:
+    table = [
+        {"query": f"question {n}?", "text": "a", "model": model, "rank": 1 + n % 3}
+        for n in range(6)
+        for model in "ab"
+    ]
+    source = write_csv(tmp_path / "answers.csv", table)
+    told = malformed("doesn't tell", "quickstart", source, "--out", tmp_path / "out")
+    assert "Which column has the prompt? (query, text)" in told
+    assert "which are the worst and the best score" in told
+    assert f"Give prefill-router quickstart {source} --prompt-column query --scale" in told
+
+
+def test_answers_of_one_model_and_votes_say_what_is_missing(tmp_path: Path) -> None:
+    (source,) = write_lm_eval(tmp_path)
+    line = ("quickstart", source / "beta", "--out", tmp_path / "out")
+    assert "all of one target, 'beta'" in refused("a folder per model", *line)
+    votes = write_jsonl(tmp_path / "votes.jsonl", vote_rows())
+    done = run("quickstart", votes, "--out", tmp_path / "votes")
+    assert done.code == 0, done.err
+    assert "no router can be fitted yet: the labels are votes" in done.out
+    assert "accuracy" not in done.out

@@ -58,6 +58,27 @@ def test_what_cannot_be_known_is_asked_for() -> None:
         read_table(3)
 
 
+def test_all_that_a_table_does_not_tell_is_asked_for_at_once() -> None:
+    table = [
+        {
+            "question": f"number {n}?",
+            "reply_by": "model",
+            "rank": 1 + n % 3,
+            "model": name,
+            "llm": n,
+        }
+        for n in range(6)
+        for name in ("a", "b")
+    ]
+    for row in table:
+        row["grade"] = 4 - int(str(row["rank"]))
+    with pytest.raises(ConfigError) as caught:
+        read_table(table)
+    assert "correct='grade', scale=Scale(ends=(WORST, BEST))" in str(caught.value)
+    known = read_table(table, columns=Columns(correct="rank", scale=Scale(ends=(3, 1))))
+    assert known.correct.max() == 1.0
+
+
 @pytest.mark.slow
 def test_a_table_becomes_a_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path))

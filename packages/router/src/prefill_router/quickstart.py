@@ -11,7 +11,13 @@ from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.features import Need
 from prefill_router.fitting import Effort, FitConfig, fit_chosen, gather
-from prefill_router.importers import Columns, guess_source, import_dataset
+from prefill_router.importers import (
+    Columns,
+    SourceDoubt,
+    check_choice,
+    guess_source,
+    import_dataset,
+)
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import Router
 
@@ -44,10 +50,11 @@ def fit(
     Raises:
         ConfigError: The table can't be understood; the message says what to give.
         FormatError: A source can't be read.
-        FitError: There is nothing to learn from.
+        FitError: There is nothing to learn from, or only votes between two answers.
     """
     shown = progress or SilentProgress()
     dataset = read_table(table, columns=columns, prices=prices)
+    dataset.meaning.refuse_votes()
     states = gather([Need(encoder)], dataset, (), progress=shown)
     fitted, _ = fit_chosen(
         dataset, states, effort=effort, config=FitConfig(seed=seed), progress=shown
@@ -91,9 +98,23 @@ def _imported(
 ) -> RoutingDataset:
     guess = guess_source(paths, given=columns)
     while guess.doubts:
+        _refuse_doubts(guess.doubts)
         doubt = guess.doubts[0]
-        if doubt.is_reckless:
-            raise ConfigError(f"{doubt.question} Give columns=Columns({doubt.option}=...)")
         columns = doubt.settle(columns or Columns(), doubt.choices[0])
         guess = guess_source(paths, given=columns)
-    return import_dataset(guess.format, paths, columns=guess.columns, prices=prices).dataset
+    dataset = import_dataset(guess.format, paths, columns=guess.columns, prices=prices).dataset
+    check_choice(dataset, guess.format)
+    return dataset
+
+
+def _refuse_doubts(doubts: Sequence[SourceDoubt]) -> None:
+    """Say all that a table doesn't tell, and what to give.
+
+    Raises:
+        ConfigError: The likeliest answer to one of them may be wrong.
+    """
+    if not any(doubt.is_reckless for doubt in doubts):
+        return
+    questions = " ".join(doubt.question_with_choices() for doubt in doubts)
+    options = ", ".join(doubt.python for doubt in doubts)
+    raise ConfigError(f"the table doesn't tell: {questions} Give columns=Columns({options})")

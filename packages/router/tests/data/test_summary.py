@@ -162,7 +162,7 @@ def test_to_dict_holds_plain_values() -> None:
     assert set(told) == {
         *("queries", "distinct_prompts", "targets", "best_single", "best_single_accuracy"),
         *("compared", "oracle_accuracy", "regimes", "unmeasured", "single_label", "by_benchmark"),
-        *("by_domain", "fingerprint"),
+        *("by_domain", "fingerprint", "labels_mean"),
     }
     assert set(told["regimes"]) == {"all_correct", "all_incorrect", "disagreement"}
     assert set(told["targets"][0]) == {

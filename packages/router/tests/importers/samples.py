@@ -19,6 +19,13 @@ from .call_log_samples import (
     write_openai_batch,
     write_otlp,
 )
+from .layout_samples import (
+    vote_rows,
+    write_inspect_eval,
+    write_inspect_json,
+    write_lm_eval,
+    write_promptfoo,
+)
 from .truth import CELLS, COSTS, LABELS, PROMPTS, TABLES, TARGETS, tokens, write_jsonl
 
 
@@ -33,6 +40,7 @@ class Sample:
         costs: Whether it tells costs.
         tokens: Whether it tells output tokens (10 times the query's number plus the target's).
         labels: Whether it tells labels.
+        votes: Whether its labels are votes.
         columns: Options of the import.
         prompt: What the prompt becomes.
     """
@@ -43,6 +51,7 @@ class Sample:
     costs: bool = False
     tokens: bool = False
     labels: bool = True
+    votes: bool = False
     columns: Columns | None = None
     prompt: Callable[[str], str] = str
 
@@ -326,4 +335,14 @@ SAMPLES: dict[str, Sample] = {
     "openinference otlp": Sample(
         format="openinference", write=write_otlp, rows=9, costs=True, tokens=True
     ),
+    "lm_eval": Sample(format="lm_eval", write=write_lm_eval, rows=9),
+    "inspect_ai json": Sample(format="inspect_ai", write=write_inspect_json, rows=9, tokens=True),
+    "inspect_ai eval": Sample(format="inspect_ai", write=write_inspect_eval, rows=9, tokens=True),
+    "votes": Sample(
+        format="votes",
+        write=lambda folder: [write_jsonl(folder / "votes.jsonl", vote_rows())],
+        rows=5,
+        votes=True,
+    ),
+    "promptfoo": Sample(format="promptfoo", write=write_promptfoo, rows=9, costs=True, tokens=True),
 }

@@ -11,7 +11,7 @@ from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import FORMATS, Columns, Imported, import_dataset
 
 from .samples import SAMPLES, Sample
-from .truth import CELLS, COSTS, LABELS, PROMPTS, tokens
+from .truth import CELLS, COSTS, LABELS, PROMPTS, VOTES, tokens
 
 
 @pytest.fixture(params=SAMPLES)
@@ -48,6 +48,8 @@ def test_the_truth_is_read(sample: Sample, tmp_path: Path) -> None:
     dataset, report = read(sample, sample.write(tmp_path), strict=True)
     assert len(dataset) == len(PROMPTS)
     labels = {c: LABELS[c[0]][c[1]] for c in CELLS} if sample.labels else {}
+    if sample.votes:
+        labels = {(q, t): VOTES[q][t] for q in VOTES for t in range(2)}
     assert table_of(dataset, "correct") == truth(sample, labels)
     if sample.costs:
         assert table_of(dataset, "recorded_cost") == truth(

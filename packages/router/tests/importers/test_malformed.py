@@ -134,7 +134,7 @@ def test_csv_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
         (b"", "is empty; a CSV starts with a line of column names"),
         (b"prompt,prompt\n", "names the columns ['prompt'] more than once"),
         (b"prompt,\xfftarget,correct\n", "isn't UTF-8; save it as UTF-8"),
-        ("prompt,target,correct\n".encode("utf-16"), "isn't UTF-8; save it as UTF-8"),
+        ("prompt,target,correct\n".encode("utf-16")[:-1], "isn't valid UTF-16; save it as UTF-8"),
         (b"a,b\n1,2\n", "lacks the columns ['prompt', 'target', 'correct']; it has ['a', 'b']"),
         (b"prompt,target,correct\n", "0 rows read"),
     ],

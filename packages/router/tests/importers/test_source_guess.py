@@ -1,11 +1,13 @@
 """What is guessed of a user's table, what is doubted, and what is never guessed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from prefill_router.errors import ConfigError
+from prefill_router.data import Message
+from prefill_router.errors import ConfigError, FormatError
 from prefill_router.importers import Columns, Scale, SourceGuess, guess_source, import_dataset
 
 from .samples import SAMPLES
@@ -144,3 +146,216 @@ def test_a_table_without_scores_says_what_to_name(tmp_path: Path) -> None:
 def test_a_public_format_takes_no_columns(tmp_path: Path) -> None:
     found = guess_source(SAMPLES["nvidia"].write(tmp_path))
     assert (found.format, found.columns, found.doubts) == ("nvidia", Columns(), ())
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("prompt_text", "model_name", "human_rating", "cost_usd"),
+        ("Question text", "LLM name", "Human Score", "Cost (USD)"),
+        ("userMessage", "modelId", "isCorrect", "totalCost"),
+        ("input.question", "run.model", "scores.Correctness", "metrics.estimated_cost"),
+    ],
+)
+def test_columns_by_the_words_in_their_names(names: Sequence[str], tmp_path: Path) -> None:
+    prompt, target, correct, cost = names
+    rows = [
+        {
+            "row_id": 2 * n + k,
+            prompt: text,
+            target: model,
+            correct: (n + k) % 2,
+            "score_explanation": "because",
+            "correct_answer": 42,
+            "latency_ms": 12.5,
+            cost: 0.25,
+        }
+        for n, text in enumerate(QUESTIONS)
+        for k, model in enumerate(MODELS)
+    ]
+    found = guess(write_csv(tmp_path / "t.csv", rows))
+    assert (found.format, found.doubts) == ("long", ())
+    assert found.columns == Columns(prompt=prompt, target=target, correct=correct, cost=cost)
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        (("up", "down"), [1, 0]),
+        (("Thumbs up", "thumbs down"), [1, 0]),
+        (("PASS", "FAIL"), [1, 0]),
+        (("👍", "👎"), [1, 0]),
+        (("★★★★★", "★☆☆☆☆"), [1, 0]),
+        (("5 stars", "1 star"), [1, 0]),
+        (("5/5", "1/5"), [1, 0]),
+    ],
+)
+def test_labels_in_words_and_stars(
+    cells: Sequence[str], labels: list[float], tmp_path: Path
+) -> None:
+    path = long(tmp_path, cells, correct="Feedback (1-5)")
+    found = guess(path)
+    assert found.doubts == ()
+    dataset, _ = import_dataset("long", [path], columns=found.columns)
+    assert dataset.correct[0].tolist() == labels
+
+
+def test_a_range_in_the_name_is_the_scale_unless_low_may_be_good(tmp_path: Path) -> None:
+    path = long(tmp_path, [2, 3, 4], correct="Human rating (1-5)")
+    found = guess(path)
+    assert (found.columns.scale, found.doubts) == (Scale(ends=(1, 5)), ())
+    (doubt,) = guess(long(tmp_path, [2, 3, 4], correct="Rating (1 = best, 5)")).doubts
+    assert doubt.is_reckless
+
+
+def wide(folder: Path, **columns: Sequence[object]) -> Path:
+    rows = [
+        {"prompt": text, **{name: cells[n % len(cells)] for name, cells in columns.items()}}
+        for n, text in enumerate(QUESTIONS)
+    ]
+    return write_csv(folder / "t.csv", rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("dataset_idx", [5, 1, 0]),
+        ("row_id", [5, 1, 0]),
+        ("line", [7, 8, 9, 10, 11, 12]),
+        ("unix", [1_700_000_000, 1_700_000_007]),
+        ("day", [20260101, 20260102]),
+        ("variant", [1]),
+        ("eval_date", [1, 0]),
+        ("num_turns", [1, 2]),
+        ("Difficulty", [1, 2, 3]),
+    ],
+)
+def test_what_can_be_no_target_is_never_taken_for_one(
+    name: str, cells: Sequence[object], tmp_path: Path
+) -> None:
+    found = guess(wide(tmp_path, small=[0, 1], **{name: cells}, large=[1, 1, 0]))
+    assert (found.columns.targets, found.doubts) == (MODELS, ())
+    assert name in found.facts["no models"]
+    with pytest.raises(ConfigError, match=r"one column of scores, 'small'.*Looked for a column"):
+        guess(wide(tmp_path, small=[0, 1], **{name: cells}))
+    with pytest.raises(ConfigError, match="no column of scores"):
+        guess(wide(tmp_path, **{name: cells}))
+
+
+def test_a_target_that_is_always_right_is_one_where_the_names_tell(tmp_path: Path) -> None:
+    found = guess(wide(tmp_path, small_score=[0, 1], large_score=[1], index=[1, 2]))
+    assert found.columns.targets == MODELS
+
+
+def test_a_table_of_one_model_is_refused(tmp_path: Path) -> None:
+    rows = [{"prompt": text, "model": "small", "score": n % 2} for n, text in enumerate(QUESTIONS)]
+    with pytest.raises(ConfigError, match="names one model, 'small'; a router chooses"):
+        guess(write_csv(tmp_path / "t.csv", rows))
+
+
+def test_objects_per_model_and_lists_of_models(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"prompt": text, "models": {m: {"score": k, "usd": 0.5} for k, m in enumerate(MODELS)}}
+        for text in QUESTIONS
+    ]
+    found = guess(write_jsonl(tmp_path / "t.jsonl", rows))
+    assert (found.format, found.columns.targets) == ("wide", MODELS)
+    assert (found.columns.correct, found.columns.cost) == (
+        "models.{target}.score",
+        "models.{target}.usd",
+    )
+    listed: list[dict[str, object]] = [
+        {"prompt": text, "models": list(MODELS), "scores": [0, 1], "tags": ["a", "b", "c"]}
+        for text in QUESTIONS
+    ]
+    path = write_jsonl(tmp_path / "l.jsonl", listed)
+    found = guess(path)
+    assert (found.format, found.columns.target, found.doubts) == ("long", "models", ())
+    dataset, _ = import_dataset("long", [path], columns=found.columns, strict=True)
+    assert dataset.correct.tolist() == [[0, 1]] * len(QUESTIONS)
+    write_jsonl(path, [{**listed[0], "scores": [0]}, *listed[1:]])
+    with pytest.raises(FormatError, match="scores has 1 items, models 2"):
+        import_dataset("long", [path], columns=found.columns, strict=True)
+
+
+def test_two_scores_per_model_are_a_doubt(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {
+            "prompt": text,
+            **{m: {"helpful_score": 1, "correct_score": k} for k, m in enumerate(MODELS)},
+        }
+        for text in QUESTIONS
+    ]
+    path = write_jsonl(tmp_path / "t.jsonl", rows)
+    (doubt,) = guess(path).doubts
+    assert set(doubt.choices) == {"{target}.helpful_score", "{target}.correct_score"}
+    settled = guess(path, doubt.settle(Columns(), "{target}.correct_score"))
+    assert (settled.columns.targets, settled.doubts) == (MODELS, ())
+
+
+def test_an_object_that_is_missing_is_a_missing_answer(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"id": f"q{n}", "prompt": text, "small": {"score": n % 2}, "large": {"score": 1, "usd": 2}}
+        for n, text in enumerate(QUESTIONS)
+    ]
+    del rows[1]["small"]
+    rows[2]["large"] = None
+    path = write_jsonl(tmp_path / "t.jsonl", rows)
+    found = guess(path)
+    assert (found.columns.targets, found.columns.query) == (MODELS, "id")
+    dataset, report = import_dataset("wide", [path], columns=found.columns)
+    assert report.malformed == 0
+    assert np.argwhere(np.isnan(dataset.correct)).tolist() == [[1, 0], [2, 1]]
+    answers: list[dict[str, object]] = [
+        {"input": text, "metadata": {"model": model}, "scores": {"Helpful": 1} if n else None}
+        for n, text in enumerate(QUESTIONS)
+        for model in MODELS
+    ]
+    path = write_jsonl(tmp_path / "l.jsonl", answers)
+    found = guess(path)
+    assert (found.columns.correct, found.doubts) == ("scores.Helpful", ())
+    dataset, report = import_dataset("long", [path], columns=found.columns)
+    assert report.malformed == 0
+    assert np.isnan(dataset.correct).sum(axis=1).tolist() == [2, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_a_list_of_an_object_per_model(
+    write: Callable[[Path, list[dict[str, object]]], Path], tmp_path: Path
+) -> None:
+    rows: list[dict[str, object]] = [
+        {
+            "messages": [{"role": "user", "content": text}],
+            "results": [{"model": m, "score": k, "usd": 0.5} for k, m in enumerate(MODELS)],
+        }
+        for text in QUESTIONS
+    ]
+    path = write(tmp_path / ("t.jsonl" if write is write_jsonl else "t.parquet"), rows)
+    found = guess(path)
+    assert found.doubts == ()
+    assert found.columns.target == "results.model"
+    dataset, _ = import_dataset("long", [path], columns=found.columns, strict=True)
+    assert dataset.correct.tolist() == [[0, 1]] * len(QUESTIONS)
+    assert (dataset.recorded_cost == 0.5).all()
+    assert dataset.queries[0].prompt == (Message("user", QUESTIONS[0]),)
+
+
+@pytest.mark.parametrize(("name", "cells"), [("result", ["pass", "fail"]), ("acc", [1, 0, 1])])
+def test_the_only_column_with_scores_is_taken_whatever_its_name(
+    name: str, cells: Sequence[object], tmp_path: Path
+) -> None:
+    rows = [
+        {"prompt": text, "model": m, name: cells[(n + k) % len(cells)], "tokens": 11, "answer": 7}
+        for n, text in enumerate(QUESTIONS)
+        for k, m in enumerate(MODELS)
+    ]
+    found = guess(write_csv(tmp_path / "t.csv", rows))
+    assert (found.columns.correct, found.doubts) == (name, ())
+    both = [{**row, "other": k % 3} for k, row in enumerate(rows)]
+    (doubt,) = guess(write_csv(tmp_path / "t.csv", both)).doubts
+    assert (doubt.option, doubt.choices) == ("correct", (name, "other"))
+
+
+def test_stars_are_from_1_to_5(tmp_path: Path) -> None:
+    found = guess(long(tmp_path, [3, 4], correct="Stars"))
+    assert (found.columns.scale, found.doubts) == (Scale(ends=(1, 5)), ())

@@ -16,6 +16,8 @@ LABELS: tuple[tuple[float | None, float | None], ...] = (
     (0, None),
     (0, 1),
 )
+VOTES = {0: (1, 0), 1: (0, 1), 2: (0.5, 0.5), 4: (0, 1)}
+"""The labels of two targets as votes between them, by question."""
 COSTS = ((0.01, 0.002), (0.02, 0.003), (0.03, 0.004), (0.04, None), (0.05, 0.006))
 CELLS = [(q, t) for q in range(len(PROMPTS)) for t in range(2) if LABELS[q][t] is not None]
 

@@ -17,7 +17,7 @@ from prefill_router.cli.import_ import REPEATS
 from prefill_router.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
-    from prefill_router.data import PartSummary, Split
+    from prefill_router.data import LabelMeaning, PartSummary, Split
     from prefill_router.targets import Pool
 
 
@@ -51,7 +51,7 @@ def describe(
     if as_json:
         print_json({"folder": str(folder), **summary.to_dict()})
         return
-    _show_whole(summary.whole, dataset.pool)
+    _show_whole(summary.whole, dataset.pool, summary.meaning)
     groups = {DescribeBy.BENCHMARK: summary.by_benchmark, DescribeBy.DOMAIN: summary.by_domain}
     for name, parts in groups.items():
         if by is name or (by is None and len(parts) > 1):
@@ -61,20 +61,25 @@ def describe(
         _show_matrix(by, groups[by], dataset.pool.names)
 
 
-def _show_whole(whole: "PartSummary", pool: "Pool") -> None:
+def _show_whole(whole: "PartSummary", pool: "Pool", meaning: "LabelMeaning") -> None:
     rest = f", {whole.distinct_prompts:,} distinct prompts, {len(whole.targets)} targets"
     out.print(Text.assemble((f"{whole.queries:,} queries", "bold"), rest))
     if whole.unmeasured:
         out.print(f"{whole.unmeasured:,} queries have no label at all", style="yellow")
     out.print()
-    out.print(_targets(whole, pool))
+    out.print(_targets(whole, pool, meaning))
     out.print()
-    _show_comparison(whole)
+    if meaning.note:
+        out.say(f"{meaning.note}\n")
+    if meaning.kind != "vote":
+        _show_comparison(whole, meaning)
 
 
-def _show_comparison(whole: "PartSummary") -> None:
+def _show_comparison(whole: "PartSummary", meaning: "LabelMeaning") -> None:
     """Print the best single target, the oracle and consensus, on queries that targets share."""
-    best = Text.assemble("best single target ", (_percent(whole.best_single_accuracy), "bold"))
+    best = Text.assemble(
+        "best single target ", (_mean(whole.best_single_accuracy, meaning), "bold")
+    )
     labelled = whole.queries - whole.unmeasured
     fewer = f", on the {whole.compared:,} queries that have the labels of all compared targets"
     why = "fewer than two queries have the labels of all compared targets"
@@ -88,7 +93,7 @@ def _show_comparison(whole: "PartSummary") -> None:
             style="yellow",
         )
         return
-    best.append(", oracle ").append(_percent(whole.oracle_accuracy), "bold")
+    best.append(", oracle ").append(_mean(whole.oracle_accuracy, meaning), "bold")
     if whole.best_single is not None and whole.compared < whole.queries:
         best.append(fewer)
     out.say(best)
@@ -102,16 +107,22 @@ def _show_comparison(whole: "PartSummary") -> None:
         )
 
 
-def _targets(whole: "PartSummary", pool: "Pool") -> Table:
-    """Targets by accuracy, the best first."""
-    table = columns("target", "accuracy", "missing", "mean cost", "per million tokens", fold=True)
-    for target in sorted(whole.targets, key=lambda t: -1 if t.accuracy is None else -t.accuracy):
+def _mean(mean: float | None, meaning: "LabelMeaning") -> str:
+    return "?" if mean is None else meaning.words(mean)
+
+
+def _targets(whole: "PartSummary", pool: "Pool", meaning: "LabelMeaning") -> Table:
+    """Targets by their mean labels, the best first."""
+    names = ("target", meaning.title, "missing", "mean cost", "per million tokens")
+    table = columns(*names, fold=True)
+    for target in sorted(whole.targets, key=lambda t: 1 if t.accuracy is None else -t.accuracy):
         listed = pool[target.name]
         cost = "?" if target.mean_cost is None else f"${target.mean_cost:.6f}"
         price = f"${listed.input_price:g} / ${listed.output_price:g}" if listed.has_price else "?"
         style = "bold green" if target.name == whole.best_single else ""
         missing = f"{target.missing:,}" if target.missing else "-"
-        table.add_row(target.name, _percent(target.accuracy), missing, cost, price, style=style)
+        mean = _mean(target.accuracy, meaning)
+        table.add_row(target.name, mean, missing, cost, price, style=style)
     return table
 
 

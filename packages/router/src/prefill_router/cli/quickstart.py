@@ -3,6 +3,7 @@
 Every step is a command that a user could type; each continues where it was interrupted.
 """
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -77,7 +78,8 @@ def quickstart(
     Example: prefill-router quickstart answers.csv --out quickstart
     """
     from prefill_router.cli.quickstart_result import QuickstartResult
-    from prefill_router.importers import Columns, Scale
+    from prefill_router.data import read_dataset
+    from prefill_router.importers import Columns, Scale, check_choice
 
     if format_ is not None and format_ not in FORMATS:
         raise UsageError(f"there is no format {format_!r}; the formats are {', '.join(FORMATS)}")
@@ -101,6 +103,8 @@ def quickstart(
     data = to / "data" if read.command else Path(sources[0])
     if read.command:
         job.do(*read.command, "--out", data, *priced)
+    if read.format is not None:
+        check_choice(read_dataset(data), read.format)
     result = QuickstartResult.begun(job, data, read.facts, price_list, shown=not as_json)
     lacking = result.lacking()
     if lacking:
@@ -126,12 +130,13 @@ def quickstart(
 class _Source:
     """The command that reads the sources, its option for prices, and how it reads them.
 
-    A dataset needs no command.
+    A dataset needs no command. The format is that of `import`.
     """
 
     command: tuple[object, ...]
     facts: Mapping[str, str]
     prices: str | None = None
+    format: str | None = None
 
     @classmethod
     def of(
@@ -151,7 +156,8 @@ class _Source:
             if (value := getattr(guess.columns, field.name))
             for part in _option(field.name, value)
         ]
-        return cls(("import", guess.format, *sources, *options), guess.facts, "--prices")
+        command = ("import", guess.format, *sources, *options)
+        return cls(command, guess.facts, "--prices", guess.format)
 
 
 def _is_receipts(source: str) -> bool:
@@ -172,27 +178,35 @@ def _settled(
 
     guess = guess_source(paths, given=given, named=named)
     while guess.doubts:
+        if not asks or not _can_ask():
+            _refuse_doubts(paths, guess.doubts, asks=asks)
         doubt = guess.doubts[0]
-        given = doubt.settle(given, _answer(doubt, asks=asks))
+        given = doubt.settle(given, _answer(doubt) if asks else doubt.choices[0])
         guess = guess_source(paths, given=given, named=named)
     return guess
 
 
-def _answer(doubt: "SourceDoubt", *, asks: bool) -> str:
-    """The user's answer to a doubt, or the likeliest one.
+def _refuse_doubts(paths: list[Path], doubts: "Sequence[SourceDoubt]", *, asks: bool) -> None:
+    """Say all that the source doesn't tell, with the command that settles it.
 
     Raises:
-        UsageError: Nobody can be asked, and the likeliest may be wrong.
+        UsageError: There are doubts that mustn't be taken as is likeliest.
     """
-    if not asks and not doubt.is_reckless:
-        return doubt.choices[0]
-    choices = ", ".join(doubt.choices)
-    if not asks or not _can_ask():
-        more = "" if doubt.is_reckless else "; or pass --yes to take the first"
-        seen = f" ({choices})" if choices else ""
-        raise UsageError(f"{doubt.question}{seen} Give {doubt.fix}{more}")
+    is_reckless = any(doubt.is_reckless for doubt in doubts)
+    if not asks and not is_reckless:
+        return
+    questions = " ".join(doubt.question_with_choices() for doubt in doubts)
+    sources = shlex.join(map(str, paths))
+    command = " ".join(["prefill-router quickstart", sources, *(doubt.fix for doubt in doubts)])
+    more = "" if is_reckless else ", or pass --yes to take the first of each"
+    raise UsageError(f"the source doesn't tell: {questions} Give {command}{more}")
+
+
+def _answer(doubt: "SourceDoubt") -> str:
+    """The user's answer to a doubt."""
     default = doubt.choices[0] if doubt.choices else None
-    answer: str = typer.prompt(f"{doubt.question} [{choices}]", default=default, err=True)
+    question = doubt.question_with_choices()
+    answer: str = typer.prompt(question, default=default, err=True)
     return answer
 
 

@@ -155,6 +155,11 @@ class QuickstartResult:
             return "no answer has a label: nothing tells which answers were good"
         if len(self.dataset.pool) < 2:
             return f"there is one target, {self.dataset.pool.names[0]}: nothing can be chosen"
+        if self.dataset.meaning.kind == "vote":
+            return (
+                "the labels are votes, which say which of two answers is better; a router learns "
+                "from scores of single answers, and not from votes yet"
+            )
         if labelled < 2:
             return f"fewer than two targets have {_FEWEST} labels or more"
         return ""
@@ -338,16 +343,17 @@ class QuickstartResult:
         from prefill_router.data import summarise
         from prefill_router.reporting import Table
 
+        meaning = self.dataset.meaning
         rows = [
             [
                 target.name,
                 f"{target.measured:,}",
-                "?" if target.accuracy is None else f"{target.accuracy:.1%}",
+                "?" if target.accuracy is None else meaning.words(target.accuracy),
                 "?" if target.mean_cost is None else f"${target.mean_cost:.6f}",
             ]
             for target in summarise(self.dataset).whole.targets
         ]
-        return Table(["target", "labels", "accuracy", "mean cost"], rows)
+        return Table(["target", "labels", meaning.title, "mean cost"], rows)
 
 
 def _task(query: "Query") -> str:

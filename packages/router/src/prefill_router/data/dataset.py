@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 from numpy.typing import NDArray
 
+from prefill_router.data.meaning import LabelMeaning
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.short_repr import html_table, short_repr
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
@@ -116,6 +117,7 @@ class RoutingDataset:
         propensity: The probability with which the label was to be observed, where chance decided
             that, whether it was observed or not; NaN where chance didn't decide, None where it
             never did.
+        meaning: What the labels mean.
 
     Raises:
         DataError: Ids repeat, shapes differ, labels leave [0, 1], counts are negative or absurd, or
@@ -131,6 +133,7 @@ class RoutingDataset:
     runs: Table | None = None
     label_error: Table | None = None
     propensity: Table | None = None
+    meaning: LabelMeaning = LabelMeaning()  # noqa: RUF009
 
     def __post_init__(self) -> None:
         shape = (len(self.queries), len(self.pool))
@@ -180,12 +183,13 @@ class RoutingDataset:
         runs: Table | None = None,
         label_error: Table | None = None,
         propensity: Table | None = None,
+        meaning: LabelMeaning | None = None,
     ) -> "RoutingDataset":
         """A dataset in which the tables that aren't given are NaN throughout, or None."""
         missing = unmeasured((len(queries), len(pool)))
         tables = [missing if t is None else t for t in (input_tokens, output_tokens, recorded_cost)]
         told = tables[0], tables[1], tables[2], runs, label_error, propensity
-        return cls(tuple(queries), pool, correct, *told)
+        return cls(tuple(queries), pool, correct, *told, meaning or LabelMeaning())
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -280,6 +284,7 @@ class RoutingDataset:
                 name: table[cells] if any(table.strides) else unmeasured(shape)
                 for name, table in self._tables().items()
             },
+            meaning=self.meaning,
         )
         if "prompt_keys" in vars(self):  # known keys aren't hashed again, nor held twice
             vars(found)["prompt_keys"] = tuple(self.prompt_keys[row] for row in rows)
@@ -398,8 +403,8 @@ def merge(
 
     Raises:
         ConfigError: There are fewer than two datasets.
-        DataError: A query has different prompts in two datasets, or, without `prefer`, labels or
-            prices contradict each other.
+        DataError: A query has different prompts in two datasets, labels mean different things, or,
+            without `prefer`, labels or prices contradict each other.
     """
     if len(datasets) < 2:
         raise ConfigError(f"{len(datasets)} dataset given; name two or more to merge")
@@ -427,7 +432,29 @@ def merge(
         tuple(queries.values()),
         pool,
         **{name: table for name, table in told.items() if name not in empty},
+        meaning=_same_meaning(datasets),
     )
+
+
+def _same_meaning(datasets: Mapping[str, RoutingDataset]) -> LabelMeaning:
+    """What the labels of all datasets mean: scores from 0 to 1 may be among right and wrong.
+
+    Raises:
+        DataError: They mean different things.
+    """
+    meanings = {name: dataset.meaning for name, dataset in datasets.items()}
+    plain, scores = LabelMeaning(), LabelMeaning(kind="score")
+    if set(meanings.values()) == {plain, scores}:
+        return scores
+    first = next(iter(meanings))
+    for name, meaning in meanings.items():
+        if meaning != meanings[first]:
+            raise DataError(
+                f"the labels of {first} and of {name} mean different things: "
+                f"{meanings[first].to_dict()} and {meaning.to_dict()}; import both with the same "
+                "--scale and --threshold"
+            )
+    return meanings[first]
 
 
 def _refuse_chance(datasets: Mapping[str, RoutingDataset]) -> None:

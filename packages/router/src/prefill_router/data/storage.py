@@ -10,6 +10,8 @@
 `pool.yaml`, or `prices.csv`
     See `prefill_router.targets`. Without either, the pool is the targets in the outcomes, without
     prices.
+`labels.json`
+    What the labels mean, see `LabelMeaning`; without it they say right or wrong.
 `SHA256SUMS`, `origin.json`
     Checksums of the files above, and their origin; folders without them can be read too.
 """
@@ -35,6 +37,7 @@ from prefill_router.data.dataset import (
     unmeasured,
 )
 from prefill_router.data.folder import FILE as ORIGIN, Origin
+from prefill_router.data.meaning import FILE as MEANING, LabelMeaning
 from prefill_router.errors import DataError, FormatError, PromptError
 from prefill_router.remote import (
     PathOrUrl,
@@ -67,13 +70,14 @@ def read_dataset(folder: PathOrUrl | str) -> RoutingDataset:
         CorruptError: The folder has checksums, and a file doesn't match them.
         DataError: Ids repeat, outcomes name unknown queries or targets, or labels leave [0, 1].
     """
-    with reading(folder, (QUERIES, OUTCOMES, *POOL_FILES, files.CHECKSUMS)) as local:
+    held = (QUERIES, OUTCOMES, *POOL_FILES, MEANING, files.CHECKSUMS)
+    with reading(folder, held) as local:
         _verify(local)
         queries = read_queries(local / QUERIES)
         outcomes = _read_parquet(local / OUTCOMES, needs=("query_id", "target", "correct"))
         pool = _read_pool_of(local, outcomes)
         tables = _tables(outcomes, queries, pool, local / OUTCOMES)
-        return RoutingDataset(queries, pool, **tables)
+        return RoutingDataset(queries, pool, **tables, meaning=LabelMeaning.read(local))
 
 
 def write_dataset(
@@ -101,6 +105,7 @@ def write_dataset(
         _write_parquet(_queries_frame(dataset), temporary / QUERIES)
         _write_parquet(_outcomes_frame(dataset), temporary / OUTCOMES)
         write_pool(dataset.pool.public(), temporary / POOL_FILES[0])
+        dataset.meaning.write(temporary)
         files.write_checksums(temporary, [QUERIES, OUTCOMES, POOL_FILES[0]])
         if origin is not None:
             origin.write(temporary)

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from prefill_router.data.dataset import Query, Regime, RoutingDataset, Table, regimes
+from prefill_router.data.meaning import LabelMeaning
 from prefill_router.short_repr import short_repr
 
 MEASURED = (Regime.ALL_CORRECT, Regime.ALL_INCORRECT, Regime.DISAGREEMENT)
@@ -101,20 +102,23 @@ class Summary:
         by_benchmark: The summary of each benchmark, by name (empty where unknown).
         by_domain: The summary of each domain, by name (empty where unknown).
         fingerprint: SHA-256 of ids, prompts, targets and labels.
+        meaning: What the labels mean; an accuracy is a mean label.
     """
 
     whole: PartSummary
     by_benchmark: Mapping[str, PartSummary]
     by_domain: Mapping[str, PartSummary]
     fingerprint: str
+    meaning: LabelMeaning
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: the whole's fields, `by_benchmark` and `by_domain`."""
+        """Plain values for JSON: the whole's fields, `by_benchmark`, `by_domain`, `labels_mean`."""
         return {
             **self.whole.to_dict(),
             "by_benchmark": {name: part.to_dict() for name, part in self.by_benchmark.items()},
             "by_domain": {name: part.to_dict() for name, part in self.by_domain.items()},
             "fingerprint": self.fingerprint,
+            "labels_mean": self.meaning.to_dict(),
         }
 
 
@@ -125,6 +129,7 @@ def summarise(dataset: RoutingDataset) -> Summary:
         by_benchmark=_parts(dataset, lambda query: query.benchmark),
         by_domain=_parts(dataset, lambda query: query.domain),
         fingerprint=dataset.fingerprint,
+        meaning=dataset.meaning,
     )
 
 

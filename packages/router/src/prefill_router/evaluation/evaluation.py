@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.data import Regime, RoutingDataset, regimes
+from prefill_router.data import LabelMeaning, Regime, RoutingDataset, regimes
 from prefill_router.evaluation.bootstrap import (
     SAME,
     Band,
@@ -276,6 +276,7 @@ class Evaluation:
         definitions: The variants of the metrics that were used, by subject.
         off_policy: The router's and the targets' values from labels that chance selected; else
             None.
+        meaning: What the labels mean; an accuracy is a mean label.
     """
 
     verdict: Verdict | None
@@ -300,11 +301,12 @@ class Evaluation:
     seed: int
     definitions: Mapping[str, str]
     off_policy: PolicyValues | None = None
+    meaning: LabelMeaning = LabelMeaning()  # noqa: RUF009
 
     @property
     def caution(self) -> str:
-        """How many queries are compared and why not all; empty if all are."""
-        return self.coverage.note
+        """How many queries are compared and why not all, and what labels mean; empty if plain."""
+        return "; ".join(filter(None, (self.coverage.note, self.meaning.note)))
 
     def _repr_html_(self) -> str:
         told = "" if self.verdict is None else f", {self.verdict.word}: {self.verdict.because}"
@@ -338,6 +340,7 @@ class Evaluation:
             "labels": self.labels,
             "coverage": self.coverage.to_dict(),
             "caution": self.caution,
+            "labels_mean": self.meaning.to_dict(),
             "targets": list(self.targets),
             "bootstrap": bootstrap_note(self.resamples, self.seed),
             "definitions": dict(self.definitions),
@@ -431,6 +434,7 @@ def evaluate(
             check="" if check is None else check.description,
         ),
         off_policy=None if trial.overlap is None else PolicyValues.of(trial),
+        meaning=dataset.meaning,
     )
 
 

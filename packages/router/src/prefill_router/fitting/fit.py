@@ -305,6 +305,7 @@ def _operating_points(
 
 
 def _check_routable(dataset: RoutingDataset) -> None:
+    dataset.meaning.refuse_votes()
     if len(dataset.pool) < 2:
         raise FitError(
             f"there is nothing to route: the dataset has one target, {dataset.pool.names[0]!r}; "

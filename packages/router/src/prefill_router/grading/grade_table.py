@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from prefill_router.data import Query, RoutingDataset, prompt_text
+from prefill_router.data import LabelMeaning, Query, RoutingDataset, prompt_text
 from prefill_router.errors import DataError
 from prefill_router.grading.base import Grade
 from prefill_router.grading.caches import JudgeBill
@@ -349,7 +349,9 @@ class GradeTable:
         if not asked.any():
             raise DataError("the run has no answers yet; collect some first")
         queries = tuple(entry.query for entry in self._tasks if asked[entry.place])
-        return RoutingDataset(queries, self._pool, **{n: t[asked] for n, t in self._tables.items()})
+        tables = {name: table[asked] for name, table in self._tables.items()}
+        meaning = LabelMeaning.of_labels(tables["correct"].flat)
+        return RoutingDataset(queries, self._pool, **tables, meaning=meaning)
 
     def summaries(self) -> list[GradedTarget]:
         """The result of each target, in the pool's order."""

@@ -8,6 +8,7 @@ from .builder import (
 )
 from .dataset_import import (
     Imported as Imported,
+    check_choice as check_choice,
     import_dataset as import_dataset,
     read_prices as read_prices,
 )

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from prefill_router.data import Query, RoutingDataset
+from prefill_router.data import LabelMeaning, Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers.values import ScoreError, advice
 from prefill_router.short_repr import short_repr
@@ -345,7 +346,14 @@ class DatasetBuilder:
             output_tokens=outputs,
             recorded_cost=cost,
             runs=runs if self.averaged else None,
+            meaning=LabelMeaning.of_labels(self._labels()),
         )
+
+    def _labels(self) -> Iterator[float | None]:
+        """The labels of single answers."""
+        runs = (outcome for same in self._runs.values() for outcome in same)
+        for outcome in chain((outcome for outcome, _ in self._cells.values()), runs):
+            yield outcome.correct
 
     def _remark(self, dataset: RoutingDataset) -> None:
         """Add notes on what makes the dataset hard to learn from."""

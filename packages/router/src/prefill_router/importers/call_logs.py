@@ -32,8 +32,6 @@ from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcom
 from prefill_router.importers.values import Columns
 
 LOG_SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".parquet")
-_ENVELOPES = ("data", "requests", "observations", "spans")
-"""The fields of a JSON object that hold the records, as programming interfaces return them."""
 
 
 def log_records(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Mapping[str, Any]]]:
@@ -46,30 +44,8 @@ def log_records(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Mappi
     Raises:
         FormatError: The file can't be read.
     """
-    if path.suffix.lower() != ".json":
-        wants = tables.columns_of(path) if path.suffix.lower() == ".parquet" else ()
-        yield from tables.records(path, into, needs=(), wants=wants)
-        return
-    try:
-        (document,) = sources.documents(path)
-        found = sources.parse(document)
-    except FormatError:
-        first = next(tables.json_lines(path, DatasetBuilder()), None)
-        if first is None or first[0].line != 1:
-            raise
-        yield from tables.json_lines(path, into)  # some tools name JSON Lines .json
-        return
-    if isinstance(found, dict):
-        held = next((found[name] for name in _ENVELOPES if isinstance(found.get(name), list)), None)
-        found = [found] if held is None else held
-    if not isinstance(found, list):
-        raise FormatError("is neither a list nor an object of records", file=path)
-    for number, record in enumerate(found, 1):
-        place = Place(str(path), number)
-        if isinstance(record, dict):
-            yield place, record
-        else:
-            into.bad_row(place, f"is a {type(record).__name__}; a record is an object")
+    wants = tables.columns_of(path) if path.suffix.lower() == ".parquet" else ()
+    yield from tables.records(path, into, needs=(), wants=wants)
 
 
 def as_json(cell: object) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, final
 
-from prefill_router.data import RoutingDataset
+from prefill_router.data import LabelMeaning, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import sources, values
 from prefill_router.importers.builder import DatasetBuilder, ImportReport
@@ -129,10 +129,34 @@ def import_dataset(
     read: Reader = load("prefill_router.importers", kind.reader)
     read([Path(source) for source in sources], collector, columns)
     dataset, report = collector.finish(format=format, sources=[str(s) for s in sources])
+    if kind.is_votes:
+        dataset = replace(dataset, meaning=LabelMeaning(kind="vote"))
+    elif columns.scale is not None:
+        dataset = replace(dataset, meaning=columns.scale.meaning)
     if listed is None:
         return Imported(dataset, report)
     priced, notes = with_prices(dataset, listed)
     return Imported(priced, replace(report, notes=(*report.notes, *notes)))
+
+
+def check_choice(dataset: RoutingDataset, format: str) -> None:  # noqa: A002
+    """Check that scored answers are of two targets or more; a log may be of one.
+
+    Args:
+        dataset: What was imported.
+        format: The name in `FORMATS` by which it was read.
+
+    Raises:
+        ConfigError: They are of one.
+    """
+    kind = FORMATS[format]
+    if len(dataset.pool) > 1 or kind.is_log:
+        return
+    raise ConfigError(
+        f"the answers are all of one target, {dataset.pool.names[0]!r}; a router chooses between "
+        f"two or more. Looked for the targets of {kind.summary}. Give the files of all targets "
+        "together, or the folder that holds them"
+    )
 
 
 def _format(name: str, columns: Columns) -> Format:

@@ -81,18 +81,51 @@ def read_long_table(
     """
     names = {option: getattr(columns, option) or name for option, name in usual.items()}
     if columns.target is None and names["target"] == LONG_COLUMNS["target"]:
-        present = tables.columns_of(path)
+        present = tables.flat_columns_of(path)
         if names["target"] not in present and _OTHER_TARGET in present:
             names["target"] = _OTHER_TARGET
     must = {"prompt", "target", "correct", *columns.given()}
     needs = [name for option, name in names.items() if option in must]
-    for place, record in tables.records(path, into, needs=needs, wants=list(names.values())):
+    rows = tables.flat_records(path, into, needs=needs, wants=list(names.values()))
+    for place, record in rows:
         with into.row(place):
-            require(record, needs)
+            require(record, [name for name in needs if name != names["correct"] or "." not in name])
             query = query_of(record, names, id_prefix=id_prefix)
-            target = values.filled_text(record[names["target"]], names["target"])
-            found = outcome(record, *(names[option] for option in _OUTCOME), scale=columns.scale)
-            into.add(place, query, {target: found})
+            outcomes = {
+                values.filled_text(answer[names["target"]], names["target"]): outcome(
+                    answer, *(names[option] for option in _OUTCOME), scale=columns.scale
+                )
+                for answer in answers_of(record, names)
+            }
+            into.add(place, query, outcomes)
+
+
+def answers_of(record: Record, names: Mapping[str, str]) -> list[Record]:
+    """A record for each target that a row names; one where it names one.
+
+    A row may have lists: of targets, and of their scores, costs and token counts.
+
+    Args:
+        record: The row.
+        names: The columns of the target and of its outcome, by option.
+
+    Raises:
+        DataError: A list hasn't as many items as there are targets, or a target is repeated.
+    """
+    targets = record.get(names["target"])
+    if not isinstance(targets, list):
+        return [record]
+    if len({str(target) for target in targets}) < len(targets):
+        raise DataError(f"{names['target']} names a target more than once")
+    columns = [names[option] for option in ("target", *_OUTCOME)]
+    lists = {name: cell for name in columns if isinstance(cell := record.get(name), list)}
+    for name, cell in lists.items():
+        if len(cell) != len(targets):
+            raise DataError(f"{name} has {len(cell)} items, {names['target']} {len(targets)}")
+    return [
+        {**record, **{name: cell[number] for name, cell in lists.items()}}
+        for number in range(len(targets))
+    ]
 
 
 def require(record: Record, needs: Sequence[str]) -> None:
@@ -213,7 +246,9 @@ def _guessed(path: Path, columns: Columns) -> tuple[str, ...]:
         ConfigError: There are none.
     """
     cells: dict[str, list[object]] = {}
-    whole = tables.records(path, DatasetBuilder(), needs=(), wants=tables.columns_of(path))
+    whole = tables.flat_records(
+        path, DatasetBuilder(), needs=(), wants=tables.flat_columns_of(path)
+    )
     for _, record in islice(whole, _READ_FIRST):
         for column, cell in record.items():
             cells.setdefault(column, []).append(cell)
@@ -278,11 +313,14 @@ def read_wide_table(
     of_target = {name: columns.of_target(name) for name in columns.targets}
     needs = [names[option] for option in usual if option == "prompt" or getattr(columns, option)]
     needs += [name for named in of_target.values() for name in named if name is not None]
+    of_objects = {name for named in of_target.values() for name in named if name and "." in name}
+    required = [name for name in needs if name not in of_objects]
     for name in columns.targets:
         into.target(name)
-    for place, record in tables.records(path, into, needs=needs, wants=list(names.values())):
+    rows = tables.flat_records(path, into, needs=needs, wants=list(names.values()))
+    for place, record in rows:
         with into.row(place):
-            require(record, needs)
+            require(record, required)
             cells = {names["benchmark"]: benchmark, **record}
             query = query_of(cells, names, id_prefix=id_prefix, as_prompt=as_prompt)
             outcomes = {

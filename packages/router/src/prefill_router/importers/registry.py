@@ -22,6 +22,8 @@ class Format:
         columns: The options of `Columns` that apply to it.
         signatures: Sets of fields; a record that has all fields of one is of this format.
         averaged: Whether a target's answers to the same prompt are runs, as in a log.
+        is_votes: Whether its labels are votes between two answers.
+        is_log: Whether it is a log of calls, which may be of one target and have no scores.
     """
 
     summary: str
@@ -29,6 +31,8 @@ class Format:
     columns: frozenset[str] = frozenset()
     signatures: tuple[frozenset[str], ...] = ()
     averaged: bool = False
+    is_votes: bool = False
+    is_log: bool = False
 
 
 _COMMON = frozenset(
@@ -78,18 +82,21 @@ _OWN: dict[str, Format] = {
         reader="call_logs:read_openai",
         signatures=_any("custom_id body", "custom_id response"),
         averaged=True,
+        is_log=True,
     ),
     "anthropic_batch": Format(
         summary="Anthropic message batches: the requests and the JSON Lines of the results",
         reader="call_logs:read_anthropic",
         signatures=_any("custom_id params", "custom_id result"),
         averaged=True,
+        is_log=True,
     ),
     "litellm": Format(
         summary="LiteLLM spend logs: JSON, JSON Lines or CSV, with prompts",
         reader="call_logs:read_litellm",
         signatures=_any("request_id spend model"),
         averaged=True,
+        is_log=True,
     ),
     "langfuse": Format(
         summary="Langfuse exports: observations or traces, and scores",
@@ -103,6 +110,7 @@ _OWN: dict[str, Format] = {
             "id name value trace_id",
         ),
         averaged=True,
+        is_log=True,
     ),
     "openinference": Format(
         summary="OpenInference spans: Phoenix, Arize or OTLP JSON, and annotations",
@@ -116,14 +124,43 @@ _OWN: dict[str, Format] = {
             "span_id result annotator_kind",
         ),
         averaged=True,
+        is_log=True,
+    ),
+    "lm_eval": Format(
+        summary="lm-evaluation-harness: a folder per model with samples_TASK.jsonl",
+        reader="layouts:LM_EVAL",
+        columns=_SCORED,
+        signatures=_any("doc_id doc arguments", "doc_id doc filtered_resps"),
+        averaged=True,
+    ),
+    "inspect_ai": Format(
+        summary="inspect_ai: logs of evaluations, as .json or .eval",
+        reader="layouts:INSPECT_AI",
+        columns=_SCORED,
+        signatures=_any("eval samples", "eval plan", "epoch input model_usage"),
+        averaged=True,
+    ),
+    "promptfoo": Format(
+        summary="promptfoo: the results of an evaluation as JSON",
+        reader="layouts:PROMPTFOO",
+        columns=_SCORED,
+        signatures=_any("evalId results", "results config"),
+        averaged=True,
+    ),
+    "votes": Format(
+        summary="votes: model_a, model_b and winner, with a prompt or conversations",
+        reader="layouts:VOTES",
+        columns=frozenset({"correct"}),
+        signatures=_any("model_a model_b winner"),
+        is_votes=True,
     ),
     "long": Format(
-        summary="your own table, a row per query and target: CSV, JSON Lines or Parquet",
+        summary="your own table, a row per query and target: CSV, spreadsheet, JSON Lines, Parquet",
         reader="own_tables:read_long",
         columns=_COMMON | {"target"},
     ),
     "wide": Format(
-        summary="your own table, a column per target: CSV, JSON Lines or Parquet",
+        summary="your own table, a column per target: CSV, spreadsheet, JSON Lines or Parquet",
         reader="own_tables:read_wide",
         columns=_COMMON | {"targets"},
     ),

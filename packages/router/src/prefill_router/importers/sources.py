@@ -14,8 +14,9 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from prefill_router.errors import FormatError
 
@@ -78,17 +79,62 @@ def expand(sources: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
     return result
 
 
+ZIPS: Final = (".zip", ".eval")
+"""The names of zips; inspect_ai's logs are zips whose names end in `.eval`."""
+_LITTLE, _BIG = b"\xff\xfe", b"\xfe\xff"
+
+
+def encoding_of(head: bytes) -> str:
+    """The encoding of a text by its first bytes: UTF-16 with or without a mark, else UTF-8."""
+    if head[:2] in (_LITTLE, _BIG):
+        return "utf-16"
+    if len(head) < 2 or bool(head[0]) == bool(head[1]):
+        return "utf-8-sig"
+    return "utf-16-le" if head[0] else "utf-16-be"
+
+
+def open_bytes(path: Path) -> io.BufferedReader:
+    """A file's bytes, unpacked where its name ends in `.gz`."""
+    if path.suffix.lower() == ".gz":
+        return io.BufferedReader(gzip.open(path, "rb"))
+    return path.open("rb")
+
+
+@contextmanager
+def open_text(path: Path, *, newline: str) -> Iterator[io.TextIOWrapper]:
+    """A file's text in UTF-8 or UTF-16, unpacked where its name ends in `.gz`.
+
+    Bytes that aren't UTF-8 become surrogates, as in `errors="surrogateescape"`.
+
+    Raises:
+        FormatError: The file is a broken gzip, or broken UTF-16.
+    """
+    try:
+        with open_bytes(path) as file:
+            encoding = encoding_of(file.read(2))
+        errors = "surrogateescape" if encoding == "utf-8-sig" else "strict"
+        with (
+            open_bytes(path) as file,
+            io.TextIOWrapper(file, encoding=encoding, errors=errors, newline=newline) as text,
+        ):
+            yield text
+    except UnicodeDecodeError:
+        raise FormatError("isn't valid UTF-16; save it as UTF-8", file=path) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise FormatError(f"isn't a complete gzip: {first_line(error)}", file=path) from None
+
+
 def documents(path: Path) -> Iterator[Document]:
-    """A JSON file, or the JSON members of a zip, in order.
+    """A JSON file, plain or in gzip, or the JSON members of a zip, in order.
 
     Raises:
         FormatError: The file is broken, truncated, encrypted, or over a limit.
     """
     try:
-        if path.suffix.lower() == ".zip":
+        if path.suffix.lower() in ZIPS:
             yield from _zip_members(path)
         else:
-            with path.open("rb") as file:
+            with open_bytes(path) as file:
                 yield Document(str(path), PurePosixPath(path), _read(file.read, str(path)))
     except FormatError:
         raise
@@ -127,10 +173,10 @@ def parse(document: Document) -> Any:
     """The JSON of a document.
 
     Raises:
-        FormatError: It isn't JSON in UTF-8.
+        FormatError: It isn't JSON in UTF-8 or UTF-16.
     """
     try:
-        return json.loads(document.data.decode("utf-8-sig"))
+        return json.loads(document.data.decode(encoding_of(document.data[:2])))
     except UnicodeDecodeError as error:
         line = document.data[: error.start].count(b"\n") + 1
         raise FormatError("isn't UTF-8; save it as UTF-8", file=document.name, line=line) from None

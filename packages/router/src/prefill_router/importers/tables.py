@@ -1,29 +1,46 @@
-"""Tables on disk: CSV, JSON Lines and Parquet, as records with their line numbers.
+"""Tables on disk: CSV, JSON Lines, Parquet and spreadsheets, as records with their line numbers.
 
-Text is UTF-8, with or without a byte order mark. CSV and JSON Lines are read as a stream; of a
-Parquet file only the requested columns are read.
+Text is UTF-8, with or without a byte order mark, or UTF-16, and may be in gzip. The cells of a CSV
+are separated by commas, semicolons or tabs; where semicolons separate, `0,5` is a half. CSV and
+JSON Lines are read as a stream; of a Parquet file only the requested columns are read, of a
+spreadsheet the first sheet.
 """
 
 import csv
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
+from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
 from prefill_router.errors import FormatError
+from prefill_router.importers import sources
 from prefill_router.importers.builder import DatasetBuilder, Place
+from prefill_router.importers.nested import MOST_DEPTH, are_rows, flatten
 from prefill_router.importers.sources import first_line
+from prefill_router.lazy_imports import optional_imports
 
 MAX_LINE = 64 * 2**20
 """The longest line, or CSV record, in characters; a file with a longer one isn't a table."""
 MAX_COLUMNS = 10_000
 """The most columns of a table, since each row is held with all of their names."""
-SUFFIXES = (".csv", ".jsonl", ".ndjson", ".parquet")
+_CSVS = (".csv", ".tsv")
+_LINES = (".jsonl", ".ndjson")
+_SHEETS = (".xlsx", ".ods")
+_GZIPPED = tuple(f"{suffix}.gz" for suffix in (*_CSVS, *_LINES))
+SUFFIXES = (*_CSVS, *_LINES, ".parquet", *_SHEETS, *_GZIPPED)
+_ENVELOPES = ("data", "requests", "observations", "spans", "rows", "examples")
+"""The fields of a JSON object that hold the records, as programming interfaces return them."""
+_SEPARATORS = (",", ";", "\t")
+_SNIFFED = 20
+_DECIMAL_COMMA = re.compile(r"[+-]?\d++,\d++", re.ASCII)
 _PICKLES = (".pkl", ".pickle")
 Record = Mapping[str, object]
 
@@ -46,18 +63,22 @@ def records(
     Raises:
         FormatError: The file isn't such a table, or lacks columns.
     """
-    suffix = path.suffix.lower()
+    suffix = suffix_of(path)
     if suffix == ".parquet":
         yield from _parquet(path, needs, wants)
-    elif suffix in (".jsonl", ".ndjson"):
+    elif suffix in _LINES:
         yield from json_lines(path, into)
-    elif suffix == ".csv":
+    elif suffix in _CSVS:
         yield from _csv(path, into, needs)
+    elif suffix in _SHEETS:
+        yield from _sheet(path, needs)
+    elif suffix == ".json":
+        yield from json_records(path, into)
     elif suffix in _PICKLES:
         raise FormatError(_ABOUT_PICKLES, file=path)
     else:
         raise FormatError(
-            f"isn't a table; a table's name ends in {' or '.join(SUFFIXES)}", file=path
+            f"isn't a table; a table's name ends in {', '.join(SUFFIXES)} or .json", file=path
         )
 
 
@@ -69,20 +90,79 @@ _ABOUT_PICKLES = (
 )
 
 
+def suffix_of(path: Path) -> str:
+    """The end of a table's name in lower case, without `.gz`."""
+    name = path.name.lower()
+    return Path(name.removesuffix(".gz") if name.endswith(_GZIPPED) else name).suffix
+
+
 def columns_of(path: Path) -> list[str]:
     """The columns of a table; for JSON Lines, the fields of the first record.
 
     Raises:
         FormatError: No columns can be read.
     """
-    suffix = path.suffix.lower()
+    suffix = suffix_of(path)
     if suffix == ".parquet":
-        return _schema(path)
-    if suffix == ".csv":
-        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            return _header(csv.reader(_lines(file, path), strict=True), path)
+        return list(_schema(path))
+    if suffix in _CSVS:
+        with _csv_reader(path) as (reader, _):
+            return _header(reader, path)
     found = records(path, DatasetBuilder(), needs=())
     return list(next((record for _, record in found), {}))
+
+
+def flat_columns_of(path: Path) -> list[str]:
+    """The columns of a table, with the fields of objects by their dotted paths.
+
+    Raises:
+        FormatError: No columns can be read.
+    """
+    suffix = suffix_of(path)
+    if suffix == ".parquet":
+        columns = list(_flat_schema(_schema(path), MOST_DEPTH))
+    elif suffix in (*_LINES, ".json"):
+        rows = records(path, DatasetBuilder(), needs=())
+        columns = list(flatten(next((record for _, record in rows), {})))
+    else:
+        columns = columns_of(path)
+    check_count(columns, path)
+    return columns
+
+
+def flat_records(
+    path: Path, into: DatasetBuilder, *, needs: Sequence[str], wants: Sequence[str] = ()
+) -> Iterator[tuple[Place, Record]]:
+    """The records of a table with the fields of objects by their dotted paths, see `records`.
+
+    Raises:
+        FormatError: The file isn't such a table, or lacks columns.
+    """
+    if suffix_of(path) != ".parquet":
+        for place, record in records(path, into, needs=needs):
+            yield place, flatten(record)
+        return
+    _require(flat_columns_of(path), needs, path)
+    wanted = {*needs, *wants}
+    roots = [
+        column
+        for column in _schema(path)
+        if any(name == column or name.startswith(f"{column}.") for name in wanted)
+    ]
+    for place, record in records(path, into, needs=roots):
+        yield place, flatten(record)
+
+
+def _flat_schema(schema: Mapping[str, Any], depth: int) -> Iterator[str]:
+    for name, kind in schema.items():
+        if isinstance(kind, pl.List) and isinstance(kind.inner, pl.Struct):
+            fields = [field.name for field in kind.inner.fields]
+            kind = kind.inner if are_rows(fields) else kind
+        if isinstance(kind, pl.Struct) and kind.fields and depth:
+            inner = {f"{name}.{field.name}": field.dtype for field in kind.fields}
+            yield from _flat_schema(inner, depth - 1)
+        else:
+            yield name
 
 
 def json_lines(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record]]:
@@ -95,7 +175,7 @@ def json_lines(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record
     Raises:
         FormatError: A line is too long.
     """
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
+    with sources.open_text(path, newline="\n") as file:
         for number, line in enumerate(_lines(file, path), 1):
             if line.strip():
                 place = Place(str(path), number)
@@ -105,6 +185,36 @@ def json_lines(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record
                     yield place, found
                 else:
                     into.bad_row(place, found)
+
+
+def json_records(path: Path, into: DatasetBuilder) -> Iterator[tuple[Place, Record]]:
+    """The records of a JSON file: a list, an object that holds one, or one object.
+
+    A file in JSON Lines whose name ends in `.json` is read too, as some tools write them.
+
+    Raises:
+        FormatError: The file can't be read.
+    """
+    try:
+        (document,) = sources.documents(path)
+        content = sources.parse(document)
+    except FormatError:
+        first = next(json_lines(path, DatasetBuilder()), None)
+        if first is None or first[0].line != 1:
+            raise
+        yield from json_lines(path, into)
+        return
+    if isinstance(content, dict):
+        lists = (content[name] for name in _ENVELOPES if isinstance(content.get(name), list))
+        content = next(lists, [content])
+    if not isinstance(content, list):
+        raise FormatError("is neither a list nor an object of records", file=path)
+    for number, record in enumerate(content, 1):
+        place = Place(str(path), number)
+        if isinstance(record, dict):
+            yield place, record
+        else:
+            into.bad_row(place, f"is a {type(record).__name__}; a record is an object")
 
 
 def _parse(line: str) -> dict[str, object] | str:
@@ -122,19 +232,49 @@ def _parse(line: str) -> dict[str, object] | str:
 
 
 def _csv(path: Path, into: DatasetBuilder, needs: Sequence[str]) -> Iterator[tuple[Place, Record]]:
-    with (
-        path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file,
-        _long_fields(),
-    ):
-        reader = csv.reader(_lines(file, path), strict=True)
+    with _csv_reader(path) as (reader, separator), _long_fields():
         header = _header(reader, path)
         _require(header, needs, path)
-        yield from _rows(reader, header, path, into)
+        for place, cells in _rows(reader, len(header), path, into):
+            if separator == ";":
+                cells = [_with_point(cell) for cell in cells]
+            yield place, dict(zip(header, cells, strict=True))
+
+
+@contextmanager
+def _csv_reader(path: Path) -> Iterator[tuple[Any, str]]:
+    """A reader of a CSV, and what separates its cells."""
+    separator = _separator(path)
+    with sources.open_text(path, newline="") as file:
+        yield csv.reader(_lines(file, path), strict=True, delimiter=separator), separator
+
+
+def _separator(path: Path) -> str:
+    """What separates the cells of a CSV: of the marks in its first line, the one that fits best.
+
+    That is the one that gives the first records equally many cells, and the most.
+    """
+    with sources.open_text(path, newline="") as file:
+        first = next(_lines(file, path), "")
+    marks = [mark for mark in _SEPARATORS if mark in first] or [","]
+    return marks[0] if len(marks) == 1 else max(marks, key=lambda mark: _width(path, mark))
+
+
+def _width(path: Path, separator: str) -> int:
+    """The number of cells of the first records of a CSV; 0 where it differs."""
+    with sources.open_text(path, newline="") as file, _long_fields():
+        reader = csv.reader(_lines(file, path), delimiter=separator)
+        widths = {len(cells) for cells in islice(reader, _SNIFFED) if cells}
+    return widths.pop() if len(widths) == 1 else 0
+
+
+def _with_point(cell: str) -> str:
+    return cell.replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell.strip()) else cell
 
 
 def _rows(
-    reader: Any, header: list[str], path: Path, into: DatasetBuilder
-) -> Iterator[tuple[Place, Record]]:
+    reader: Any, width: int, path: Path, into: DatasetBuilder
+) -> Iterator[tuple[Place, list[str]]]:
     while True:
         place = Place(str(path), reader.line_num + 1)
         try:
@@ -144,10 +284,10 @@ def _rows(
         except csv.Error as error:
             into.bad_row(place, f"isn't CSV: {error}")
             continue
-        if len(cells) == len(header):
-            yield place, dict(zip(header, cells, strict=True))
+        if len(cells) == width:
+            yield place, cells
         elif cells:
-            into.bad_row(place, f"has {len(cells)} cells; the header has {len(header)}")
+            into.bad_row(place, f"has {len(cells)} cells; the header has {width}")
 
 
 def _header(reader: Any, path: Path) -> list[str]:
@@ -166,7 +306,7 @@ def _header(reader: Any, path: Path) -> list[str]:
     return header
 
 
-def _lines(file: TextIO, path: Path) -> Iterator[str]:
+def _lines(file: TextIOWrapper, path: Path) -> Iterator[str]:
     number = 0
     while line := file.readline(MAX_LINE + 1):
         number += 1
@@ -203,10 +343,25 @@ def _parquet(
         raise FormatError(f"isn't readable Parquet: {first_line(error)}", file=path) from None
 
 
-def _schema(path: Path) -> list[str]:
+def _sheet(path: Path, needs: Sequence[str]) -> Iterator[tuple[Place, Record]]:
+    """The rows of the first sheet of a spreadsheet; its first row has the names."""
+    with optional_imports(f"reading {path.suffix} tables"):
+        import fastexcel
+    try:
+        frame = fastexcel.read_excel(path).load_sheet(0).to_polars()
+    except (fastexcel.FastExcelError, PolarsError, PanicException, OSError, ValueError) as error:
+        raise FormatError(f"isn't a readable spreadsheet: {first_line(error)}", file=path) from None
+    check_count(frame.columns, path)
+    _require(frame.columns, needs, path)
+    for number, row in enumerate(frame.iter_rows(named=True), 2):
+        if any(cell is not None for cell in row.values()):
+            yield Place(str(path), number), row
+
+
+def _schema(path: Path) -> Mapping[str, Any]:
     try:
         with path.open("rb") as file:
-            columns = list(pl.read_parquet_schema(file))
+            columns = pl.read_parquet_schema(file)
     except (PolarsError, PanicException, OSError, ValueError) as error:
         raise FormatError(f"isn't readable Parquet: {first_line(error)}", file=path) from None
     check_count(columns, path)

@@ -9,15 +9,24 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal, final
 
-from prefill_router.data import MOST_TOKENS, Message, Prompt
+from prefill_router.data import MOST_TOKENS, LabelMeaning, Message, Prompt
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.short_repr import short_repr
 
 LABELS = "a label is a number from 0 to 1, true or false, yes or no, pass or fail"
 _DIGITS = re.compile(r"[+-]?(\d++(\.\d*+)?|\.\d++)([eE][+-]?\d++)?", re.ASCII)
-_RIGHT = ("true", "yes", "pass", "passed", "correct")
-_WRONG = ("false", "no", "fail", "failed", "incorrect")
+_RIGHT = (
+    *("true", "yes", "pass", "passed", "correct", "right", "good", "positive"),
+    *("up", "thumbs up", "thumb up", "thumbs_up", "thumbsup", "upvote", "like", "liked", "👍"),
+)
+_WRONG = (
+    *("false", "no", "fail", "failed", "incorrect", "wrong", "bad", "negative"),
+    *("down", "thumbs down", "thumb down", "thumbs_down", "thumbsdown", "downvote", "dislike"),
+    *("disliked", "👎"),
+)
 _WORDS = {**dict.fromkeys(_RIGHT, 1.0), **dict.fromkeys(_WRONG, 0.0)}
+_RATING = re.compile(r"(\d++(?:\.\d++)?)\s*+(?:/\s*+\d++|out of\s++\d++|stars?|%)", re.ASCII)
+_STARS = re.compile(r"([★⭐]{1,10})\ufe0f?[☆]{0,10}")
 _MISSING = {"", "null", "nan", "none"}
 
 
@@ -93,15 +102,28 @@ def label(value: object, name: str) -> float | None:
 def score(value: object, name: str) -> float | None:
     """The score of an answer, on any scale; 1 or 0 for a word such as yes, or a boolean.
 
+    `4/5`, `4 out of 5`, `4 stars` and `★★★★☆` are 4; `75 %` is 75.
+
     Raises:
         DataError: The value is neither a number nor such a word.
     """
     word = verdict(value)
-    return _number(value, name, LABELS) if word is None else word
+    return _number(_rating(value), name, LABELS) if word is None else word
+
+
+def _rating(value: object) -> object:
+    """The number of a rating that is written in words or stars; other values unchanged."""
+    if not isinstance(value, str):
+        return value
+    plain = value.strip().lower()
+    if stars := _STARS.fullmatch(plain):
+        return len(stars[1])
+    number = _RATING.fullmatch(plain)
+    return number[1] if number else value
 
 
 def verdict(value: object) -> float | None:
-    """1 for true, yes and pass; 0 for false, no and fail; None for anything else."""
+    """1 for true, yes, pass and up; 0 for false, no, fail and down; None for anything else."""
     if isinstance(value, bool):
         return float(value)
     return _WORDS.get(value.strip().lower()) if isinstance(value, str) else None
@@ -254,6 +276,14 @@ class Scale:
             low, high = sorted(self.ends)
             raise DataError(f"{name} is {shown_cell(value)}; a score is from {low:g} to {high:g}")
         return share if self.threshold is None else float(share >= self._share(self.threshold))
+
+    @property
+    def meaning(self) -> LabelMeaning:
+        """What labels of this scale mean."""
+        if self.threshold is not None:
+            return LabelMeaning(threshold=self.threshold)
+        worst, best = self.ends or (0.0, 1.0)
+        return LabelMeaning(kind="score", worst=worst, best=best)
 
     def _share(self, score: float) -> float:
         """A score mapped linearly from worst and best to 0 and 1; unchanged without ends."""

@@ -164,11 +164,13 @@ def _result(evaluation: Evaluation) -> str:
         if kind == "lambda"
         else f"The policy {kind} at its most accurate end, on {evaluation.queries:,} queries,"
     )
+    mean = evaluation.meaning.words
+    is_right = evaluation.meaning.kind == "right"
+    verb, rest = ("answers", " of them correctly") if is_right else ("has a mean score of", "")
     first = (
-        f"{sent} answers {worded(number['argmax_accuracy'].value, 'share')} of them correctly; the "
-        f"best single target, {best}, answers "
-        f"{worded(number['best_single_accuracy'].value, 'share')}, and a perfect router would "
-        f"reach {worded(number['oracle_accuracy'].value, 'share')}."
+        f"{sent} {verb} {mean(number['argmax_accuracy'].value)}{rest}; the best single target, "
+        f"{best}, {verb} {mean(number['best_single_accuracy'].value)}, and a perfect router would "
+        f"reach {mean(number['oracle_accuracy'].value)}."
     )
     savings = number["savings"]
     if savings.reason:
