@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, final
 
+import numpy as np
 from pydantic import PlainSerializer, PlainValidator
 
 from prefill_router.client import PLAIN_HTTP, provider_keys
@@ -131,6 +132,19 @@ class LoadedGateway:
     step: str = ""
     candidate: "LoadedGateway | None" = None
     candidate_problems: tuple[str, ...] = ()
+
+    @property
+    def baseline(self) -> str | None:
+        """The target that costs are compared with: that of the settings, or the best by training.
+
+        None where the router doesn't have the targets' train accuracy.
+        """
+        accuracy = self.light.reference_accuracy
+        if self.settings.savings.baseline is not None:
+            return self.settings.savings.baseline
+        if accuracy is None or np.isnan(accuracy).all():
+            return None
+        return self.light.pool.names[int(np.nanargmax(accuracy))]
 
     @property
     def served(self) -> ServedVersions:

@@ -181,7 +181,6 @@ class Metrics:
         self._seconds: Callable[..., Histogram] = cache(seconds.labels)
 
         self._uncounted: list[Receipt] = []
-        self._baseline: str | None = None
         self._encoder_prices = 0.0, 0.0
 
     def use_targets(self, targets: Iterable[str]) -> None:
@@ -196,16 +195,15 @@ class Metrics:
         """Count a passthrough call that ended; it has no decision and no cost."""
         self._passed(call, self._name(outcome.target), outcome.kind).inc()
 
-    def use_savings(self, baseline: str | None, *, second: float, thousand: float) -> None:
-        """Count savings against another baseline, and forecasts at another price.
+    def use_encoder_prices(self, *, second: float, thousand: float) -> None:
+        """Count forecasts at another price.
 
         Args:
-            baseline: The target; None to count none.
             second: US dollars of a second of waiting for forecasts.
             thousand: US dollars of 1,000 forecasts.
         """
         self._count_savings()
-        self._baseline, self._encoder_prices = baseline, (second, thousand / 1000)
+        self._encoder_prices = second, thousand / 1000
 
     def observe(self, receipt: Receipt) -> None:
         """Count a request that ended."""
@@ -274,8 +272,9 @@ class Metrics:
     def _count_savings(self) -> None:
         """Count what was saved by the requests since the last time; no request waits for it."""
         counted, self._uncounted = self._uncounted, []
-        (second, each), baseline = self._encoder_prices, self._baseline
+        second, each = self._encoder_prices
         for receipt in counted:
+            baseline = receipt.baseline
             if receipt.forecast_seconds is not None and (second or each):
                 self._deducted("encoder").inc(receipt.forecast_seconds * second + each)
             if baseline is None or receipt.apart is not None:
