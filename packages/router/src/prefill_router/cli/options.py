@@ -54,7 +54,8 @@ RouterFolder = Annotated[
     PathOrUrl, typer.Argument(metavar="ROUTER", help="The router's folder.", parser=path_or_url)
 ]
 OtherRouter = Annotated[
-    PathOrUrl, typer.Argument(metavar="OTHER", help="Another router's folder.", parser=path_or_url)
+    PathOrUrl | None,
+    typer.Argument(metavar="OTHER", help="Another router's folder.", parser=path_or_url),
 ]
 RouterOut = Annotated[
     PathOrUrl, typer.Option("--out", help="The router's folder.", parser=path_or_url)
