@@ -57,6 +57,19 @@ def upgrade_advice(newest: int) -> str:
     )
 
 
+TROUBLESHOOTING = "docs/guides/troubleshooting.md"
+"""The page "When something is wrong"."""
+
+
+def refer(anchor: str) -> str:
+    """Where to read on: a heading of the page "When something is wrong".
+
+    Args:
+        anchor: The heading as in its link, such as `disk-full`.
+    """
+    return f"see {TROUBLESHOOTING}#{anchor}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A suggestion, " (did you mean ...?)", of the most similar known name; empty where none is."""
     close = get_close_matches(name, list(known), n=1)

@@ -20,7 +20,7 @@ from threading import Event, Thread
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, final
 
-from prefill_router.errors import ConfigError, StoreError, upgrade_advice
+from prefill_router.errors import ConfigError, StoreError, refer, upgrade_advice
 from prefill_router_gateway.receipts.rows import COLUMNS, FEEDBACK_COLUMNS, Kind, ReceiptColumn, Row
 
 VERSION = 2
@@ -424,7 +424,8 @@ class SqliteStore(Store):
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
             raise DownError(
-                f"{self._path} can't be opened for writing: {error.strerror}; name another file",
+                f"{self._path} can't be opened for writing: {error.strerror}; name another file, "
+                f"or {refer('receipts-cant-be-written')}",
                 kind="file can't be opened",
             ) from None
 
@@ -449,7 +450,9 @@ class SqliteStore(Store):
             return RowError(f"{self._path} rejected a row ({type(error).__name__})")
         name = str(getattr(error, "sqlite_errorname", type(error).__name__))
         return DownError(
-            f"{self._path} can't be used as a database of receipts now: {error} ({name})", kind=name
+            f"{self._path} can't be used as a database of receipts now: {error} ({name}); "
+            + refer("the-database-is-locked-or-away"),
+            kind=name,
         )
 
 

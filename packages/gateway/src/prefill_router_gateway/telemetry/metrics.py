@@ -144,6 +144,14 @@ class Metrics:
             "estimated_dollars", "US dollars that decisions estimated.", "target"
         )
         self._unpriced = count("unpriced_requests", "Requests of unknown cost.", "target")
+        self._observed = count(
+            "observed_dollars", "US dollars of answers whose cost had been estimated.", "target"
+        )
+        self._expected = count(
+            "expected_dollars", "What had been estimated for them, with nothing cached.", "target"
+        )
+        self._feedback = count("feedback", "Scores of answers from clients.")
+        self._scores = count("feedback_score", "The sum of these scores, each from 0 to 1.")
         self._fallbacks = count("fallbacks", "Decisions without a forecast.", "reason")
         self._attempts = count("attempts", "Calls of targets, by how they ended.", "target", "end")
         self._deployment_attempts = count(
@@ -194,6 +202,11 @@ class Metrics:
     def passed(self, call: str, outcome: RequestOutcome) -> None:
         """Count a passthrough call that ended; it has no decision and no cost."""
         self._passed(call, self._name(outcome.target), outcome.kind).inc()
+
+    def scored(self, score: float) -> None:
+        """Count a client's score of an answer, from 0 to 1."""
+        self._feedback().inc()
+        self._scores().inc(score)
 
     def use_encoder_prices(self, *, second: float, thousand: float) -> None:
         """Count forecasts at another price.
@@ -261,6 +274,7 @@ class Metrics:
                     self._tokens(target, kind).inc(tokens)
         if receipt.cost is not None:
             self._dollars(target).inc(receipt.cost)
+            self._compare_estimate(receipt, target)
         elif outcome.attempts:
             self._unpriced(target).inc()
         self._observe_attempts(receipt)
@@ -286,6 +300,13 @@ class Metrics:
                 self._saving_spent(baseline).inc(receipt.cost)
                 self._saving_there(baseline).inc(there)
 
+    def _compare_estimate(self, receipt: Receipt, target: str) -> None:
+        """Count a cost beside the estimate of the target that answered."""
+        expected = receipt.choice.estimated_cost.get(receipt.outcome.target or "")
+        if expected is not None and receipt.cost is not None and not receipt.cost_is_estimated:
+            self._observed(target).inc(receipt.cost)
+            self._expected(target).inc(expected)
+
     def _observe_attempts(self, receipt: Receipt) -> None:
         before = None
         for attempt in receipt.outcome.attempts:
@@ -307,6 +328,8 @@ class Metrics:
 
     def _counter(self, name: str, description: str, *labels: str) -> Callable[..., Counter]:
         made = Counter(f"{PREFIX}{name}", description, labels, registry=self._registry)
+        if not labels:
+            return lambda: made
         return cache(made.labels)  # looking up a child takes longer than counting
 
 

@@ -213,7 +213,9 @@ def compare(
     from prefill_router.comparison import (
         STUDY,
         ComparisonPlan,
+        describe_minutes,
         draw_for,
+        estimate_minutes,
         recipes_of,
         run_plan,
         to_dict,
@@ -257,6 +259,8 @@ def compare(
     stores = opt.open_stores(store)
     mark(to, STUDY, plan.to_dict())
     origin.write(to)
+    minutes = describe_minutes(*estimate_minutes(len(recipes), dataset, drawn))
+    err.say(f"estimated: {minutes} on two cores for {len(recipes)} routers, encoding apart")
     states = gather(needs, dataset, stores, sources=opt.sources(encoder_folder), progress=bar)
     result = run_plan(plan, dataset, states, folder=to / ROUTERS, engine=engine, progress=bar)
     write(result, to, title=f"Routers on {data.name}", known=_compare_facts(plan, data))

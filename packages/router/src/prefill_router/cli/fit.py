@@ -139,7 +139,7 @@ def fit(
             sources=sources,
             progress=bar,
         )
-    fitted.router.save(to)
+    opt.save_router(fitted.router, to)
     if as_json:
         judged = fitted.evaluation
         verdict = None if judged.verdict is None else judged.verdict.to_dict()

@@ -414,7 +414,7 @@ def add_target(
         cache=default_cache(),
         progress=BarProgress(console=err),
     )
-    found.router.save(to)
+    opt.save_router(found.router, to)
     spent = None if questions is None else questions.spent
     if as_json:
         told = {"router": str(to), "asked": list(found.asked), "answered": found.answered}

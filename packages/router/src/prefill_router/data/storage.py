@@ -65,9 +65,12 @@ def read_dataset(folder: PathOrUrl | str) -> RoutingDataset:
         ConfigError: The URL can't be read.
         FormatError: A file is missing, malformed or truncated, or lacks a column.
         CorruptError: The folder has checksums, and a file doesn't match them.
-        DataError: Ids repeat, outcomes name unknown queries or targets, or labels leave [0, 1].
+        DataError: It is a router, ids repeat, outcomes name unknown queries or targets, or labels
+            leave [0, 1].
     """
     with reading(folder, (QUERIES, OUTCOMES, *POOL_FILES, files.CHECKSUMS)) as local:
+        if (local / "router.json").is_file():
+            raise _no_dataset(local / QUERIES)
         _verify(local)
         queries = read_queries(local / QUERIES)
         outcomes = _read_parquet(local / OUTCOMES, needs=("query_id", "target", "correct"))
