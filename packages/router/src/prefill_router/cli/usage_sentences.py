@@ -60,7 +60,7 @@ def _describe_use(error: Any) -> str:
 
 def _given(error: Any) -> str:
     """What was given, which only the error of pydantic below has."""
-    causes = getattr(error.__cause__ or error.__context__, "errors", list)()
+    causes: list[dict[str, Any]] = getattr(error.__cause__ or error.__context__, "errors", list)()
     return repr(causes[0].get("input")) if causes else "something else"
 
 
