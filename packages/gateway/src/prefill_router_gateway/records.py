@@ -355,16 +355,16 @@ class Receipt:
 
     def cost_at(self, baseline: str | None) -> float | None:
         """What it would have cost at the baseline, in US dollars; None if not compared."""
-        target, estimated = self.outcome.target, self.choice.estimated_cost
-        if self.apart is not None or None in (target, baseline, self.cost):
+        target, estimated, paid = self.outcome.target, self.choice.estimated_cost, self.cost
+        if self.apart is not None or target is None or baseline is None or paid is None:
             return None
         if target == baseline:
-            return self.cost
+            return paid
         if not {target, baseline} <= estimated.keys():
             return None
         usage, cache = self.outcome.usage, self.details.get("cache", {})
         cached = None if usage is None else usage.cached_tokens
-        return cost_elsewhere(self.cost, target, baseline, estimated, cached=cached, cache=cache)
+        return cost_elsewhere(paid, target, baseline, estimated, cached=cached, cache=cache)
 
 
 def cost_elsewhere(
