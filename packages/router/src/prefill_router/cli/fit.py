@@ -110,8 +110,6 @@ def fit(
             one_of("--for", for_, SERVED_BY)
             _refuse_others(prefill, [recipe, effort, policy])
         tried = None if for_ else _effort(effort, prefill, recipe)
-    if isinstance(data, Path) and not data.is_dir():
-        read_dataset(data)  # says what is there instead
     given = None if for_ else _recipe(data, prefill, recipe, store)
     check_replaceable(to)
     stores = opt.open_stores(store)
@@ -185,11 +183,14 @@ def _recipe(
     data: PathOrUrl, prefill: "PrefillConfig", file: Path | None, store: Sequence[PathOrUrl] | None
 ) -> "Recipe":
     """The recipe in the file, or the paper's with these options."""
+    from prefill_router.data import read_dataset
     from prefill_router.features import PrefillConfig
     from prefill_router.fitting import Recipe, read_recipe
 
     if file is None or str(file) == PAPER:
         if not store:
+            if isinstance(data, Path) and not data.is_dir():
+                read_dataset(data)  # says what is there instead
             raise UsageError(
                 f"no store has the states of {data}; make one with: prefill-router encode {data} "
                 "--out states, and give --store states, or a recipe that names an encoder with "
