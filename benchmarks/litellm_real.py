@@ -27,7 +27,7 @@ from prefill_router.targets import KNOWN
 from prefill_router_gateway.litellm import PrefillRouterStrategy, SpentError, import_config
 
 TURNS = [{"role": "user", "content": "hi"}]
-OTHERS = ("gemini", "ollama", "deepseek")
+OTHERS = ("azure", "gemini", "ollama", "deepseek")
 """Providers that are asked elsewhere than LiteLLM asks them; see known.py."""
 
 

@@ -292,6 +292,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "search.md": a_space,
     "switchyard.md": a_language_model,
     "tasks.md": tasks,
+    "troubleshooting.md": receipts,
     "versions.md": a_version,
     "vllm.md": a_language_model,
 }

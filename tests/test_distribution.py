@@ -201,7 +201,7 @@ def test_the_core_alone_does_the_whole_job_without_torch(
     assert decision["target"] in {"small", "large"}
     run(command, "evaluate", "router", *SCORED, "--out", "report", cwd=outside)
     run(command, "doctor", "router", *SCORED, "--out", "checkup", cwd=outside, or_codes={4, 5})
-    run(command, "keep", "router", *SCORED, "--keep", 0.5, cwd=outside, or_codes={3})
+    run(command, "guarantee", "router", *SCORED, "--keep", 0.5, cwd=outside, or_codes={3})
     (outside / "routers.yaml").write_text(ROUTERS)
     run(command, "compare", "routers.yaml", *SCORED, "--out", "comparison", cwd=outside)
     run(command, "quickstart", "table.csv", "--out", "quick", cwd=outside)

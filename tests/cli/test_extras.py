@@ -151,7 +151,7 @@ def test_the_core_fits_judges_routes_and_imports(job: Job, tmp_path: Path) -> No
         ("route", router, "Why?", "--json"),
         ("evaluate", router, *judged, "--resamples", 0, "--out", report, "--json"),
         ("doctor", router, *judged, "--resamples", 20, "--no-probe", "--json"),
-        ("keep", router, *judged, "--json"),
+        ("guarantee", router, *judged, "--json"),
     )
     codes = [code for code, *_ in done]
     assert codes[:7] == [0] * 7, done

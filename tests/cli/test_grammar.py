@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import prefill_router
-from packages.router.tests.commands import Job, malformed, run, succeeded
+from packages.router.tests.commands import Job, malformed, refused, run, succeeded
 from prefill_router.cli.application import Command, ExitCode, load
 from prefill_router.cli.commands import CommandEntry, all_commands, range_of
 
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.slow
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"
 SUBJECTS = {
-    "ROUTER": "route show reprice export serve evaluate doctor keep calibration "
+    "ROUTER": "route show reprice export serve evaluate doctor guarantee calibration "
     "study:end-to-end study:robustness",
-    "ROUTER OTHER": "paired",
+    "CONFIG OTHER": "compare",
     "ROUTER NAME": "add-target remove-target",
-    "CONFIG": "compare study:seeds study:ratio study:shift study:learning litellm",
+    "CONFIG": "study:seeds study:ratio study:shift study:learning import-litellm",
     "DATA": "describe split encode layers sweep fit reproduce study:dimensions",
     "DATA...": "merge study:layers",
     "RUN": "grade",
@@ -29,8 +29,9 @@ SUBJECTS = {
     "FORMAT SOURCE": "import",
     "SOURCE": "quickstart",
     "SPACE": "search",
-    "VERSIONS": "versions",
-    "VERSIONS VERSION": "promote rollback",
+    "VERSIONS": "versions:list",
+    "VERSIONS ROUTER": "versions:add",
+    "VERSIONS VERSION": "versions:promote versions:rollback",
     "SPEC": "tasks",
     "ID": "explain",
     "NAME": "key:new key:revoke",
@@ -102,7 +103,7 @@ def test_what_reads_a_split_and_what_judges_a_part_says_so() -> None:
     judging = {"study end-to-end", "study robustness"}
     studies = {n for n in NAMES if n.startswith("study")} - {"study layers", *judging}
     assert files == fitted | studies
-    assert parts == {"evaluate", "doctor", "keep", *judging}
+    assert parts == {"evaluate", "doctor", "guarantee", *judging}
 
 
 def numeric(name: str) -> list[str]:
@@ -139,12 +140,13 @@ def test_every_number_is_bounded_and_told_alike(name: str) -> None:
 
 PLACES = {
     "add-target": ["gone", "new", "--data", "gone", "--out", "new", "--answers", "gone"],
+    "compare": ["gone", "--data", "gone", "--out", "new"],
     "export": ["gone", "--switchyard", "new.pt"],
     "export-receipts": ["gone", "--out", "new"],
     "fit": ["gone", "--out", "new", "--store", "gone"],
     "import": ["long", "gone", "--out", "new"],
     "learn": [f"--{x}=gone" for x in ("receipts", "pool", "judge", "versions")] + ["--per-day=1"],
-    "litellm": ["gone.yaml", "--out", "new.yaml"],
+    "import-litellm": ["gone.yaml", "--out", "new.yaml"],
     "prices": ["--pool", "gone.yaml"],
     "purge": ["gone", "--older-than", "30d"],
     "study shift": ["gone", "--data", "gone", "--out", "new", "--hold-out", "a"],
@@ -160,7 +162,7 @@ LOOKED_UP = {
     "import": "--encoder --prompt-column --query-column --target-column --target-columns "
     "--correct-column --benchmark-column --domain-column --input-tokens-column "
     "--output-tokens-column --cost-column",
-    "keep": "--best",
+    "guarantee": "--best",
     "key new": "--target",
     "learn": "--receipts --versions --encoder --pattern",
     "prices": "--from --provider",
@@ -196,8 +198,11 @@ def test_what_the_command_line_tells_by_itself_is_told_before_anything_is_read(
     ("words", "reason"),
     [
         (("tasks", "gone", "--out", "new.txt"), "new.jsonl"),
-        (("litellm", "gone", "--out", "pool"), "pool.yaml"),
-        (("litellm", "gone", "--out", "p.yaml", "--settings", "p.yaml"), "can't hold both"),
+        (("compare", "gone", "--data", "gone"), "compare needs --out"),
+        (("compare", "gone", "gone", "--data", "gone", "--out", "new"), "--out is for a list"),
+        (("import-litellm", "gone", "--out", "p.yaml", "--through", "here"), "write the address"),
+        (("import-litellm", "gone", "--out", "pool"), "pool.yaml"),
+        (("import-litellm", "gone", "--out", "p.yaml", "--settings", "p.yaml"), "can't hold both"),
         (("prices", "--pool", "gone.csv"), "isn't a YAML file"),
         (("import", "lang", "gone", "--out", "new"), "the formats are"),
         (("key", "new", "me", "--expires", "soon"), "expires"),
@@ -226,25 +231,51 @@ def test_one_error_has_one_spelling_and_one_code(job: Job) -> None:
 
 
 def test_parts_that_there_are_none_of_are_refused_alike(job: Job) -> None:
-    for words in (("evaluate", "--out", "out"), ("doctor",), ("keep",)):
+    for words in (("evaluate", "--out", "out"), ("doctor",), ("guarantee",)):
         given = (words[0], job.router, "--data", job.answers, *words[1:], "--part", "exam")
         assert "--part is 'exam'; it must be one of " in malformed("", *given)
 
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("evalute", "'evaluate'"), ("studdy seeds", "'study'"), ("study sedes", "'seeds'")],
+    [("evalute", "evaluate"), ("studdy seeds", "study"), ("study sedes", "seeds")],
 )
 def test_mistyped_commands_are_told_their_likely_name(given: str, meant: str) -> None:
-    assert f"Did you mean {meant}?" in malformed("No such command", *given.split())
+    assert f"did you mean '{meant}'?" in malformed("there is no command", *given.split())
 
 
 def test_mistyped_options_are_too() -> None:
-    assert "--resamples" in malformed("No such option", "evaluate", "x", "--resample", 3)
+    told = malformed("there is no option", "evaluate", "x", "--resample", 3)
+    assert "did you mean --resamples?" in told
 
 
-def test_a_malformed_command_line_is_told_where_to_look() -> None:
-    assert malformed("Missing argument", "route").endswith("; see: prefill-router route --help")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("route", "ROUTER is missing: The router's folder"),
+        ("compare all", "--data is missing: The dataset's folder"),
+        ("route r q --lam x", "--lam is 'x'; it must be a number"),
+        ("split d --seed 1.5 --out x", "--seed is '1.5'; it must be a whole number"),
+        ("describe d e", "'e' is more than this command takes"),
+        ("fit d --out", "--out needs a value"),
+        ("describe d --json=3", "--json takes no value"),
+    ],
+)
+def test_a_malformed_command_line_is_told_in_a_sentence_and_where_to_look(
+    words: str, told: str
+) -> None:
+    assert re.search(f"^error: {told}.*; see: prefill-router", malformed("", *words.split()))
+
+
+def test_an_empty_request_is_refused(job: Job) -> None:
+    for prompt in ("", "  "):
+        malformed("PROMPT is empty", "route", job.router, prompt)
+
+
+def test_what_is_no_dataset_is_named(job: Job, tmp_path: Path) -> None:
+    refused("is a router; show it with: prefill-router show", "describe", job.router)
+    refused(f"{tmp_path}/nodata: no such folder", "fit", tmp_path / "nodata", "--out", "new")
+    malformed(f"no store has the states of {job.answers}", "fit", job.answers, "--out", "new")
 
 
 def test_the_version() -> None:

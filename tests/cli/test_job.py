@@ -16,14 +16,15 @@ from prefill_router.router.storage import FILES, FORMAT
 pytestmark = pytest.mark.slow
 
 IN_ORDER = (
-    *("quickstart", "prices", "grade", "import", "merge", "tasks", "collect"),
+    *("demo", "quickstart", "minipool"),
+    *("prices", "grade", "import", "merge", "tasks", "collect"),
     *("describe", "split"),
     *("encode", "fit", "add-target", "remove-target", "layers", "sweep", "search"),
-    *("evaluate", "paired", "compare", "calibration", "doctor", "keep", "reproduce", "study"),
-    *("route", "show", "reprice", "export", "versions", "promote", "rollback"),
-    *("demo", "minipool"),
-    *("serve", "litellm", "explain", "replay", "savings", "canary", "export-receipts", "purge"),
-    *("learn", "key"),
+    *("evaluate", "compare", "calibration", "doctor", "guarantee", "reproduce", "study"),
+    *("route", "show", "reprice", "export"),
+    *("serve", "versions", "import-litellm", "key"),
+    *("explain", "replay", "savings", "canary", "purge"),
+    *("learn", "export-receipts"),
 )
 """By heading: the router's own commands first, then those of the other distributions."""
 HEADLINE = {

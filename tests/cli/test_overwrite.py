@@ -176,7 +176,7 @@ MODELS = "model_list:\n- model_name: a\n  litellm_params: {{model: openai/{}}}\n
 
 def test_litellm_writes_both_files_or_neither(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(MODELS.format("one"))
-    words = ("litellm", tmp_path / "config.yaml", "--out", tmp_path / "pool.yaml")
+    words = ("import-litellm", tmp_path / "config.yaml", "--out", tmp_path / "pool.yaml")
     for _ in range(2):
         succeeded(*words)
     before = content(tmp_path / "pool.yaml")

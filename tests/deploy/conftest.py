@@ -44,8 +44,10 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
         replace(attempt("large"), deployment="large@east"),
     )
     failed = receipt(choice={"fallback": "deadline"}, outcome={"attempts": ends, "usage": None})
-    metrics.use_savings("large", second=0.01, thousand=0.0)
-    for one in (RECEIPT, failed, replace(failed, cost=None), replace(RECEIPT, cost=None)):
+    metrics.use_encoder_prices(second=0.01, thousand=0.0)
+    metrics.scored(1.0)
+    compared = replace(RECEIPT, baseline="large")
+    for one in (compared, failed, replace(failed, cost=None), replace(compared, cost=None)):
         metrics.observe(one)
     texts.append(metrics.render()[0].decode())
     found = Series()

@@ -38,11 +38,11 @@ def test_the_rules_and_the_configuration_are_valid(promtool: str) -> None:
 
 
 def test_each_alert_is_tested_where_it_fires_and_where_it_doesnt() -> None:
-    silent, firing = cases()
+    silent, *firing = cases()
     assert {t["alertname"] for t in silent["alert_rule_test"]} == alerts()
     assert not any(t.get("exp_alerts") for t in silent["alert_rule_test"])
-    assert {t["alertname"] for t in firing["alert_rule_test"]} == alerts()
-    assert all(t["exp_alerts"] for t in firing["alert_rule_test"])
+    fired = [t for case in firing for t in case["alert_rule_test"] if t.get("exp_alerts")]
+    assert {t["alertname"] for t in fired} == alerts()
 
 
 CHANGES = [("> 0.05", "> 0.5"), ("== 0", "== 1"), ("min by (job, target)", "max by (job, target)")]

@@ -190,7 +190,7 @@ def test_a_command_of_a_distribution_that_is_not_installed_says_what_to_install(
 
 def test_other_mistyped_commands_get_a_suggestion(install: Install) -> None:
     del install
-    assert "describe" in malformed("No such command", "descrbe", "data")
+    assert "describe" in malformed("there is no command", "descrbe", "data")
 
 
 def test_a_table_of_something_else_is_named_in_the_help(

@@ -319,6 +319,7 @@ class Receipt:
             or they can't be true.
         decision_seconds: From the arrival of the whole request to the decision.
         forecast_seconds: The part of it spent waiting for the forecast; None where there was none.
+        baseline: The target that its cost is compared with; None where none was chosen.
         prompt: The text or messages that the encoder read, as plain values; None where prompts
             aren't kept.
         details: Further plain values.
@@ -338,6 +339,7 @@ class Receipt:
     cost_is_estimated: bool
     decision_seconds: float
     forecast_seconds: float | None
+    baseline: str | None = None
     prompt: str | list[dict[str, str]] | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -351,18 +353,18 @@ class Receipt:
             return choice.reason
         return "tool_loop" if choice.tool_loop else "fallback" if choice.fallback else None
 
-    def cost_at(self, baseline: str) -> float | None:
+    def cost_at(self, baseline: str | None) -> float | None:
         """What it would have cost at the baseline, in US dollars; None if not compared."""
-        target, estimated = self.outcome.target, self.choice.estimated_cost
-        if self.apart is not None or target is None or self.cost is None:
+        target, estimated, paid = self.outcome.target, self.choice.estimated_cost, self.cost
+        if self.apart is not None or target is None or baseline is None or paid is None:
             return None
         if target == baseline:
-            return self.cost
+            return paid
         if not {target, baseline} <= estimated.keys():
             return None
         usage, cache = self.outcome.usage, self.details.get("cache", {})
         cached = None if usage is None else usage.cached_tokens
-        return cost_elsewhere(self.cost, target, baseline, estimated, cached=cached, cache=cache)
+        return cost_elsewhere(paid, target, baseline, estimated, cached=cached, cache=cache)
 
 
 def cost_elsewhere(

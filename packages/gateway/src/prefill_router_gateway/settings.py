@@ -253,8 +253,8 @@ class SavingsSettings(SettingsSection):
     """The settings by which savings are told.
 
     Attributes:
-        baseline: The target that the gateway is compared with; None for the target with the highest
-            train accuracy.
+        baseline: The target that costs are compared with, which each receipt names; None for the
+            target with the highest train accuracy.
         encoder_second_dollars: What a second of waiting for a forecast costs, in US dollars.
             Waiting includes the queue, and several requests may share a batch, so this deducts
             more than the processor's time rather than less.

@@ -368,6 +368,7 @@ def test_feedback_is_kept(made: World, gateway: Served, client: openai.OpenAI) -
     decision = raw.headers[HEADER + "decision-id"]
     kept = gateway.ask("/v1/feedback", {"id": decision, "score": 1})
     assert kept.json == {"id": decision, "kept": True}
+    assert "prefill_router_feedback_total 1.0" in gateway.ask("/metrics").body.decode()
     wrong = gateway.ask("/v1/feedback", {"id": decision, "score": 2})
     assert wrong.status == 400
     assert "score" in wrong.error["message"]

@@ -9,6 +9,7 @@ import pytest
 
 from packages.gateway.tests.world import CHEAP, DEAR, Served, World, chat, world
 from prefill_router_gateway.receipts import Savings
+from prefill_router_gateway.settings import GatewaySettings
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ def test_savings_are_told_to_admins_alone(gateway: Served) -> None:
     assert gateway.ask(body=chat(CHEAP), authorization=client).status == 200
     assert gateway.ask("/v1/savings", authorization=client).status == 403
     found = gateway.ask("/v1/savings?since=1h", authorization=admin)
-    assert (found.json["baseline"], found.json["chosen_by"]) == (DEAR, "named")
+    assert (found.json["baseline"], found.json["chosen_by"]) == (DEAR, "receipts")
     assert found.json["requests"] == 2
     assert found.json["apart"]["named"]["requests"] == 1
     assert found.json["deducted"][0]["dollars"] == pytest.approx(0.01)
@@ -43,6 +44,9 @@ def test_savings_are_told_to_admins_alone(gateway: Served) -> None:
     for wrong in ("since=soon", "baseline=giant"):
         assert gateway.ask(f"/v1/savings?{wrong}", authorization=admin).status == 400
 
+    spend = gateway.ask("/page/api/spend", authorization=admin).json["hour"]
+    assert (spend["baseline"], spend["compared"]) == (DEAR, 2)
+    assert spend["at_baseline"] == pytest.approx(found.json["at_baseline"])
     page = gateway.ask("/page/api/savings", authorization=admin).json
     assert page["savings"]["at_baseline"] == pytest.approx(found.json["at_baseline"])
     told = gateway.ask("/page/api/decisions/" + gateway.receipts[0].choice.id, authorization=admin)
@@ -58,18 +62,17 @@ def test_savings_are_told_to_admins_alone(gateway: Served) -> None:
         assert float(values[f"prefill_router_savings_{name}"]) == pytest.approx(value)
 
 
-def test_without_a_named_baseline_it_is_the_best_by_train_accuracy(
-    gateway: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    light = gateway.gateway.live.loaded.light
-    assert light.reference_accuracy is not None
-    best = light.pool.names[light.reference_accuracy.argmax()]
-    assert gateway.gateway.savings.best == best
-    live, known = gateway.gateway.live, gateway.gateway.live.loaded.light.reference_accuracy
+def test_without_a_named_baseline_it_is_the_best_by_train_accuracy(gateway: Served) -> None:
+    loaded = gateway.gateway.live.loaded
+    unset = replace(loaded, settings=GatewaySettings())
+    known = loaded.light.reference_accuracy
     assert known is not None
-    light = replace(live.loaded.light, reference_accuracy=np.array([np.nan, *known[1:]]))
-    monkeypatch.setattr(live, "loaded", replace(live.loaded, light=light))
-    assert gateway.gateway.savings.best == light.pool.names[1 + int(known[1:].argmax())]
+    assert loaded.baseline == DEAR
+    assert unset.baseline == loaded.light.pool.names[known.argmax()]
+    light = replace(loaded.light, reference_accuracy=np.array([np.nan, *known[1:]]))
+    second = loaded.light.pool.names[1 + int(known[1:].argmax())]
+    assert replace(unset, light=light).baseline == second
+    assert replace(unset, light=replace(light, reference_accuracy=None)).baseline is None
 
 
 def test_what_took_long_is_kept_for_longer(gateway: Served) -> None:

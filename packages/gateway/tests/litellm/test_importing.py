@@ -10,9 +10,16 @@ import yaml
 
 from packages.router.tests.commands import refused, succeeded
 from prefill_router.errors import ConfigError
-from prefill_router.targets import Provider, RequestOptions, Target, read_pool
-from prefill_router_gateway.litellm import ImportedConfig, import_config
+from prefill_router.targets import Provider, RequestOptions, read_pool
+from prefill_router_gateway.litellm import (
+    ImportedConfig,
+    LitellmProxy,
+    ModelList,
+    import_config,
+    model_list,
+)
 from prefill_router_gateway.litellm.deployments import KNOWN
+from prefill_router_gateway.litellm.model_list import COPY_DATE, read_copy, write_copy
 from prefill_router_gateway.settings import read_settings
 
 CONFIG = """
@@ -87,6 +94,8 @@ general_settings:
   global_max_parallel_requests: 500
 environment_variables: {DB_PASSWORD: very-secret}
 """
+NO_LIST = ModelList(source="no list", models={})
+"""So that a target has only what its file says."""
 ENVIRONMENT = {"LAB_VLLM": "http://127.0.0.1:8000/v1"}
 
 
@@ -98,12 +107,19 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def imported(config: Path) -> ImportedConfig:
-    return import_config(config, environment=ENVIRONMENT)
+    return import_config(config, environment=ENVIRONMENT, models=NO_LIST)
 
 
-def of(tmp_path: Path, value: Any) -> ImportedConfig:
+def of(
+    tmp_path: Path,
+    value: Any,
+    *,
+    models: ModelList | None = None,
+    proxy: LitellmProxy | None = None,
+) -> ImportedConfig:
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(value))
-    return import_config(tmp_path / "c.yaml", environment={})
+    models = NO_LIST if models is None else models
+    return import_config(tmp_path / "c.yaml", environment={}, models=models, proxy=proxy)
 
 
 def model(name: str = "a", info: Any = None, **params: Any) -> dict[str, Any]:
@@ -111,20 +127,114 @@ def model(name: str = "a", info: Any = None, **params: Any) -> dict[str, Any]:
 
 
 def test_a_model_becomes_a_target(imported: ImportedConfig) -> None:
-    assert imported.pool["large"] == Target(
-        name="large",
-        model="gpt-4.1",
-        input_price=2.0,
-        output_price=8.0,
-        cached_input_price=0.5,
-        provider="openai",
-        accepts=("images", "tools", "json_schema"),
-        context_tokens=1_047_576,
-        request=RequestOptions(max_tokens=32_768),
-    )
+    large = imported.pool["large"]
+    prices = (large.input_price, large.output_price, large.cached_input_price)
+    assert prices == (2.0, 8.0, 0.5)
+    assert large.accepts == ("images", "tools", "json_schema")
+    assert (large.context_tokens, large.request) == (1_047_576, RequestOptions(max_tokens=32_768))
+    openai, azure = large.endpoints
+    assert (openai.provider, openai.model, azure.model) == ("openai", "gpt-4.1", "gpt-41")
     assert imported.pool.names == ("large", "small", "own", "sonnet", "vectors")
-    assert imported.notes["own"][0] == "no price; see prefill-router prices"
-    assert "large" not in imported.notes
+    assert imported.notes["own"][0].startswith("no price; ")
+
+
+def test_azure_is_called_at_its_own_endpoint_with_openais_protocol(tmp_path: Path) -> None:
+    rows = [
+        model("a", model="azure/x", api_base="https://lab.openai.azure.com", api_version="2024-10"),
+        model("b", model="azure/y", api_base="https://lab.openai.azure.com/openai/deployments/y"),
+        model("c", model="azure/z", api_base="http://box:1", api_key="os.environ/BOX"),
+    ]
+    found = of(tmp_path, {"model_list": rows})
+    first, _, own = (found.pool.provider_of(name) for name in "abc")
+    assert (first.base_url, first.dialect) == ("https://lab.openai.azure.com/openai/v1", "openai")
+    assert first.api_key_env == "AZURE_API_KEY"
+    assert found.pool.provider_of("b") is first
+    assert (own.base_url, own.api_key_env) == ("http://box:1/openai/v1", "BOX")
+    assert found.pool["a"].model == "x"
+
+
+@pytest.mark.parametrize("provider", ["bedrock", "vertex_ai", "azure_ai"])
+def test_other_protocols_are_reached_through_litellms_own_endpoint(
+    tmp_path: Path, provider: str
+) -> None:
+    rows = [
+        model("far", model=f"{provider}/x", aws_region_name="eu", vertex_project="p"),
+        model("near", model="openai/y"),
+    ]
+    left = of(tmp_path, {"model_list": rows})
+    assert left.pool.names == ("near",)
+    assert [(one.models, "--through" in one.why) for one in left.left_out] == [(("far",), True)]
+    proxy = LitellmProxy(base_url="http://127.0.0.1:4000/v1")
+    found = of(tmp_path, {"model_list": rows}, proxy=proxy)
+    assert found.pool.names == ("far", "near")
+    assert (found.pool["far"].model or "far") == "far"
+    reached = found.pool.provider_of("far")
+    assert (reached.base_url, reached.api_key_env) == (proxy.base_url, "LITELLM_API_KEY")
+    assert f"{provider} is reached through" in found.notes["far"][0]
+    assert found.left_out == ()
+
+
+LISTED = ModelList(
+    source="a list",
+    models={
+        "gpt-9": {
+            "litellm_provider": "openai",
+            "mode": "chat",
+            "max_input_tokens": 1000,
+            "input_cost_per_token": 1e-6,
+            "output_cost_per_token": "4e-06",
+            "cache_read_input_token_cost": 5e-7,
+            "supports_function_calling": True,
+            "supports_vision": True,
+        },
+        "azure/gpt-9": {"litellm_provider": "azure", "mode": "chat", "input_cost_per_token": 2e-6},
+        "pictures-9": {"litellm_provider": "openai", "mode": "image_generation"},
+    },
+)
+
+
+def test_what_the_file_lacks_is_taken_from_the_list_of_models(tmp_path: Path) -> None:
+    own = {"input_cost_per_token": 0, "output_cost_per_token": 0, "supports_vision": False}
+    base = {"base_model": "azure/gpt-9", "output_cost_per_token": 3e-6}
+    rows = [
+        model("bare", model="openai/gpt-9"),
+        model("family", model="gpt-9", info=own),
+        model("renamed", model="azure/mine", api_base="http://box:1", info=base),
+        model("other", model="groq/gpt-9"),
+        model("pictures", model="openai/pictures-9"),
+    ]
+    found = of(tmp_path, {"model_list": rows}, models=LISTED)
+    bare, family, renamed = (found.pool[name] for name in ("bare", "family", "renamed"))
+    assert (bare.input_price, bare.output_price, bare.cached_input_price) == (1, 4, 0.5)
+    assert (bare.accepts, bare.context_tokens) == (("images", "tools"), 1000)
+    assert (family.input_price, family.output_price, family.cached_input_price) == (0, 0, None)
+    assert family.accepts == ("tools",)
+    assert (renamed.input_price, renamed.output_price) == (2, 3)
+    assert (found.pool["other"].input_price, found.pool["other"].accepts) == (None, ())
+    assert "pictures" not in found.pool.names
+    assert found.listed == ("bare", "family", "renamed")
+
+
+def test_the_copy_of_the_list_is_dated_and_has_tools(tmp_path: Path) -> None:
+    copy = read_copy()
+    assert COPY_DATE in copy.source
+    found = of(tmp_path, {"model_list": [model(model="openai/gpt-4.1")]}, models=copy)
+    assert {"tools", "images", "json_schema"} <= set(found.pool["a"].accepts)
+    assert found.pool["a"].input_price == pytest.approx(2.0)
+    assert found.pool["a"].context_tokens == 1_047_576
+
+
+def test_the_copy_has_what_litellms_file_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "list.json").write_text(json.dumps({**LISTED.models, "sample_spec": "text"}))
+    write_copy(tmp_path / "list.json", tmp_path / "models.csv")
+    monkeypatch.setattr(model_list, "files", lambda _: tmp_path)
+    for name in ("gpt-9", "azure/gpt-9"):
+        provider = LISTED.models[name]["litellm_provider"]
+        fields = {field: str(value) for field, value in LISTED.find(provider, name).items()}
+        there = {f: str(value) for f, value in read_copy().find(provider, name).items()}
+        assert there == fields
 
 
 def test_deployments_that_share_all_limits_share_their_provider(imported: ImportedConfig) -> None:
@@ -231,7 +341,6 @@ def test_what_is_left_out_is_told_without_its_value(imported: ImportedConfig) ->
     assert left["model_info.tpm_class", ("large",)] == "has no counterpart"
     assert "stands for many" in left["model_list", ("openai/*",)]
     assert "its mode isn't routed" in left["model_list", ("pictures",)]
-    assert "azure has a protocol of its own" in left["model_list", ("large",)]
     for what in ("general_settings.master_key", "router_settings.fallbacks"):
         assert left[what, ()]
     assert left["environment_variables", ()]
@@ -255,7 +364,8 @@ def test_several_deployments_of_a_name_are_the_endpoints_of_one_target(tmp_path:
     assert (groq.input_price, xai.input_price, found.pool["a"].input_price) == (None, None, 1)
     assert found.pool["a"].accepts == ("images",)
     assert found.pool["a"].context_tokens == 9000
-    assert [one.why.split(":")[0] for one in found.left_out] == ["model 'a'"]
+    (left,) = found.left_out
+    assert "bedrock has a protocol of its own" in left.why
     *_, free = of(tmp_path, {"model_list": rows[1:]}).pool["a"].endpoints
     assert (free.name, free.provider, free.input_price) == ("groq-2", "groq", 0)
 
@@ -269,19 +379,37 @@ def test_an_unknown_provider_with_an_address_is_taken_at_its_word(tmp_path: Path
     assert ollama.pool.provider_of("a").base_url == "http://box:11434/v1"
 
 
+UNREACHABLE = {
+    "u": ({"model": "newcomer/x"}, "newcomer has no fixed address"),
+    "v": ({"model": "hosted_vllm/x"}, "hosted_vllm has no fixed address"),
+    "z": ({"model": "azure/x"}, "azure has no fixed address"),
+    "n": ({"model": "llama"}, "its model has no provider"),
+    "g": ({"model": "gemini-2.5-pro"}, "vertex_ai has a protocol of its own"),
+    "e": ({"model": "openai/x", "api_base": "os.environ/NOWHERE"}, "variable that isn't set"),
+    "o": ({"model": "openai/"}, "is only a provider"),
+    "m": ({}, "has no litellm_params.model"),
+}
+
+
+def test_what_can_not_be_called_is_left_out_and_the_rest_is_imported(tmp_path: Path) -> None:
+    rows = [model(name, **params) for name, (params, _) in UNREACHABLE.items()]
+    found = of(tmp_path, {"model_list": [*rows, model("good", model="openai/x")]})
+    assert found.pool.names == ("good",)
+    why = {one.models[0]: one.why for one in found.left_out}
+    assert why.keys() == UNREACHABLE.keys()
+    for name, (_, reason) in UNREACHABLE.items():
+        assert reason in why[name]
+    with pytest.raises(ConfigError) as caught:
+        of(tmp_path, {"model_list": rows})
+    assert all(reason in str(caught.value) for _, reason in UNREACHABLE.values())
+
+
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     rows = [
         model("k", model="openai/x", api_key="sk-very-secret"),
-        model("u", model="newcomer/x"),
-        model("v", model="hosted_vllm/x"),
-        model("z", model="azure/x", api_base="http://x"),
-        model("n", model="llama"),
-        model("g", model="gemini-2.5-pro"),
         model("p", model="openai/x", info={"input_cost_per_token": "very-secret"}),
-        model("e", model="openai/x", api_base="os.environ/NOWHERE"),
         model("b", model="openai/x", api_base="http://me:very-secret@x/v1"),
         model("r", model="openai/x", rpm=-1),
-        model("m"),
         {"litellm_params": {}},
         3,
     ]
@@ -290,18 +418,11 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     told = str(caught.value)
     for part in (
         "model 'k': api_key contains a key",
-        "model 'u': newcomer has no fixed address",
-        "model 'v': hosted_vllm has no fixed address",
-        "model 'z': azure has a protocol",
-        "model 'n': its model has no provider",
-        "model 'g': vertex_ai has a protocol",
         "model 'p': input_cost_per_token isn't a number",
-        "model 'e': api_base names an environment variable that isn't set",
         "password in its base_url",
         "model 'r': rpm must be above 0",
-        "model 'm' has no litellm_params.model",
-        "model_list[11] has no model_name",
-        "model_list[12] has no model_name",
+        "model_list[4] has no model_name",
+        "model_list[5] has no model_name",
         "router_settings: num_retries isn't a number",
     ):
         assert part in told
@@ -342,21 +463,21 @@ def test_the_command_writes_a_pool_and_settings(
 ) -> None:
     monkeypatch.setenv("LAB_VLLM", ENVIRONMENT["LAB_VLLM"])
     pool, settings = tmp_path / "pool.yaml", tmp_path / "gateway.yaml"
-    told = succeeded("litellm", config, "--out", pool, "--settings", settings)
-    assert "keys are read from LAB_OPENAI, MISTRAL_API_KEY" in told
+    told = succeeded("import-litellm", config, "--out", pool, "--settings", settings)
+    assert "keys are read from AZURE, LAB_OPENAI, MISTRAL_API_KEY" in told
     assert read_pool(pool) == import_config(config, environment=ENVIRONMENT).pool
     assert read_settings(settings).failures.retries == 2
-    found = json.loads(succeeded("litellm", config, "--out", pool, "--json"))
+    found = json.loads(succeeded("import-litellm", config, "--out", pool, "--json"))
     assert found["targets"] == list(read_pool(pool).names)
     assert found["settings"]["limits"] == {"requests": 500}
     assert {"what", "why", "models"} == set(found["left_out"][0])
 
 
 def test_the_command_refuses_places_that_would_lose_something(config: Path) -> None:
-    refused("LiteLLM's own file", "litellm", config, "--out", config, code=2)
+    refused("LiteLLM's own file", "import-litellm", config, "--out", config, code=2)
     pool = config.with_name("pool.yaml")
-    refused("can't hold both", "litellm", config, "--out", pool, "--settings", pool, code=2)
-    refused(r"name a file such as pool\.yaml", "litellm", config, "--out", "pool.csv", code=2)
-    refused("LAB_VLLM|isn't set", "litellm", config, "--out", pool)
-    refused("no such file", "litellm", config.with_name("x.yaml"), "--out", pool)
+    words = ("import-litellm", config, "--out")
+    refused("can't hold both", *words, pool, "--settings", pool, code=2)
+    refused(r"name a file such as pool\.yaml", *words, "pool.csv", code=2)
+    refused("no such file", "import-litellm", config.with_name("x.yaml"), "--out", pool)
     assert not pool.exists()

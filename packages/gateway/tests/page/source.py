@@ -252,19 +252,18 @@ class FakeSource:
                 {"key": "web", "requests": len(details) // 2, "cost": 0.61},
                 {"key": None, "requests": len(details) - len(details) // 2, "cost": 0.2},
             ],
+            "baseline": NAMES[7] if details else None,
             "compared": len(details) - self.incomparable,
             "compared_cost": sum(sum(costs) for costs in taken.values()),
-            "at_best": {"target": NAMES[7], "cost": alone[NAMES[7]]} if details else None,
-            "at_dearest": {"target": NAMES[8], "cost": alone[NAMES[8]]} if details else None,
+            "at_baseline": alone[NAMES[7]] if details else None,
         }
 
     async def savings(self) -> SavingsPanel:
         self._check("savings")
         if not self.kept:
-            return {"problem": "no receipt in that time has a forecast", "savings": None}
+            return {"problem": "no receipt in that time names a baseline", "savings": None}
         window = self._window(self.started, [kept.detail for kept in self.kept])
-        spent, best = window["compared_cost"], window["at_best"]
-        there = best["cost"] if best else 0.0
+        spent, there = window["compared_cost"], window["at_baseline"] or 0.0
         saved = there - spent
 
         def about(value: float, half: float) -> RangeView:
@@ -275,7 +274,7 @@ class FakeSource:
             "savings": {
                 "since": self.started,
                 "baseline": NAMES[7],
-                "chosen_by": "train accuracy",
+                "chosen_by": "receipts",
                 "requests": window["compared"],
                 "spent": spent,
                 "at_baseline": there,

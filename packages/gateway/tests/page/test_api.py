@@ -25,8 +25,9 @@ from prefill_router_gateway.page import (
 )
 from prefill_router_gateway.page.routes import PAGE_FILE_HEADERS, read_page_files
 from prefill_router_gateway.proxy import Breakers, BreakerState
-from prefill_router_gateway.receipts import summary
+from prefill_router_gateway.receipts import savings_since, summary
 from prefill_router_gateway.receipts.writer import MinuteCounts
+from prefill_router_gateway.settings import SavingsSettings
 
 
 def ask(source: PageSource, path: str, *, method: str = "GET", **more: Any) -> httpx2.Response:
@@ -310,7 +311,11 @@ def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
         found = views.detail(receipt)
         conform(found, shapes.DecisionDetail, "detail")
         assert "hidden" not in json.dumps(found)
-    conform(views.spend(summary(str(file), 0.0), 0.0), shapes.SpendWindow, "spend")
+    saved = savings_since(str(file), SavingsSettings())
+    for compared in (saved, None):
+        found = views.spend(summary(str(file), 0.0), compared, 0.0)
+        conform(found, shapes.SpendWindow, "spend")
+    conform(views.savings(saved), shapes.SavingsView, "savings")
     pool = Pool(tuple(Target(name=name, base_url="http://127.0.0.1:9/v1") for name in TARGETS))
     breakers = Breakers(failures=5, seconds=10)
     conform(views.health(pool, "small", breakers, receipts), shapes.TargetHealth, "health")

@@ -95,6 +95,7 @@ def made_receipt(
         "cost_is_estimated": False,
         "decision_seconds": 0.002,
         "forecast_seconds": 0.001,
+        "baseline": "large",
         "details": scale_details(SCALE, Lambda()),
     }
     ended = made_outcome(number, **{"target": chosen.target, **(outcome or {})})

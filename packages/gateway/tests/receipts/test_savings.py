@@ -1,6 +1,7 @@
 """Savings are told with what they cost, with intervals, and with the quality beside them."""
 
 import json
+from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
 from typing import Any, get_args
@@ -8,11 +9,19 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from packages.gateway.tests.receipts.receipts_made import COSTS, START, made_receipt, name_of, write
+from packages.gateway.tests.receipts.receipts_made import (
+    COSTS,
+    START,
+    TARGETS,
+    made_receipt,
+    name_of,
+    write,
+)
 from packages.router.tests.commands import refused, succeeded
 from prefill_router.client import Usage
 from prefill_router.errors import DataError
 from prefill_router_gateway import Receipt
+from prefill_router_gateway.page import views
 from prefill_router_gateway.receipts import (
     AnswerLabel,
     Feedback,
@@ -27,8 +36,9 @@ from prefill_router_gateway.receipts import (
 )
 from prefill_router_gateway.records import APART, Reason
 from prefill_router_gateway.settings import SavingsSettings
+from prefill_router_gateway.telemetry import Metrics
 
-LARGE = SavingsSettings(baseline="large")
+FREE = SavingsSettings()
 
 
 def made(count: int, *, together: int = 1, first: int = 0, **changed: Any) -> list[Receipt]:
@@ -45,16 +55,14 @@ def made(count: int, *, together: int = 1, first: int = 0, **changed: Any) -> li
     ]
 
 
-def found(folder: Path, receipts: list[Receipt], settings: SavingsSettings = LARGE) -> Savings:
-    return savings_since(str(write(folder / "receipts.sqlite", receipts)), settings)
+def found(folder: Path, receipts: list[Receipt], named: str | None = None) -> Savings:
+    return savings_since(str(write(folder / "receipts.sqlite", receipts)), FREE, named=named)
 
 
-def test_the_baselines_cost_is_that_of_the_sums_at_one_target_alone(tmp_path: Path) -> None:
+def test_the_baselines_cost_is_that_of_each_request_there(tmp_path: Path) -> None:
     receipts = made(60)
     told = found(tmp_path, receipts)
-    assert (told.requests, told.chosen_by, told.unpriced, told.apart) == (60, "named", {}, {})
-    alone = summary(str(tmp_path / "receipts.sqlite"), START).instead
-    assert told.at_baseline == pytest.approx(alone.at["large"])
+    assert (told.requests, told.chosen_by, told.unpriced, told.apart) == (60, "receipts", {}, {})
     assert told.at_baseline == pytest.approx(sum(r.cost_at("large") or 0 for r in receipts))
     assert told.spent == pytest.approx(sum(r.cost or 0.0 for r in receipts))
     assert told.saved.value == pytest.approx(told.at_baseline - told.spent)
@@ -109,13 +117,12 @@ def test_what_was_cached_is_cached_at_the_baseline_and_costs_what_it_does_there(
     assert told.at_baseline == pytest.approx(factor * told.spent)
     assert sum(r.cost_at("large") or 0 for r in receipts) == pytest.approx(told.at_baseline)
     url = str(tmp_path / "receipts.sqlite")
-    assert summary(url, START).instead.at["large"] == pytest.approx(told.at_baseline)
     with closing(open_learning(url)) as store:
         side = SideAnswer(id=name_of(0), target="large", at=START, propensity=1, cost=1.0)
         write_learning(store, [side])
     there = receipts[0].cost_at("large")
     assert there is not None
-    assert savings_since(url, LARGE).also_ratio == pytest.approx(1 / there)
+    assert savings_since(url, FREE).also_ratio == pytest.approx(1 / there)
 
 
 def test_few_conversations_give_no_intervals(tmp_path: Path) -> None:
@@ -166,7 +173,7 @@ def test_a_request_without_a_price_is_listed_and_never_free(tmp_path: Path) -> N
 
 def test_encoder_judges_and_side_answers_are_deducted(tmp_path: Path) -> None:
     url = str(write(tmp_path / "receipts.sqlite", made(40)))
-    before = savings_since(url, LARGE)
+    before = savings_since(url, FREE)
     assert [(one.kind, one.dollars) for one in before.deducted] == [("encoder", None)]
     assert any("isn't counted" in note for note in before.notes())
     with closing(open_learning(url)) as store:
@@ -182,7 +189,7 @@ def test_encoder_judges_and_side_answers_are_deducted(tmp_path: Path) -> None:
                 SideAnswer(**side, target="middle"),
             ],
         )
-    priced = LARGE.model_copy(
+    priced = FREE.model_copy(
         update={"encoder_second_dollars": 0.5, "encoder_thousand_dollars": 2.0}
     )
     told = savings_since(url, priced)
@@ -206,7 +213,7 @@ def test_scores_are_the_latest_of_each_source_of_the_answer_that_was_given(tmp_p
         for at, score in ((0, 0.0), (1, 1.0 if n % 4 else 0.0))
     ]
     url = str(write(tmp_path / "receipts.sqlite", made(60), said))
-    told = savings_since(url, LARGE)
+    told = savings_since(url, FREE)
     assert (told.scored, told.observed.value) == (40, 0.75)
     with closing(open_learning(url)) as store:
         write_learning(
@@ -216,50 +223,80 @@ def test_scores_are_the_latest_of_each_source_of_the_answer_that_was_given(tmp_p
                 for t in ("large", "small")  # it was the small one that answered
             ],
         )
-    told = savings_since(url, LARGE)
+    told = savings_since(url, FREE)
     assert (told.scored, told.observed.value) == (40, pytest.approx((30 + 0.5) / 40))
 
 
-def test_the_baseline_is_the_best_single_target_unless_one_is_named(tmp_path: Path) -> None:
-    url = str(write(tmp_path / "receipts.sqlite", made(30)))
-    best = savings_since(url, SavingsSettings())
-    assert (best.baseline, best.chosen_by) == ("large", "expected accuracy")
-    given = savings_since(url, SavingsSettings(), best="small")
-    assert (given.baseline, given.chosen_by) == ("small", "train accuracy")
-    assert given.at_baseline < given.spent
+def test_each_request_is_compared_with_the_baseline_of_its_receipt(tmp_path: Path) -> None:
+    receipts = [
+        *made(20, baseline="middle"),
+        *made(30, first=100),
+        *made(5, first=200, baseline=None),
+    ]
+    told = found(tmp_path, receipts)
+    assert told.baselines == {"large": 30, "middle": 20}
+    assert (told.baseline, told.chosen_by, told.unnamed) == ("large and middle", "receipts", 5)
+    assert told.at_baseline == pytest.approx(sum(r.cost_at(r.baseline) or 0 for r in receipts))
+    assert any("no baseline in the receipt: 5 requests" in note for note in told.notes())
+
+
+def test_a_named_target_is_compared_with_all(tmp_path: Path) -> None:
+    url = str(write(tmp_path / "receipts.sqlite", [*made(30), made_receipt(99, baseline=None)]))
+    named = savings_since(url, FREE, named="small")
+    assert (named.baselines, named.chosen_by) == ({"small": 31}, "named")
+    assert named.at_baseline < named.spent
     with pytest.raises(DataError, match="they have large, middle, small"):
-        savings_since(url, SavingsSettings(baseline="giant"))
+        savings_since(url, FREE, named="giant")
     with pytest.raises(DataError, match="name a baseline"):
-        savings_since(url, SavingsSettings(), since=START + 1e6)
-    assert savings_since(url, LARGE, since=START + 1e6).requests == 0
+        savings_since(url, FREE, since=START + 1e6)
+    assert savings_since(url, FREE, since=START + 1e6, named="large").requests == 0
+
+
+def test_a_conversation_that_another_target_continued_counts_once(tmp_path: Path) -> None:
+    def turns(session: str, first: int, *opening: bool) -> list[Receipt]:
+        choices = [{"session": session, "opening": alone} for alone in opening]
+        # even numbers are answered by the small target
+        return [made_receipt(first + 2 * i, choice=choice) for i, choice in enumerate(choices)]
+
+    receipts = [
+        *turns("a", 0, True, False, False),  # three turns of one conversation
+        *turns("b", 100, True, True, True),  # the same question three times, each by itself
+        *turns("c", 200, False),  # one request of a session that the client named
+        made_receipt(301, choice={"session": "d"}),
+        made_receipt(303, choice={"session": "d"}),  # continued by the baseline
+        made_receipt(400, choice={"session": None}),
+    ]
+    told = found(tmp_path, receipts)
+    assert (told.requests, told.switched) == (10, 1)
+    assert found(tmp_path, [], named="small").switched == 1
 
 
 def test_a_name_that_is_not_ascii_is_found(tmp_path: Path) -> None:
     names = {"choice": {"estimated_cost": {"small": 0.1, "grö.ß$": 0.3}, "session": None}}
     receipts = [made_receipt(n, **names) for n in range(0, 20, 2)]
-    told = found(tmp_path, receipts, SavingsSettings(baseline="grö.ß$"))
+    told = found(tmp_path, receipts, "grö.ß$")
     assert told.at_baseline == pytest.approx(3 * told.spent)
 
 
 def test_one_requests_interval_is_the_spread_of_the_baselines_own_answers(tmp_path: Path) -> None:
     receipts = made(100)
     url = str(write(tmp_path / "receipts.sqlite", receipts[:30]))
-    one = request_saving(url, receipts[0], LARGE)
+    one = request_saving(url, receipts[0])
     assert one is not None
     assert (one.low, one.high) == (None, None)
     assert "interval unknown" in one.sentence()
     write(tmp_path / "receipts.sqlite", receipts)
-    one = request_saving(url, receipts[0], LARGE)
+    one = request_saving(url, receipts[0])
     assert one is not None
     costs = np.array([r.cost for r in receipts if r.outcome.target == "large"])
     low, high = np.quantile(costs / costs.mean(), [0.025, 0.975])
     assert one.cost == receipts[0].cost_at("large")
     assert (one.low, one.high) == pytest.approx((one.cost * low, one.cost * high))
     assert "it would have cost" in explain(receipts[0], instead=one).sentences()[-1]
-    same = request_saving(url, receipts[1], LARGE)
+    same = request_saving(url, receipts[1])
     assert same is not None
     assert (same.saved, same.low) == (0, same.cost)
-    assert request_saving(url, made_receipt(0, cost=None), LARGE) is None
+    assert request_saving(url, made_receipt(0, cost=None)) is None
 
 
 @pytest.mark.slow
@@ -277,9 +314,9 @@ def test_postgresql_gives_the_same(tmp_path: Path, request: pytest.FixtureReques
         said = [Feedback(id=name_of(n), score=n % 2, at=START) for n in range(5)]
         made_up = [*made(40, details={"cache": CACHE}), made_receipt(99, cost=None)]
         write(url, made_up, said)  # type: ignore[arg-type]
-        values = json.dumps(savings_since(url, LARGE).to_dict())
+        values = json.dumps(savings_since(url, FREE).to_dict())
         told.append(json.loads(values, parse_float=lambda text: round(float(text), 9)))
-        assert request_saving(url, made(40)[0], LARGE)
+        assert request_saving(url, made(40)[0])
     assert told[0] == told[1]
 
 
@@ -289,9 +326,38 @@ def test_the_command(tmp_path: Path) -> None:
     for part in ("60 routed requests, against large alone", "saved after that", "expected acc"):
         assert part in told
     values = json.loads(succeeded("savings", file, "--json"))
-    assert values["chosen_by"] == "expected accuracy"
+    assert (values["baseline"], values["chosen_by"]) == ("large", "receipts")
     assert values["deducted"][0]["dollars"] is None
     refused("is no target of these receipts", "savings", file, "--baseline", "giant")
     assert "at the baseline small" in succeeded(
         "explain", "last", "--receipts", file, "--baseline", "small"
     )
+
+
+def test_the_command_the_page_and_the_metrics_give_one_figure(tmp_path: Path) -> None:
+    """One set of receipts, some of them decided with another baseline."""
+    named = made_receipt(502, choice={"reason": "named"})
+    receipts = [*made(40), *made(21, first=100, baseline="middle"), named]
+    file = write(tmp_path / "receipts.sqlite", receipts)
+    command = json.loads(succeeded("savings", file, "--json"))
+    savings = savings_since(str(file), FREE)
+    spend = views.spend(summary(str(file), START), savings, START)
+    card = views.savings(savings)
+
+    metrics = Metrics(TARGETS)
+    for receipt in receipts:
+        metrics.observe(receipt)
+    counted: dict[str, float] = defaultdict(float)
+    for line in metrics.render()[0].decode().splitlines():
+        if line.startswith("prefill_router_savings_"):
+            name, _, value = line.partition(" ")
+            counted[name.removeprefix("prefill_router_savings_").partition("{")[0]] += float(value)
+
+    spent = [command["spent"], spend["compared_cost"], card["spent"]]
+    there = [command["at_baseline"], spend["at_baseline"], card["at_baseline"]]
+    assert spent == pytest.approx([counted["spent_dollars_total"]] * 3)
+    assert there == pytest.approx([counted["baseline_dollars_total"]] * 3)
+    names = {command["baseline"], spend["baseline"], card["baseline"]}
+    assert names == {"large and middle"}
+    assert {command["requests"], spend["compared"], card["requests"]} == {61}
+    assert command["saved"]["value"] == pytest.approx(there[0] - spent[0])

@@ -104,7 +104,7 @@ class Unpriced(FakeSource):
     def _unknown(self, window: SpendWindow) -> SpendWindow:
         spent = [{**each, "cost": None} for each in window["by_target"]]
         nothing = {"cost": None, "unknown": window["requests"], "compared": 0, "compared_cost": 0.0}
-        alone = {"at_best": None, "at_dearest": None}
+        alone = {"baseline": None, "at_baseline": None}
         keys = [{**each, "cost": None} for each in window["by_key"]]
         return {**window, **nothing, **alone, "by_target": spent, "by_key": keys}  # type: ignore[typeddict-item, return-value]
 

@@ -1,6 +1,7 @@
 """`serve --check`: everything that is wrong with all parts, each thing on a line of its own."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from packages.gateway.tests.server_process import Made, make_gateway
 from packages.router.tests.commands import run
+from prefill_router.errors import refer
 from prefill_router.targets import Pool, read_pool, write_pool
 
 pytestmark = pytest.mark.slow
@@ -53,6 +55,16 @@ def test_all_that_is_wrong_is_told_line_by_line(tmp_path: Path, options: list[st
         "keys.yaml: keys.1.sha256",
     ):
         assert [line for line in lines if words in line], words
+
+
+def test_a_damaged_router_is_told_with_where_to_read_on(made: Made, tmp_path: Path) -> None:
+    shutil.copytree(made.router, tmp_path / "router")
+    with (tmp_path / "router" / "router.json").open("a") as file:
+        file.write(" ")
+    done = run("serve", tmp_path / "router", "--pool", made.pool, "--check")
+    assert done.code == 1
+    assert "isn't what was written" in done.err
+    assert refer("the-router-is-damaged") in done.err
 
 
 def test_programs_are_told_the_same(tmp_path: Path) -> None:

@@ -318,7 +318,7 @@ def test_a_database_that_cannot_be_used_is_told_without_its_password(
         refused(postgres.url.replace(f":{postgres.port}/", ":1/")),
         refused(postgres.url.replace(IN_URL, "100%")),
     ]
-    assert "version 99; this package reads and writes 1" in told[0]
+    assert "version 99; a newer prefill-router" in told[0]
     assert "user or password refused" in told[1]
     assert "connection refused" in told[2]
     assert "the shared state's URL can't be read" in told[3]

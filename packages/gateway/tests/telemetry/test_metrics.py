@@ -101,6 +101,27 @@ def test_failures_are_counted_where_they_happened() -> None:
     assert value(found, "stage_seconds_count", stage="forecast", target="small") is None
 
 
+def test_costs_are_counted_beside_the_estimate_of_the_target_that_answered() -> None:
+    metrics = Metrics(["small", "large"])
+    estimates = {"choice": {"estimated_cost": {"small": 0.001, "large": 0.01}}}
+    metrics.observe(replace(receipt(**estimates, outcome={"target": "large"}), cost=0.03))
+    metrics.observe(replace(receipt(**estimates), cost=0.5, cost_is_estimated=True))
+    metrics.observe(replace(receipt(choice={"estimated_cost": {}}), cost=0.5))
+    found = samples(metrics)
+    assert value(found, "observed_dollars_total", target="large") == 0.03
+    assert value(found, "expected_dollars_total", target="large") == 0.01
+    assert value(found, "observed_dollars_total", target="small") is None
+
+
+def test_feedback_is_counted_with_its_sum() -> None:
+    metrics = Metrics([])
+    for score in (1.0, 0.25):
+        metrics.scored(score)
+    found = samples(metrics)
+    assert value(found, "feedback_total") == 2
+    assert value(found, "feedback_score_total") == 1.25
+
+
 def test_token_counts_that_cannot_be_true_are_not_counted() -> None:
     metrics = Metrics(("small", "large"))
     usage = Usage(input_tokens=-5, cached_tokens=None, output_tokens=3, reasoning_tokens=-1)
@@ -281,8 +302,10 @@ def test_what_the_checks_find() -> None:
     assert check_encoder("ready", fallback="prior").verdict == "ok"
     assert check_encoder("down", fallback="prior").verdict == "degraded"
     assert check_targets({"a": "closed", "b": "half_open"}).verdict == "ok"
-    assert check_targets({"a": "closed", "b": "open"}).verdict == "degraded"
-    assert check_targets({"a": "open"}).verdict == "failed"
+    some = check_targets({"a": "closed", "large": "open", "b": "open"})
+    assert (some.verdict, some.note) == ("degraded", "2 of 3 targets have failed: large, b")
+    every = check_targets({"a": "open"})
+    assert (every.verdict, every.note) == ("failed", "1 of 1 targets have failed: a")
     assert check_targets({}).verdict == "failed"
     assert check_receipts(healthy=True, lost=0).verdict == "ok"
     assert check_receipts(healthy=True, lost=1).verdict == "degraded"

@@ -45,6 +45,31 @@ FailureKind = Literal[
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 
+def upgrade_advice(newest: int) -> str:
+    """What to do with a format that is newer than what this package reads.
+
+    Args:
+        newest: The newest version of the format that this package reads.
+    """
+    return (
+        f"a newer prefill-router wrote it, and this one reads up to {newest}: upgrade this one, "
+        "pip install --upgrade prefill-router"
+    )
+
+
+TROUBLESHOOTING = "docs/guides/troubleshooting.md"
+"""The page "When something is wrong"."""
+
+
+def refer(anchor: str) -> str:
+    """Where to read on: a heading of the page "When something is wrong".
+
+    Args:
+        anchor: The heading as in its link, such as `disk-full`.
+    """
+    return f"see {TROUBLESHOOTING}#{anchor}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A suggestion, " (did you mean ...?)", of the most similar known name; empty where none is."""
     close = get_close_matches(name, list(known), n=1)

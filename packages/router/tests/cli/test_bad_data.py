@@ -48,7 +48,7 @@ def first_row(column: str, value: object) -> Callable[[pl.DataFrame], pl.DataFra
 
 COMMANDS = ("describe", "split", "encode", "layers", "sweep", "fit", "evaluate")
 BAD_DATA: dict[str, tuple[Breaking, str]] = {
-    "missing folder": (shutil.rmtree, "queries.parquet: no such file"),
+    "missing folder": (shutil.rmtree, "answers: no such folder"),
     "file, no folder": (lambda d: (shutil.rmtree(d), d.write_text("x")), "can't be|not|no such"),
     "empty folder": (lambda d: (shutil.rmtree(d), d.mkdir()), "queries.parquet: no such file"),
     "no outcomes": (lambda d: (d / "outcomes.parquet").unlink(), "outcomes.parquet: no such file"),

@@ -107,7 +107,7 @@ def test_a_router_that_it_does_not_hold_writes_nothing(folder: Path, tmp_path: P
 
 
 def test_words_that_exclude_each_other() -> None:
-    malformed("Missing option '--switchyard'", "export", "gone")
+    malformed("--switchyard is missing", "export", "gone")
     malformed("leave out --recipe", "fit", "d", "--out", "r", "--for=switchyard", "--effort=quick")
     malformed("leave out --recipe", "fit", "d", "--out", "r", "--for=switchyard", "--dim=3")
     malformed("--for is 'theirs'", "fit", "d", "--out", "r", "--for=theirs")

@@ -1,4 +1,4 @@
-"""`versions`, `promote` and `rollback`."""
+"""`versions`: what is listed, added, promoted and rolled back."""
 
 import json
 from pathlib import Path
@@ -20,25 +20,37 @@ def versions(job: Job, tmp_path: Path) -> Path:
 
 
 def test_versions_are_listed_promoted_and_rolled_back(versions: Path) -> None:
-    assert "goes to the default target" not in succeeded("promote", versions, "0001")
-    assert "0002 decides on 10 %" in succeeded("promote", versions, "0002", "--share", "0.1")
-    listed = succeeded("versions", versions)
+    assert "goes to the default target" not in succeeded("versions", "promote", versions, "0001")
+    shared = succeeded("versions", "promote", versions, "0002", "--share", "0.1")
+    assert "0002 decides on 10 %" in shared
+    listed = succeeded("versions", "list", versions)
     assert "candidate (share)" in listed
     assert "1,200" in listed
-    assert succeeded("promote", versions) == "0002 serves\n"
-    assert "0002: promoted, by operator" in succeeded("versions", versions, "--steps", "1")
-    assert json.loads(succeeded("rollback", versions, "--json"))["current"] == "0001"
-    assert succeeded("rollback", versions) == "the default target serves\n"
-    assert "requests go to the default target" in succeeded("versions", versions)
+    assert succeeded("versions", "promote", versions) == "0002 serves\n"
+    assert "0002: promoted, by operator" in succeeded("versions", "list", versions, "--steps", "1")
+    assert json.loads(succeeded("versions", "rollback", versions, "--json"))["current"] == "0001"
+    assert succeeded("versions", "rollback", versions) == "the default target serves\n"
+    assert "requests go to the default target" in succeeded("versions", "list", versions)
 
 
 def test_a_step_is_listed_with_its_evidence(versions: Path) -> None:
     evidence = {"why": "it is surely better", "e_values": {"better": 131.07, "cheaper": 2.0}}
     VersionRegistry.at(versions).promote("0001", evidence=evidence)
-    told = succeeded("versions", versions, "--steps", "1")
+    told = succeeded("versions", "list", versions, "--steps", "1")
     assert "0001: promoted, by learner\n    why: it is surely better\n" in told
     assert "    e values, better: 131.1\n    e values, cheaper: 2\n" in told
 
 
 def test_places_without_versions_are_refused(tmp_path: Path) -> None:
-    refused("no versions of a router", "versions", tmp_path)
+    refused("no versions of a router", "versions", "list", tmp_path)
+
+
+def test_a_router_is_added_and_serves_once_it_is_promoted(job: Job, tmp_path: Path) -> None:
+    place = tmp_path / "new"
+    assert "version 0001" in succeeded("versions", "add", place, job.router)
+    told = json.loads(succeeded("versions", "add", place, job.router, "--json"))
+    assert told["version"] == "0002"
+    assert "no version serves" in succeeded("versions", "list", place)
+    assert succeeded("versions", "promote", place, "0001") == "0001 serves\n"
+    step = VersionRegistry.at(place).state().steps[0]
+    assert (step.event, step.by) == ("added", "operator")

@@ -396,3 +396,13 @@ def test_a_verdict_without_a_number_says_why(result: ComparisonResult) -> None:
     text = " ".join(verdict(dataclasses.replace(result, routers=routers)))
     assert "isn't known: no two targets have labels of one query" in text
     assert NOTHING not in text
+
+
+def test_nothing_at_chance_is_called_the_best(result: ComparisonResult) -> None:
+    low = {name: Estimate(0.45, 0.4, 0.5, 1, "") for name in ("choice_auc", "auc_mean")}
+    routers = tuple(
+        dataclasses.replace(one, headline={**one.headline, **low}) for one in result.routers
+    )
+    text = " ".join(verdict(dataclasses.replace(result, routers=routers)))
+    assert "best predicts" not in text
+    assert text.count("one half, which chance has (0.450)") == 2

@@ -263,7 +263,7 @@ def test_judgments_of_a_newer_version_are_left_as_they_are(folder: Path) -> None
     with sqlite3.connect(folder / JUDGMENTS_DATABASE) as connection:
         connection.execute("PRAGMA user_version = 2")
     connection.close()
-    with pytest.raises(StoreError, match="install a newer package"):
+    with pytest.raises(StoreError, match="upgrade this one"):
         Judgments(folder)
     assert rows(folder, "PRAGMA user_version") == [(2,)]
 

@@ -67,7 +67,7 @@ def test_commands_read_datasets_stores_and_routers_at_urls(
     origin = json.loads((tmp_path / "report" / "origin.json").read_text())
     assert origin["sources"] == ["router", "answers"]
     assert f"{answers}" in (tmp_path / "report" / "index.html").read_text()
-    succeeded("paired", router, router, *judged)
+    succeeded("compare", router, router, *judged)
     succeeded("split", answers, "--out", tmp_path / "split.json")
     write_dataset(make_routing_dataset(queries=80), tmp_path / "more")
     succeeded("merge", answers, tmp_path / "more", "--out", job / "both")

@@ -78,7 +78,7 @@ def test_a_writer_that_is_killed_at_any_step_leaves_the_old_or_the_new(place: Re
     for steps in kills(lambda: write_dataset(OLD, place)):
         if not held_files(place, [TABLE]):
             assert steps
-            with pytest.raises(DataError, match="no such file"):
+            with pytest.raises(DataError, match="no such folder"):
                 read_dataset(place)
         else:
             assert same(read_dataset(place), OLD)
@@ -247,7 +247,7 @@ def test_what_is_no_dataset_is_never_replaced(place: RemotePath) -> None:
 def test_a_missing_bucket_is_told_before_long_work() -> None:
     with pytest.raises(ConfigError, match="no such bucket; create it first"):
         check_replaceable("s3://no-such-bucket/answers")
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="no such folder"):
         read_dataset("s3://no-such-bucket/answers")
 
 

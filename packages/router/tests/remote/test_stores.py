@@ -171,7 +171,7 @@ def test_many_queries_at_a_url_are_read_in_blocks_from_their_copy(
 
 
 def test_a_lost_file_of_many_queries_is_told_by_its_url(place: RemotePath) -> None:
-    with pytest.raises(FormatError, match=f"{place}/none/queries.parquet"):
+    with pytest.raises(FormatError, match=f"{place}/none: no such folder"):
         open_queries(place / "none")
 
 

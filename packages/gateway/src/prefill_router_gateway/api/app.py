@@ -213,6 +213,8 @@ def _add_client_routes(routes: APIRouter, gateway: Gateway) -> None:
                 param="id",
             )
         kept = await gateway.writer.keep(said)
+        if kept:
+            gateway.metrics.scored(said.score)
         return JSONResponse({"id": body.id, "kept": kept}, status_code=200 if kept else 503)
 
 

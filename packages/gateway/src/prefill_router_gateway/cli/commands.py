@@ -13,10 +13,16 @@ COMMANDS: dict[str, CommandEntry] = {
                 "Serve the OpenAI protocol, and send each request to the target that the router "
                 "picks.",
             ),
-            "litellm": (
+            "import-litellm": (
                 "serve",
                 "Convert LiteLLM's configuration to a pool file and settings of the gateway.",
             ),
+        },
+    ),
+    **list_commands(
+        _HERE,
+        "Watch traffic",
+        {
             "explain": (
                 "receipts",
                 "Say why the gateway sent a request where it went, from its receipt.",
@@ -35,15 +41,21 @@ COMMANDS: dict[str, CommandEntry] = {
                 "Compare routed traffic with the rest, where only a share is routed "
                 "(`traffic.share`).",
             ),
-            "export-receipts": ("export_receipts", "Make a dataset of receipts and feedback."),
             "purge": (
                 "receipts",
                 "Delete receipts, by key or age, with all that was kept to learn from them.",
             ),
+        },
+    ),
+    **list_commands(
+        _HERE,
+        "Learn",
+        {
             "learn": (
                 "learn",
                 "Label sampled requests within a budget, fit a router on them, and propose it.",
             ),
+            "export-receipts": ("export_receipts", "Make a dataset of receipts and feedback."),
         },
     ),
     "key": CommandEntry(

@@ -65,7 +65,7 @@ def explain(
     receipts: Annotated[str, typer.Option(help=URL, envvar=VARIABLE, show_envvar=True)] = RECEIPTS,
     baseline: Annotated[
         str | None,
-        typer.Option(help="The target to compare the cost with; by default the best single one."),
+        typer.Option(help="The target to compare the cost with; by default the receipt's."),
     ] = None,
     versions: Annotated[
         str | None,
@@ -79,14 +79,11 @@ def explain(
 
     Example: prefill-router explain last --receipts receipts.sqlite
     """
-    from prefill_router_gateway import SavingsSettings
     from prefill_router_gateway.receipts import explain as work_out, latest_feedback, request_saving
 
     receipt = _find(receipts, decision)
     scores = latest_feedback(receipts, [receipt.choice.id])
-    instead = None
-    if baseline is not None or receipt.choice.correctness:
-        instead = request_saving(receipts, receipt, SavingsSettings(baseline=baseline))
+    instead = request_saving(receipts, receipt, baseline)
     found = work_out(receipt, scores.get(receipt.choice.id, []), instead=instead)
     step = None if versions is None else _step(versions, receipt)
     if as_json:
@@ -293,11 +290,7 @@ def purge(
     out.print(table)
 
 
-_CHOSEN = {
-    "named": "as named",
-    "train accuracy": "the best single target by train accuracy",
-    "expected accuracy": "the best single target by its mean predicted probability",
-}
+_CHOSEN = {"named": "as asked for", "receipts": "as the receipts say"}
 _UNKNOWN = "not known"
 
 
@@ -307,7 +300,9 @@ def savings(
     since: Annotated[str | None, typer.Option(help=SINCE_HELP)] = None,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="TARGET", help="By default the best single target."),
+        typer.Option(
+            metavar="TARGET", help="Compare all with this one; by default as each receipt says."
+        ),
     ] = None,
     encoder_second_dollars: Annotated[
         float, typer.Option(help="Dollars of a second of waiting for forecasts.")
@@ -319,6 +314,8 @@ def savings(
 ) -> None:
     """Tell what routing saved against one target alone, its own costs deducted.
 
+    The gateway chose that target, the baseline, and wrote it into each receipt. The page and the
+    metrics use the same one, so that they give the same figure.
     The baseline's cost is estimated, by the ratio of the estimates of both targets. Intervals are
     95 %, by a bootstrap over groups of conversations. Quality is told beside it.
 
@@ -328,11 +325,10 @@ def savings(
     from prefill_router_gateway.receipts import savings_since
 
     settings = SavingsSettings(
-        baseline=baseline,
         encoder_second_dollars=encoder_second_dollars,
         encoder_thousand_dollars=encoder_thousand_dollars,
     )
-    found = savings_since(receipts, settings, since=moment(since) or 0.0)
+    found = savings_since(receipts, settings, since=moment(since) or 0.0, named=baseline)
     if as_json:
         print_json(found.to_dict())
     else:

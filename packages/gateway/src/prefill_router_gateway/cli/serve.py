@@ -1,4 +1,4 @@
-"""`prefill-router serve`, `litellm` and `key`: the gateway, its pool, and its clients' keys."""
+"""`prefill-router serve`, `import-litellm` and `key`: the gateway, its pool and clients' keys."""
 
 import signal
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from rich.table import Table
@@ -179,12 +180,20 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-@app.command()
-def litellm(
+@app.command(name="import-litellm")
+def import_litellm(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="LiteLLM's config.yaml.")],
     to: Annotated[Path, typer.Option("--out", metavar="FILE", help="The pool file to write.")],
     settings: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The gateway's settings file to write.")
+    ] = None,
+    through: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="LiteLLM's own endpoint, for Bedrock, Vertex and others with protocols of their "
+            "own; its key is read from LITELLM_API_KEY.",
+        ),
     ] = None,
     overwrite: opt.Overwrite = False,
     as_json: opt.AsDocument = False,
@@ -192,17 +201,19 @@ def litellm(
     """Convert LiteLLM's configuration to a pool file and settings of the gateway.
 
     Each model_name becomes a target. Keys stay where they are: the pool has the names of their
-    variables. What has no counterpart is listed.
+    variables. What has no counterpart, or can't be called, is listed. Prices and abilities that
+    the file lacks are those of LiteLLM's list: of the installed litellm, or of a dated copy.
 
-    Example: prefill-router litellm config.yaml --out pool.yaml --settings gateway.yaml
+    Example: prefill-router import-litellm config.yaml --out pool.yaml --settings gateway.yaml
     """
     import yaml
 
     from prefill_router.targets import write_pool
-    from prefill_router_gateway.litellm import import_config
+    from prefill_router_gateway.litellm import LitellmProxy, import_config
 
     _check_places(config, to, settings)
-    found = import_config(config)
+    proxy = None if through is None else LitellmProxy(base_url=_proxy_url(through))
+    found = import_config(config, proxy=proxy)
     with ExitStack() as places:  # both, or neither
         pool = places.enter_context(opt.replacing(to, overwrite=overwrite))
         write_pool(found.pool, pool)
@@ -215,6 +226,14 @@ def litellm(
         _print_json(found, to, settings)
     else:
         _show_import(found, to, settings)
+
+
+def _proxy_url(url: str) -> str:
+    """The address of LiteLLM's own endpoint, with its path."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UsageError(f"--through is {url!r}; write the address, such as http://127.0.0.1:4000")
+    return url if parts.path.strip("/") else f"{url.rstrip('/')}/v1"
 
 
 def _check_places(config: Path, to: Path, settings: Path | None) -> None:
@@ -241,6 +260,9 @@ def _show_import(found: "ImportedConfig", to: Path, settings: Path | None) -> No
         out.say(f"{settings}: {', '.join(parts) or 'nothing has a counterpart'}")
     elif parts:
         err.say(f"note: --settings would keep {', '.join(parts)}")
+    if found.listed:
+        names = ", ".join(found.listed)
+        err.say(f"note: prices and abilities of {names} are from {found.list_source}")
     for name, notes in found.notes.items():
         for note in notes:
             err.say(f"note: {name}: {note}")
@@ -256,6 +278,8 @@ def _print_json(found: "ImportedConfig", to: Path, settings: Path | None) -> Non
             "targets": list(found.pool.names),
             "settings_file": None if settings is None else str(settings),
             "settings": {part: dict(values) for part, values in found.settings.items()},
+            "listed": list(found.listed),
+            "list_source": found.list_source,
             "notes": {name: list(notes) for name, notes in found.notes.items()},
             "left_out": [
                 {"what": left.what, "why": left.why, "models": list(left.models)}

@@ -19,9 +19,13 @@ from prefill_router_gateway.litellm.deployments import (
     MODES,
     ConfigFields,
     Deployment,
+    LitellmProxy,
     TimeLimits,
+    UnreachableError,
+    find_listed,
     read_deployment,
 )
+from prefill_router_gateway.litellm.model_list import ModelList, read_model_list
 
 _NO_COUNTERPART = "has no counterpart"
 _ROUTES = "the router chooses, and its order gives the fallbacks"
@@ -37,6 +41,7 @@ _WHY = {
     "master_key": "client keys are made by prefill-router key, and kept as hashes",
     "database_url": "receipts go to receipts.url",
     "forward_client_headers_to_llm_api": "see forward_headers",
+    "litellm_params.api_version": "Azure's /openai/v1 needs none",
     "drop_params": "clients' parameters are forwarded unchanged",
     "cache": "answers aren't cached",
     "environment_variables": "set them where the gateway runs",
@@ -166,45 +171,64 @@ class ImportedConfig:
         settings: The gateway's settings, as in its file; empty if none has a counterpart.
         left_out: The parts without a counterpart.
         notes: By target, what was assumed and what is missing in the file.
+        listed: The targets whose prices or abilities are from the list of models.
+        list_source: Where that list is from, in words.
     """
 
     pool: Pool
     settings: Mapping[str, Mapping[str, Any]]
     left_out: tuple[OmittedSetting, ...]
     notes: Mapping[str, tuple[str, ...]]
+    listed: tuple[str, ...]
+    list_source: str
 
 
-def import_config(path: Path, *, environment: Mapping[str, str] | None = None) -> ImportedConfig:
+def import_config(
+    path: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    models: ModelList | None = None,
+    proxy: LitellmProxy | None = None,
+) -> ImportedConfig:
     """Read LiteLLM's `config.yaml`.
 
-    Several deployments of one `model_name` become the endpoints of one target.
+    Several deployments of one `model_name` become the endpoints of one target. Deployments that
+    can't be called are left out.
 
     Args:
         path: The file.
         environment: The variables for `os.environ/NAME`; by default this process's. Keys are
             never looked up: the pool gets the names of their variables.
+        models: Has the prices and abilities that the file lacks; by default `read_model_list`.
+        proxy: LiteLLM's own endpoint, for providers with other protocols; None for none.
 
     Raises:
-        ConfigError: It isn't such a file, contains a key, or names unknown endpoints; the message
-            lists every problem.
+        ConfigError: It isn't such a file, contains a key or an invalid value, or no deployment can
+            be called; the message lists every problem.
     """
-    known = os.environ if environment is None else environment
+    variables = os.environ if environment is None else environment
     try:
         value = read_yaml(path)
         if not isinstance(value, dict) or not isinstance(value.get("model_list"), list):
             raise ConfigError("not LiteLLM's configuration: it has no model_list")
-        return _imported(value, known)
+        listed = read_model_list() if models is None else models
+        return _imported(value, variables, listed, proxy)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _imported(value: dict[str, Any], environment: Mapping[str, str]) -> ImportedConfig:
+def _imported(
+    value: dict[str, Any],
+    environment: Mapping[str, str],
+    models: ModelList,
+    proxy: LitellmProxy | None,
+) -> ImportedConfig:
     wrong: list[str] = []
     try:
         general = read_general(value, environment)
     except ConfigError as error:
         general, wrong = GeneralSettings(settings={}), [str(error)]
-    groups = _ModelGroups(general, environment, wrong)
+    groups = _ModelGroups(general, environment, wrong, models, proxy)
     for place, row in enumerate(value["model_list"]):
         groups.add(place, row)
     pool = groups.pool()
@@ -214,6 +238,8 @@ def _imported(value: dict[str, Any], environment: Mapping[str, str]) -> Imported
         settings=general.settings,
         left_out=(*left, *groups.left_out()),
         notes={name: notes for name, notes in groups.notes.items() if notes},
+        listed=tuple(groups.listed),
+        list_source=models.source,
     )
 
 
@@ -221,10 +247,17 @@ class _ModelGroups:
     """Deployments by the model name that clients use."""
 
     def __init__(
-        self, general: GeneralSettings, environment: Mapping[str, str], wrong: list[str]
+        self,
+        general: GeneralSettings,
+        environment: Mapping[str, str],
+        wrong: list[str],
+        models: ModelList,
+        proxy: LitellmProxy | None,
     ) -> None:
         self._times = general.times
         self._environment = environment
+        self._models, self._proxy = models, proxy
+        self.listed: dict[str, None] = {}
         self._taken: dict[str, list[Deployment]] = {}
         self._failed: dict[str, list[str]] = {}
         self._wrong = wrong
@@ -240,8 +273,11 @@ class _ModelGroups:
         if "*" in name:
             self._leave(name, "model_list", "stands for many models; name each one to import")
             return
-        info = row.get("model_info")
-        mode = info.get("mode") if isinstance(info, dict) else None
+        listed = find_listed(row, self._models)
+        info = row.get("model_info") or {}
+        if isinstance(info, dict):
+            row = {**row, "model_info": {**listed, **_without_none(info)}}
+        mode = row["model_info"].get("mode") if isinstance(info, dict) else None
         if mode is not None and mode not in MODES:
             self._leave(name, "model_list", "its mode isn't routed")
             return
@@ -253,11 +289,18 @@ class _ModelGroups:
             self._failed.setdefault(name, []).append(str(error))
             return
         try:
-            read = read_deployment(name, row, times=self._times, environment=self._environment)
-        except ConfigError as error:
+            read = read_deployment(
+                name, row, times=self._times, environment=self._environment, proxy=self._proxy
+            )
+        except UnreachableError as error:
             self._failed.setdefault(name, []).append(str(error))
             return
+        except ConfigError as error:
+            self._wrong.append(str(error))
+            return
         self._taken.setdefault(name, []).append(read)
+        if listed.keys() - {"mode"}:
+            self.listed[name] = None
         self.notes[name] = tuple(dict.fromkeys((*self.notes.get(name, ()), *read.notes)))
         for what in read.unread:
             self._leave(name, what, _WHY.get(what, _NO_COUNTERPART))
@@ -272,7 +315,6 @@ class _ModelGroups:
         spare = [
             OmittedSetting(what="model_list", why=why, models=(name,))
             for name, reasons in self._failed.items()
-            if name in self._taken
             for why in reasons
         ]
         left = [
@@ -285,17 +327,21 @@ class _ModelGroups:
         """The pool.
 
         Raises:
-            ConfigError: No entry of some name can be used, or there is no entry at all.
+            ConfigError: Some entries have invalid values, or none can be called.
         """
-        lost = [
-            why for n, reasons in self._failed.items() if n not in self._taken for why in reasons
-        ]
-        wrong = list(dict.fromkeys((*self._wrong, *lost)))
+        lost = [why for reasons in self._failed.values() for why in reasons]
+        wrong = list(dict.fromkeys(self._wrong))
+        if not self._taken:
+            wrong += dict.fromkeys(lost)
         if wrong:
             raise ConfigError("; ".join(wrong))
         if not self._taken:
             raise ConfigError("no entry of model_list can become a target")
         return _pool(self._taken.values())
+
+
+def _without_none(info: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in info.items() if value is not None}
 
 
 def _pool(groups: Iterable[list[Deployment]]) -> Pool:
@@ -323,7 +369,10 @@ def _unused(own: str, taken: Container[str]) -> str:
 
 
 def _target(group: list[Deployment], providers: list[str]) -> Target:
-    """The target of these deployments, which can do what all of them can."""
+    """The target of these deployments, which can do what all of them can.
+
+    Those of which nothing is known are taken to do what the others can, since LiteLLM calls any.
+    """
     targets = [deployment.target for deployment in group]
     first = targets[0]
     if len(group) == 1:
@@ -341,6 +390,7 @@ def _target(group: list[Deployment], providers: list[str]) -> Target:
             priority=deployment.order,
             **({} if same else prices),
         )
+    able = [one.target for one in group if one.has_abilities] or targets
     windows = [t.context_tokens for t in targets if t.context_tokens is not None]
     serves = [t.serves for t in targets if t.serves is not None]
     return replace(
@@ -348,7 +398,7 @@ def _target(group: list[Deployment], providers: list[str]) -> Target:
         provider=None,
         model=None,
         endpoints=tuple(endpoints.values()),
-        accepts=tuple(a for a in first.accepts if all(a in t.accepts for t in targets)),
+        accepts=tuple(a for a in able[0].accepts if all(a in t.accepts for t in able)),
         context_tokens=min(windows, default=None),
         serves=tuple(e for e in serves[0] if all(e in s for s in serves)) if serves else None,
     )

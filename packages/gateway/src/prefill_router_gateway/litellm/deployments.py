@@ -21,10 +21,11 @@ from prefill_router.targets import (
     RequestOptions,
     Target,
 )
+from prefill_router_gateway.litellm.model_list import ModelList
 
 FOREIGN = frozenset(
     (
-        *("azure", "azure_ai", "azure_text", "bedrock", "sagemaker", "sagemaker_chat"),
+        *("azure_ai", "azure_text", "bedrock", "sagemaker", "sagemaker_chat"),
         *("sagemaker_nova", "vertex_ai", "vertex_ai_beta", "cohere", "cohere_chat", "replicate"),
         *("huggingface", "watsonx", "watsonx_text", "databricks", "snowflake", "cloudflare"),
         *("predibase", "oobabooga", "nlp_cloud", "petals", "triton", "clarifai", "ai21", "oci"),
@@ -32,6 +33,29 @@ FOREIGN = frozenset(
     )
 )
 """Providers whose addresses in LiteLLM's files serve protocols of their own."""
+_AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
+"""The hosts of Azure OpenAI; `/openai/v1` there has OpenAI's protocol."""
+_AZURE_PATH = "/openai/v1"
+
+
+@final
+class UnreachableError(ConfigError):
+    """The gateway can't call a deployment; the others are imported without it."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LitellmProxy:
+    """LiteLLM's own endpoint, for deployments whose providers have other protocols.
+
+    Attributes:
+        base_url: Its address.
+        key_env: The environment variable of its key.
+    """
+
+    base_url: str
+    key_env: str = "LITELLM_API_KEY"
+
 
 _FAMILIES = (
     ("text-completion-openai", ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")),
@@ -75,6 +99,10 @@ class ConfigFields:
         self._where, self._environment = where, environment
         self._read: set[str] = set()
 
+    def variable(self, name: str) -> str | None:
+        """The value of an environment variable that LiteLLM reads by itself."""
+        return self._environment.get(name)
+
     @property
     def unread(self) -> list[str]:
         """The names of the fields that have a value and weren't read."""
@@ -91,8 +119,9 @@ class ConfigFields:
             return value
         found = self._environment.get(value.removeprefix(_REFERENCE))
         if found is None:
-            raise self._wrong(
-                name, "names an environment variable that isn't set; set it to import"
+            raise UnreachableError(
+                f"{self._where}: {name} names an environment variable that isn't set; set it to "
+                "import"
             )
         return found
 
@@ -212,6 +241,8 @@ _COSTS = {
     "cached_input_price": "cache_read_input_token_cost",
     "reasoning_price": "output_cost_per_reasoning_token",
 }
+_BOTH = ("input_cost_per_token", "output_cost_per_token")
+_PROXY = "litellm_proxy"
 _IDLE = frozenset(("id", "base_model", "db_model", "litellm_provider", "description", "key"))
 
 
@@ -224,6 +255,7 @@ class Deployment:
         target: The target; its provider has LiteLLM's name.
         provider: The provider that serves it.
         shared: Whether it has no rate limits of its own, and so may share its provider.
+        has_abilities: Whether the file or the list says anything of what it accepts.
         unread: The fields without a counterpart.
         notes: What was assumed.
         weight: Its share of the calls, relative to the others of its name.
@@ -233,6 +265,7 @@ class Deployment:
     target: Target
     provider: Provider
     shared: bool
+    has_abilities: bool
     unread: tuple[str, ...]
     notes: tuple[str, ...]
     weight: float
@@ -248,8 +281,32 @@ class TimeLimits:
     first_token: float | None = None
 
 
+def find_listed(row: Mapping[str, Any], models: ModelList) -> dict[str, Any]:
+    """What the list has of the model of an entry, as far as the entry doesn't say it itself."""
+    params, info = row.get("litellm_params"), row.get("model_info")
+    params, info = (one if isinstance(one, dict) else {} for one in (params, info))
+    model, named = params.get("model"), params.get("custom_llm_provider")
+    if not isinstance(model, str):
+        return {}
+    prefix, slash, rest = model.partition("/")
+    provider = named or (prefix if slash else provider_of(model))
+    if provider is None:
+        return {}
+    base = info.get("base_model")
+    found = models.find(provider, rest if slash and prefix == provider else model, base)
+    own = {**info, **params}
+    if all(own.get(cost) is not None for cost in _COSTS.values() if cost in _BOTH):
+        found = {name: value for name, value in found.items() if name not in _COSTS.values()}
+    return {name: value for name, value in found.items() if own.get(name) is None}
+
+
 def read_deployment(
-    name: str, row: Mapping[str, Any], *, times: TimeLimits, environment: Mapping[str, str]
+    name: str,
+    row: Mapping[str, Any],
+    *,
+    times: TimeLimits,
+    environment: Mapping[str, str],
+    proxy: LitellmProxy | None = None,
 ) -> Deployment:
     """Read one deployment.
 
@@ -258,9 +315,11 @@ def read_deployment(
         row: An entry of `model_list`.
         times: The file's general time limits.
         environment: The variables for `os.environ/NAME`.
+        proxy: LiteLLM's own endpoint, for providers with other protocols; None for none.
 
     Raises:
-        ConfigError: It contains a key, has no known endpoint, or has an invalid value.
+        UnreachableError: It has no endpoint that can be called.
+        ConfigError: It contains a key, or has an invalid value.
     """
     where = f"model {name!r}"
     top = ConfigFields({k: v for k, v in row.items() if k != "model_info"}, where, environment)
@@ -269,7 +328,11 @@ def read_deployment(
     info = ConfigFields(row.get("model_info"), where, environment)
     key = params.key_variable("api_key")
     serving, model, known, noted = _endpoint(params, where)
-    base_url, assumed = _address(params, serving, known, where)
+    is_behind = serving in FOREIGN and proxy is not None
+    if is_behind:
+        noted = [f"{serving} is reached through LiteLLM's own endpoint"]
+        serving, model, known = _PROXY, name, KNOWN[_PROXY]
+    base_url, key_env = _address(params, serving, known, where, proxy if is_behind else None)
     prices = {  # litellm_params take precedence over model_info, as in LiteLLM
         field: _either(params.price(cost), info.price(cost)) for field, cost in _COSTS.items()
     }
@@ -282,16 +345,19 @@ def read_deployment(
         name=serving,
         base_url=base_url,
         dialect=known.dialect,
-        api_key_env=key[1] if key[0] or not assumed else known.key_env,
+        api_key_env=key[1] if key[0] and not is_behind else key_env,
         **limits,
     )
     return Deployment(
         target=Target(**target, provider=serving),
         provider=provider,
         shared=shared,
+        has_abilities=any(info.take(flag) is not None for flag in _ABILITIES),
         weight=1.0 if weight is None else weight,
         order=order or 0,
-        unread=(
+        unread=()
+        if is_behind  # LiteLLM goes on reading them
+        else (
             *top.unread,
             *(f"litellm_params.{field}" for field in params.unread),
             *(f"model_info.{field}" for field in info.unread if field not in _IDLE),
@@ -304,7 +370,7 @@ def _endpoint(params: ConfigFields, where: str) -> tuple[str, str, KnownProvider
     """The provider's name, the model's name, the known provider, and what was assumed."""
     model, named = params.text("model"), params.text("custom_llm_provider")
     if model is None:
-        raise ConfigError(f"{where} has no litellm_params.model")
+        raise UnreachableError(f"{where} has no litellm_params.model")
     prefix, slash, rest = model.partition("/")
     if named is not None:
         model = rest if slash and prefix == named else model
@@ -313,35 +379,46 @@ def _endpoint(params: ConfigFields, where: str) -> tuple[str, str, KnownProvider
     else:
         named = provider_of(model)
     if named is None:
-        raise ConfigError(f"{where}: its model has no provider; write it as provider/name")
+        raise UnreachableError(f"{where}: its model has no provider; write it as provider/name")
     if not model:
-        raise ConfigError(f"{where}: its model is only a provider; write it as provider/name")
-    if named in FOREIGN:
-        raise ConfigError(
-            f"{where}: {named} has a protocol of its own; if it also has an OpenAI-compatible "
-            "endpoint, give that as api_base, and the model as openai/name"
-        )
-    if named in KNOWN:
-        return named, model, KNOWN[named], []
+        raise UnreachableError(f"{where}: its model is only a provider; write it as provider/name")
+    if named in KNOWN or named in FOREIGN:
+        return named, model, KNOWN.get(named, KnownProvider()), []
     return named, model, KnownProvider(), [f"{named} is assumed to use OpenAI's protocol"]
 
 
 def _address(
-    params: ConfigFields, serving: str, known: KnownProvider, where: str
-) -> tuple[str, bool]:
-    """The endpoint's URL, and whether it is the provider's known one."""
+    params: ConfigFields,
+    serving: str,
+    known: KnownProvider,
+    where: str,
+    proxy: LitellmProxy | None,
+) -> tuple[str, str | None]:
+    """The endpoint's URL, and the variable of its key where the file names none."""
+    if proxy is not None:
+        return proxy.base_url, proxy.key_env
+    if serving in FOREIGN:
+        raise UnreachableError(
+            f"{where}: {serving} has a protocol of its own; reach it through LiteLLM's own "
+            "endpoint, with --through URL"
+        )
     own, older = params.text("api_base"), params.text("base_url")
     given = own or older
+    if given is None and serving == "azure":
+        given = params.variable("AZURE_API_BASE")
     if given is None:
         if known.base_url is None:
-            raise ConfigError(f"{where}: {serving} has no fixed address; give an api_base")
-        return known.base_url, True
+            raise UnreachableError(f"{where}: {serving} has no fixed address; give an api_base")
+        return known.base_url, known.key_env
     given = given.rstrip("/")
     try:
-        bare = not urlsplit(given).path
+        parts = urlsplit(given)
+        if serving == "azure" and (parts.hostname or "").endswith(_AZURE):
+            return f"{parts.scheme}://{parts.netloc}{_AZURE_PATH}", "AZURE_API_KEY"
+        bare = not parts.path
     except ValueError:
         bare = False  # Provider reports what is wrong with it
-    return given + known.path if bare else given, False
+    return given + known.path if bare else given, None
 
 
 def _target(
@@ -406,11 +483,14 @@ def _either(first: float | None, second: float | None) -> float | None:
 
 
 def _lacking(target: Mapping[str, Any], *, one_price: bool) -> list[str]:
-    """Notes on what the file lacks because LiteLLM has it in lists of its own."""
+    """Notes on what neither the file nor the list of models has."""
     found = []
     if target["input_price"] is None:
         lacks = "only one of two prices, which is left out" if one_price else "no price"
-        found.append(f"{lacks}; see prefill-router prices")
+        found.append(
+            f"{lacks}; write model_info.base_model if the list of models has it under another "
+            "name, or see prefill-router prices"
+        )
     if not target["accepts"] and target["serves"] != ("embeddings",):
         found.append("no supported inputs; write accepts, or it gets only texts")
     return found

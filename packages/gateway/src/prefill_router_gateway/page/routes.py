@@ -9,6 +9,7 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
 
@@ -39,7 +40,14 @@ from prefill_router_gateway.page.shapes import (
     VersionsView,
     WhatIf,
 )
-from prefill_router_gateway.receipts import RecentRequests, Recorded, read_receipts, recent, summary
+from prefill_router_gateway.receipts import (
+    RecentRequests,
+    Recorded,
+    Savings,
+    read_receipts,
+    recent,
+    summary,
+)
 from prefill_router_gateway.records import OUTCOMES
 from prefill_router_gateway.runtime import health_checks
 
@@ -409,6 +417,13 @@ class PageNumbers:
                 self._spend = (now, await self._summed(now))
             return self._spend[1]
 
+    async def _compared(self, since: str) -> Savings | None:
+        """The savings since a time; None where they aren't known."""
+        try:
+            return await self._gateway.savings.since(since)
+        except DataError:
+            return None
+
     async def savings(self) -> SavingsPanel:
         """What routing saved in the last seven days."""
         try:
@@ -428,9 +443,11 @@ class PageNumbers:
     async def _summed(self, now: float) -> Spend:
         url = self._gateway.readable_receipts()
         hour, day = now - _HOUR, now - now % _DAY
+        midnight = datetime.fromtimestamp(day, UTC).isoformat()
+        hour_savings, day_savings = await self._compared("1h"), await self._compared(midnight)
         return Spend(
-            hour=views.spend(await asyncio.to_thread(summary, url, hour), hour),
-            day=views.spend(await asyncio.to_thread(summary, url, day), day),
+            hour=views.spend(await asyncio.to_thread(summary, url, hour), hour_savings, hour),
+            day=views.spend(await asyncio.to_thread(summary, url, day), day_savings, day),
             budgets=[views.budget(state, now) for state in self._gateway.budgets.states(now)],
         )
 

@@ -185,13 +185,6 @@ class KeySpend(TypedDict):
     cost: float | None
 
 
-class SingleTargetView(TypedDict):
-    """The estimated cost of the compared requests at one target alone."""
-
-    target: str
-    cost: float
-
-
 class SpendWindow(TypedDict):
     """Spending since a point in time.
 
@@ -202,12 +195,11 @@ class SpendWindow(TypedDict):
         unknown: Answered requests whose cost is unknown.
         by_target: The targets that answered, the most expensive first.
         by_key: The keys of the requests, the most expensive first.
-        compared: The number of answered requests in `at_best` and `at_dearest`: the latest of
-            those with a cost for every current target.
-        compared_cost: The cost of these, estimated where it wasn't observed.
-        at_best: The single target with the highest expected accuracy on these requests; None
-            without forecasts.
-        at_dearest: The single target that would have cost most; None where prices are unknown.
+        baseline: The baseline of the compared requests, or several, in words; None where no
+            receipt names one.
+        compared: The number of requests that are compared with it, as in `SavingsView`.
+        compared_cost: Their observed cost.
+        at_baseline: Their estimated cost at the baseline; None without one.
     """
 
     since: float
@@ -216,10 +208,10 @@ class SpendWindow(TypedDict):
     unknown: int
     by_target: list[TargetSpend]
     by_key: list[KeySpend]
+    baseline: str | None
     compared: int
     compared_cost: float
-    at_best: SingleTargetView | None
-    at_dearest: SingleTargetView | None
+    at_baseline: float | None
 
 
 class BudgetView(TypedDict):

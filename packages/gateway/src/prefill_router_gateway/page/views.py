@@ -26,7 +26,6 @@ from prefill_router_gateway.page.shapes import (
     RangeView,
     SavingsView,
     Single,
-    SingleTargetView,
     SpendWindow,
     StepView,
     Stretch,
@@ -172,15 +171,8 @@ def failing(rows: Sequence[TargetHealth]) -> list[str]:
     ]
 
 
-def spend(found: ReceiptsSummary, since: float) -> SpendWindow:
-    """Spending since a point in time, in seconds since 1970."""
-    alone = found.instead
-    best, dearest = (
-        SingleTargetView(target=name, cost=alone.at[name])
-        if name is not None and name in alone.at
-        else None
-        for name in (alone.best, alone.dearest)
-    )
+def spend(found: ReceiptsSummary, compared: Savings | None, since: float) -> SpendWindow:
+    """Spending since a point in time, in seconds since 1970, beside that at the baseline."""
     return pick(
         SpendWindow,
         {
@@ -189,10 +181,10 @@ def spend(found: ReceiptsSummary, since: float) -> SpendWindow:
                 pick(TargetSpend, {"target": n}, total) for n, total in found.by_target.items()
             ],
             "by_key": [pick(KeySpend, {"key": key}, total) for key, total in found.by_key.items()],
-            "compared": alone.requests,
-            "compared_cost": alone.spent,
-            "at_best": best,
-            "at_dearest": dearest,
+            "baseline": None if compared is None else compared.baseline,
+            "compared": 0 if compared is None else compared.requests,
+            "compared_cost": 0.0 if compared is None else compared.spent,
+            "at_baseline": None if compared is None else compared.at_baseline,
         },
         found,
     )

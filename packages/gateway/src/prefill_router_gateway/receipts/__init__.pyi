@@ -60,7 +60,6 @@ from .receipt_summary import (
     KeyTotals as KeyTotals,
     Mean as Mean,
     ReceiptsSummary as ReceiptsSummary,
-    SingleTargetCosts as SingleTargetCosts,
     TargetTotals as TargetTotals,
     compare_share as compare_share,
     summary as summary,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
-from prefill_router.errors import ConfigError, StoreError
+from prefill_router.errors import ConfigError, StoreError, refer
 from prefill_router.lazy_imports import optional_imports
 from prefill_router_gateway.receipts.store import DownError, RowError, Statement, Store, T
 
@@ -117,7 +117,8 @@ def unreachable(place: str, error: "psycopg.Error") -> DownError:
     message = str(error)
     known = (words for part, words in _REASONS.items() if part in message)
     kind = next(known, error.sqlstate or type(error).__name__)
-    return DownError(f"{place} can't be used now: {kind}", kind=kind)
+    told = f"{place} can't be used now: {kind}; {refer('the-database-is-locked-or-away')}"
+    return DownError(told, kind=kind)
 
 
 def postgres_options(url: str, *, of: str = "the receipts'") -> tuple[dict[str, Any], str]:

@@ -6,20 +6,18 @@ independent. Only the time from the first to the last request outside the share 
 is nothing to compare with before and after.
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from prefill_router.errors import DataError
-from prefill_router_gateway.receipts.reader import Conditions, pages
-from prefill_router_gateway.receipts.rows import Feedback, named_values
+from prefill_router_gateway.receipts.rows import Feedback
 from prefill_router_gateway.receipts.store import RECEIPTS, Store, open_store
-from prefill_router_gateway.records import Receipt, cost_elsewhere
+from prefill_router_gateway.records import Receipt
 
 _UNKNOWN = "sum(CASE WHEN cost IS NULL AND answered_by IS NOT NULL THEN 1 ELSE 0 END)"
 _SUMS = ("cost", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -69,38 +67,6 @@ class KeyTotals:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SingleTargetCosts:
-    """The estimated cost of answered requests at one target alone.
-
-    A request that the target did answer counts at its observed cost; for the others, the observed
-    cost elsewhere is multiplied by the ratio of the two estimates. Whether the target could have
-    answered is ignored.
-
-    Attributes:
-        requests: The number of requests: the latest with an estimate for every current target.
-        spent: Their cost in US dollars, estimated where it wasn't observed.
-        at: The cost of all of them at each target, in US dollars.
-        accuracy: Each target's mean predicted probability on those with a forecast.
-    """
-
-    requests: int = 0
-    spent: float = 0.0
-    at: Mapping[str, float] = field(default_factory=dict)
-    accuracy: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def best(self) -> str | None:
-        """The target with the highest expected accuracy; None where unknown."""
-        return max(self.accuracy, key=self.accuracy.__getitem__, default=None)
-
-    @property
-    def dearest(self) -> str | None:
-        """The most expensive target; None where unknown."""
-        return max(self.at, key=self.at.__getitem__, default=None)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
 class ReceiptsSummary:
     """The sums over receipts since a point in time.
 
@@ -110,7 +76,6 @@ class ReceiptsSummary:
         unknown: Answered requests whose cost is unknown.
         by_target: The totals of each target, the most expensive first.
         by_key: The totals of each key, the most expensive first; None stands for no key.
-        instead: The costs at one target alone.
     """
 
     requests: int
@@ -118,24 +83,20 @@ class ReceiptsSummary:
     unknown: int
     by_target: Mapping[str, TargetTotals]
     by_key: Mapping[str | None, KeyTotals]
-    instead: SingleTargetCosts
 
 
-def summary(url: str, since: float, *, most: int = 20_000) -> ReceiptsSummary:
+def summary(url: str, since: float) -> ReceiptsSummary:
     """Sum up receipts.
 
     Args:
         url: See `open_store`.
         since: Only requests from this time on, in seconds since 1970.
-        most: The most receipts, the latest, that are read for the costs at one target alone; the
-            other sums are over all.
 
     Raises:
         StoreError: The database can't be read, or has no receipts tables.
     """
     with closing(open_store(url, create=False)) as store:
         by_target, by_key = _totals(store, since), _by_key(store, since)
-        instead = _instead(store, since, most)
     costs = {name: total.cost for name, total in by_target.items()}
     dearest_first = sorted(by_target, key=lambda name: (-(costs[name] or 0.0), name))
     known = [cost for cost in costs.values() if cost is not None]
@@ -145,7 +106,6 @@ def summary(url: str, since: float, *, most: int = 20_000) -> ReceiptsSummary:
         unknown=sum(t.unknown for t in by_target.values()),
         by_target={name: by_target[name] for name in dearest_first},
         by_key=by_key,
-        instead=instead,
     )
 
 
@@ -193,38 +153,6 @@ def _of_rows(rows: list[tuple[Any, ...]]) -> TargetTotals:
         reasoning_tokens=int(reasoning),
         probability=probability / known if known else None,
     )
-
-
-def _instead(store: Store, since: float, most: int) -> SingleTargetCosts:
-    columns = (
-        *("at", "id", "answered_by", "cost", "correctness", "estimated_costs"),
-        *("cached_tokens", "details"),
-    )
-    given: Conditions = [
-        ("at >= ?", [since]),
-        ("answered_by IS NOT NULL", []),
-        ("estimated_costs <> '{}'", []),
-    ]
-    at: dict[str, float] = {}
-    right: dict[str, list[float]] = {}
-    count, spent = 0, 0.0
-    for row in pages(store, columns, given, limit=most, newest_first=True):
-        target, cost, estimated = row[2], row[3], named_values(row[5], row[1])
-        if len(estimated) < 2:  # a target that the router doesn't know: nothing to compare with
-            continue
-        at = at or dict.fromkeys(estimated, 0.0)  # the latest receipt has the current targets
-        if target not in at or not at.keys() <= estimated.keys():
-            continue
-        paid = estimated[target] if cost is None else cost
-        count, spent = count + 1, spent + paid
-        cached = row[6] if cost is not None else None
-        cache = json.loads(row[7]).get("cache", {}) if cached else {}
-        for name in at:
-            at[name] += cost_elsewhere(paid, target, name, estimated, cached=cached, cache=cache)
-        for name, probability in named_values(row[4], row[1]).items():
-            right.setdefault(name, []).append(probability)
-    accuracy = {name: math.fsum(p) / len(p) for name, p in right.items() if name in at}
-    return SingleTargetCosts(requests=count, spent=spent, at=at if count else {}, accuracy=accuracy)
 
 
 ScoredReceipt = tuple[Receipt, Sequence[Feedback]]

@@ -114,6 +114,7 @@ COLUMNS: tuple[ReceiptColumn, ...] = (
     ReceiptColumn("answer", "text", form="json"),
     ReceiptColumn("details", "text", form="json"),
     ReceiptColumn("prompt", "text", "prompt", form="json", optional=True),
+    ReceiptColumn("baseline", "text", "baseline", optional=True),
 )
 """The columns of the table of receipts, in order."""
 NAMES: tuple[str, ...] = tuple(column.name for column in COLUMNS)

@@ -1,7 +1,7 @@
 """What routing saved against one target alone, with what it cost and the quality beside it.
 
-A request that another target answered would have cost the baseline its observed cost, multiplied
-by the ratio of the two targets' estimates, as in `SingleTargetCosts`.
+The target is the baseline, which each receipt names. A request that another target answered would
+have cost the baseline its observed cost, multiplied by the ratio of the two targets' estimates.
 
 The database makes the sums, by groups of whole conversations: the last two digits of a
 conversation's name, which is a hash, give up to 256 groups. Intervals are from a bootstrap over
@@ -25,9 +25,9 @@ from prefill_router_gateway.receipts.store import FEEDBACK, RECEIPTS, Store, ope
 from prefill_router_gateway.records import APART, Receipt
 from prefill_router_gateway.settings import SavingsSettings
 
-ChosenBy = Literal["named", "train accuracy", "expected accuracy"]
+ChosenBy = Literal["receipts", "named"]
 _LATEST = 1000
-"""Receipts by which the targets, and without a router the best of them, are known."""
+"""Receipts by which the targets are known."""
 
 
 @final
@@ -113,6 +113,8 @@ _WHY_APART = """CASE WHEN outcome = 'routed' THEN 'dry_run'
     WHEN answered_by IS NULL THEN 'unanswered'
     WHEN reason IN ('named', 'tool_loop', 'stored', 'share', 'fallback') THEN reason
     WHEN tool_loop = 1 THEN 'tool_loop' WHEN fallback IS NOT NULL THEN 'fallback' END"""
+_OPENING = '%"opening":true%'
+"""What the details of a first request that is recognised by its text alone are like."""
 _GROUP = "substr(COALESCE(session, id), length(COALESCE(session, id)) - 1)"
 _SPENT_THERE = """CASE WHEN less < estimated_cost AND less_there < there
     THEN cost * (there - less_there) / (estimated_cost - less)
@@ -139,57 +141,128 @@ class GroupSums(NamedTuple):
     forecasts: Any = 0.0
     chance: Any = 0.0
     chance_there: Any = 0.0
-    uncached: Any = 0.0
+
+
+Sums = dict[str, NDArray[np.float64]]
+"""`GroupSums` by group."""
 
 
 @final
 class SavingsSums:
-    """The sums over receipts.
+    """The sums over receipts, each compared with the baseline that it names.
+
+    Args:
+        store: The receipts.
+        since: Only requests from this time on, in seconds since 1970.
+        named: The target that all are compared with instead; None for each receipt's own.
 
     Attributes:
+        baselines: The compared requests by baseline, the most frequent first.
         groups: The sums over compared requests, a row per group.
         total: Their sums over all groups.
         unpriced: As in `Savings`.
+        unnamed: As in `Savings`.
         apart: As in `Savings`.
         forecasts: The number of forecasts, of all requests.
         forecast_seconds: How long requests waited for them.
     """
 
-    def __init__(self, store: Store, baseline: str, since: float) -> None:
-        number, key = store.json_number, store.json_key(baseline)
-        rows = store.select(
-            f"""WITH one AS (SELECT {_GROUP} AS part, {_WHY_APART} AS why, target, answered_by,
-                session, cost, estimated_cost, probability, forecast_seconds,
-                {number.format("estimated_costs")} AS there, {_discounts(store)},
-                {number.format("correctness")} AS chance FROM {RECEIPTS} WHERE at >= ?),
-            kept AS (SELECT one.*, CASE WHEN why IS NOT NULL THEN why
-                WHEN cost IS NULL OR (answered_by <> ? AND estimated_cost IS NULL) THEN 'unpriced'
-                WHEN answered_by <> ? AND there IS NULL THEN 'unpriced there' ELSE 'compared' END
-                AS kind FROM one)
-            SELECT kind, part, CASE WHEN kind = 'unpriced' THEN target END, count(*), sum(cost),
-                sum(CASE WHEN answered_by = ? THEN cost ELSE {_SPENT_THERE} END),
-                count(probability + chance),
-                sum(CASE WHEN chance IS NOT NULL THEN probability END),
-                sum(CASE WHEN probability IS NOT NULL THEN chance END),
-                count(CASE WHEN answered_by <> ? THEN session END),
-                count(forecast_seconds), sum(forecast_seconds)
-            FROM kept GROUP BY 1, 2, 3 ORDER BY 1, 2, 3""",
-            [key, baseline, baseline, key, since, *[baseline] * 4],
-        )
-        self.unpriced, apart = dict[str, int](), dict[str, tuple[int, float]]()
-        for kind, _, target, count, cost, *_ in rows:
-            if kind in APART:
-                before = apart.get(kind, (0, 0.0))
-                apart[kind] = before[0] + count, before[1] + (cost or 0.0)
-            elif kind != "compared":
-                name = target or baseline
-                self.unpriced[name] = self.unpriced.get(name, 0) + count
+    def __init__(self, store: Store, since: float, named: str | None = None) -> None:
+        self.baselines, self.unpriced = dict[str, int](), dict[str, int]()
+        self.unnamed, self.forecasts, self.forecast_seconds = 0, 0, 0.0
+        apart, sums = dict[str, tuple[int, float]](), Sums()
+        for baseline in baselines_of(store, since) if named is None else [named]:
+            for row in _select_sums(store, baseline, since, every=named is not None):
+                self._add(baseline, row, apart, sums)
         self.apart = {kind: apart[kind] for kind in APART if kind in apart}
-        some = [[value or 0.0 for value in row[3:10]] for row in rows if row[0] == "compared"]
-        self.groups = np.array(some, dtype=np.float64).reshape(-1, len(GroupSums._fields))
+        self.groups = np.array([*sums.values()]).reshape(-1, len(GroupSums._fields))
         self.total = GroupSums(*self.groups.sum(axis=0))
-        self.forecasts = sum(row[10] for row in rows)
-        self.forecast_seconds = sum(row[11] or 0.0 for row in rows)
+        self.baselines = dict(sorted(self.baselines.items(), key=lambda one: (-one[1], one[0])))
+
+    def _add(
+        self,
+        baseline: str | None,
+        row: tuple[Any, ...],
+        apart: dict[str, tuple[int, float]],
+        sums: Sums,
+    ) -> None:
+        kind, part, target, *values, forecasts, seconds = row
+        self.forecasts += forecasts
+        self.forecast_seconds += seconds or 0.0
+        count, cost = values[0], values[1] or 0.0
+        if kind in APART:
+            requests, spent = apart.get(kind, (0, 0.0))
+            apart[kind] = requests + count, spent + cost
+        elif baseline is None:
+            self.unnamed += count
+        elif kind == "compared":
+            self.baselines[baseline] = self.baselines.get(baseline, 0) + count
+            amounts = np.array([value or 0.0 for value in values], dtype=np.float64)
+            sums[part] = sums.get(part, np.zeros_like(amounts)) + amounts
+        else:
+            lacking = target or baseline
+            self.unpriced[lacking] = self.unpriced.get(lacking, 0) + count
+
+
+def baselines_of(store: Store, since: float) -> list[str | None]:
+    """The baselines that receipts name; None among them where some name none."""
+    rows = store.select(
+        f"SELECT DISTINCT baseline FROM {RECEIPTS} WHERE at >= ? ORDER BY baseline", [since]
+    )
+    return [baseline for (baseline,) in rows]
+
+
+def _where(baseline: str | None, since: float, *, every: bool) -> tuple[str, list[Any]]:
+    """The condition on receipts of one baseline, or on all, with its values."""
+    if every:
+        return "at >= ?", [since]
+    if baseline is None:
+        return "at >= ? AND baseline IS NULL", [since]
+    return "at >= ? AND baseline = ?", [since, baseline]
+
+
+def _select_sums(
+    store: Store, baseline: str | None, since: float, *, every: bool
+) -> list[tuple[Any, ...]]:
+    """Rows of kind, group, target without a cost, `GroupSums`, forecasts, and their seconds."""
+    name, (which, values) = baseline or "", _where(baseline, since, every=every)
+    number, key = store.json_number, store.json_key(name)
+    return store.select(
+        f"""WITH one AS (SELECT {_GROUP} AS part, {_WHY_APART} AS why, target, answered_by,
+            cost, estimated_cost, probability, forecast_seconds,
+            {number.format("estimated_costs")} AS there, {_discounts(store)},
+            {number.format("correctness")} AS chance FROM {RECEIPTS} WHERE {which}),
+        kept AS (SELECT one.*, CASE WHEN why IS NOT NULL THEN why
+            WHEN cost IS NULL OR (answered_by <> ? AND estimated_cost IS NULL) THEN 'unpriced'
+            WHEN answered_by <> ? AND there IS NULL THEN 'unpriced there' ELSE 'compared' END
+            AS kind FROM one)
+        SELECT kind, part, CASE WHEN kind = 'unpriced' THEN target END, count(*), sum(cost),
+            sum(CASE WHEN answered_by = ? THEN cost ELSE {_SPENT_THERE} END),
+            count(probability + chance),
+            sum(CASE WHEN chance IS NOT NULL THEN probability END),
+            sum(CASE WHEN probability IS NOT NULL THEN chance END),
+            count(forecast_seconds), sum(forecast_seconds)
+        FROM kept GROUP BY 1, 2, 3 ORDER BY 1, 2, 3""",
+        [key, name, name, key, *values, *[name] * 3],
+    )
+
+
+def switched_conversations(store: Store, since: float, named: str | None = None) -> int:
+    """How many conversations another target than the baseline continued, each counted once.
+
+    A request continues a conversation if an earlier one is of it. A first request that is
+    recognised by its text alone continues none: others may begin alike.
+    """
+    baseline, values = ("baseline", []) if named is None else ("CAST(? AS TEXT)", [named])
+    ((count,),) = store.select(
+        f"""WITH turn AS (SELECT session, answered_by, cost, details, {_WHY_APART} AS why,
+            {baseline} AS alone, row_number() OVER (PARTITION BY session ORDER BY at, id) AS place
+            FROM {RECEIPTS} WHERE at >= ? AND session IS NOT NULL)
+        SELECT count(DISTINCT session) FROM turn WHERE place > 1 AND why IS NULL
+            AND cost IS NOT NULL AND answered_by <> alone AND details NOT LIKE ?""",
+        [*values, since, _OPENING],
+    )
+    return int(count)
 
 
 def estimate(groups: PerGroup, of: Callable[[GroupSums], Any]) -> SavingsEstimate:
@@ -257,22 +330,37 @@ def score_sums(store: Store, since: float) -> PerGroup:
     return np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 2)
 
 
-def also_asked_of(store: Store, baseline: str, since: float) -> tuple[int, float | None]:
-    """Requests that the baseline was asked on the side, and their cost by the estimate."""
-    side = TABLE_OF[SideAnswer]
-    if not store.existing([side]):
+def also_asked_of(store: Store, since: float, named: str | None = None) -> tuple[int, float | None]:
+    """Requests whose baseline was asked on the side, and their cost by the estimate."""
+    if not store.existing([TABLE_OF[SideAnswer]]):
         return 0, None
+    baselines = baselines_of(store, since) if named is None else [named]
+    rows = [
+        _asked_there(store, baseline, since, every=named is not None)
+        for baseline in baselines
+        if baseline is not None
+    ]
+    paid, estimated = sum(row[1] for row in rows), sum(row[2] for row in rows)
+    return sum(row[0] for row in rows), paid / estimated if estimated else None
+
+
+def _asked_there(
+    store: Store, baseline: str, since: float, *, every: bool
+) -> tuple[int, float, float]:
+    """Requests that one baseline was asked on the side, what they cost, and their estimate."""
     number = store.json_number.format("estimated_costs")
+    which, values = _where(baseline, since, every=every)
     ((count, paid, estimated),) = store.select(
-        f"""WITH asked AS (SELECT id, cost AS paid FROM {side} WHERE target = ?),
+        f"""WITH asked AS (SELECT id, cost AS paid FROM {TABLE_OF[SideAnswer]} WHERE target = ?),
+        kept AS (SELECT * FROM {RECEIPTS} WHERE {which}),
         one AS (SELECT paid, cost, estimated_cost, {number} AS there, {_discounts(store)}
-            FROM asked JOIN {RECEIPTS} AS r ON r.id = asked.id WHERE
-            at >= ? AND paid IS NOT NULL AND cost IS NOT NULL AND estimated_cost > 0)
+            FROM asked JOIN kept ON kept.id = asked.id WHERE
+            paid IS NOT NULL AND cost IS NOT NULL AND estimated_cost > 0)
         SELECT count(there), sum(CASE WHEN there IS NOT NULL THEN paid END), sum({_SPENT_THERE})
             FROM one""",
-        [baseline, store.json_key(baseline), baseline, baseline, since],
+        [baseline, *values, store.json_key(baseline), baseline, baseline],
     )
-    return count, paid / estimated if estimated else None
+    return count, paid or 0.0, estimated or 0.0
 
 
 @final
@@ -282,8 +370,9 @@ class Savings:
 
     Attributes:
         since: The start, in seconds since 1970.
-        baseline: The target of the comparison.
-        chosen_by: How it was chosen.
+        baseline: The target of the comparison, or several, in words.
+        baselines: The compared requests by the baseline that their receipts name.
+        chosen_by: Whether receipts name it, or who asks.
         requests: The compared requests.
         groups: The groups of conversations that were resampled.
         spent: Their observed cost in US dollars.
@@ -299,15 +388,17 @@ class Savings:
         scored: The number of these.
         also_asked: Requests of other targets' that the baseline was asked on the side.
         also_ratio: What these cost there, by the estimate; None without any.
-        uncached: Compared requests in conversations that the baseline didn't answer; its cache
-            might have made them cheaper, which isn't counted.
+        switched: Conversations that another target than the baseline continued; the baseline's
+            cache might have made them cheaper, which isn't counted.
         unpriced: Requests that can't be compared since their target, or the baseline, has no known
             cost, by that target.
+        unnamed: Requests that can't be compared since their receipts name no baseline.
         apart: Requests and US dollars that the router didn't decide, by reason (see `APART`).
     """
 
     since: float
     baseline: str
+    baselines: Mapping[str, int]
     chosen_by: ChosenBy
     requests: int
     groups: int
@@ -324,8 +415,9 @@ class Savings:
     scored: int
     also_asked: int
     also_ratio: float | None
-    uncached: int
+    switched: int
     unpriced: Mapping[str, int]
+    unnamed: int
     apart: Mapping[str, tuple[int, float]]
 
     def notes(self) -> Iterator[str]:
@@ -335,6 +427,11 @@ class Savings:
             yield f"no intervals: they need {FEWEST_GROUPS} groups of conversations, {found}"
         for target, count in self.unpriced.items():
             yield f"not compared, no cost known for {target}: {_requests(count)}"
+        if self.unnamed:
+            yield (
+                f"not compared, no baseline in the receipt: {_requests(self.unnamed)}; name a "
+                "target to compare all with"
+            )
         for kind, (count, cost) in self.apart.items():
             yield f"counted apart, {APART[kind]}: {_requests(count)}, ${cost:.4g}"
         for one in self.deducted:
@@ -342,11 +439,11 @@ class Savings:
                 yield f"the {one.kind} isn't counted: no price is set ({one.items:,} forecasts)"
             if one.unknown:
                 yield f"{one.kind}: {one.unknown:,} of {one.items:,} have no known cost"
-        if self.uncached:
+        if self.switched:
+            were = "conversation was" if self.switched == 1 else "conversations were"
             yield (
-                f"{_requests(self.uncached)} of conversations were answered elsewhere: with the "
-                f"earlier turns in its cache, {self.baseline} might have been cheaper, which "
-                "isn't counted"
+                f"{self.switched:,} {were} continued by another target: with the earlier turns in "
+                f"its cache, {self.baseline} might have been cheaper, which isn't counted"
             )
         if self.also_ratio is not None:
             yield (
@@ -358,7 +455,8 @@ class Savings:
         """Plain values for JSON."""
         apart = {kind: {"requests": n, "cost": cost} for kind, (n, cost) in self.apart.items()}
         listed = {"deducted": [asdict(one) for one in self.deducted], "notes": list(self.notes())}
-        return asdict(self) | listed | {"unpriced": dict(self.unpriced), "apart": apart}
+        counts = {"baselines": dict(self.baselines), "unpriced": dict(self.unpriced)}
+        return asdict(self) | listed | counts | {"apart": apart}
 
 
 def _requests(count: int) -> str:
@@ -366,29 +464,32 @@ def _requests(count: int) -> str:
 
 
 def savings_since(
-    url: str, settings: SavingsSettings, *, since: float = 0.0, best: str | None = None
+    url: str, settings: SavingsSettings, *, since: float = 0.0, named: str | None = None
 ) -> Savings:
-    """What routing saved, in one pass over the receipts by the database.
+    """What routing saved, in one pass over the receipts of each baseline by the database.
 
     Args:
         url: See `open_store`.
-        settings: The baseline, and what the encoder costs.
+        settings: What the encoder costs.
         since: Only requests from this time on, in seconds since 1970.
-        best: The target with the highest train accuracy, the baseline if none is named; None to
-            take the highest mean predicted probability of the latest receipts.
+        named: The target to compare all with; None for the baseline that each receipt names.
 
     Raises:
-        DataError: No baseline is named or known, or no receipt has an estimate for it.
+        DataError: No receipt names a baseline, or none has an estimate for the one named here.
         StoreError: The database can't be read, or has no receipts tables.
     """
     with closing(open_store(url, create=False)) as store:
-        baseline, chosen_by = _baseline(store, since, settings.baseline, best)
-        table = SavingsSums(store, baseline, since)
-        if not table.groups.size and settings.baseline is not None:
-            _check_known(store, baseline, since)
+        table = SavingsSums(store, since, named)
+        if named is None:
+            baselines = _check_named(store, since)
+        else:
+            baselines = [named]
+            if not table.groups.size:
+                _check_known(store, named, since)
         deducted = (_encoder(table, settings), *learning_costs(store, since))
         scores = score_sums(store, since)
-        also_asked, also_ratio = also_asked_of(store, baseline, since)
+        also_asked, also_ratio = also_asked_of(store, since, named)
+        switched = switched_conversations(store, since, named)
     total, groups = table.total, table.groups
     saved = estimate(groups, lambda s: total.requests * (s.there - s.spent) / s.requests)
     observed = estimate(scores, lambda s: s.spent / s.requests)
@@ -398,8 +499,9 @@ def savings_since(
     )
     return Savings(
         since=since,
-        baseline=baseline,
-        chosen_by=chosen_by,
+        baseline=" and ".join(table.baselines or baselines),
+        baselines=table.baselines,
+        chosen_by="receipts" if named is None else "named",
         requests=int(total.requests),
         groups=len(groups),
         spent=float(total.spent),
@@ -415,15 +517,14 @@ def savings_since(
         scored=int(scores[:, 0].sum()),
         also_asked=also_asked,
         also_ratio=also_ratio,
-        uncached=int(total.uncached),
+        switched=switched,
         unpriced=table.unpriced,
+        unnamed=table.unnamed,
         apart=table.apart,
     )
 
 
-def request_saving(
-    url: str, receipt: Receipt, settings: SavingsSettings, *, best: str | None = None
-) -> RequestSaving | None:
+def request_saving(url: str, receipt: Receipt, named: str | None = None) -> RequestSaving | None:
     """What one request would have cost at the baseline; None if it can't be compared.
 
     The interval is the estimate times the ratios, observed to estimated cost, of the baseline's
@@ -432,19 +533,20 @@ def request_saving(
     Args:
         url: See `open_store`.
         receipt: The request.
-        settings: The baseline.
-        best: As for `savings_since`.
+        named: The target to compare it with; None for the baseline that the receipt names.
 
     Raises:
-        DataError: No baseline is named or known.
         StoreError: The database can't be read, or has no receipts tables.
     """
-    with closing(open_store(url, create=False)) as store:
-        baseline, _ = _baseline(store, 0.0, settings.baseline, best)
-        cost = receipt.cost_at(baseline)
-        if cost is None or receipt.cost is None:
-            return None
-        low, high = (1.0, 1.0) if receipt.outcome.target == baseline else _spread(store, baseline)
+    baseline = named or receipt.baseline
+    cost = receipt.cost_at(baseline)
+    if baseline is None or cost is None or receipt.cost is None:
+        return None
+    low: float | None = 1.0
+    high: float | None = 1.0
+    if receipt.outcome.target != baseline:
+        with closing(open_store(url, create=False)) as store:
+            low, high = _spread(store, baseline)
     return RequestSaving(
         baseline=baseline,
         cost=cost,
@@ -472,25 +574,15 @@ def _spread(store: Store, baseline: str) -> tuple[float, float] | tuple[None, No
     return low, high
 
 
-def _baseline(
-    store: Store, since: float, named: str | None, best: str | None
-) -> tuple[str, ChosenBy]:
-    if named is not None:
-        return named, "named"
-    if best is not None:
-        return best, "train accuracy"
-    sums: dict[str, float] = {}
-    given: Conditions = [("at >= ?", [since]), ("correctness <> '{}'", [])]
-    columns = ("at", "id", "correctness")
-    for _, identity, text in pages(store, columns, given, limit=_LATEST, newest_first=True):
-        for name, chance in named_values(text, identity).items():
-            sums[name] = sums.get(name, 0.0) + chance
-    if not sums:
+def _check_named(store: Store, since: float) -> list[str]:
+    """The baselines that receipts name; refuses where none does."""
+    named = [baseline for baseline in baselines_of(store, since) if baseline is not None]
+    if not named:
         raise DataError(
-            "no receipt in that time has a forecast, so the best single target isn't known; name "
-            "a baseline, or take a longer time"
+            "no receipt in that time names a baseline, so there is nothing to compare with; take a "
+            "longer time, or name a baseline, a target to compare all with"
         )
-    return max(sums, key=sums.__getitem__), "expected accuracy"
+    return named
 
 
 def _check_known(store: Store, baseline: str, since: float) -> None:

@@ -20,16 +20,20 @@ from threading import Event, Thread
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, final
 
-from prefill_router.errors import ConfigError, StoreError
+from prefill_router.errors import ConfigError, StoreError, refer, upgrade_advice
 from prefill_router_gateway.receipts.rows import COLUMNS, FEEDBACK_COLUMNS, Kind, ReceiptColumn, Row
 
-VERSION = 1
-"""The version of the tables; other versions are refused."""
+VERSION = 2
+"""The version of the tables; a gateway upgrades earlier ones when it starts."""
 RECEIPTS, FEEDBACK, SCHEMA = "receipts", "receipt_feedback", "receipts_schema"
 COLUMNS_OF: Mapping[str, tuple[ReceiptColumn, ...]] = {
     RECEIPTS: COLUMNS,
     FEEDBACK: FEEDBACK_COLUMNS,
 }
+_UPGRADES: Mapping[int, tuple[str, ...]] = {
+    1: (f"ALTER TABLE {RECEIPTS} ADD COLUMN baseline TEXT",),
+}
+"""The statements that make tables of an earlier version those of the next."""
 _IDENTITY: Mapping[str, str] = {RECEIPTS: "id", FEEDBACK: "id, source, at"}
 _TOGETHER = 64
 """Rows per INSERT: each SQLite statement releases the GIL and must wait to get it back. It is far
@@ -168,7 +172,8 @@ class Store(ABC):
             create: Whether tables may be made.
 
         Raises:
-            StoreError: There are none and they may not be made, or they have another version.
+            StoreError: There are none and they may not be made, or they have another version that
+                can't be upgraded.
         """
         ours = (RECEIPTS, FEEDBACK, SCHEMA)
         found = {name for (name,) in _rows(run(self._tables_query(ours)))}
@@ -186,10 +191,22 @@ class Store(ABC):
             )
         ((version,),) = _rows(run(f"SELECT max(version) FROM {SCHEMA}"))
         if version != VERSION:
+            self._upgrade(run, version, create=create)
+
+    def _upgrade(self, run: Callable[[str], Any], version: int, *, create: bool) -> None:
+        """Bring tables of an earlier version to this one; raises as `_prepare`."""
+        has = f"{self.place} has receipts of version {version}"
+        if version > VERSION:
+            raise StoreError(f"{has}; {upgrade_advice(VERSION)}")
+        if not create:
             raise StoreError(
-                f"{self.place} has receipts of version {version}; this package reads and writes "
-                f"{VERSION}: name another database, or use the package that wrote it"
+                f"{has}; this package reads version {VERSION}: start the gateway on it once, "
+                "prefill-router serve, which upgrades it and keeps all receipts"
             )
+        for step in range(version, VERSION):
+            for statement in _UPGRADES[step]:
+                run(statement)
+        run(f"UPDATE {SCHEMA} SET version = {VERSION}")
 
 
 def _rows(cursor: Any) -> list[tuple[Any, ...]]:
@@ -407,7 +424,8 @@ class SqliteStore(Store):
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
         except OSError as error:
             raise DownError(
-                f"{self._path} can't be opened for writing: {error.strerror}; name another file",
+                f"{self._path} can't be opened for writing: {error.strerror}; name another file, "
+                f"or {refer('receipts-cant-be-written')}",
                 kind="file can't be opened",
             ) from None
 
@@ -432,7 +450,9 @@ class SqliteStore(Store):
             return RowError(f"{self._path} rejected a row ({type(error).__name__})")
         name = str(getattr(error, "sqlite_errorname", type(error).__name__))
         return DownError(
-            f"{self._path} can't be used as a database of receipts now: {error} ({name})", kind=name
+            f"{self._path} can't be used as a database of receipts now: {error} ({name}); "
+            + refer("the-database-is-locked-or-away"),
+            kind=name,
         )
 
 

@@ -6,8 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, final
 
-import numpy as np
-
 from prefill_router.errors import StoreError
 from prefill_router_gateway.proxy import BreakerState
 from prefill_router_gateway.receipts import (
@@ -19,7 +17,6 @@ from prefill_router_gateway.receipts import (
     since_time,
 )
 from prefill_router_gateway.records import Receipt
-from prefill_router_gateway.settings import SavingsSettings
 from prefill_router_gateway.telemetry import (
     BudgetLeft,
     GaugeReadings,
@@ -190,59 +187,47 @@ class SavingsReports:
         self._learning: dict[str, float] = {}
         self._learning_at, self._reading = -_LEARNING_SECONDS, False
 
-    @property
-    def best(self) -> str | None:
-        """The target with the highest train accuracy; None where the router doesn't have it."""
-        light = self._gateway.live.loaded.light
-        accuracy = light.reference_accuracy
-        if accuracy is None or np.isnan(accuracy).all():
-            return None
-        return light.pool.names[int(np.nanargmax(accuracy))]
-
     async def since(self, since: str = WEEK, *, baseline: str | None = None) -> Savings:
         """The savings since a time, at most as old as 20 times what computing them took.
 
         Args:
             since: See `since_time`.
-            baseline: The target of the comparison; None for that of the settings.
+            baseline: The target to compare all with; None for the baseline of each receipt.
 
         Raises:
             DataError: As `since_time` and `savings_since`.
             StoreError: As `savings_since`.
         """
-        start, which = since_time(since), self._settings(baseline)
+        start, settings = since_time(since), self._gateway.settings.savings
         async with self._lock:
-            made = self._made.get((since, which.baseline))
+            made = self._made.get((since, baseline))
             if made is not None and time.monotonic() < made[0]:
                 return made[1]
             began = time.monotonic()
             url = self._gateway.readable_receipts()
-            found = await asyncio.to_thread(savings_since, url, which, since=start, best=self.best)
+            found = await asyncio.to_thread(
+                savings_since, url, settings, since=start, named=baseline
+            )
             now = time.monotonic()
             if len(self._made) >= _MOST:
                 self._made.clear()
             until = now + max(_LEAST_SECONDS, _TIMES * (now - began))
-            self._made[since, which.baseline] = until, found
+            self._made[since, baseline] = until, found
             return found
 
     async def of_request(self, receipt: Receipt) -> RequestSaving | None:
         """What a request would have cost at the baseline; None if that isn't known."""
-        which = self._settings(None)
-        if (which.baseline or self.best) is None:
-            return None
         try:
             url = self._gateway.readable_receipts()
-            return await asyncio.to_thread(request_saving, url, receipt, which, best=self.best)
+            return await asyncio.to_thread(request_saving, url, receipt)
         except StoreError:
             return None
 
     def use(self) -> None:
-        """Count for the metrics with the current settings and router."""
-        which = self._settings(None)
-        self._gateway.metrics.use_savings(
-            which.baseline or self.best,
-            second=which.encoder_second_dollars,
-            thousand=which.encoder_thousand_dollars,
+        """Count for the metrics with the current settings."""
+        settings = self._gateway.settings.savings
+        self._gateway.metrics.use_encoder_prices(
+            second=settings.encoder_second_dollars, thousand=settings.encoder_thousand_dollars
         )
 
     def learning(self) -> dict[str, float]:
@@ -264,7 +249,3 @@ class SavingsReports:
             return
         finally:
             self._reading = False
-
-    def _settings(self, baseline: str | None) -> SavingsSettings:
-        found = self._gateway.settings.savings
-        return found if baseline is None else found.model_copy(update={"baseline": baseline})

@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, final
 
+import numpy as np
 from pydantic import PlainSerializer, PlainValidator
 
 from prefill_router.client import PLAIN_HTTP, provider_keys
-from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.errors import ConfigError, CorruptError, PrefillRouterError, refer
 from prefill_router.remote import PathOrUrl, location
 from prefill_router.router import (
     EncoderSources,
@@ -133,6 +134,19 @@ class LoadedGateway:
     candidate_problems: tuple[str, ...] = ()
 
     @property
+    def baseline(self) -> str | None:
+        """The target that costs are compared with: that of the settings, or the best by training.
+
+        None where the router doesn't have the targets' train accuracy.
+        """
+        accuracy = self.light.reference_accuracy
+        if self.settings.savings.baseline is not None:
+            return self.settings.savings.baseline
+        if accuracy is None or np.isnan(accuracy).all():
+            return None
+        return self.light.pool.names[int(np.nanargmax(accuracy))]
+
+    @property
     def served(self) -> ServedVersions:
         """The versions that serve."""
         other = self.candidate
@@ -165,7 +179,7 @@ def load(places: GatewayPaths, *, environment: Mapping[str, str] | None = None) 
     asked = None if pool is None else _askable(pool, found)
     light = None if asked is None or served is None else without_router(asked)
     if router is not None:
-        light = _tried(partial(read_light, router), found)
+        light = _tried(partial(_read_light, router), found)
     if asked is not None:
         known = os.environ if environment is None else environment
         _tried(partial(provider_keys, asked, known), found)
@@ -203,6 +217,15 @@ def _router(places: GatewayPaths, version: str | None) -> PathOrUrl | None:
     return None if version is None else places.registry.router(version)
 
 
+def _read_light(router: PathOrUrl) -> LightRouter:
+    """A router's folder; where it is damaged, the error says where to read on."""
+    try:
+        return read_light(router)
+    except CorruptError as error:
+        error.retell(lambda message: f"{message}; {refer('the-router-is-damaged')}")
+        raise
+
+
 def _with_candidate(
     loaded: LoadedGateway,
     places: GatewayPaths,
@@ -213,7 +236,7 @@ def _with_candidate(
     """Load the candidate too; where that fails, the current version decides on everything."""
     found: list[str] = []
     router = _router(places, served.candidate)
-    light = None if router is None else _tried(partial(read_light, router), found)
+    light = None if router is None else _tried(partial(_read_light, router), found)
     if light is not None:
         _tried(partial(refuse_cascade, light.policy), found)
         _tried(partial(_check_targets, loaded.settings, loaded.pool, light), found)

@@ -356,6 +356,7 @@ class Gateway:
                 decider=self._decider(one),
                 keepers=keepers,
                 recorder=self,
+                baseline=loaded.baseline,
                 candidate=candidate,
             )
 

@@ -112,6 +112,7 @@ class Snapshot:
         decider: Chooses targets.
         keepers: Finds the targets that keep stored responses.
         recorder: Records every request that ends.
+        baseline: The target that costs are compared with; None where none is known.
         candidate: Decides on a share of the conversations; None where this one decides on all.
         settings: The settings.
         targets: All targets and their deployments, by name.
@@ -133,8 +134,10 @@ class Snapshot:
         decider: Decider,
         keepers: ResponseOwners,
         recorder: RequestRecorder,
+        baseline: str | None = None,
         candidate: "Snapshot | None" = None,
     ) -> None:
+        self.baseline = baseline
         self.loaded, self.forecaster, self.forwarder = loaded, forecaster, forwarder
         self.decider, self.keepers, self.recorder = decider, keepers, recorder
         self.candidate = candidate
@@ -427,6 +430,7 @@ class RequestRecord:
             cost_is_estimated=is_estimated,
             decision_seconds=self._decision_seconds,
             forecast_seconds=self._forecast_seconds,
+            baseline=self._live.baseline,
             prompt=self._prompt,
             details=details,
         )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
-from prefill_router.errors import StoreError
+from prefill_router.errors import StoreError, upgrade_advice
 from prefill_router.lazy_imports import optional_imports
 from prefill_router_gateway.receipts import DownError, postgres_options, unreachable
 from prefill_router_gateway.shared import tables
@@ -127,8 +127,8 @@ class SharedConnection:
         if version != tables.VERSION:
             await self.close()
             raise StoreError(
-                f"{self.place} has shared state of version {version}; this package reads and "
-                f"writes {tables.VERSION}: name another database, or use the package that wrote it"
+                f"{self.place} has shared state of version {version}; "
+                + upgrade_advice(tables.VERSION)
             )
 
 

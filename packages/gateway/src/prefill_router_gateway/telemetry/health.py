@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+from prefill_router.errors import TROUBLESHOOTING
 from prefill_router_gateway.forecast import FallbackShare
 
 HealthVerdict = Literal["ok", "degraded", "failed"]
@@ -22,7 +23,7 @@ class HealthFinding:
 
     Attributes:
         verdict: `degraded` means that it works, but not as well as it should.
-        note: The reason; empty if ok. Anybody may read it, so it names no target and no variable.
+        note: The reason; empty if ok. Anybody may read it, so it names no variable and no address.
     """
 
     verdict: HealthVerdict
@@ -74,11 +75,27 @@ def _report(checks: Mapping[str, HealthCheck], *, good: str, bad: str) -> Health
     verdicts = {finding.verdict for finding in found.values()}
     failed = "failed" in verdicts
     state = bad if failed else "degraded" if "degraded" in verdicts else good
-    results = {
-        name: {"state": f.verdict, **({"note": f.note} if f.note else {})}
-        for name, f in found.items()
-    }
+    results = {name: _result(name, finding) for name, finding in found.items()}
     return HealthReport(503 if failed else 200, {"state": state, "checks": results})
+
+
+def _result(name: str, finding: HealthFinding) -> dict[str, str]:
+    """A check as JSON has it; where it isn't ok, with the heading to read."""
+    note = {"note": finding.note} if finding.note else {}
+    is_explained = finding.verdict != "ok" and name in _HEADINGS
+    more = {"see": f"{TROUBLESHOOTING}#{_HEADINGS[name]}"} if is_explained else {}
+    return {"state": finding.verdict, **note, **more}
+
+
+_HEADINGS: Mapping[str, str] = {
+    "targets": "a-target-is-down",
+    "receipts": "receipts-cant-be-written",
+    "shared": "the-database-is-locked-or-away",
+    "encoder": "decisions-have-no-forecast",
+    "forecasts": "decisions-have-no-forecast",
+    "event_loop": "answers-are-slow-or-refused",
+    "versions": "the-router-is-damaged",
+}
 
 
 @final
@@ -169,11 +186,12 @@ def check_versions(*, serving: str, is_behind: bool) -> HealthFinding:
 
 def check_targets(breakers: Mapping[str, str]) -> HealthFinding:
     """Check the targets' breakers: failed if all are open, degraded if some are."""
-    held = sum(state == "open" for state in breakers.values())
-    if not breakers or held == len(breakers):
-        return HealthFinding("failed", f"all {len(breakers)} targets have failed")
+    held = [target for target, state in breakers.items() if state == "open"]
+    if not breakers:
+        return HealthFinding("failed", "there are no targets")
     if held:
-        return HealthFinding("degraded", f"{held} of {len(breakers)} targets have failed")
+        failed = f"{len(held)} of {len(breakers)} targets have failed: {', '.join(held)}"
+        return HealthFinding("failed" if len(held) == len(breakers) else "degraded", failed)
     return HealthFinding("ok")
 
 

@@ -144,6 +144,14 @@ class Metrics:
             "estimated_dollars", "US dollars that decisions estimated.", "target"
         )
         self._unpriced = count("unpriced_requests", "Requests of unknown cost.", "target")
+        self._observed = count(
+            "observed_dollars", "US dollars of answers whose cost had been estimated.", "target"
+        )
+        self._expected = count(
+            "expected_dollars", "What had been estimated for them, with nothing cached.", "target"
+        )
+        self._feedback = count("feedback", "Scores of answers from clients.")
+        self._scores = count("feedback_score", "The sum of these scores, each from 0 to 1.")
         self._fallbacks = count("fallbacks", "Decisions without a forecast.", "reason")
         self._attempts = count("attempts", "Calls of targets, by how they ended.", "target", "end")
         self._deployment_attempts = count(
@@ -181,7 +189,6 @@ class Metrics:
         self._seconds: Callable[..., Histogram] = cache(seconds.labels)
 
         self._uncounted: list[Receipt] = []
-        self._baseline: str | None = None
         self._encoder_prices = 0.0, 0.0
 
     def use_targets(self, targets: Iterable[str]) -> None:
@@ -196,16 +203,20 @@ class Metrics:
         """Count a passthrough call that ended; it has no decision and no cost."""
         self._passed(call, self._name(outcome.target), outcome.kind).inc()
 
-    def use_savings(self, baseline: str | None, *, second: float, thousand: float) -> None:
-        """Count savings against another baseline, and forecasts at another price.
+    def scored(self, score: float) -> None:
+        """Count a client's score of an answer, from 0 to 1."""
+        self._feedback().inc()
+        self._scores().inc(score)
+
+    def use_encoder_prices(self, *, second: float, thousand: float) -> None:
+        """Count forecasts at another price.
 
         Args:
-            baseline: The target; None to count none.
             second: US dollars of a second of waiting for forecasts.
             thousand: US dollars of 1,000 forecasts.
         """
         self._count_savings()
-        self._baseline, self._encoder_prices = baseline, (second, thousand / 1000)
+        self._encoder_prices = second, thousand / 1000
 
     def observe(self, receipt: Receipt) -> None:
         """Count a request that ended."""
@@ -263,6 +274,7 @@ class Metrics:
                     self._tokens(target, kind).inc(tokens)
         if receipt.cost is not None:
             self._dollars(target).inc(receipt.cost)
+            self._compare_estimate(receipt, target)
         elif outcome.attempts:
             self._unpriced(target).inc()
         self._observe_attempts(receipt)
@@ -274,8 +286,9 @@ class Metrics:
     def _count_savings(self) -> None:
         """Count what was saved by the requests since the last time; no request waits for it."""
         counted, self._uncounted = self._uncounted, []
-        (second, each), baseline = self._encoder_prices, self._baseline
+        second, each = self._encoder_prices
         for receipt in counted:
+            baseline = receipt.baseline
             if receipt.forecast_seconds is not None and (second or each):
                 self._deducted("encoder").inc(receipt.forecast_seconds * second + each)
             if baseline is None or receipt.apart is not None:
@@ -286,6 +299,13 @@ class Metrics:
             else:
                 self._saving_spent(baseline).inc(receipt.cost)
                 self._saving_there(baseline).inc(there)
+
+    def _compare_estimate(self, receipt: Receipt, target: str) -> None:
+        """Count a cost beside the estimate of the target that answered."""
+        expected = receipt.choice.estimated_cost.get(receipt.outcome.target or "")
+        if expected is not None and receipt.cost is not None and not receipt.cost_is_estimated:
+            self._observed(target).inc(receipt.cost)
+            self._expected(target).inc(expected)
 
     def _observe_attempts(self, receipt: Receipt) -> None:
         before = None
@@ -308,6 +328,8 @@ class Metrics:
 
     def _counter(self, name: str, description: str, *labels: str) -> Callable[..., Counter]:
         made = Counter(f"{PREFIX}{name}", description, labels, registry=self._registry)
+        if not labels:
+            return lambda: made
         return cache(made.labels)  # looking up a child takes longer than counting
 
 

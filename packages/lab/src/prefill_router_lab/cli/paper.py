@@ -151,6 +151,7 @@ def reproduce(
     dataset = _read(bench, data, prices)
     mark(to, STUDY, {"bench": bench.value, "options": options.to_dict(), "means": means.to_dict()})
     bar = BarProgress(console=err)
+    err.say(f"estimated: {_estimate(bench, dataset, options)} on two cores, encoding apart")
     runs = work(
         bench.value,
         dataset,
@@ -168,6 +169,32 @@ def reproduce(
         return
     _show(runs)
     out.say(f"report: {to / 'index.html'}")
+
+
+_ROUTERS, _QUICK_ROUTERS, _SYSTEMS, _SHIFT_FITS = 24, 8, 6, 4
+"""The routers of a pool, those of a rehearsal, and those that the studies train again."""
+_SINGLE, _REHEARSED = 0.2, 0.2
+"""The share of a router's usual training that one network takes, and that a rehearsal takes."""
+
+
+def _estimate(bench: BenchName, dataset: "RoutingDataset", options: "ReproduceOptions") -> str:
+    """The time of the whole work in words; each pool is fitted by itself."""
+    from prefill_router.comparison import describe_minutes, estimate_minutes
+    from prefill_router.data import split
+    from prefill_router_lab.reproduce import find_pools
+
+    fits = _QUICK_ROUTERS if options.quick else _ROUTERS
+    networks = _SYSTEMS * (options.seeds + _SHIFT_FITS)
+    low = high = 0.0
+    for found in find_pools(bench.value, dataset):
+        least, most = estimate_minutes(
+            fits + _SINGLE * networks,
+            found.dataset,
+            split(found.dataset, seed=options.seed),
+            share=_REHEARSED if options.quick else 1.0,
+        )
+        low, high = low + least, high + most
+    return describe_minutes(low, high)
 
 
 def _given(resamples: int | None, *, quick: bool) -> int:

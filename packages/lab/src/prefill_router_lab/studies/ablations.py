@@ -28,6 +28,7 @@ from prefill_router.plotting import Figure
 from prefill_router.probes import FOLDS, Probes, auc_over_folds
 from prefill_router.progress import Progress
 from prefill_router.reporting import (
+    CHANCE_AUC,
     QUIET,
     UNDERLINED,
     Cell,
@@ -321,7 +322,7 @@ def _table(study: AblationStudy) -> Table:
     for row in study.rows:
         top = max(row.practical.values())
         cells = [
-            Cell(f"{auc:.4f}", best=name in row.practical and auc == top)
+            Cell(f"{auc:.4f}", best=name in row.practical and auc == top and auc > CHANCE_AUC)
             for name, auc in row.auc.items()
         ]
         rows.append([f"{row.pool}, {row.encoder}", *cells])

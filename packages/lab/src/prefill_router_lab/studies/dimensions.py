@@ -16,6 +16,7 @@ from prefill_router.layers import GRID_DIMS, Ablation, ablation, candidate_sites
 from prefill_router.plotting import Figure
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting import (
+    CHANCE_AUC,
     UNDERLINED,
     Cell,
     Note,
@@ -250,7 +251,8 @@ def _grid(study: DimensionStudy, which: str, *, first: str = "States") -> Table:
     rows: list[Row] = []
     for encoder, poolings in study.lines:
         values = [_value(cell, which) for cell in study.line(encoder, poolings)]
-        cells = [Cell(f"{value:.4f}", best=value == max(values)) for value in values]
+        top = max(values)
+        cells = [Cell(f"{value:.4f}", best=value == top and top > CHANCE_AUC) for value in values]
         rows.append([f"{encoder}, {_kind(poolings)}", *cells])
     return Table([first, *map(str, sorted({cell.dim for cell in study.cells}))], rows)
 

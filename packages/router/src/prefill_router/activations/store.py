@@ -32,7 +32,13 @@ from prefill_router.activations.shard import (
     read_remote_shards,
     read_shard,
 )
-from prefill_router.errors import ConfigError, CorruptError, ProvenanceError, StoreError
+from prefill_router.errors import (
+    ConfigError,
+    CorruptError,
+    ProvenanceError,
+    StoreError,
+    upgrade_advice,
+)
 from prefill_router.files import write_text, writer_lock
 from prefill_router.remote import PathOrUrl, RemotePath, held_files, is_free, location, reading
 
@@ -196,8 +202,7 @@ def read_manifest(path: Path) -> tuple[Provenance, Layout]:
     value = read_checksummed_json(path / MANIFEST)
     if value.get("version") != VERSION:
         raise CorruptError(
-            f"{path / MANIFEST} is of the format version {value.get('version')}; this program "
-            f"reads version {VERSION}"
+            f"{path / MANIFEST} has format {value.get('version')}; {upgrade_advice(VERSION)}"
         )
     try:
         provenance = Provenance(**value["provenance"])

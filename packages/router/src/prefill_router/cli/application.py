@@ -40,6 +40,7 @@ from prefill_router.cli.commands import (
     check_numbers,
     check_places,
 )
+from prefill_router.cli.usage_sentences import describe_usage
 from prefill_router.errors import ConfigError, PluginError, PrefillRouterError
 from prefill_router.plugins import suggest_distribution
 
@@ -59,7 +60,7 @@ class ExitCode(IntEnum):
         2,
         "the command line itself is wrong: a name, a number, options that exclude others",
     )
-    NO_GUARANTEE = 3, "`keep`: no lam can be guaranteed"
+    NO_GUARANTEE = 3, "`guarantee`: no lam can be guaranteed"
     NO_BETTER = 4, "`doctor`: the router is not worth it"
     CANT_TELL = 5, "`doctor`: the data can't tell which"
     INTERRUPTED = 130, "interrupted; what was finished is kept"
@@ -313,7 +314,7 @@ def _problems(error: Exception) -> Sequence[str]:
         return error.told
     if not isinstance(error, typer.TyperException):
         return [str(error)]  # the system's: no such file, no space left, no permission
-    message = error.format_message().rstrip(".").replace("Value error, ", "")
+    message = describe_usage(error)
     context = getattr(error, "ctx", None)
     place = NAME if context is None else context.command_path
     return [f"{message}; see: {place} --help"] if message else []

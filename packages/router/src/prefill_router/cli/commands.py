@@ -59,7 +59,7 @@ _HERE = "prefill_router.cli"
 OWN_COMMANDS: dict[str, CommandEntry] = {
     **list_commands(
         _HERE,
-        "Begin",
+        "Try it out",
         {
             "quickstart": (
                 "quickstart",
@@ -123,13 +123,9 @@ OWN_COMMANDS: dict[str, CommandEntry] = {
         "Judge",
         {
             "evaluate": ("evaluate", "Judge a router on queries with known outcomes."),
-            "paired": (
-                "evaluate",
-                "Compare two routers by a paired bootstrap, on queries that neither was fitted on.",
-            ),
             "compare": (
                 "evaluate",
-                "Fit routers of several recipes on one split and compare them.",
+                "Compare routers: fit those of a list on one split, or take two that are fitted.",
             ),
             "calibration": (
                 "doctor",
@@ -137,8 +133,8 @@ OWN_COMMANDS: dict[str, CommandEntry] = {
                 "change.",
             ),
             "doctor": ("doctor", "Examine whether a router is more than a fixed choice."),
-            "keep": (
-                "keep",
+            "guarantee": (
+                "guarantee",
                 "Find the cheapest lam that keeps a share of the best single target's accuracy, "
                 "guaranteed.",
             ),
@@ -152,22 +148,41 @@ OWN_COMMANDS: dict[str, CommandEntry] = {
             "show": ("routers", "Check a router's folder and show its card."),
             "reprice": ("routers", "Change a router's prices without fitting it again."),
             "export": ("export", "Write a router in another project's format."),
-            "versions": (
-                "routers",
-                "List the versions of a router, and what led to the one that serves.",
-            ),
-            "promote": (
-                "routers",
-                "Let a version serve, at once or on a share of the conversations, without a test.",
-            ),
-            "rollback": (
-                "routers",
-                "Let what served before serve again: a version, or the default target.",
-            ),
         },
     ),
+    "versions": CommandEntry(
+        "List the versions of a router, add one, and choose the one that serves.",
+        panel="Serve",
+        commands=list_commands(
+            _HERE,
+            None,
+            {
+                "list": (
+                    "routers",
+                    "List the versions of a router, and what led to the one that serves.",
+                ),
+                "add": ("routers", "Keep a router as the next version, which doesn't serve yet."),
+                "promote": (
+                    "routers",
+                    "Let a version serve, at once or on a share of the conversations, without a "
+                    "test.",
+                ),
+                "rollback": (
+                    "routers",
+                    "Let what served before serve again: a version, or the default target.",
+                ),
+            },
+        ),
+    ),
 }
-"""The commands of this distribution, in the order of `--help`."""
+"""The commands of this distribution."""
+_PANELS = (
+    *("Try it out", "Collect and grade", "Look at a dataset", "Fit", "Judge", "Route", "Serve"),
+    *("Watch traffic", "Learn"),
+)
+"""The headings in the order of `--help`; those of other distributions come last."""
+_FIRST = ("demo", "quickstart", "serve")
+"""What comes first under its heading, whichever distribution has it."""
 
 
 def all_commands() -> tuple[dict[str, CommandEntry], dict[str, PluginError]]:
@@ -180,7 +195,15 @@ def all_commands() -> tuple[dict[str, CommandEntry], dict[str, PluginError]]:
         else:
             fault = "its table holds something else than a CommandEntry"
             errors[name] = describe_fault(find_plugins(GROUP)[name], fault)
-    return {**OWN_COMMANDS, **others, **OWN_COMMANDS}, errors
+    every = {**OWN_COMMANDS, **others, **OWN_COMMANDS}
+    return dict(sorted(every.items(), key=_order)), errors
+
+
+def _order(item: tuple[str, CommandEntry]) -> tuple[int, int]:
+    """Where a command is listed; those of one heading keep their order."""
+    name, entry = item
+    panel = _PANELS.index(entry.panel) if entry.panel in _PANELS else len(_PANELS)
+    return panel, _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
 GROUP: Final = "prefill_router.commands"
@@ -295,8 +318,8 @@ _OF_COMMANDS: dict[tuple[str, str], NumberRange] = {
     ("doctor", "--resamples"): NumberRange(20),
     ("learn", "--judge-twice"): NumberRange(0, 1),
     ("learn", "--least-labels"): NumberRange(2),
-    ("versions", "--steps"): NumberRange(0),
-    ("promote", "--share"): NumberRange(0, 1, above=True, below=True),
+    ("versions list", "--steps"): NumberRange(0),
+    ("versions promote", "--share"): NumberRange(0, 1, above=True, below=True),
     ("study learning", "--resamples"): _COUNT,
     ("minipool tasks", "--count"): _COUNT,
 }

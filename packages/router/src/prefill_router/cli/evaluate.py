@@ -1,9 +1,11 @@
-"""`prefill-router evaluate`, `compare` and `paired`: judge routers on scored answers.
+"""`prefill-router evaluate` and `compare`: judge routers on scored answers.
 
-`compare` fits any set of routers and compares them; `paired` says which differences between two
-routers are significant.
+`compare` fits any set of routers and compares them, or says which differences between two fitted
+ones are significant.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -166,11 +168,16 @@ def compare(
     config: Annotated[
         str,
         typer.Argument(
-            metavar="CONFIG", help="A YAML file with routers, or: all, the packaged list."
+            metavar="CONFIG",
+            help="A YAML file with routers to fit, or: all, the packaged list. With OTHER, the "
+            "folder of a fitted router.",
         ),
     ],
     data: opt.Data,
-    to: opt.ReportOut,
+    other: opt.OtherRouter = None,
+    to: Annotated[
+        Path | None, typer.Option("--out", help="The report's folder; without OTHER.")
+    ] = None,
     store: opt.Stores = None,
     reference: Annotated[
         str | None, typer.Option(help="Compare with this router; the first by default.")
@@ -191,17 +198,24 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print compare.json.")] = False,
     engine: "Engine | None" = None,
 ) -> None:
-    """Fit routers of several recipes on one split and compare them.
+    """Compare routers: fit those of a list on one split, or take two that are fitted.
 
-    Every fitted router is kept in the report's folder; after an interruption the same command
-    goes on from there. States that no store has are encoded now and kept in the cache.
+    Every router that is fitted is kept in the report's folder; after an interruption the same
+    command goes on from there. States that no store has are encoded now and kept in the cache.
+
+    Two fitted routers are compared on queries that neither was fitted on, at the first one's
+    prices. Every resample takes the same queries for both, so that what they share cancels out.
 
     Example: prefill-router compare all --data answers --store states --out comparison
+
+    Example: prefill-router compare router other-router --data answers
     """
     from prefill_router.comparison import (
         STUDY,
         ComparisonPlan,
+        describe_minutes,
         draw_for,
+        estimate_minutes,
         recipes_of,
         run_plan,
         to_dict,
@@ -211,10 +225,27 @@ def compare(
     from prefill_router.fitting import gather
     from prefill_router.reporting import ROUTERS, check_place, mark
 
+    if other is not None:
+        given = {"--out": to, "--reference": reference, "--encoder-price": encoder_price}
+        _refuse_options({**given, "--split": split_file, "--engine": engine})
+        found, queries = _compare_routers(
+            opt.path_or_url(config), other, data, store, resamples, seed, encoder_folder
+        )
+        if as_json:
+            print_json({"queries": queries, **found.to_dict()})
+        else:
+            _show_paired(found, queries, Path(config).name, other.name)
+        return
+    if to is None:
+        raise UsageError(
+            "compare needs --out, the report's folder; to compare two fitted routers, name both"
+        )
     prices = _encoder_prices(encoder_price or [])
     check_place(to, STUDY)
     origin = Origin.of("compare", data)
     opt.check_origin(to, origin, overwrite=overwrite)
+    if (Path(config) / "router.json").is_file():
+        raise DataError(f"{config} is one fitted router; name another behind it to compare them")
     listed = recipes_of(config)
     recipes = listed.recipes
     dataset = read_dataset(data)
@@ -228,6 +259,8 @@ def compare(
     stores = opt.open_stores(store)
     mark(to, STUDY, plan.to_dict())
     origin.write(to)
+    minutes = describe_minutes(*estimate_minutes(len(recipes), dataset, drawn))
+    err.say(f"estimated: {minutes} on two cores for {len(recipes)} routers, encoding apart")
     states = gather(needs, dataset, stores, sources=opt.sources(encoder_folder), progress=bar)
     result = run_plan(plan, dataset, states, folder=to / ROUTERS, engine=engine, progress=bar)
     write(result, to, title=f"Routers on {data.name}", known=_compare_facts(plan, data))
@@ -236,6 +269,15 @@ def compare(
         return
     _show_compare(result)
     out.say(f"report: {to / 'index.html'}")
+
+
+def _refuse_options(options: "Mapping[str, object]") -> None:
+    """Refuse the options of a list of routers where two fitted ones are compared."""
+    for option, value in options.items():
+        if value:
+            raise UsageError(
+                f"{option} is for a list of routers; leave it out to compare two fitted ones"
+            )
 
 
 def _encoder_prices(given: list[str]) -> dict[str, float]:
@@ -292,26 +334,18 @@ def _show_compare(result: "ComparisonResult") -> None:
         out.print(f"not surely better than a constant: {', '.join(lost)}")
 
 
-@app.command()
-def paired(
-    first: opt.RouterFolder,
-    second: opt.OtherRouter,
-    data: opt.Data,
-    store: opt.Stores = None,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples.")] = 1000,
-    seed: opt.ResampleSeed = 0,
-    encoder_folder: opt.EncoderFolders = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every number as JSON.")] = False,
-) -> None:
-    """Compare two routers by a paired bootstrap, on queries that neither was fitted on.
-
-    Every resample takes the same queries for both, so that what they share cancels out. Both are
-    judged at the first one's prices.
-
-    Example: prefill-router paired router other-router --data answers
-    """
+def _compare_routers(
+    first: PathOrUrl,
+    second: PathOrUrl,
+    data: PathOrUrl,
+    store: opt.Stores,
+    resamples: int,
+    seed: int,
+    encoder_folder: opt.EncoderFolders,
+) -> "tuple[Comparison, int]":
+    """Two fitted routers by a paired bootstrap, and how many queries neither was fitted on."""
     from prefill_router.data import read_dataset
-    from prefill_router.evaluation import compare
+    from prefill_router.evaluation import compare as compare_predictions
 
     bar = BarProgress(console=err)
     routers = [opt.load_router(folder, encoder_folder) for folder in (first, second)]
@@ -320,7 +354,7 @@ def paired(
     predicted = [
         opt.predict(router.with_pool(routers[0].pool), unseen, stores, bar) for router in routers
     ]
-    found = compare(
+    found = compare_predictions(
         predicted[0],
         predicted[1],
         unseen,
@@ -330,10 +364,7 @@ def paired(
         seed=seed,
         progress=bar,
     )
-    if as_json:
-        print_json({"queries": len(unseen), **found.to_dict()})
-        return
-    _show_paired(found, len(unseen), first.name, second.name)
+    return found, len(unseen)
 
 
 def _unseen(dataset: "RoutingDataset", routers: "list[Router]") -> "RoutingDataset":

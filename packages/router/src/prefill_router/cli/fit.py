@@ -110,7 +110,7 @@ def fit(
             one_of("--for", for_, SERVED_BY)
             _refuse_others(prefill, [recipe, effort, policy])
         tried = None if for_ else _effort(effort, prefill, recipe)
-    given = None if for_ else _recipe(prefill, recipe, store)
+    given = None if for_ else _recipe(data, prefill, recipe, store)
     check_replaceable(to)
     stores = opt.open_stores(store)
     config = FitConfig(
@@ -137,7 +137,7 @@ def fit(
             sources=sources,
             progress=bar,
         )
-    fitted.router.save(to)
+    opt.save_router(fitted.router, to)
     if as_json:
         judged = fitted.evaluation
         verdict = None if judged.verdict is None else judged.verdict.to_dict()
@@ -180,17 +180,21 @@ def _effort(effort: str | None, prefill: "PrefillConfig", recipe: Path | None) -
 
 
 def _recipe(
-    prefill: "PrefillConfig", file: Path | None, store: Sequence[PathOrUrl] | None
+    data: PathOrUrl, prefill: "PrefillConfig", file: Path | None, store: Sequence[PathOrUrl] | None
 ) -> "Recipe":
     """The recipe in the file, or the paper's with these options."""
+    from prefill_router.data import read_dataset
     from prefill_router.features import PrefillConfig
     from prefill_router.fitting import Recipe, read_recipe
 
     if file is None or str(file) == PAPER:
         if not store:
+            if isinstance(data, Path) and not data.is_dir():
+                read_dataset(data)  # says what is there instead
             raise UsageError(
-                "there are no states to fit on; give a finished store with --store, or a recipe "
-                "that names an encoder with --recipe"
+                f"no store has the states of {data}; make one with: prefill-router encode {data} "
+                "--out states, and give --store states, or a recipe that names an encoder with "
+                "--recipe"
             )
         return Recipe(features=(prefill,))
     if prefill != PrefillConfig():

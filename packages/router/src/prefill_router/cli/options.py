@@ -7,8 +7,9 @@ import filecmp
 import inspect
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -18,7 +19,7 @@ import typer
 from prefill_router import files
 from prefill_router.cli.application import err, out
 from prefill_router.cli.commands import UsageError, one_of
-from prefill_router.errors import ConfigError, DataError
+from prefill_router.errors import ConfigError, DataError, StoreError, refer
 from prefill_router.plugins import Registry
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, RemotePath, location
@@ -54,7 +55,8 @@ RouterFolder = Annotated[
     PathOrUrl, typer.Argument(metavar="ROUTER", help="The router's folder.", parser=path_or_url)
 ]
 OtherRouter = Annotated[
-    PathOrUrl, typer.Argument(metavar="OTHER", help="Another router's folder.", parser=path_or_url)
+    PathOrUrl | None,
+    typer.Argument(metavar="OTHER", help="Another router's folder.", parser=path_or_url),
 ]
 RouterOut = Annotated[
     PathOrUrl, typer.Option("--out", help="The router's folder.", parser=path_or_url)
@@ -217,6 +219,33 @@ def load_router(folder: PathOrUrl, encoder_folders: Sequence[Path] | None) -> "R
     from prefill_router.router import Router
 
     return Router.load(folder, sources=sources(encoder_folders))
+
+
+def save_router(router: "Router", to: PathOrUrl) -> None:
+    """Save a router; where its place can't be written, elsewhere, so that its fit isn't lost.
+
+    Raises:
+        StoreError: Its place can't be written; the message says where it was kept.
+    """
+    try:
+        router.save(to)
+    except OSError as error:
+        kept = _keep_elsewhere(router, error)
+        raise StoreError(
+            f"{to} can't be written: {error.strerror}; the router was kept in {kept}: copy it to "
+            f"{to} once there is space, or {refer('the-disk-is-full')}"
+        ) from None
+
+
+def _keep_elsewhere(router: "Router", error: OSError) -> Path:
+    """Save a router in the first place of the system that takes it; raises the error if none."""
+    for place in (Path(tempfile.gettempdir()), files.default_cache(), Path.home()):
+        with suppress(OSError):
+            place.mkdir(parents=True, exist_ok=True)
+            kept = Path(tempfile.mkdtemp(prefix="prefill-router-", dir=place)) / "router"
+            router.save(kept)
+            return kept
+    raise error
 
 
 def own_lam(router: "Router", given: float | None) -> float:

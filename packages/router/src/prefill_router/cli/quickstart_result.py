@@ -226,7 +226,7 @@ class QuickstartResult:
         if not self._is_fitted(folder):
             job.do("fit", data, "--store", states, "--out", folder, "--overwrite", shown=shown)
         judged = ("--data", data, "--store", states)
-        code, kept = job.read("keep", folder, *judged, "--keep", share)
+        code, kept = job.read("guarantee", folder, *judged, "--keep", share)
         router = Router.load(folder)
         rows = UnseenQueries.of(router, self.dataset, "test")
         store = ActivationStore.open(states)

@@ -56,6 +56,8 @@ def route(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # one prompt: don't spin
     endpoints = _endpoints(pool) if answer else None
     text = _standard_input() if prompt == "-" else prompt
+    if not prompt and not chat:
+        raise UsageError("PROMPT is empty; write the request, or - to read it from standard input")
     asked = _messages(text) if chat else text
     names = None if only is None else [name.strip() for name in only.split(",")]
     router = opt.load_router(folder, encoder_folder)

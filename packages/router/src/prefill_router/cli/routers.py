@@ -198,8 +198,11 @@ Registry = Annotated[
 ]
 
 
-@app.command()
-def versions(
+_versions = typer.Typer()
+
+
+@_versions.command("list")
+def list_versions(
     registry: Registry,
     steps: Annotated[
         int, typer.Option(help="How many of the latest steps to show, with their evidence.")
@@ -208,7 +211,7 @@ def versions(
 ) -> None:
     """List the versions of a router, and what led to the one that serves.
 
-    Example: prefill-router versions versions --steps 20
+    Example: prefill-router versions list versions --steps 20
     """
     from prefill_router.router import VersionRegistry
 
@@ -225,7 +228,31 @@ def versions(
             out.say(f"    {name}: {value}")
 
 
-@app.command()
+@_versions.command("add")
+def add_version(
+    registry: Registry,
+    folder: Annotated[
+        PathOrUrl,
+        typer.Argument(metavar="ROUTER", help="The router's folder.", parser=opt.path_or_url),
+    ],
+    as_json: opt.AsJson = False,
+) -> None:
+    """Keep a router as the next version, which doesn't serve yet.
+
+    Example: prefill-router versions add versions router
+    """
+    from prefill_router.router import VersionRegistry
+
+    router = opt.load_router(folder, None)
+    name = VersionRegistry.at(registry).add(router, {}, by="operator")
+    if as_json:
+        print_json({"version": name})
+        return
+    out.say(f"version {name}: {folder}")
+    out.say(f"to let it serve: prefill-router versions promote {registry} {name}")
+
+
+@_versions.command("promote")
 def promote(
     registry: Registry,
     name: Annotated[
@@ -239,7 +266,7 @@ def promote(
 ) -> None:
     """Let a version serve, at once or on a share of the conversations, without a test.
 
-    Example: prefill-router promote versions 0002 --share 0.1
+    Example: prefill-router versions promote versions 0002 --share 0.1
     """
     from prefill_router.router import VersionRegistry
 
@@ -253,7 +280,7 @@ def promote(
     _show_step(state, as_json=as_json)
 
 
-@app.command()
+@_versions.command("rollback")
 def rollback(
     registry: Registry,
     name: Annotated[
@@ -266,7 +293,7 @@ def rollback(
 ) -> None:
     """Let what served before serve again: a version, or the default target.
 
-    Example: prefill-router rollback versions
+    Example: prefill-router versions rollback versions
     """
     from prefill_router.router import VersionRegistry
 
@@ -387,7 +414,7 @@ def add_target(
         cache=default_cache(),
         progress=BarProgress(console=err),
     )
-    found.router.save(to)
+    opt.save_router(found.router, to)
     spent = None if questions is None else questions.spent
     if as_json:
         told = {"router": str(to), "asked": list(found.asked), "answered": found.answered}

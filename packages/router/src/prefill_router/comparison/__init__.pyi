@@ -9,6 +9,10 @@ from .comparison import (
     recipes_of as recipes_of,
     run_plan as run_plan,
 )
+from .duration import (
+    describe_minutes as describe_minutes,
+    estimate_minutes as estimate_minutes,
+)
 from .encoder_cost import Charge as Charge, tokens_read as tokens_read
 from .recipe_fits import (
     FitJob as FitJob,

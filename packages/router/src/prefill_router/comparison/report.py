@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from prefill_router.comparison.comparison import (
     ComparedRouter,
     ComparisonResult,
@@ -33,6 +35,7 @@ from prefill_router.evaluation import (
 from prefill_router.predictors import PREDICTORS
 from prefill_router.reporting import (
     BOLD,
+    CHANCE_AUC,
     UNDERLINED,
     Cell,
     Note,
@@ -217,13 +220,19 @@ def verdict(result: ComparisonResult) -> list[str]:
         f"{first.queries:,} others. "
         + _sentence(
             best.headline["auc_mean"],
-            f"{best.name} best predicts whether a target will be right (mean AUC {auc}).",
+            f"{best.name} best predicts whether a target will be right (mean AUC {auc})."
+            if best.headline["auc_mean"].value > CHANCE_AUC
+            else "None predicts whether a target will be right: the mean AUC of all is at most one "
+            f"half, which chance has ({auc}).",
             "The best predictor isn't known",
         )
         + " "
         + _sentence(
             chooser.headline["choice_auc"],
-            f"{chooser.name} best predicts which of two targets will be (choice AUC {choice}).",
+            f"{chooser.name} best predicts which of two targets will be (choice AUC {choice})."
+            if chooser.headline["choice_auc"].value > CHANCE_AUC
+            else "None predicts which of two targets will be: the choice AUC of all is at most "
+            f"one half, which chance has ({choice}).",
             "The best at choosing between two targets isn't known",
         )
         + " "
@@ -331,7 +340,8 @@ def _per_target(result: ComparisonResult, name: str) -> list[Part]:
     rows: list[Row] = []
     for target in ordered[0].evaluation.targets:
         values = [one.evaluation.per_target[target][name].value for one in ordered]
-        best = better((v for v in values if v == v), default=float("nan"))
+        above = [v for v in values if not np.isnan(v) and (name != "auc" or v > CHANCE_AUC)]
+        best = better(above, default=float("nan"))
         rows.append([target, *(Cell(worded(v, "number"), best=v == best) for v in values)])
     table = Table(["Target", *(one.name for one in ordered)], rows)
     return [Note(f"{TARGET[name].meaning} {UNDERLINED}"), table]

@@ -68,10 +68,13 @@ def read_dataset(folder: PathOrUrl | str) -> RoutingDataset:
         ConfigError: The URL can't be read.
         FormatError: A file is missing, malformed or truncated, or lacks a column.
         CorruptError: The folder has checksums, and a file doesn't match them.
-        DataError: Ids repeat, outcomes name unknown queries or targets, or labels leave [0, 1].
+        DataError: It is a router, ids repeat, outcomes name unknown queries or targets, or labels
+            leave [0, 1].
     """
     held = (QUERIES, OUTCOMES, *POOL_FILES, MEANING, files.CHECKSUMS)
     with reading(folder, held) as local:
+        if (local / "router.json").is_file():
+            raise _no_dataset(local / QUERIES)
         _verify(local)
         queries = read_queries(local / QUERIES)
         outcomes = _read_parquet(local / OUTCOMES, needs=("query_id", "target", "correct"))
@@ -163,6 +166,22 @@ def _verify(folder: Path) -> None:
         files.verify_checksums(folder, [pool], mend=mend + files.CHECKSUMS)
 
 
+def _no_dataset(path: Path) -> DataError:
+    """The error where a dataset has no such file: another thing may have been named."""
+    folder = path.parent
+    if (folder / "router.json").is_file():
+        return DataError(f"{folder} is a router; show it with: prefill-router show {folder}")
+    if not folder.is_dir():
+        what = "a file" if folder.is_file() else "no such folder"
+        fix = "name a dataset's folder, or make one with: prefill-router import"
+        return FormatError(f"{what}; {fix}", file=folder)
+    return FormatError(
+        f"no such file; a dataset is a folder with {QUERIES} and {OUTCOMES} (make one with: "
+        "prefill-router import)",
+        file=path,
+    )
+
+
 def _read_parquet(path: Path, *, needs: tuple[str, ...], rows: slice | None = None) -> pl.DataFrame:
     try:
         with path.open("rb") as file:
@@ -172,11 +191,7 @@ def _read_parquet(path: Path, *, needs: tuple[str, ...], rows: slice | None = No
                 whole = pl.scan_parquet(path, glob=False)
                 frame = whole.slice(rows.start, rows.stop - rows.start).collect()
     except FileNotFoundError:
-        raise FormatError(
-            f"no such file; a dataset is a folder with {QUERIES} and {OUTCOMES} (make one with: "
-            "prefill-router import)",
-            file=path,
-        ) from None
+        raise _no_dataset(path) from None
     except (PolarsError, PanicException, OSError, ValueError) as error:
         raise FormatError(f"not a readable Parquet file: {error}", file=path) from None
     lacking = [column for column in needs if column not in frame.columns]

@@ -21,7 +21,7 @@ from typing import Any, final
 
 from prefill_router.client import Reply
 from prefill_router.data import prompt_key
-from prefill_router.errors import StoreError
+from prefill_router.errors import StoreError, upgrade_advice
 from prefill_router.grading.base import Grade, GraderTraits
 from prefill_router.runs import SqliteFile, refusals, storable
 from prefill_router.targets import Target
@@ -101,10 +101,11 @@ class Judgments:
             repair="move it away, and judges are asked again",
             setup=_DURABLE,
         )
-        if self._database.rows("PRAGMA user_version")[0][0] > _JUDGMENTS_VERSION:
+        version = self._database.rows("PRAGMA user_version")[0][0]
+        if version > _JUDGMENTS_VERSION:
             self.close()
             raise StoreError(
-                f"{self._database.path} is of a newer version; install a newer package"
+                f"{self._database.path} has format {version}; {upgrade_advice(_JUDGMENTS_VERSION)}"
             )
         never = refusals(("calls", "judgments", "failures"), "judgments are never changed")
         marks = f"PRAGMA user_version = {_JUDGMENTS_VERSION};\nCOMMIT;"

@@ -39,6 +39,7 @@ from .figures import (
 from .plots import Plot as Plot, plot as plot
 from .report import (
     BOLD as BOLD,
+    CHANCE_AUC as CHANCE_AUC,
     UNDERLINED as UNDERLINED,
     Banner as Banner,
     Cell as Cell,

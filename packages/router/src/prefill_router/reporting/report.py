@@ -6,7 +6,7 @@ Everything is plain text, which `report_files` escapes; none of it is HTML.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, final
 
 from prefill_router.evaluation import PER, Better, Estimate, MetricEntry, Unit, interval, worded
 from prefill_router.short_repr import short_repr
@@ -24,6 +24,8 @@ BOLD = (
 )
 """What bold and brackets mean in every table of every page."""
 UNDERLINED = "Underlined: the best of its row, significantly or by chance."
+CHANCE_AUC: Final = 0.5
+"""The AUC of chance; nothing at or below it is marked as the best."""
 _ARROWS = {"higher": " ↑", "lower": " ↓", "neither": ""}
 
 

@@ -24,7 +24,7 @@ from prefill_router import files, policy
 from prefill_router.calibration import Shrinkage, load_calibrator
 from prefill_router.cost import CostEstimator, OutputHead
 from prefill_router.data import split_from_dict
-from prefill_router.errors import ConfigError, CorruptError, FormatError
+from prefill_router.errors import ConfigError, CorruptError, FormatError, upgrade_advice
 from prefill_router.features import FeatureExtractor, FeatureSet
 from prefill_router.predictors import load_predictor
 from prefill_router.remote import (
@@ -210,9 +210,9 @@ def _read_model(folder: Path) -> tuple[RouterModel, int]:
     value = read_json(folder / "router.json")
     version: Any = value.get("format") if isinstance(value, dict) else None
     if version not in range(1, FORMAT + 1):
-        raise CorruptError(
-            f"{folder / 'router.json'} has format {version}; this package reads 1 to {FORMAT}"
-        )
+        is_newer = isinstance(version, int) and version > FORMAT
+        fix = upgrade_advice(FORMAT) if is_newer else f"this package reads 1 to {FORMAT}"
+        raise CorruptError(f"{folder / 'router.json'} has format {version}; {fix}")
     try:
         now = _PRESENT[version](value) if version in _PRESENT else value
         return RouterModel.model_validate(now), version

@@ -218,7 +218,8 @@ class VersionRegistry:
         if not held_files(found._state, [_FILE]):
             if not create:
                 raise ConfigError(
-                    f"{place} holds no versions of a router; name the folder that `learn` writes"
+                    f"{place} holds no versions of a router; name the folder that `learn` writes, "
+                    f"or begin there with: prefill-router versions add {place} ROUTER"
                 )
             if not free:
                 raise ConfigError(
@@ -257,13 +258,14 @@ class VersionRegistry:
             names.update((self.place / _VERSIONS).entries())
         return f"{max((int(name) for name in names if name.isdecimal()), default=0) + 1:04}"
 
-    def add(self, router: "Router", lineage: Mapping[str, Any]) -> str:
+    def add(self, router: "Router", lineage: Mapping[str, Any], *, by: Actor = "learner") -> str:
         """Keep a router as the next version, which doesn't serve yet; returns its name.
 
         Args:
             router: The router.
             lineage: The fields of `VersionLineage` but `name`, `created`, `fingerprint` and
                 `parent`.
+            by: Who adds it.
 
         Raises:
             StoreError: Another process changed the versions meanwhile.
@@ -287,7 +289,7 @@ class VersionRegistry:
             )
             return {"versions": (*state.versions, version)}, name
 
-        return self._changed(added, "added").versions[-1].name
+        return self._changed(added, "added", by=by).versions[-1].name
 
     def shadow(self, name: str, *, by: Actor = "learner") -> VersionState:
         """Make a version the candidate, in place of any other; it decides nothing yet."""

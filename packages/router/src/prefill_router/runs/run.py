@@ -20,7 +20,7 @@ from typing import Any, Literal, final
 from prefill_router import __version__, files
 from prefill_router.client import CostSource, Reply, Usage
 from prefill_router.data import Message, Query
-from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError
+from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError, upgrade_advice
 from prefill_router.runs import run_database
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool, pool_from_dict
@@ -264,8 +264,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise CorruptError(f"{path} isn't what was written; copy the run again") from None
     if not isinstance(version, int) or version > run_database.VERSION:
         raise FormatError(
-            f"a run of format {version}; this version reads up to {run_database.VERSION}: "
-            "install a newer one",
+            f"a run of format {version}; {upgrade_advice(run_database.VERSION)}",
             file=path,
         )
     return {**manifest, "created": made}

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, final
 from urllib.parse import quote
 
-from prefill_router.errors import CorruptError, FormatError, StoreError
+from prefill_router.errors import CorruptError, FormatError, StoreError, upgrade_advice
 
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
@@ -245,7 +245,7 @@ def _check(database: SqliteFile) -> None:
         raise CorruptError(f"{database.path} isn't the database of a run; copy the run again")
     if version > VERSION:
         raise FormatError(
-            f"a run of format {version}; this version reads up to {VERSION}: install a newer one",
+            f"a run of format {version}; {upgrade_advice(VERSION)}",
             file=database.path,
         )
     database.rows("SELECT 1 FROM answers LIMIT 1")

@@ -1,8 +1,8 @@
 """Providers that use OpenAI's protocol: the address, key variable and dialect of each, by name.
 
 Names, addresses and key variables are those of LiteLLM 1.109.1 (`litellm.get_llm_provider` and
-main.py), which are the same in 1.106.2; `benchmarks/litellm_real.py` compares. Three addresses
-differ: LiteLLM uses the native protocols of Gemini and Ollama, and DeepSeek's beta endpoint.
+main.py), which are the same in 1.106.2; `benchmarks/litellm_real.py` compares. Four addresses
+differ: LiteLLM uses the native protocols of Azure, Gemini and Ollama, and DeepSeek's beta endpoint.
 """
 
 from collections.abc import Mapping
@@ -82,6 +82,7 @@ _QWEN = "https://dashscope.aliyuncs.com/compatible-mode/v1"
 KNOWN: Mapping[str, KnownProvider] = {
     **{name: KnownProvider(url, key, serves=calls) for name, (url, key, calls) in _ROWS.items()},
     "anthropic": KnownProvider(_ANTHROPIC, "ANTHROPIC_API_KEY", "anthropic", path="/v1"),
+    "azure": KnownProvider(path="/openai/v1"),
     "dashscope": KnownProvider(_QWEN, "DASHSCOPE_API_KEY", "qwen"),
     "deepseek": KnownProvider("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "deepseek"),
     "openrouter": KnownProvider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "openrouter"),

@@ -4,11 +4,6 @@ import { get } from "./api.js";
 import { byId, el, renew, say } from "./dom.js";
 import { count, dollars, moment, number, percent } from "./format.js";
 
-const CHOSEN = {
-  "named": "set as the baseline",
-  "train accuracy": "the best single target by train accuracy",
-  "expected accuracy": "the best single target by expected accuracy",
-};
 const UNKNOWN = "not known";
 
 export class Savings {
@@ -23,7 +18,7 @@ export class Savings {
       renew(this.#notes);
       return;
     }
-    say(byId("savings-of"), `since ${moment(savings.since)}, against ${savings.baseline}, ${CHOSEN[savings.chosen_by]}`);
+    say(byId("savings-of"), `since ${moment(savings.since)}, against the baseline ${savings.baseline}`);
     renew(this.#figures, figures(savings));
     renew(this.#notes, ...savings.notes.map((note) => el("li", null, note)));
   }

@@ -50,24 +50,13 @@ export class Spend {
 /** The cost per 1,000 requests; null where unknown. */
 const thousand = ({ cost, requests }) => (requests > 0 && cost !== null ? (1000 * cost) / requests : null);
 
-/** The single targets to compare with; one entry if the best is the most expensive. */
-function others({ at_best: best, at_dearest: dearest }) {
-  if (best && dearest && best.target === dearest.target) return [["best and most expensive", best]];
-  return [["best", best], ["most expensive", dearest]].filter(([, other]) => other);
-}
-
 function figures(spent) {
   const figure = (name, value, more) => el("div", null, el("dt", null, name), el("dd", null, value, more ? el("small", null, more) : null));
-  const saved = (other) => (other.cost > 0 ? 1 - spent.compared_cost / other.cost : null);
-  const beside = (name, other) => {
-    const share = saved(other);
-    if (share === null) return null;
-    return figure(name, against(share), `than ${other.target}, estimated`);
-  };
+  const share = spent.at_baseline > 0 ? 1 - spent.compared_cost / spent.at_baseline : null;
   return el("dl", { class: "figures" },
     figure("Spent", dollars(spent.cost), `${count(spent.requests)} requests since ${clock(spent.since)}${unknown(spent)}`),
     figure("Per 1,000 requests", dollars(thousand(spent))),
-    others(spent).map(([what, other]) => beside(`Compared with the ${what}`, other)));
+    share === null ? null : figure("Compared with the baseline", against(share), `than ${spent.baseline} alone, estimated`));
 }
 
 /** A note on answers of unknown cost, which are in no sum. */
@@ -81,20 +70,21 @@ function against(share) {
   return share > -1 ? `${percent(-share, 0)} more` : `${number(1 - share, 1)} times as much`;
 }
 
-/** A note on which requests are compared, since the cost elsewhere is known only for some. */
-function compared({ requests, compared: some, compared_cost: cost }) {
+/** A note on which requests are compared, as in the savings. */
+function compared({ requests, compared: some, compared_cost: cost, baseline }) {
   if (some === requests) return "";
-  return some === 0 ? "No request's cost at another target is known."
-    : `The comparison is over the ${count(some)} answered requests whose cost at other targets can be estimated; they cost ${dollars(cost)}.`;
+  return some === 0 ? "No request can be compared with a baseline."
+    : `The comparison is over the ${count(some)} requests that the router decided and whose cost at ${baseline} can be estimated; they cost ${dollars(cost)}.`;
 }
 
 function drawAlone(spent, width) {
-  const cost = spent.compared > 0 ? spent.compared_cost : spent.cost;
+  const isCompared = spent.compared > 0;
+  const cost = isCompared ? spent.compared_cost : spent.cost;
   const rows = [{ label: "as routed", value: cost ?? 0, text: dollars(cost), kind: "" }];
   const table = [["as routed", dollars(cost), "observed"]];
-  for (const [what, other] of others(spent)) {
-    rows.push({ label: `all ${other.target}`, value: other.cost, text: `≈ ${dollars(other.cost)}`, kind: "soft" });
-    table.push([`all ${other.target}, the ${what} single target`, dollars(other.cost), "estimated"]);
+  if (isCompared) {
+    rows.push({ label: `all ${spent.baseline}`, value: spent.at_baseline, text: `≈ ${dollars(spent.at_baseline)}`, kind: "soft" });
+    table.push([`all ${spent.baseline}, the baseline`, dollars(spent.at_baseline), "estimated"]);
   }
   const desc = table.map(([who, cost, how]) => `${who}: ${cost}, ${how}`).join("; ");
   return { ...bars(rows, width, Math.max(...rows.map((row) => row.value))), desc, columns: ALONE, rows: table };

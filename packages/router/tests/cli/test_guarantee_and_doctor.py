@@ -1,4 +1,4 @@
-"""`keep` and `doctor` on the command line: what they print, their exit codes, what they refuse."""
+"""`guarantee` and `doctor` on the command line: output, exit codes, and what they refuse."""
 
 import json
 import shutil
@@ -30,37 +30,37 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_keep_that_promises_little_finds_a_lam(job: Job) -> None:
-    done = run("keep", *given(job), "--keep", 0.05, "--confidence", 0.6, "--json")
+def test_guarantee_that_promises_little_finds_a_lam(job: Job) -> None:
+    done = run("guarantee", *given(job), "--keep", 0.05, "--confidence", 0.6, "--json")
     told = json.loads(done.out)
     assert done.code == 0
     assert told["lam"] is not None
     assert told["keep"] == 0.05
     assert told["best"] in read_dataset(job.answers).pool.names
-    words = run("keep", *given(job), "--keep", 0.05, "--confidence", 0.6)
+    words = run("guarantee", *given(job), "--keep", 0.05, "--confidence", 0.6)
     assert words.code == 0
     assert "keeps at least 5 %" in words.out
 
 
-def test_keep_that_promises_much_says_none(job: Job) -> None:
-    done = run("keep", *given(job), "--resamples", 10)
+def test_guarantee_that_promises_much_says_none(job: Job) -> None:
+    done = run("guarantee", *given(job), "--resamples", 10)
     assert done.code == 3
     assert done.out.startswith("none: no lam can be guaranteed")
-    told = json.loads(run("keep", *given(job), "--json", "--resamples", 10).out)
+    told = json.loads(run("guarantee", *given(job), "--json", "--resamples", 10).out)
     assert (told["lam"], told["queries"] > 0) == (None, True)
     assert told["advice"]
 
 
-def test_keep_on_new_queries_needs_the_name_of_the_best_target(job: Job, newer: Path) -> None:
+def test_guarantee_on_new_queries_needs_the_name_of_the_best_target(job: Job, newer: Path) -> None:
     encoder = ("--encoder-folder", job.tiny)
-    new = ("keep", job.router, "--data", newer, "--part", "unseen", *encoder)
+    new = ("guarantee", job.router, "--data", newer, "--part", "unseen", *encoder)
     refused("--best TARGET", *new)
     done = run(*new, "--best", "target-2", "--keep", 0.3, "--json")
     assert done.code in (0, 3)
     assert json.loads(done.out)["queries"] == 40
 
 
-def test_keep_takes_the_best_target_of_the_train_part_whatever_the_judged_queries_say(
+def test_guarantee_takes_the_best_target_of_the_train_part_whatever_the_judged_queries_say(
     copy: Job,
 ) -> None:
     answers, split = read_dataset(copy.answers), load_split(copy.split)
@@ -70,39 +70,39 @@ def test_keep_takes_the_best_target_of_the_train_part_whatever_the_judged_querie
     correct[answers.rows(split["test"])] = 1
     correct[answers.rows(split["test"]), best] = 0
     write_dataset(replace(answers, correct=correct), copy.answers)
-    told = json.loads(run("keep", *given(copy), "--json", "--resamples", 0).out)
+    told = json.loads(run("guarantee", *given(copy), "--json", "--resamples", 0).out)
     assert told["best"] == answers.pool.names[best]
     assert told["best_accuracy"]["value"] == 0
     assert len(judged) == told["queries"]
 
 
-def test_keep_tells_which_labels_are_missing_and_what_became_of_them(copy: Job) -> None:
+def test_guarantee_tells_which_labels_are_missing_and_what_became_of_them(copy: Job) -> None:
     answers, test = read_dataset(copy.answers), load_split(copy.split)["test"]
     correct = answers.correct.copy()
     rows = [row for row in answers.rows(test) if answers.queries[row].domain == "domain-1"]
     correct[rows] = np.nan
     write_dataset(replace(answers, correct=correct), copy.answers)
     promise = (*given(copy), "--keep", 0.05, "--confidence", 0.6, "--resamples", 10)
-    told = json.loads(run("keep", *promise, "--json").out)
+    told = json.loads(run("guarantee", *promise, "--json").out)
     assert (told["assume"], told["bounded"]) == ("nothing", True)
     assert told["missing"]["queries"] >= len(rows) > 0
     places = {cell["domain"] for cell in told["missing"]["where"]}
     assert places >= {answers.queries[row].benchmark + " / domain-1" for row in rows}
-    words = run("keep", *promise).out
+    words = run("guarantee", *promise).out
     assert f"{told['missing']['queries']} queries lack a label" in words
     assert "counts as the worst that it could be" in words
-    assumed = json.loads(run("keep", *promise, "--json", "--assume", "missing-at-random").out)
+    assumed = json.loads(run("guarantee", *promise, "--json", "--assume", "missing-at-random").out)
     assert assumed["assume"] == "missing-at-random"
 
 
-def test_keep_refuses(job: Job, newer: Path) -> None:
-    refused("--assume is 'luck'", "keep", *given(job), "--assume", "luck", code=2)
-    malformed("keep is 3", "keep", *given(job), "--keep", 3)
-    malformed("confidence is 1", "keep", *given(job), "--confidence", 1)
-    refused("no target 'nobody'", "keep", *given(job), "--best", "nobody")
-    malformed("must be one of", "keep", *given(job), "--part", "train")
-    refused("no part 'calibration'", "keep", *given(job), "--part", "calibration")
-    refused("say --part unseen", "keep", job.router, "--data", newer)
+def test_guarantee_refuses(job: Job, newer: Path) -> None:
+    refused("--assume is 'luck'", "guarantee", *given(job), "--assume", "luck", code=2)
+    malformed("keep is 3", "guarantee", *given(job), "--keep", 3)
+    malformed("confidence is 1", "guarantee", *given(job), "--confidence", 1)
+    refused("no target 'nobody'", "guarantee", *given(job), "--best", "nobody")
+    malformed("must be one of", "guarantee", *given(job), "--part", "train")
+    refused("no part 'calibration'", "guarantee", *given(job), "--part", "calibration")
+    refused("say --part unseen", "guarantee", job.router, "--data", newer)
 
 
 def test_doctor_says_its_verdict_and_ends_with_its_code(job: Job, tmp_path: Path) -> None:
@@ -147,4 +147,4 @@ def test_doctor_refuses(job: Job, copy: Job, newer: Path) -> None:
     shutil.rmtree(copy.answers)
     refused("answers", "doctor", *given(copy))
     flip(copy.router / "weights.safetensors")
-    refused("isn't what was written", "keep", copy.router, "--data", job.answers)
+    refused("isn't what was written", "guarantee", copy.router, "--data", job.answers)

@@ -1,4 +1,4 @@
-"""`prefill-router keep`: the cheapest lam that keeps a share of the best target's accuracy."""
+"""`prefill-router guarantee`: the cheapest lam that keeps a share of the best target's accuracy."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
-def keep(
+def guarantee(
     folder: opt.RouterFolder,
     data: opt.Data,
     share: Annotated[
@@ -51,11 +51,11 @@ def keep(
     been used to fit the router or to choose it. If no lam can be guaranteed, the exit code is 3,
     and the reason and a remedy are printed.
 
-    Example: prefill-router keep router --data answers --keep 0.95
+    Example: prefill-router guarantee router --data answers --keep 0.95
     """
     from prefill_router.data import read_dataset
     from prefill_router.evaluation import Trial
-    from prefill_router.guarantee import guarantee
+    from prefill_router.guarantee import guarantee as find_guarantee
 
     one_of("--part", part, PARTS)
     assumed = _assumption(assume)
@@ -65,7 +65,7 @@ def keep(
     stores = opt.open_stores(store)
     predictions = opt.predict(router, unseen.judged, stores, BarProgress(console=err))
     trial = Trial.join(predictions, unseen.judged, policy=router.policy)
-    found = guarantee(
+    found = find_guarantee(
         trial,
         best=best,
         keep=share,

@@ -22,9 +22,9 @@ def other(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_better_router_is_named(job: Job, other: Path) -> None:
     with_states = ("--data", job.answers, "--store", job.states)
-    said = succeeded("paired", job.router, other, *with_states)
+    said = succeeded("compare", job.router, other, *with_states)
     assert re.search(r"Mean AUC\s.*\+0\.\d+ .* better", said)
-    told = json.loads(succeeded("paired", other, job.router, *with_states, "--json"))
+    told = json.loads(succeeded("compare", other, job.router, *with_states, "--json"))
     assert told["auc_mean"]["difference"]["upper"] < 0
     assert told["auc_mean"]["significant"]
     assert told["queries"] == len(split(read_dataset(job.answers))["test"])
@@ -32,7 +32,7 @@ def test_the_better_router_is_named(job: Job, other: Path) -> None:
 
 def test_a_router_does_not_differ_from_itself(job: Job) -> None:
     with_states = ("--data", job.answers, "--store", job.states)
-    told = json.loads(succeeded("paired", job.router, job.router, *with_states, "--json"))
+    told = json.loads(succeeded("compare", job.router, job.router, *with_states, "--json"))
     for name, numbers in told.items():
         if name != "queries" and numbers["difference"]["value"] is not None:
             assert numbers["difference"]["value"] == 0
@@ -45,7 +45,7 @@ def test_queries_that_one_learned_from_are_left_out(job: Job, tmp_path: Path) ->
     fit = ("fit", job.answers, "--store", job.states, "--recipe", tmp_path / "recipe.yaml")
     succeeded(*fit, "--split", tmp_path / "split.json", "--out", tmp_path / "router")
     with_states = ("--data", job.answers, "--store", job.states)
-    found = ("paired", job.router, tmp_path / "router", *with_states, "--json")
+    found = ("compare", job.router, tmp_path / "router", *with_states, "--json")
     told = json.loads(succeeded(*found))
     drawn = [split(read_dataset(job.answers), seed=seed) for seed in (0, 1)]
     common = set(drawn[0]["test"]) & set(drawn[1]["test"])
@@ -56,5 +56,5 @@ def test_other_data_are_refused(job: Job, tmp_path: Path) -> None:
     dataset = read_dataset(job.answers)
     write_dataset(dataset.select(split(dataset)["train"]), tmp_path / "train")
     refused(
-        "no query of the dataset", "paired", job.router, job.router, "--data", tmp_path / "train"
+        "no query of the dataset", "compare", job.router, job.router, "--data", tmp_path / "train"
     )
