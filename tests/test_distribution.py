@@ -32,7 +32,8 @@ HEAVY = {"torch", "transformers", "sentence-transformers", "xgboost-cpu", "fasta
 MOST, MOST_IN_ALL = 25, 55
 NONE: set[int] = set()
 TABLE = "prompt,small,large\n" + "".join(
-    f"Is {number} {'really ' * (number % 7)}even?,{number % 7 < 3},True\n" for number in range(120)
+    f"Is {number} {'really ' * (number % 7)}even?,{number % 7 < 3},{number % 7 > 0}\n"
+    for number in range(120)
 )
 
 
