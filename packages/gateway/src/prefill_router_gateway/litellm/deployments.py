@@ -333,12 +333,8 @@ def read_deployment(
         noted = [f"{serving} is reached through LiteLLM's own endpoint"]
         serving, model, known = _PROXY, name, KNOWN[_PROXY]
     base_url, key_env = _address(params, serving, known, where, proxy if is_behind else None)
-    prices = {  # litellm_params take precedence over model_info, as in LiteLLM
-        field: _either(params.price(cost), info.price(cost)) for field, cost in _COSTS.items()
-    }
-    pair = (prices["input_price"], prices["output_price"])
-    priced = prices if None not in pair else dict.fromkeys(prices)
-    target = _target(name, model, known, params, info, priced)
+    prices, has_price = _read_prices(params, info)
+    target = _target(name, model, known, params, info, prices)
     limits, shared = _limits(top, params, times)
     weight, order = params.number("weight"), params.whole("order", least=0)
     provider = Provider(
@@ -355,14 +351,29 @@ def read_deployment(
         has_abilities=any(info.take(flag) is not None for flag in _ABILITIES),
         weight=1.0 if weight is None else weight,
         order=order or 0,
-        unread=()
-        if is_behind  # LiteLLM goes on reading them
-        else (
-            *top.unread,
-            *(f"litellm_params.{field}" for field in params.unread),
-            *(f"model_info.{field}" for field in info.unread if field not in _IDLE),
-        ),
-        notes=(*noted, *_lacking(target, one_price=pair != (None, None))),
+        unread=() if is_behind else _unread_fields(top, params, info),
+        notes=(*noted, *_lacking(target, one_price=has_price)),
+    )
+
+
+def _read_prices(params: ConfigFields, info: ConfigFields) -> tuple[dict[str, float | None], bool]:
+    """The prices, none of which count unless both of tokens are given; and whether any of these is.
+
+    Those of litellm_params take precedence over model_info, as in LiteLLM.
+    """
+    prices = {
+        field: _either(params.price(cost), info.price(cost)) for field, cost in _COSTS.items()
+    }
+    pair = (prices["input_price"], prices["output_price"])
+    return prices if None not in pair else dict.fromkeys(prices), pair != (None, None)
+
+
+def _unread_fields(top: ConfigFields, params: ConfigFields, info: ConfigFields) -> tuple[str, ...]:
+    """The fields that nothing here reads. Behind LiteLLM's own endpoint, LiteLLM reads them."""
+    return (
+        *top.unread,
+        *(f"litellm_params.{field}" for field in params.unread),
+        *(f"model_info.{field}" for field in info.unread if field not in _IDLE),
     )
 
 

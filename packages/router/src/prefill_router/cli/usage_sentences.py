@@ -18,16 +18,16 @@ _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)$")
 def describe_usage(error: Any) -> str:
     """The sentence for an error of Typer; empty where only the help was asked for."""
     message: str = error.format_message().strip().rstrip(".")
-    describe = _DESCRIBED.get(type(error).__name__)
+    describe = _DESCRIBERS.get(type(error).__name__)
     return (describe and describe(error)) or _describe_message(message)
 
 
 def _describe_message(message: str) -> str:
-    if found := _COMMAND.match(message):
-        near = f"; did you mean {found[2]}?" if found[2] else ""
-        return f"there is no command {found[1]!r}{near}"
-    if found := _EXTRA.match(message):
-        return f"{found[1]!r} is more than this command takes; put quotes around what has spaces"
+    if command := _COMMAND.match(message):
+        near = f"; did you mean {command[2]}?" if command[2] else ""
+        return f"there is no command {command[1]!r}{near}"
+    if extra := _EXTRA.match(message):
+        return f"{extra[1]!r} is more than this command takes; put quotes around what has spaces"
     return message
 
 
@@ -39,8 +39,8 @@ def _describe_option(error: Any) -> str:
 def _describe_missing(error: Any) -> str:
     if error.param is None:
         return ""
-    told = getattr(error.param, "help", None)
-    return f"{_name(error.param)} is missing" + (f": {told.rstrip('.')}" if told else "")
+    meaning = getattr(error.param, "help", None)
+    return f"{_name_of(error.param)} is missing" + (f": {meaning.rstrip('.')}" if meaning else "")
 
 
 def _describe_value(error: Any) -> str:
@@ -48,9 +48,9 @@ def _describe_value(error: Any) -> str:
         return ""
     for words, kind in _KINDS.items():
         if words in error.message:
-            return f"{_name(error.param)} is {_given(error)}; it must be {kind}"
+            return f"{_name_of(error.param)} is {_quote_input(error)}; it must be {kind}"
     reason = error.message.rstrip(".").replace("Value error, ", "")
-    return f"{_name(error.param)} can't be used: {reason}"
+    return f"{_name_of(error.param)} can't be used: {reason}"
 
 
 def _describe_use(error: Any) -> str:
@@ -58,19 +58,19 @@ def _describe_use(error: Any) -> str:
     return f"{error.option_name} {'needs a value' if needs else 'takes no value'}"
 
 
-def _given(error: Any) -> str:
+def _quote_input(error: Any) -> str:
     """What was given, which only the error of pydantic below has."""
     causes: list[dict[str, Any]] = getattr(error.__cause__ or error.__context__, "errors", list)()
     return repr(causes[0].get("input")) if causes else "something else"
 
 
-def _name(param: Any) -> str:
+def _name_of(param: Any) -> str:
     if param.param_type_name == "option":
         return str(param.opts[0])
     return str(param.metavar or param.name).upper()
 
 
-_DESCRIBED = {
+_DESCRIBERS = {
     "NoSuchOption": _describe_option,
     "MissingParameter": _describe_missing,
     "BadParameter": _describe_value,
