@@ -54,7 +54,7 @@ def world(folder: Path) -> Iterator[World]:
     """Models, a router and a gateway, until the block ends."""
     data = make_routing_dataset(queries=200, targets=3)
     recipe = Recipe(features=(ComplexityConfig(),), predictor=LogisticConfig())
-    config = FitConfig(recipe=recipe, resamples=20)
+    config = FitConfig(test=0.15, recipe=recipe, resamples=20)
     fit_router(data, config=config).router.save(folder / "router")
     provider = Provider(name="nobody", base_url=unheard())
     targets = tuple(replace(target, provider=provider.name) for target in data.pool)

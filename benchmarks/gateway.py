@@ -80,7 +80,9 @@ def make_router(folder: Path, upstream: int) -> tuple[Path, Path]:
     """A router that reads texts' complexity, and the pool file of its targets."""
     data = make_routing_dataset(queries=400, targets=3)
     recipe = Recipe(features=(ComplexityConfig(),), predictor=LogisticConfig())
-    fit_router(data, config=FitConfig(recipe=recipe, resamples=20)).router.save(folder / "router")
+    fit_router(data, config=FitConfig(test=0.15, recipe=recipe, resamples=20)).router.save(
+        folder / "router"
+    )
     address = f"http://127.0.0.1:{upstream}/v1"
     targets = tuple(
         Target(

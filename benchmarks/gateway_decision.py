@@ -42,7 +42,7 @@ def fit(data: Path, folder: Path) -> None:
     part = answers.select(answers.query_ids[:: max(1, len(answers) // 600)])
     encoder = load_encoder(MINILM, device="cpu")
     states = encoder.encode(part.queries, default_sites(encoder.provenance))
-    fit_router(part, [states], config=FitConfig(resamples=20)).router.save(folder)
+    fit_router(part, [states], config=FitConfig(test=0.15, resamples=20)).router.save(folder)
 
 
 def fit_elsewhere(data: Path, folder: Path) -> None:

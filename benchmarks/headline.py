@@ -67,7 +67,7 @@ def _told(evaluation: Evaluation) -> dict[str, Any]:
     verdict = evaluation.verdict
     return {
         "verdict": "" if verdict is None else verdict.word,
-        "gain": None if verdict is None else verdict.to_dict()["figures"].get("best_mix"),
+        "gain": None if verdict is None else verdict.to_dict()["curve"][0]["best_mix"],
         **{name: evaluation.headline[name].to_dict() for name in METRICS},
     }
 

@@ -58,7 +58,7 @@ def encode(folder: Path, width: int) -> None:
 
 def fit(folder: Path) -> None:
     """Fit a router as the command does, but with fewer resamples for its card."""
-    config = FitConfig(recipe=recipe_from_dict(NETWORK), resamples=RESAMPLES)
+    config = FitConfig(test=0.15, recipe=recipe_from_dict(NETWORK), resamples=RESAMPLES)
     dataset, store = read_dataset(folder / "data"), ActivationStore.open(folder / "states")
     fit_router(dataset, [store], config=config).router.save(folder / "router")
 

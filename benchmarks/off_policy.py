@@ -27,9 +27,16 @@ from benchmarks._system import machine, made_up
 from prefill_router import files
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import OverlapError
-from prefill_router.evaluation import Estimate, PolicyValues, Trial, judge
-from prefill_router.evaluation.bootstrap import ones
-from prefill_router.evaluation.fixed_mix import FixedChoice, FixedOutcome
+from prefill_router.evaluation import (
+    Estimate,
+    FixedChoice,
+    JudgedPart,
+    PolicyValues,
+    References,
+    ReferenceTable,
+    Trial,
+    judge,
+)
 from prefill_router.policy import Predictions
 
 RESULT = Path(__file__).parent / "results" / "off_policy.json"
@@ -65,12 +72,8 @@ class Population:
         alone = zip(trial.targets, trial.correct.mean(axis=0).tolist(), strict=True)
         choice = trial.path.at(JUDGED[-2])
         cost = float(trial.of_choice(trial.paid, choice).mean())
-        mix = FixedOutcome.of(
-            FixedChoice.mix(self.train),
-            ("",) * len(trial),
-            trial.correct,
-            trial.observed_cost,
-        ).at(ones(len(trial)), np.array([cost]))[0]
+        table = ReferenceTable.of(FixedChoice.mix(self.train), trial)
+        mix = table.spend(np.arange(len(trial)), cost).label.mean()
         gain = found[f"lam {JUDGED[-2]:g}"] - float(mix)
         return found | {f"target {name}": accuracy for name, accuracy in alone} | {"gain": gain}
 
@@ -130,10 +133,12 @@ def estimates(
     for name, found in values.targets.items():
         yield f"target {name}", "doubly robust", found.accuracy
         yield f"target {name}", "inverse propensity", found.inverse
-    verdict = judge(log, train, lam=JUDGED[-2], resamples=resamples)
-    if verdict.mix.refusal:
-        raise OverlapError(verdict.mix.refusal)
-    yield "gain", "doubly robust, bootstrap", verdict.mix.gain
+    references = References.fit(train, np.zeros(train.correct.shape))
+    part = JudgedPart(log, references, lam=JUDGED[-2])
+    gain = judge([part], resamples=resamples).setting.mix.gain
+    if gain.reason:
+        raise OverlapError(gain.reason)
+    yield "gain", "doubly robust", gain
 
 
 def simulate(

@@ -107,7 +107,7 @@ def main() -> None:
     microseconds = 1e6 * (time.process_time() - began) / CALLS
     train, test = data.select(drawn["train"]), data.select(drawn["test"])
     judged = test.select([test.query_ids[i] for i in complete(test)])
-    corners = FixedChoice.mix(train).corners[:, 0]
+    corners = np.array(FixedChoice.mix(train).corners)
     correct, observed = judged.correct, judged.observed_cost
     rows = {}
     own = router.predict(train, stores=[states]).estimated_cost

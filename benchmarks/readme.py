@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks._system import machine
 from benchmarks.predicted_cost import DOLLARS, at_dollars
 from benchmarks.shrinkage import complete
@@ -146,7 +148,7 @@ def beyond_mix(
     """
     train, test = (dataset.select(plan.drawn[part]) for part in ("train", "test"))
     judged = test.select([test.query_ids[place] for place in complete(test)])
-    corners = FixedChoice.mix(train).corners[:, 0]
+    corners = np.array(FixedChoice.mix(train).corners)
     found = {}
     for one in result.routers:
         told = one.fitted.router.predict(judged, stores=states)

@@ -188,7 +188,7 @@ def one(draw: Draw, found: Mapping[str, Array]) -> dict[str, Any]:
         input_tokens=judged.input_tokens,
         expected=head.expect(last[rows], draw.tokens[1][rows]).mean,
     )
-    learned = FixedChoice.mix(train).corners[:, 0]
+    learned = np.array(FixedChoice.mix(train).corners)
     systems = {
         "as predicted": raw,
         "shrunk": shrinkage.shrink(raw),
@@ -209,7 +209,7 @@ def one(draw: Draw, found: Mapping[str, Array]) -> dict[str, Any]:
             "gain": judge(observed, learned),
             "predicted_costs": gains(by_predicted, correct, observed, learned),
             "at_estimated_costs": judge(estimated, learned),
-            "against_hindsight": judge(observed, FixedChoice.mix(judged).corners[:, 0]),
+            "against_hindsight": judge(observed, np.array(FixedChoice.mix(judged).corners)),
             "auc": float(np.nanmean(auc_by_target(ranked, ones(len(rows))))),
             "brier": float(np.mean((p - correct) ** 2)),
         }

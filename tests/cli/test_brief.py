@@ -58,7 +58,7 @@ def test_the_words_that_count_are_there(made: dict[str, Any], job: Job) -> None:
     )
     assert repr(made["store"]).endswith(f"sites of {job.tiny.name}, in {job.states}>")
     assert repr(made["decision"]).startswith(
-        f"Decision(target={made['decision'].target!r}, lam=0.5"
+        f"Decision(target={made['decision'].target!r}, lam={router.setting:.4g}"
     )
     assert (
         repr(made["message"])

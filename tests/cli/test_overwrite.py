@@ -87,14 +87,25 @@ def test_split(job: Job, tmp_path: Path) -> None:
 
 
 def test_fit(copy: Job, tmp_path: Path) -> None:
-    fit = ("fit", copy.answers, "--store", copy.states, "--dim", 8, "--out", copy.router)
+    fit = (
+        "fit",
+        "--no-verdict",
+        copy.answers,
+        "--store",
+        copy.states,
+        "--dim",
+        8,
+        "--out",
+        copy.router,
+    )
     same = (*fit, "--split", copy.split)
     succeeded(*same)
     before = content(copy.router)
     refused(REFUSED, *fit, "--seed", 1)
     refused(REFUSED, *same, "--dim", 4)
     write_dataset(make_routing_dataset(queries=80, missing=0.1), tmp_path / "other")
-    refused(REFUSED, same[0], tmp_path / "other", *same[2:])
+    other = [tmp_path / "other" if word == copy.answers else word for word in same]
+    refused(REFUSED, *other)
     assert content(copy.router) == before
     prices = ("--prices", copy.answers / "pool.yaml", "--date", "2027-01-01")
     succeeded("reprice", copy.router, *prices)
@@ -105,7 +116,17 @@ def test_fit(copy: Job, tmp_path: Path) -> None:
 
 def test_a_router_that_can_not_be_read_is_replaced_only_where_that_is_said(copy: Job) -> None:
     (copy.router / "router.json").write_text("{}")
-    fit = ("fit", copy.answers, "--store", copy.states, "--dim", 8, "--out", copy.router)
+    fit = (
+        "fit",
+        "--no-verdict",
+        copy.answers,
+        "--store",
+        copy.states,
+        "--dim",
+        8,
+        "--out",
+        copy.router,
+    )
     refused("can't be read; .* --overwrite", *fit, "--split", copy.split)
 
 
@@ -113,7 +134,7 @@ def test_reprice(copy: Job, tmp_path: Path) -> None:
     reprice = ("reprice", copy.router, "--prices", copy.answers / "pool.yaml", "--out")
     for _ in range(2):
         succeeded(*reprice, tmp_path / "new")
-    fit = ("fit", copy.answers, "--store", copy.states, "--dim", 4)
+    fit = ("fit", "--no-verdict", copy.answers, "--store", copy.states, "--dim", 4)
     succeeded(*fit, "--out", tmp_path / "other")
     refused(f"isn't this router.*{REFUSED}", *reprice, tmp_path / "other")
     succeeded(*reprice, tmp_path / "other", "--overwrite")
@@ -149,7 +170,15 @@ def test_reprice_takes_no_names_of_others_and_no_days_that_are_none(
 def test_a_dataset_of_one_target_leaves_nothing_to_route(job: Job, tmp_path: Path) -> None:
     dataset = read_dataset(job.answers)
     write_dataset(dataset.select(targets=["target-1"]), tmp_path / "one")
-    fit = ("fit", tmp_path / "one", "--store", job.states, "--out", tmp_path / "router")
+    fit = (
+        "fit",
+        "--no-verdict",
+        tmp_path / "one",
+        "--store",
+        job.states,
+        "--out",
+        tmp_path / "router",
+    )
     refused("nothing to route: the dataset has one target, 'target-1'.*merge", *fit)
 
 

@@ -38,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
 def test_a_table_becomes_a_router_with_its_pool_and_page(made: tuple[Path, Done]) -> None:
     folder, done = made
     assert done.code == 0, done.err
-    assert began(done) == ["import", "describe", "encode", "fit", "guarantee"]
+    assert began(done) == ["import", "describe", "encode", "fit"]
     assert "scale: 1 is the worst, 5 the best" in done.err
     found = json.loads(done.out)
     assert found["fitted"]
@@ -61,7 +61,7 @@ def test_again_it_goes_on_and_keeps_the_pool_file(made: tuple[Path, Done]) -> No
     out = ("--out", folder / "out", "--encoder", "minipool")
     again = run("quickstart", folder / "answers.csv", *out)
     assert again.code == 0, again.err
-    assert began(again) == ["import", "describe", "encode", "guarantee"]
+    assert began(again) == ["import", "describe", "encode"]
     assert "127.0.0.1:9" in pool.read_text()
     assert "$1 / $2" in again.out
 

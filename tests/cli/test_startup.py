@@ -43,7 +43,7 @@ from prefill_router.cli import main
 folder = Path({router!r}).parent
 given = ["--store", str(folder / "states"), "--out"]
 for words in (
-    ["fit", str(folder / "answers"), *given, str(folder / "again")],
+    ["fit", "--no-verdict", "--test=0.15", str(folder / "answers"), *given, str(folder / "again")],
     ["evaluate", str(folder / "again"), "--data", str(folder / "answers"), *given, "report"],
 ):
     sys.argv = ["prefill-router", *words]
@@ -69,7 +69,17 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_dataset(make_routing_dataset(queries=60), folder / "answers")
     states = ("--layers", "3", "--out", folder / "states")
     succeeded("encode", folder / "answers", *states)
-    fit = ("fit", folder / "answers", "--store", folder / "states", "--all-layers", "--dim", 4)
+    fit = (
+        "fit",
+        "--no-verdict",
+        "--test=0.15",
+        folder / "answers",
+        "--store",
+        folder / "states",
+        "--all-layers",
+        "--dim",
+        4,
+    )
     succeeded(*fit, "--out", folder / "router")
     return folder / "router"
 

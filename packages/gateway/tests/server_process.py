@@ -91,7 +91,9 @@ def make_gateway(
     """
     data = make_routing_dataset(queries=200, targets=len(TARGETS))
     recipe = Recipe(features=(ComplexityConfig(),), predictor=LogisticConfig())
-    fit_router(data, config=FitConfig(recipe=recipe, resamples=20)).router.save(folder / "router")
+    fit_router(data, config=FitConfig(test=0.15, recipe=recipe, resamples=20)).router.save(
+        folder / "router"
+    )
     each = [urls] * len(TARGETS) if isinstance(urls, str) else list(urls)
     providers = tuple(
         Provider(name=f"provider-{n}", base_url=url, api_key_env=key_env)

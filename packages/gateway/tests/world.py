@@ -46,7 +46,9 @@ def router_folder(queries: int = 200) -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     data = make_routing_dataset(queries=queries, targets=len(TARGETS))
     recipe = Recipe(features=(ComplexityConfig(),), predictor=LogisticConfig())
-    fit_router(data, config=FitConfig(recipe=recipe, resamples=20)).router.save(folder / "router")
+    fit_router(data, config=FitConfig(test=0.15, recipe=recipe, resamples=20)).router.save(
+        folder / "router"
+    )
     return folder / "router"
 
 

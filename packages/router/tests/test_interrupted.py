@@ -80,7 +80,16 @@ def router(command: Stem, folder: Path, states: Path) -> Path:
 
 
 def fit_of(folder: Path, states: Path) -> tuple[object, ...]:
-    return ("fit", folder / "answers", "--store", states, "--recipe", folder / "recipe.yaml")
+    return (
+        "fit",
+        "--no-verdict",
+        "--test=0.15",
+        folder / "answers",
+        "--store",
+        states,
+        "--recipe",
+        folder / "recipe.yaml",
+    )
 
 
 def content(path: Path) -> Content:

@@ -82,6 +82,11 @@ def test_all_that_a_table_does_not_tell_is_asked_for_at_once() -> None:
 @pytest.mark.slow
 def test_a_table_becomes_a_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path))
-    router = prefill_router.fit(rows(120), encoder="minipool", effort="quick")
+    result = prefill_router.fit(rows(120), encoder="minipool", effort="quick")
+    router = result.router
+    assert result.verdict is not None
+    assert result.verdict.compared == 120
+    assert result.curve is not None
+    assert result.plot().rows
     assert router.route("What is 123+456?", lam=1).target == "mine"
     assert router.route("Spell the word number 12345 backwards, please.").target == "gpt-4o-mini"

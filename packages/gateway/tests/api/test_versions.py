@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         for queries, lam in zip((200, 220, 220), LAMS, strict=True):
             router = Router.load(router_folder(queries))
             assert router.record.chosen is not None
-            chosen = {"chosen": replace(router.record.chosen, worth=lam)}
+            chosen = {"chosen": replace(router.record.chosen, setting=lam)}
             record = router.record.model_copy(update=chosen)
             registry_of(here).add(replace(router, record=record), {})
         yield versioned(here)

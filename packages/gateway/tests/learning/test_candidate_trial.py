@@ -79,11 +79,11 @@ def trial(tmp_path: Path) -> CandidateTrial:
     url, pool = f"sqlite:///{tmp_path}/receipts.sqlite", pools("http://127.0.0.1:9/v1")[0]
     write(url, range(400))
     made = export(scored_receipts(url), pool=pool, samples=labelled_samples(url))
-    config = FitConfig(recipe=recipe_from_dict({"predictor": "logistic"}), resamples=20)
+    config = FitConfig(test=0.15, recipe=recipe_from_dict({"predictor": "logistic"}), resamples=20)
     fitted = fit_router(made.dataset, [states(made.dataset)], config=config)
     points = fitted.router.record.chosen
     assert points is not None
-    chosen = {"chosen": replace(points, worth=0.6)}  # where it prefers the weak one for easy ones
+    chosen = {"chosen": replace(points, setting=0.6)}  # where it prefers the weak one for easy ones
     router = replace(fitted.router, record=fitted.router.record.model_copy(update=chosen))
     registry = VersionRegistry.at(tmp_path / "versions")
     name = registry.add(router, {"traffic": (START, START + 399)})

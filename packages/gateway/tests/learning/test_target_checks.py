@@ -343,7 +343,7 @@ def test_no_target_is_left_where_most_seem_worse_or_an_operator_took_it_back(
     points, kept = (Router.load(registry.router(n)).record.chosen for n in ("0001", "0002"))
     assert points is not None
     assert kept is not None
-    assert kept.worth == points.worth
+    assert kept.setting == points.setting
     assert kept.best != first
     assert registry.state().current == "0002"
     registry.roll_back()

@@ -146,6 +146,7 @@ class FakeSource:
             "lam": self.lam,
             "lam_set": self.lam,
             "lam_configured": self.configured,
+            "lam_reason": f"lam {self.configured:g}: the router's fit chose none",
             "requests_last_hour": min(len(self.kept), 600),
             "fallback_share": 0.14,
             "shared": {"replicas": 3, "away_since": None},

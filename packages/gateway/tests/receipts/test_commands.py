@@ -82,7 +82,7 @@ def router(traffic: Path) -> Path:
     """A router of the traffic itself, which needs no encoder."""
     recipe, router = traffic.parent / "recipe.yaml", traffic.parent / "router"
     recipe.write_text(RECIPE)
-    succeeded("fit", traffic, "--recipe", recipe, "--out", router)
+    succeeded("fit", "--no-verdict", "--test=0.15", traffic, "--recipe", recipe, "--out", router)
     return router
 
 
@@ -229,7 +229,14 @@ def test_a_target_that_nobody_scored(asked: RoutingDataset, tmp_path: Path) -> N
     value = json.loads(succeeded("export-receipts", file, "--out", tmp_path / "unpriced", "--json"))
     assert "the costs of target-2 are unknown; give a pool with prices" in value["notes"]
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    fit = ("fit", tmp_path / "traffic", "--recipe", tmp_path / "recipe.yaml")
+    fit = (
+        "fit",
+        "--no-verdict",
+        "--test=0.15",
+        tmp_path / "traffic",
+        "--recipe",
+        tmp_path / "recipe.yaml",
+    )
     # What it costs must be told too: its price is known, and how much it writes is assumed.
     succeeded(*fit, "--out", tmp_path / "router", "--assume-output-tokens", "20")
 

@@ -120,7 +120,20 @@ def test_end_to_end_refuses(job: Job, copy: Job, tmp_path: Path) -> None:
     refused("lacks the targets", *priced, *out, "--speeds", few)
     refused("no such file", *priced, *out, "--speeds", tmp_path / "none.csv")
     other = tmp_path / "other"
-    succeeded("fit", job.answers, "--store", job.states, "--dim", 4, "--seed", 5, "--out", other)
+    succeeded(
+        "fit",
+        "--no-verdict",
+        "--test=0.15",
+        job.answers,
+        "--store",
+        job.states,
+        "--dim",
+        4,
+        "--seed",
+        5,
+        "--out",
+        other,
+    )
     refused("reference was trained on", *priced, *out, "--reference", other)
     flip(copy.router / "weights.safetensors")
     refused("isn't what was written", *priced, *out, "--reference", copy.router)

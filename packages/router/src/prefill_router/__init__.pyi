@@ -11,7 +11,8 @@ from .data import (
 from .encoders import encode_dataset as encode_dataset, load_encoder as load_encoder
 from .evaluation import evaluate as evaluate
 from .fitting import FitConfig as FitConfig, fit_router as fit_router
-from .quickstart import fit as fit
+from .importers import Columns as Columns, Scale as Scale
+from .quickstart import FitResult as FitResult, fit as fit
 from .reporting import plot as plot
 from .router import Decision as Decision, Router as Router
 from .targets import Pool as Pool, Target as Target, read_pool as read_pool

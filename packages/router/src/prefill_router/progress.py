@@ -4,6 +4,7 @@ Library functions take a `Progress` and know nothing of terminals; the command l
 `BarProgress`, and the default is `SilentProgress`.
 """
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -114,6 +115,12 @@ class BarProgress(Progress):
         """A task with its own bar or lines."""
         shown = self._bar if self._console.is_terminal else self._lines
         return shown(label, total)
+
+
+def default_progress() -> Progress:
+    """A bar where a person watches, in a terminal or a notebook; else nothing."""
+    is_notebook = "ipykernel" in sys.modules
+    return BarProgress() if is_notebook or sys.stderr.isatty() else SilentProgress()
 
 
 def _line(label: str, done: float, total: float, seconds: float, note: str) -> str:

@@ -1,15 +1,18 @@
-"""From a table of scored answers to a router, in one call."""
+"""From a table of scored answers to a router and its verdict, in one call."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, final
 
 import polars as pl
 
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
+from prefill_router.evaluation import Curve, Evaluation, Verdict
 from prefill_router.features import Need
+from prefill_router.files import default_cache
 from prefill_router.fitting import Effort, FitConfig, fit_chosen, gather
 from prefill_router.importers import (
     Columns,
@@ -18,8 +21,10 @@ from prefill_router.importers import (
     guess_source,
     import_dataset,
 )
-from prefill_router.progress import Progress, SilentProgress
+from prefill_router.progress import Progress, default_progress
+from prefill_router.reporting import Plot, plot
 from prefill_router.router import Router
+from prefill_router.short_repr import short_repr
 
 
 def fit(
@@ -30,12 +35,14 @@ def fit(
     encoder: str = "minilm",
     effort: Effort = "normal",
     seed: int = 0,
+    verdict: bool = True,
     progress: Progress | None = None,
-) -> Router:
-    """Fit a router on a table of scored answers.
+) -> "FitResult":
+    """Fit a router on a table of scored answers, and judge it.
 
     What the columns and the scores mean is guessed from their names and values, unless it is given.
-    The router's `record` has its verdict and its metrics on questions that it wasn't fitted on.
+    Every question is judged by a router that was fitted without it. Where a person watches, a bar
+    shows the progress.
 
     Args:
         table: A data frame of polars or pandas, rows as a list of dicts, the path of a table, a log
@@ -43,23 +50,61 @@ def fit(
         columns: What holds what, and the scale of the scores; guessed where not given.
         prices: A pool.yaml or a prices.csv, matched by the targets' names.
         encoder: The encoder, as for `load_encoder`; its states are kept in the user's cache.
-        effort: How many recipes are tried, see `studies.search.choose_recipe`.
-        seed: The seed of the split and the training.
-        progress: Shows the progress.
+        effort: How many recipes are tried, see `fitting.choose_recipe`.
+        seed: The seed of the training.
+        verdict: Whether the router is judged, which takes five more fits.
+        progress: Shows the progress; a bar in a terminal or a notebook if not given.
 
     Raises:
         ConfigError: The table can't be understood; the message says what to give.
         FormatError: A source can't be read.
         FitError: There is nothing to learn from, or only votes between two answers.
     """
-    shown = progress or SilentProgress()
+    shown = progress or default_progress()
     dataset = read_table(table, columns=columns, prices=prices)
     dataset.meaning.refuse_votes()
     states = gather([Need(encoder)], dataset, (), progress=shown)
     fitted, _ = fit_chosen(
-        dataset, states, effort=effort, config=FitConfig(seed=seed), progress=shown
+        *(dataset, states),
+        effort=effort,
+        config=FitConfig(seed=seed),
+        cache=default_cache(),
+        verdict=verdict,
+        progress=shown,
     )
-    return fitted.router
+    return FitResult(fitted.router, fitted.evaluation)
+
+
+@short_repr
+@final
+@dataclass(frozen=True)
+class FitResult:
+    """A fitted router and what it is worth.
+
+    Attributes:
+        router: The router.
+        evaluation: Its evaluation by cross-fitting; None where it wasn't judged.
+    """
+
+    router: Router
+    evaluation: Evaluation | None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether it is worth using; None where it wasn't judged."""
+        return None if self.evaluation is None else self.evaluation.verdict
+
+    @property
+    def curve(self) -> Curve | None:
+        """Accuracy and cost at every setting; None where it wasn't judged."""
+        return None if self.evaluation is None else self.evaluation.curve
+
+    def plot(self) -> Plot:
+        """Draw the accuracy at each cost, or the targets alone where it wasn't judged."""
+        return plot(self.router if self.evaluation is None else self.evaluation)
+
+    def _repr_html_(self) -> str:
+        return self.router._repr_html_()
 
 
 def read_table(

@@ -21,7 +21,17 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     save_tiny_encoder(job.tiny)
     succeeded("encode", job.answers, "--encoder", job.tiny, "--out", job.states)
     succeeded("split", job.answers, "--out", job.split)
-    fit = ("fit", job.answers, "--store", job.states, "--split", job.split, "--dim", 8)
+    fit = (
+        "fit",
+        "--no-verdict",
+        job.answers,
+        "--store",
+        job.states,
+        "--split",
+        job.split,
+        "--dim",
+        8,
+    )
     succeeded(*fit, "--out", job.router)
     judged = ("evaluate", job.router, "--data", job.answers, "--store", job.states)
     succeeded(*judged, "--resamples", 20, "--out", job.report)

@@ -118,7 +118,17 @@ def commands(job: Job, out: Path) -> dict[str, tuple[object, ...]]:
         "encode": ("encode", job.answers, "--encoder", job.tiny, "--out", out),
         "layers": ("layers", job.answers, "--store", job.states, *quick, "--out", out),
         "sweep": ("sweep", job.answers, "--store", job.states, *quick, "--out", out),
-        "fit": ("fit", job.answers, "--store", job.states, *quick, "--out", out),
+        "fit": (
+            "fit",
+            "--no-verdict",
+            "--test=0.15",
+            job.answers,
+            "--store",
+            job.states,
+            *quick,
+            "--out",
+            out,
+        ),
         "evaluate": (
             *("evaluate", job.router, "--data", job.answers, "--store", job.states),
             *("--out", out, "--resamples", 20),
@@ -177,7 +187,7 @@ LEAN: dict[str, tuple[Breaking, dict[str, str]]] = {
             "layers": "1 distinct prompts can't fill",
             "sweep": "1 distinct prompts can't fill",
             "fit": "1 distinct prompts can't fill",
-            "evaluate": "say --part all",
+            "evaluate": "give it new queries",
         },
     ),
 }
@@ -232,7 +242,8 @@ def test_split_that_cannot_be_used(job: Job, tmp_path: Path, bad: str, command: 
     path = tmp_path / "split.json"
     if content is not None:
         path.write_bytes(content)
-    refused(reason, *commands(job, tmp_path / "out")[command], "--split", path)
+    line = [word for word in commands(job, tmp_path / "out")[command] if word != "--test=0.15"]
+    refused(reason, *line, "--split", path)
     assert not (tmp_path / "out").exists()
 
 

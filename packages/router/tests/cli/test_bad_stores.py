@@ -24,7 +24,17 @@ def readers(job: Job, out: Path) -> dict[str, tuple[object, ...]]:
     return {
         "layers": ("layers", job.answers, "--store", job.states, *QUICK, "--out", out),
         "sweep": ("sweep", job.answers, "--store", job.states, *QUICK, "--out", out),
-        "fit": ("fit", job.answers, "--store", job.states, *QUICK, "--out", out),
+        "fit": (
+            "fit",
+            "--no-verdict",
+            "--test=0.15",
+            job.answers,
+            "--store",
+            job.states,
+            *QUICK,
+            "--out",
+            out,
+        ),
         "evaluate": (
             *("evaluate", job.router, "--data", job.answers, "--store", job.states),
             *("--out", out, "--resamples", 20),
@@ -151,7 +161,7 @@ def test_router_of_other_answers(job: Job, tmp_path: Path) -> None:
     renamed = others.select([q for q in others.query_ids if int(q[1:]) > 20])
     write_dataset(renamed, tmp_path / "others")
     judged = ("evaluate", job.router, "--data", tmp_path / "others", "--out", tmp_path / "report")
-    refused("in the test part .* say --part all", *judged)
+    refused("in the test part .* say --part unseen", *judged)
     malformed("must be one of", *judged, "--part", "exam")
     refused("no part 'calibration'", *judged, "--part", "calibration")
     write_dataset(others.select(targets=["target-0", "target-1"]), tmp_path / "fewer")
@@ -168,7 +178,7 @@ def writers(to: Path, *, data: Path) -> dict[str, tuple[object, ...]]:
         "split": ("split", data, "--out", to),
         "layers": ("layers", data, "--store", data, "--out", to),
         "sweep": ("sweep", data, "--store", data, "--out", to),
-        "fit": ("fit", data, "--store", data, "--out", to),
+        "fit": ("fit", "--no-verdict", "--test=0.15", data, "--store", data, "--out", to),
         "evaluate": ("evaluate", data, "--data", data, "--out", to),
     }
 

@@ -21,7 +21,7 @@ def router(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shares = {"train": 0.6, "calibration": 0.25, "test": 0.15}
     save_split(split(read_dataset(job.answers), fractions=shares), folder / "split.json")
     given = ("--store", job.states, "--split", folder / "split.json", "--dim", 8)
-    succeeded("fit", job.answers, *given, "--out", folder / "router")
+    succeeded("fit", "--no-verdict", job.answers, *given, "--out", folder / "router")
     return folder / "router"
 
 
@@ -100,7 +100,7 @@ def test_dataset_must_be_the_one_that_was_split(router: Path, tmp_path: Path) ->
     pl.DataFrame(rows).write_csv(tmp_path / "rows.csv")
     succeeded("import", "long", tmp_path / "rows.csv", "--out", other)
     given = ("calibration", router, "--data", other, "--out", tmp_path / "out")
-    refused("lacks .* queries in the test part", *given)
+    refused("lacks the router's targets", *given)
 
 
 def test_calibrator_that_the_router_has_is_left_out_where_others_are_tried(

@@ -14,19 +14,39 @@ def test_an_encoder_that_a_recipe_names_is_found_by_its_folder(
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path / "cache"))
     recipe, to = tmp_path / "recipe.yaml", tmp_path / "router"
     recipe.write_text("features: {kind: embedding, encoder: tiny}\npredictor: constant\n")
-    succeeded("fit", job.answers, "--recipe", recipe, "--out", to, "--encoder-folder", job.tiny)
+    succeeded(
+        "fit",
+        "--no-verdict",
+        "--test=0.15",
+        job.answers,
+        "--recipe",
+        recipe,
+        "--out",
+        to,
+        "--encoder-folder",
+        job.tiny,
+    )
     [source] = Router.load(to).features.sources
     assert source.provenance.encoder == "tiny"
 
 
 def test_a_negative_seed_is_refused(job: Job, tmp_path: Path) -> None:
-    asked = ("fit", job.answers, "--store", job.states, "--out", tmp_path / "router")
+    asked = (
+        "fit",
+        "--no-verdict",
+        "--test=0.15",
+        job.answers,
+        "--store",
+        job.states,
+        "--out",
+        tmp_path / "router",
+    )
     malformed("--seed is -1", *asked, "--seed", -1)
     assert not (tmp_path / "router").exists()
 
 
 def test_the_papers_recipe_by_name_is_what_few_rows_take(job: Job, tmp_path: Path) -> None:
-    asked = ("fit", job.answers, "--store", job.states)
+    asked = ("fit", "--no-verdict", "--test=0.15", job.answers, "--store", job.states)
     succeeded(*asked, "--out", tmp_path / "named", "--recipe", "paper")
     tried = succeeded(*asked, "--out", tmp_path / "tried")
     assert "the recipe 'paper' was taken without a trial" in " ".join(tried.split())
@@ -38,7 +58,16 @@ def test_the_papers_recipe_by_name_is_what_few_rows_take(job: Job, tmp_path: Pat
 
 
 def test_an_effort_beside_a_recipe_is_refused(job: Job, tmp_path: Path) -> None:
-    asked = ("fit", job.answers, "--store", job.states, "--out", tmp_path / "router")
+    asked = (
+        "fit",
+        "--no-verdict",
+        "--test=0.15",
+        job.answers,
+        "--store",
+        job.states,
+        "--out",
+        tmp_path / "router",
+    )
     malformed("--effort chooses a recipe", *asked, "--effort", "best", "--select", "mean.1")
     malformed("--effort chooses a recipe", *asked, "--effort", "best", "--recipe", "paper")
     malformed("--effort is 'much'", *asked, "--effort", "much")

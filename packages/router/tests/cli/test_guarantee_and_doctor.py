@@ -102,7 +102,7 @@ def test_guarantee_refuses(job: Job, newer: Path) -> None:
     refused("no target 'nobody'", "guarantee", *given(job), "--best", "nobody")
     malformed("must be one of", "guarantee", *given(job), "--part", "train")
     refused("no part 'calibration'", "guarantee", *given(job), "--part", "calibration")
-    refused("say --part unseen", "guarantee", job.router, "--data", newer)
+    refused("--best TARGET", "guarantee", job.router, "--data", newer)
 
 
 def test_doctor_says_its_verdict_and_ends_with_its_code(job: Job, tmp_path: Path) -> None:

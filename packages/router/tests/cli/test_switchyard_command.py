@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     named = ("--encoder", folder / "qwen3", "--dtype", "float32", "--layers", "3-5")
     succeeded("encode", folder / "answers", *named, "--out", folder / "states")
     given = ("--store", folder / "states", "--for", "switchyard")
-    succeeded("fit", folder / "answers", *given, "--out", folder / "router")
+    succeeded("fit", "--no-verdict", folder / "answers", *given, "--out", folder / "router")
     succeeded("export", folder / "router", "--switchyard", folder / "router.pt")
     return folder
 
@@ -100,7 +100,7 @@ def test_files_are_written_once_and_told_as_json(folder: Path, tmp_path: Path) -
 
 def test_a_router_that_it_does_not_hold_writes_nothing(folder: Path, tmp_path: Path) -> None:
     given = ("--store", folder / "states", "--recipe", "paper", "--out", tmp_path / "paper")
-    succeeded("fit", folder / "answers", *given)
+    succeeded("fit", "--no-verdict", folder / "answers", *given)
     told = refused("shrunk", "export", tmp_path / "paper", "--switchyard", tmp_path / "router.pt")
     assert not (tmp_path / "router.pt").exists()
     assert "--for switchyard" in told

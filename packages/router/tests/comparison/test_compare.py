@@ -69,13 +69,18 @@ def report(result: ComparisonResult, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_numbers_are_those_of_evaluate_and_compare(result: ComparisonResult) -> None:
-    test, train = (ANSWERS.select(result.plan.drawn[part]) for part in ("test", "train"))
+    test = ANSWERS.select(result.plan.drawn["test"])
     one, other = result.by_name["tolerant"], result.by_name["ours"]
     predicted = [r.fitted.router.predict(test, stores=[STATES]) for r in (one, other)]
     policies = (one.fitted.router.policy, other.fitted.router.policy)
     chosen = (one.fitted.router.record.chosen, other.fitted.router.record.chosen)
     alone = evaluate(
-        predicted[0], test, policy=policies[0], resamples=100, chosen=chosen[0], train=train
+        predicted[0],
+        test,
+        policy=policies[0],
+        resamples=100,
+        chosen=chosen[0],
+        references=one.fitted.router.references,
     )
     assert one.evaluation.to_dict() == alone.to_dict()
     paired = compare(*predicted, test, policies=policies, resamples=100, chosen=chosen)

@@ -1,11 +1,13 @@
 """Routers of known worth for the tests of the doctor."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from packages.router.tests.evaluation.trials import Array, system
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.doctor import Subject
-from prefill_router.evaluation import Trial
+from prefill_router.evaluation import JudgedPart, References, Trial
 
 PRICES = np.array([0.001, 0.004, 0.02])
 AVERAGE = np.array([0.5, 0.58, 0.66])
@@ -30,7 +32,15 @@ def patient(
     ids = named.query_ids
     judged = named.select(ids[:queries])
     trial = Trial.join(predictions.select(judged.query_ids), judged)
-    return Subject(trial, judged.queries, named.select(ids[queries:]), lam)
+    return with_parts(Subject(trial, judged.queries, named.select(ids[queries:]), lam, ()))
+
+
+def with_parts(subject: Subject) -> Subject:
+    """The subject with what its verdict compares it with, learned from its train part."""
+    train, scale = subject.train, PRICES.max() - PRICES.min()
+    cost = np.broadcast_to((PRICES - PRICES.min()) / scale, train.correct.shape)
+    references = References.fit(train, cost[:, : len(subject.trial.targets)])
+    return replace(subject, parts=(JudgedPart(subject.trial, references, lam=subject.lam),))
 
 
 def _predicted(kind: str, chance: Array, random: np.random.Generator) -> Array:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from packages.router.tests.doctor.patients import patient
+from packages.router.tests.doctor.patients import patient, with_parts
 from packages.router.tests.evaluation.trials import Array
 from prefill_router.doctor import Checkup, Subject, examine
 from prefill_router.evaluation import ChanceLabels
@@ -16,9 +16,8 @@ def seen_by_chance(subject: Subject, chance: Array) -> Subject:
     label = np.where(random.random(chance.shape) < chance, trial.correct, np.nan)
     labels = ChanceLabels(label, np.zeros(chance.shape), chance, trial.correctness)
     cost = labels.cost(np.where(np.isnan(label), np.nan, trial.observed_cost), trial.observed_cost)
-    return replace(
-        subject, trial=replace(trial, correct=labels.label, observed_cost=cost, chance=labels)
-    )
+    seen = replace(trial, correct=labels.label, observed_cost=cost, chance=labels)
+    return with_parts(replace(subject, trial=seen))
 
 
 def examined(kind: str, chance: Array) -> Checkup:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from packages.router.tests.doctor.patients import patient
+from packages.router.tests.doctor.patients import patient, with_parts
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.doctor import Checkup, Subject, examine
 from prefill_router.doctor.confidence import distances, probabilities, probe, prompts
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def envelope(train: RoutingDataset) -> np.ndarray:
-    return FixedChoice.mix(train).corners[:, 0]
+    return np.array(FixedChoice.mix(train).corners)
 
 
 def checked(subject: Subject, **options: object) -> Checkup:
@@ -125,22 +125,25 @@ def test_a_mix_beats_the_target_between_when_that_one_is_bad() -> None:
 def test_a_fixed_choice_gains_nothing_over_the_mix() -> None:
     subject = patient("constant", lam=1)
     assert switching(subject).rate == 0
-    found = judge(subject.trial, subject.train, lam=1, resamples=50).mix
+    found = judge(subject.parts, resamples=50).setting.mix
     assert found.gain.value == pytest.approx(0)
-    assert found.gain.lower == pytest.approx(0)
+    assert found.gain.lower < 0 < found.gain.upper
 
 
 def test_without_costs_the_mix_is_the_best_single_target() -> None:
     subject = patient("knows", lam=1)
     lost = np.full_like(subject.train.recorded_cost, np.nan)
-    free = replace(
-        subject,
-        trial=replace(subject.trial, observed_cost=lost[: len(subject)]),
-        train=replace(subject.train, recorded_cost=lost),
+    free = with_parts(
+        replace(
+            subject,
+            trial=replace(subject.trial, observed_cost=lost[: len(subject)]),
+            train=replace(subject.train, recorded_cost=lost),
+        )
     )
-    found = judge(free.trial, free.train, lam=1, resamples=20).mix
+    setting = judge(free.parts, resamples=20).setting
+    found = setting.mix
     assert envelope(free.train).tolist() == [free.best]
-    assert found.is_free
+    assert setting.price is None
     assert found.accuracy == pytest.approx(free.trial.correct[:, free.best].mean())
     json.dumps(checked(free).to_dict(), allow_nan=False)
 

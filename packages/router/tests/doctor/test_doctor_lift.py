@@ -36,7 +36,7 @@ def subject(*, seed: int, helped: int = -1) -> Subject:
     named = RoutingDataset.of(rows, data.pool, correct, recorded_cost=COST)
     trial = Trial.join(predictions, named)
     train = replace(named, correct=np.tile([1.0, 0.0], (len(rows), 1)))  # the first is the best
-    return Subject(trial, named.queries, train, lam=1.0)
+    return Subject(trial, named.queries, train, lam=1.0, parts=())
 
 
 def test_where_there_is_no_lift_some_part_is_named_in_five_of_a_hundred() -> None:

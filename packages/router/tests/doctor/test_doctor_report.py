@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packages.router.tests.doctor.patients import patient
+from packages.router.tests.doctor.patients import patient, with_parts
 from prefill_router.doctor import Checkup, examine
 from prefill_router.doctor.confidence import probe
 from prefill_router.doctor.report import write_checkup
@@ -45,7 +45,8 @@ def test_the_folder_holds_everything(checkup: Checkup, written: Path) -> None:
     numbers = json.loads((written / "doctor.json").read_text())
     assert numbers["verdict"] == checkup.verdict
     assert list(numbers["checks"]) == [
-        *("shuffled", "mix", "domains", "lift", "switching", "calibration", "distance", "nonsense")
+        *("shuffled", "mix", "price", "domains", "lift", "switching", "calibration"),
+        *("distance", "nonsense"),
     ]
     for name in FIGURES:
         stem = written / "figures" / name
@@ -105,7 +106,7 @@ def test_labels_that_leave_little_to_compare_are_a_finding_and_no_error(
         known[0] = True
     train = dataclasses.replace(whole.train, correct=np.where(known, whole.train.correct, np.nan))
     trial = dataclasses.replace(whole.trial, correct=np.where(known, whole.trial.correct, np.nan))
-    subject = dataclasses.replace(whole, trial=trial, train=train)
+    subject = with_parts(dataclasses.replace(whole, trial=trial, train=train))
     found = examine(subject, resamples=20, shuffles=20)
     write_checkup(found, tmp_path / "out")
     assert found.verdict in ("can't tell", "not worth it")

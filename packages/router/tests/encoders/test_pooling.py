@@ -94,7 +94,16 @@ def test_a_store_of_every_pooling_gives_routers_of_each(tmp_path: Path) -> None:
         np.testing.assert_array_equal(
             every.read(site, answers.prompt_keys), few.read(site, answers.prompt_keys)
         )
-    fit = ("fit", tmp_path / "answers", "--store", states, "--dim", 4)
+    fit = (
+        "fit",
+        "--no-verdict",
+        "--test=0.15",
+        tmp_path / "answers",
+        "--store",
+        states,
+        "--dim",
+        4,
+    )
     said = succeeded(*fit, "--pooling", "rest", "--scope", "pool", "--out", tmp_path / "router")
     assert "read tiny rest." in said
     ask = ("route", tmp_path / "router", "--encoder-folder", tiny, "--json")

@@ -12,7 +12,9 @@ from prefill_router.errors import ConfigError, OverlapError
 from prefill_router.evaluation import (
     ChanceLabels,
     FixedChoice,
+    JudgedPart,
     PolicyValues,
+    References,
     SimulatedCheck,
     Trial,
     auc_by_target,
@@ -58,7 +60,8 @@ def test_a_log_is_evaluated_about_as_all_labels_are() -> None:
     ids = log.query_ids
     judged = predictions.select(ids[500:])
     found, truth = (
-        evaluate(judged, data, resamples=20, train=data.select(ids[:500])) for data in (log, whole)
+        evaluate(judged, data, resamples=20, references=learned(data.select(ids[:500])))
+        for data in (log, whole)
     )
     for name in (
         "argmax_accuracy",
@@ -71,7 +74,7 @@ def test_a_log_is_evaluated_about_as_all_labels_are() -> None:
         half = max(one.upper - one.lower, 1e-3)
         assert one.value == pytest.approx(truth.headline[name].value, abs=half), name
     assert found.verdict is not None
-    assert found.verdict.mix.queries == 900
+    assert found.verdict.compared == 900
     assert "chance selected" in found.caution
     unknown = {name for name, one in found.headline.items() if one.reason == NOT_KNOWN}
     assert unknown == NEEDS_ALL_LABELS & set(found.headline)
@@ -101,7 +104,11 @@ def test_the_fixed_mix_of_a_log_is_chosen_by_inverse_propensity() -> None:
     free = replace(log, recorded_cost=np.full(chance.shape, np.nan))
     best = int(whole.correct.mean(axis=0).argmax())
     assert np.nanmean(log.correct[:, 0]) > np.nanmean(log.correct[:, 1])
-    assert FixedChoice.mix(free).corners.tolist() == [[best]]
+    assert FixedChoice.mix(free).corners == (best,)
+
+
+def learned(train: RoutingDataset) -> References:
+    return References.fit(train, np.zeros(train.correct.shape))
 
 
 def unasked(target: int, share: float) -> tuple[Trial, RoutingDataset]:
@@ -126,10 +133,10 @@ def test_where_overlap_is_lacking_nothing_is_estimated_and_it_says_where() -> No
     assert not trial.compared.any()
     assert trial.overlap is not None
     assert f"{lost} of 1,000 queries lack overlap" in trial.overlap.note
-    verdict = judge(trial, log, lam=1.0, resamples=20)
+    verdict = judge([JudgedPart(trial, learned(log), lam=1.0)], resamples=20)
     assert verdict.word == "can't tell"
     assert "lack overlap" in verdict.because
-    assert np.isnan(verdict.mix.gain.value)
+    assert np.isnan(verdict.setting.mix.gain.value)
 
 
 def test_a_few_queries_without_overlap_are_left_out_and_told() -> None:

@@ -18,7 +18,7 @@ from packages.router.tests.evaluation.trials import (
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset, read_dataset
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import Evaluation, evaluate, paired
+from prefill_router.evaluation import Evaluation, References, evaluate, paired
 from prefill_router.evaluation.curve import STEPS
 from prefill_router.evaluation.scores import HEADLINE, REGIME, TARGET
 from prefill_router.policy import Lambda, OperatingPoints, Predictions
@@ -314,7 +314,8 @@ def test_real_answers(mmlu_pro: Path) -> None:
         scale=CostScale(float(known.min()), float(known.max())),
     )
     chosen = OperatingPoints(1.0, 0.5, 0.5, data.pool.names[0])
-    evaluation = evaluate(predictions, data, resamples=50, chosen=chosen, train=data)
+    references = References.fit(data, predictions.normalised_cost)
+    evaluation = evaluate(predictions, data, resamples=50, chosen=chosen, references=references)
     assert isinstance(evaluation, Evaluation)
     assert evaluation.verdict is not None
     assert evaluation.verdict.lam == 0.5

@@ -9,9 +9,23 @@ import pytest
 
 from packages.router.tests.evaluation.trials import random_system, system
 from prefill_router.data import Query, RoutingDataset
-from prefill_router.evaluation import LambdaSweep, Trial, choose_operating_points, evaluate, judge
-from prefill_router.evaluation.bootstrap import ones
-from prefill_router.evaluation.fixed_mix import FixedChoice, FixedOutcome
+from prefill_router.errors import ConfigError
+from prefill_router.evaluation import (
+    Estimate,
+    FixedChoice,
+    JudgedPart,
+    LambdaSweep,
+    References,
+    ReferenceTable,
+    SettingRule,
+    Trial,
+    Verdict,
+    choose_operating_points,
+    evaluate,
+    judge,
+    ones,
+    paired_mean,
+)
 from prefill_router.policy import OperatingPoints
 from prefill_router.targets import Pool, Target
 
@@ -41,15 +55,33 @@ def planted(
     return trial, data.select(ids[:queries])
 
 
+def references(train: RoutingDataset) -> References:
+    """What is learned from train rows whose costs are 1, 2 and 4 dollars, as the router says."""
+    return References.fit(train, np.tile([0, 1 / 3, 1], (len(train), 1)))
+
+
+def judged(
+    trial: Trial,
+    train: RoutingDataset,
+    *,
+    lam: float | None = 0.8,
+    points: OperatingPoints | None = None,
+) -> Verdict:
+    return judge([JudgedPart(trial, references(train), points, lam)], resamples=100)
+
+
+def some_rows(trial: Trial, rows: slice) -> Trial:
+    names = ("query_ids", "correctness", "cost", "correct", "observed_cost", "domains")
+    return replace(trial, **{name: getattr(trial, name)[rows] for name in names})
+
+
 def test_the_mix_is_the_best_that_two_targets_make_at_any_cost() -> None:
     random = np.random.default_rng(1)
     for _ in range(20):
         correct = (random.random((60, 5)) < random.random(5)).astype(np.float64)
         cost = np.tile(random.random(5), (60, 1))
-        _, data = system(correct, cost, correct, cost)
-        outcome = FixedOutcome.of(
-            FixedChoice.mix(data), ("",) * 60, data.correct, data.observed_cost
-        )
+        predictions, data = system(correct, cost, correct, cost)
+        table = ReferenceTable.of(FixedChoice.mix(data), Trial.join(predictions, data))
         c, a = cost[0], correct.mean(axis=0)
         for at in np.linspace(c.min(), c.max(), 7):
             best = max(
@@ -57,83 +89,130 @@ def test_the_mix_is_the_best_that_two_targets_make_at_any_cost() -> None:
                 for j, k in product(range(5), repeat=2)
                 if c[j] <= at <= c[k] or (j == k and c[j] <= at)
             )
-            assert outcome.at(ones(60), np.array([at]))[0] == pytest.approx(best)
+            found = table.spend(np.arange(60), at)
+            assert found.label.mean() == pytest.approx(best, abs=0.01)  # corners lie between levels
+            assert found.cost.mean() <= at + 1e-9
 
 
-def test_knowing_the_domain_is_never_worse_on_the_rows_that_it_was_chosen_on() -> None:
-    _, train = planted(domain_signal=1.0)
-    names = tuple(f"made / {q.domain}" for q in train.queries)
-    outcomes = [
-        FixedOutcome.of(fixed, names, train.correct, train.observed_cost)
-        for fixed in (FixedChoice.mix(train), FixedChoice.by_domain(train))
-    ]
-    for at in (1.5, 2.0, 3.0, 4.0):
-        mix, domains = (o.at(ones(len(train)), np.array([at]))[0] for o in outcomes)
-        assert domains >= mix - 1e-12
-    assert domains > mix + 0.02
+def test_the_folds_of_a_table_may_have_other_corners() -> None:
+    trial, train = planted(signal=1.0)
+    halves = [some_rows(trial, slice(400)), some_rows(trial, slice(400, None))]
+    rules = [FixedChoice((0, 2), (1.0, 4.0)), FixedChoice((0, 1, 2), (1.0, 2.0, 4.0))]
+    table = ReferenceTable.join(map(ReferenceTable.of, rules, halves))
+    assert table.label.shape[0] == len(trial)
+    found = table.spend(np.arange(len(trial)), 2.5)
+    assert found.cost.mean() == pytest.approx(2.5)
+    everything = table.spend(np.arange(len(trial)), 99.0)
+    assert np.array_equal(everything.label, trial.correct[:, 2])
+    assert references(train).mix.corners[-1] == 2
 
 
-def test_a_target_that_nobody_asked_takes_no_domain_away() -> None:
-    _, train = planted(domain_signal=1.0)
-    correct = train.correct.copy()
-    correct[3:, 1] = np.nan
-    scarce = RoutingDataset.of(
-        train.queries, train.pool, correct, recorded_cost=train.recorded_cost
+def test_knowing_the_domain_is_worth_something_where_domains_differ() -> None:
+    trial, train = planted(domain_signal=1.5)
+    found = references(train)
+    tables = [ReferenceTable.of(rule, trial) for rule in (found.price, found.domains) if rule]
+    rows = np.arange(len(trial))
+    price, domains = (table.spend(rows, 2.5).label.mean() for table in tables)
+    assert domains > price + 0.05
+    assert (
+        References.from_dict(json.loads(json.dumps(found.to_dict()))).to_dict() == found.to_dict()
     )
-    found = FixedChoice.by_domain(scarce)
-    assert len(found.groups) == 4
-    assert 1 not in found.corners
 
 
-def test_without_costs_the_references_are_the_best_targets() -> None:
-    _, train = planted(domain_signal=2.0)
+def test_price_alone_beats_the_mix_where_costs_vary_and_are_known() -> None:
+    """A cheap answer is chosen where it is cheap; nothing about right answers is known."""
+    random = np.random.default_rng(0)
+    size = 4000
+    correct = (random.random((size, 2)) < [0.5, 0.7]).astype(np.float64)
+    cost = np.stack([np.full(size, 1.0), random.choice([2.0, 20.0], size)], axis=1)
+    _, whole = system(np.full((size, 2), 0.5), cost, correct, cost)
+    ids = whole.query_ids
+    predictions, _ = system(np.full((size, 2), 0.5), cost, correct, cost)
+    trial = Trial.join(predictions.select(ids[2000:]), whole)
+    train = whole.select(ids[:2000])
+    found = References.fit(train, predictions.select(ids[:2000]).normalised_cost)
+    rows = np.arange(len(trial))
+    mix, price = (ReferenceTable.of(rule, trial) for rule in (found.mix, found.price))
+    assert price.spend(rows, 3.0).label.mean() > mix.spend(rows, 3.0).label.mean() + 0.03
+
+
+def test_without_costs_the_reference_is_the_best_target() -> None:
+    trial, train = planted(signal=1.5)
     free = RoutingDataset.of(train.queries, train.pool, train.correct)
     best = int(free.correct.mean(axis=0).argmax())
-    assert FixedChoice.mix(free).corners.tolist() == [[best]]
-    by_domain = FixedChoice.by_domain(free)
-    assert by_domain.corners.shape == (1, 5)
-    for name, column in zip(by_domain.groups, by_domain.corners[0], strict=False):
-        rows = [f"made / {q.domain}" == name for q in free.queries]
-        assert column == free.correct[rows].mean(axis=0).argmax()
+    assert FixedChoice.mix(free).corners == (best,)
+    nothing = replace(trial, observed_cost=np.full(trial.correct.shape, np.nan))
+    found = judged(nothing, free, lam=1.0)
+    assert found.setting.price is None
+    assert len(found.curve) == 1
+    assert found.setting.mix.gain.value == pytest.approx(found.setting.loss.value)
+    assert found.word == "worth it"
 
 
 def test_a_router_that_knows_what_parts_the_targets_is_worth_it() -> None:
     trial, train = planted(signal=1.5)
-    found = judge(trial, train, lam=0.8, resamples=200)
+    found = judged(trial, train)
     assert found.word == "worth it"
-    assert found.mix.gain.lower > 0
-    assert found.domains is not None
-    assert found.domains.gain.lower > 0
+    assert found.setting.mix.gain.lower > 0
+    assert found.setting.price is not None
+    assert found.setting.price.gain.lower > 0
+    assert found.setting.domains is not None
     json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_a_router_that_knows_nothing_is_not() -> None:
     trial, train = planted(queries=6000)
     blind = np.random.default_rng(5).permutation(trial.correctness)
-    found = judge(replace(trial, correctness=blind), train, lam=0.8, resamples=100)
+    found = judged(replace(trial, correctness=blind), train)
     assert found.word == "not worth it"
-    assert found.mix.gain.value < 0
+    assert found.setting.mix.gain.value < 0
     assert found.needed == 0
 
 
-def test_a_constant_router_is_named() -> None:
-    trial, train = planted()
-    same = np.tile([0.1, 0.9, 0.1], (len(trial), 1))
-    found = judge(replace(trial, correctness=same), train, lam=1.0, resamples=50)
-    assert found.word == "not worth it"
-    assert "every query to t1" in found.because
+def test_a_router_is_worth_it_for_less_money_where_its_setting_gains_nothing() -> None:
+    """At its setting it sends everything to the best target; at less cost it gains a lot."""
+    trial, train = planted(queries=3000, signal=2.0)
+    points = OperatingPoints(
+        1.0, None, 1.0, "t2", level=1.0, budgets=((0.35, 0.3), (0.5, 0.5), (0.7, 0.7))
+    )
+    always = replace(trial, correctness=np.where(np.arange(3) == 2, 1.0, trial.correctness))
+    constant = judged(always, train, lam=1.0)
+    assert constant.setting.mix.gain.value == pytest.approx(0, abs=1e-9)
+    found = judged(trial, train, lam=None, points=points)
+    assert found.word == "worth it"
+    names = ["setting", "level", "accurate", "0.35", "0.5", "0.7"]
+    assert [one.name for one in found.curve] == names
+    assert found.budgets["mix"].gain.lower > 0
+    assert len(found.lines) == 3
+
+
+def test_an_interval_never_collapses() -> None:
+    trial, train = planted(queries=100)
+    always = replace(trial, correctness=np.tile([0.1, 0.2, 0.9], (len(trial), 1)))
+    found = judged(always, train, lam=1.0)
+    assert found.setting.loss.value == 0
+    assert found.setting.loss.lower < -0.01
+    assert found.setting.loss.upper > 0.01
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    big, train = planted(queries=40_000, signal=0.7, seed=8)
+    learned, unknown = references(train), Estimate(np.nan, np.nan, np.nan)
+
+    def gain(trial: Trial) -> Estimate:
+        part = JudgedPart(trial, learned, lam=0.8)
+        return judge([part], choice_auc=unknown).setting.mix.gain
+
+    truth, held = gain(big).value, []
+    for begin in range(0, 40_000, 200):
+        found = gain(some_rows(big, slice(begin, begin + 200)))
+        held.append(found.lower <= truth <= found.upper)
+    assert 0.90 <= np.mean(held) <= 0.99
 
 
 def test_few_queries_cannot_tell_and_it_is_said_how_many_would() -> None:
     trial, train = planted(signal=0.25)
-    few = replace(
-        trial,
-        **{
-            name: getattr(trial, name)[:60]
-            for name in ("query_ids", "correctness", "cost", "correct", "observed_cost", "domains")
-        },
-    )
-    found = judge(few, train, lam=0.8, resamples=200)
+    found = judged(some_rows(trial, slice(60)), train)
     assert found.word == "can't tell"
     assert found.needed > 60
     assert f"about {found.needed:,} judged queries" in found.because
@@ -155,20 +234,93 @@ def test_a_gain_on_unmeasured_subjects_is_no_gain() -> None:
     router = replace(trial, correctness=sends, correct=correct, observed_cost=cost)
     label = router.of_choice(correct, router.path.at(1))
     naive = np.nanmean(label) - np.nanmean(correct[:, 2])
-    found = judge(router, flat, lam=1.0, resamples=200)
+    found = judged(router, flat, lam=1.0)
     assert naive > 0.1
-    assert found.mix.gain.lower <= 0 <= found.mix.gain.upper + 0.05
     assert found.word != "worth it"
-    assert found.mix.queries == int((~np.isnan(correct[:, [1, 2]]).any(axis=1) | ~hard).sum())
+
+
+def test_wrong_answers_that_are_missing_make_no_router_worth_it() -> None:
+    """A twin of the best target whose failures leave no label looks better and isn't."""
+    trial, train = planted(queries=4000, signal=0.0)
+    correct, random = trial.correct.copy(), np.random.default_rng(1)
+    twin = random.permutation(correct[:, 2])
+    correct[:, 1] = np.where((twin == 0) & (random.random(len(twin)) < 0.5), np.nan, twin)
+    sends = np.tile([0.1, 0.9, 0.8], (len(trial), 1))
+    cost = np.where(np.isnan(correct), np.nan, [1.0, 4.1, 4.0])
+    looks = replace(trial, correct=correct, observed_cost=cost, correctness=sends)
+    same = train.correct.copy()
+    same[:, 1] = random.permutation(same[:, 2])
+    prices = np.tile([1.0, 4.1, 4.0], (len(train), 1))
+    known = RoutingDataset.of(train.queries, train.pool, same, recorded_cost=prices)
+    found = judged(looks, known, lam=1.0)
+    assert found.setting.mix.gain.lower > 0
+    assert found.setting.mix.hidden > 0.05
+    assert found.word != "worth it"
+
+
+def test_answers_that_miss_at_random_cost_a_router_nothing() -> None:
+    trial, train = planted(signal=1.5)
+    correct = np.where(np.random.default_rng(0).random((900, 3)) < 0.05, np.nan, trial.correct)
+    found = judged(replace(trial, correct=correct), train)
+    assert found.setting.mix.hidden == 0
+    assert found.word == "worth it"
 
 
 def test_where_most_queries_cannot_be_compared_nothing_is_claimed() -> None:
     trial, train = planted(signal=1.5)
     correct = trial.correct.copy()
     correct[np.arange(len(trial)) % 3 > 0, 2] = np.nan
-    found = judge(replace(trial, correct=correct), train, lam=0.8, resamples=50)
+    found = judged(replace(trial, correct=correct), train)
     assert found.word == "can't tell"
     assert "only" in found.because
+
+
+def test_the_setting_is_the_cheapest_that_surely_loses_little() -> None:
+    trial, _ = planted(queries=4000, signal=1.5)
+    best = int(trial.correct.mean(axis=0).argmax())
+    strict, loose = (
+        choose_operating_points(trial, SettingRule(lose=points)) for points in (0.5, 8.0)
+    )
+    assert strict is not None
+    assert loose is not None
+
+    def measure(lam: float) -> tuple[float, float]:
+        choice = trial.path.at(lam)
+        loss = trial.correct[:, best] - trial.of_choice(trial.correct, choice)
+        return float(loss.mean()), float(trial.of_choice(trial.observed_cost, choice).mean())
+
+    for found, points in ((strict, 0.5), (loose, 8.0)):
+        assert measure(found.setting)[0] < points / 100
+        for lam in np.linspace(0, found.setting, 20)[:-2]:  # no cheaper one would do
+            loss, error = paired_mean(
+                trial.correct[:, best] - trial.of_choice(trial.correct, trial.path.at(float(lam)))
+            )
+            assert loss + error > points / 100 - 0.002
+    assert measure(loose.setting)[1] < measure(strict.setting)[1]
+    few = choose_operating_points(some_rows(trial, slice(80)), SettingRule(lose=2.0))
+    assert few is not None
+    assert measure(few.setting)[0] < 0.05  # cautious
+
+
+def test_a_limit_on_cost_holds_and_a_goal_names_a_rule() -> None:
+    trial, _ = planted(queries=2000, signal=1.5)
+    found = choose_operating_points(trial, SettingRule(lose=None, max_cost=2000.0))
+    assert found is not None
+    spent = trial.of_choice(trial.observed_cost, trial.path.at(found.setting)).mean()
+    assert 1.8 < spent <= 2.0
+    assert SettingRule.of_goal("balanced") == SettingRule()
+    accurate = choose_operating_points(trial, SettingRule.of_goal("accuracy"))
+    assert accurate is not None
+    assert accurate.setting == accurate.accurate
+    assert accurate.budgets[0] == (0.2, None)  # below the price of the cheapest target
+    for share, lam in accurate.budgets[1:]:
+        assert lam is not None
+        budget = share * trial.observed_cost[:, trial.targets.index(accurate.best)].mean()
+        assert trial.of_choice(trial.observed_cost, trial.path.at(lam)).mean() <= budget
+    with pytest.raises(ConfigError, match="points of accuracy"):
+        SettingRule(lose=-1.0)
+    with pytest.raises(ConfigError, match="per 1,000 queries"):
+        SettingRule(max_cost=0.0)
 
 
 def test_operating_points_are_the_best_of_the_rows_they_are_chosen_on() -> None:
@@ -222,22 +374,3 @@ def test_numbers_at_chosen_settings_are_those_of_these_settings() -> None:
     assert judged["savings_gain"].value == pytest.approx(
         data.correct[rows, thrifty].mean() - single
     )
-
-
-def test_a_gain_where_little_is_right_does_not_stand_for_the_router() -> None:
-    random = np.random.default_rng(4)
-    hard = random.random((800, 1)) < 0.5
-    correct = np.hstack([~hard, hard, random.random((800, 1)) < [[0.9]]]).astype(np.float64)
-    correct[:, :2] *= random.random((800, 1)) < 0.7  # the cheap two: known which, often neither
-    cost = np.tile([1.0, 1.1, 9.0], (800, 1))
-    seen = np.hstack([0.7 * ~hard, 0.7 * hard, np.full((800, 1), 0.9)])
-    trial = Trial.join(*system(seen, cost / 9, correct, cost))
-    found = choose_operating_points(trial)
-    assert found is not None
-    assert found.best == trial.targets[2]
-    at = trial.path.at(found.worth)
-    single = correct[:, 2].mean()
-    assert trial.correct[np.arange(800), at].mean() >= single
-    cheap = trial.path.at(0.05)
-    gain = [trial.correct[np.arange(800), c].mean() for c in (cheap, at)]
-    assert gain[0] < single - 0.1  # where most is gained over a mix of the cheap two

@@ -15,4 +15,6 @@ SMALL: dict[str, Any] = {"kind": "shared_trunk", "seeds": 2, "keep": 1, "max_epo
 
 def fitted(**parts: Any) -> Router:
     recipe = recipe_from_dict({"features": PREFILL, "predictor": "constant", **parts})
-    return fit_router(ANSWERS, [STATES], config=FitConfig(recipe=recipe, resamples=0)).router
+    return fit_router(
+        ANSWERS, [STATES], config=FitConfig(test=0.15, recipe=recipe, resamples=0)
+    ).router

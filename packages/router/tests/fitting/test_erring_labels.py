@@ -75,7 +75,7 @@ def test_exact_labels_are_not_touched() -> None:
 def test_a_fit_knows_the_errors_of_its_labels() -> None:
     parts = {"features": PREFILL, "predictor": "constant", "calibration": "platt"}
     recipe = recipe_from_dict(parts)
-    config = FitConfig(recipe=recipe, resamples=0)
+    config = FitConfig(test=0.15, recipe=recipe, resamples=0)
 
     def fitted(data: RoutingDataset) -> object:
         return fit_router(data, [STATES], config=config).router

@@ -42,9 +42,10 @@ def test_a_fit_is_judged_at_what_was_chosen() -> None:
     fitted = fit_router(ANSWERS, [STATES], config=CONFIG, drawn=DRAWN)
     found, judged = fitted.router.record.chosen, fitted.evaluation
     assert found is not None
+    assert judged is not None
     assert judged.chosen == found
     assert judged.verdict is not None
-    assert judged.verdict.lam == found.worth
+    assert judged.verdict.lam == found.setting == fitted.router.setting
     assert fitted.router.record.verdict == judged.verdict.to_dict()
     trial_rows = ANSWERS.select(DRAWN["test"])
     predictions = fitted.router.predict(trial_rows, stores=[STATES])
@@ -72,6 +73,7 @@ def test_without_predictions_out_of_fold_nothing_is_chosen() -> None:
     plain = replace(CONFIG, recipe=recipe_from_dict({**MADE, **without}))
     fitted = fit_router(ANSWERS, [STATES], config=plain, drawn=DRAWN)
     assert fitted.router.record.chosen is None
+    assert fitted.evaluation is not None
     assert "fit the router again" in fitted.evaluation.headline["savings"].reason
     assert fitted.evaluation.verdict is not None
     assert fitted.evaluation.verdict.lam == 0.5

@@ -42,7 +42,7 @@ def job(s3: None, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Remot
         assert json.loads(told)["store"] == states.url
         recipe = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
         recipe.write_text(RECIPE)
-        fit = ("fit", answers, "--store", states, "--recipe", recipe)
+        fit = ("fit", "--no-verdict", "--test=0.15", answers, "--store", states, "--recipe", recipe)
         told = succeeded(*fit, "--out", place / "router")
         assert f"router: {place}/router" in told
     return place
@@ -93,7 +93,7 @@ def test_the_gateway_reads_a_router_at_a_url(job: RemotePath, tmp_path: Path) ->
 
 
 def test_nothing_is_replaced_without_being_asked(job: RemotePath, tmp_path: Path) -> None:
-    fit = ("fit", job / "answers", "--store", job / "states")
+    fit = ("fit", "--no-verdict", "--test=0.15", job / "answers", "--store", job / "states")
     refused("is another router", *fit, "--dim", 4, "--out", job / "router")
     refused("exists and isn't a router", *fit, "--out", job / "answers")
     (tmp_path / "long.csv").write_text("query_id,prompt,target,correct\n1,a,b,1\n")

@@ -10,6 +10,7 @@ from prefill_router.router import EncoderSources, Router
 from prefill_router.testing import FakeEncoder
 
 SMALL = FitConfig(
+    test=0.15,
     recipe=Recipe(
         features=(PrefillConfig(dim=8),),
         predictor=TrunkConfig(seeds=3, keep=2, max_epochs=20, batch_size=64),

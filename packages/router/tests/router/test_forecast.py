@@ -59,7 +59,7 @@ def test_the_light_router_tells_the_verdict_and_names_no_target(
     told = read_light(saved).verdict
     assert told is not None
     assert (told["word"], told["lam"]) == (verdict["word"], verdict["lam"])
-    assert told["gain"] == verdict["figures"]["best_mix"]["gain"]
+    assert told["gain"] == verdict["curve"][0]["best_mix"]["gain"]
     assert not any(name in json.dumps(told) for name in router.pool.names)
 
 

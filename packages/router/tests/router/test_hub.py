@@ -14,7 +14,7 @@ from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
 from packages.router.tests.router import hub_job
 from prefill_router import files
 from prefill_router.router import Router, read_light
-from prefill_router.router.storage import CHECKED, FILES
+from prefill_router.router.storage import CHECKED
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +94,7 @@ def test_to_the_hub_and_back_gives_identical_decisions(
 ) -> None:
     address = job("push", str(saved), NAME)["answer"]
     assert address.startswith(f"{hub.url}/{NAME}/commit/")
-    assert set(hub.repositories[NAME]) == set(FILES)
+    assert set(hub.repositories[NAME]) == set(CHECKED) | {"README.md", "SHA256SUMS"}
     for name in CHECKED:
         assert hub.repositories[NAME][name] == (saved / name).read_bytes()
     here = [d.to_dict() for d in router.route_many(hub_job.REQUESTS, lam=0.6)]
@@ -107,7 +107,7 @@ def test_only_the_files_of_a_router_are_downloaded(
     hub: FakeHub, job: Job, published: dict[str, bytes], tmp_path: Path
 ) -> None:
     assert "answer" in job("load", NAME)
-    assert hub.downloaded() == set(FILES) < set(published)
+    assert hub.downloaded() == set(CHECKED) | {"README.md", "SHA256SUMS"} < set(published)
     names = {path.name for path in (tmp_path / "hf").rglob("*")}
     assert "pytorch_model.bin" not in names
     assert "weights.safetensors" in names

@@ -10,9 +10,10 @@ from packages.router.tests.router.fixtures import with_encoder
 from prefill_router import files
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, CorruptError
-from prefill_router.router import Router
+from prefill_router.router import CrossFit, FoldChoices, Router, cross_fit, fingerprint
 from prefill_router.router.light import read_light
 from prefill_router.router.storage import CHECKED, FILES
+from prefill_router.targets import Pool
 from prefill_router.testing import FakeEncoder
 
 pytestmark = pytest.mark.slow
@@ -37,7 +38,7 @@ def test_save_then_load_gives_identical_decisions(
 
 
 def test_folder_holds_what_is_documented_and_can_be_read_by_others(saved: Path) -> None:
-    assert sorted(p.name for p in saved.iterdir()) == sorted(FILES)
+    assert sorted(p.name for p in saved.iterdir()) == sorted(set(FILES) - set(cross_fit.FILES))
     assert {p.stat().st_mode & 0o044 for p in saved.iterdir()} == {0o044}
 
 
@@ -129,7 +130,7 @@ def test_crafted_weights_are_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("format",), 6),
+        (("format",), 7),
         (("format",), 0),
         (("format",), None),
         (("pool", "targets"), []),
@@ -193,82 +194,50 @@ def test_card_tells_what_matters(saved: Path, router: Router) -> None:
         assert word in text
 
 
-def test_format_1_is_still_read(saved: Path) -> None:
-    """As routers were written before there were other features, calibrators and policies."""
-    before = Router.load(saved)
+@pytest.mark.parametrize(("version", "fix"), [(5, "fit it again"), (7, "upgrade")])
+def test_another_format_is_refused_with_what_to_do(saved: Path, version: int, fix: str) -> None:
     content = json.loads((saved / "router.json").read_text())
-    [family] = content["features"]["families"]
-    for part in ("calibrator", "policy", "reference", "shrinkage", "output"):
-        del content[part]
-    del family["kind"]
-    content |= {"format": 1, "features": family}
-    (saved / "router.json").write_text(json.dumps(content))
-    path = saved / "weights.safetensors"
-    tensors = {n: v for n, v in load_file(path).items() if not n.startswith("reference.")}
-    save_file({n.replace("features.0.", "features."): v for n, v in tensors.items()}, path)
+    (saved / "router.json").write_text(json.dumps(content | {"format": version}))
     reseal(saved)
-    after = Router.load(saved)
-    assert after.features.to_dict() == before.features.to_dict()
-    assert after.policy == before.policy
-    for name, tensor in before.features.tensors().items():
-        assert np.array_equal(after.features.tensors()[name], tensor)
+    with pytest.raises(CorruptError, match=f"format {version}; .*{fix}"):
+        Router.load(saved)
 
 
-def test_format_2_is_still_read_and_has_no_reference(saved: Path, encoder: FakeEncoder) -> None:
-    before = replace(with_encoder(Router.load(saved), encoder), shrinkage=None)
-    content = json.loads((saved / "router.json").read_text())
-    del content["reference"], content["shrinkage"], content["output"]
-    (saved / "router.json").write_text(json.dumps(content | {"format": 2}))
-    path = saved / "weights.safetensors"
-    save_file({n: v for n, v in load_file(path).items() if not n.startswith("reference.")}, path)
-    reseal(saved)
-    after = with_encoder(Router.load(saved), encoder)
-    [told], [untold] = before.forecast_many(["what?"]), after.forecast_many(["what?"])
-    np.testing.assert_array_equal(told.correctness, untold.correctness)
-    assert after.reference is None
-    assert untold.novelty is None
-    assert untold.bins == ()
-    after.save(saved)
-    assert Router.load(saved).reference is None
+def crossed(router: Router, answers: RoutingDataset) -> Router:
+    """The router with predictions out of fold, as a fit that judges it leaves them."""
+    predictions = router.predict(answers)
+    choices = FoldChoices(predictions.scale, router.record.chosen, router.record.references or {})
+    fold = np.arange(len(answers)) % 2
+    return replace(router, cross_fit=CrossFit(predictions, fold, (choices, choices)))
 
 
-def test_format_3_is_still_read_and_is_not_shrunk(
-    router: Router, saved: Path, encoder: FakeEncoder, answers: RoutingDataset
+def test_predictions_out_of_fold_are_saved_and_change_no_decision(
+    router: Router, answers: RoutingDataset, tmp_path: Path
 ) -> None:
-    assert router.shrinkage is not None
-    content = json.loads((saved / "router.json").read_text())
-    del content["shrinkage"], content["output"]
-    (saved / "router.json").write_text(json.dumps(content | {"format": 3}))
-    reseal(saved)
-    after = with_encoder(Router.load(saved), encoder)
-    assert after.shrinkage is None
-    shrunk, raw = router.predict(answers).correctness, after.predict(answers).correctness
-    np.testing.assert_array_equal(router.shrinkage.shrink(raw), shrunk)
-    assert not np.allclose(raw, shrunk)  # control
-    after.save(saved)
-    assert Router.load(saved).shrinkage is None
+    kept = crossed(router, answers)
+    kept.save(tmp_path / "router")
+    router.save(tmp_path / "bare")
+    assert fingerprint(tmp_path / "router") == fingerprint(tmp_path / "bare")
+    found = Router.load(tmp_path / "router").cross_fit
+    assert found is not None
+    assert kept.cross_fit is not None
+    assert found.predictions.query_ids == answers.query_ids
+    assert np.array_equal(found.predictions.correctness, kept.cross_fit.predictions.correctness)
+    assert found.choices[0].points == kept.cross_fit.choices[0].points
+    assert found.choices[0].scale == kept.cross_fit.choices[0].scale
+    assert Router.load(tmp_path / "bare").cross_fit is None
+    (tmp_path / "router" / "cross_fit.json").write_text("{}")
+    with pytest.raises(CorruptError, match=r"cross_fit\.json"):
+        Router.load(tmp_path / "router")
 
 
-def test_format_4_is_still_read_and_takes_the_medians(
-    router: Router, saved: Path, encoder: FakeEncoder, answers: RoutingDataset
+def test_other_prices_leave_no_predictions_out_of_fold(
+    router: Router, answers: RoutingDataset
 ) -> None:
-    assert router.output is not None
-    content = json.loads((saved / "router.json").read_text())
-    del content["output"]
-    (saved / "router.json").write_text(json.dumps(content | {"format": 4}))
-    path = saved / "weights.safetensors"
-    save_file({n: v for n, v in load_file(path).items() if not n.startswith("output.")}, path)
-    reseal(saved)
-    after = with_encoder(Router.load(saved), encoder)
-    assert after.output is None
-    [forecast] = after.forecast_many(["what?"])
-    assert forecast.output is None
-    tokens = np.array([forecast.tokens])
-    np.testing.assert_array_equal(after.estimated_cost([forecast]), after.costs.estimate(tokens))
-    before = router.predict(answers).estimated_cost
-    assert not np.allclose(before, after.predict(answers).estimated_cost)  # control
-    after.save(saved)
-    assert Router.load(saved).output is None
+    kept = crossed(router, answers)
+    dearer = Pool(tuple(replace(t, input_price=9.0, output_price=9.0) for t in kept.pool))
+    assert kept.with_pool(kept.pool).cross_fit is not None
+    assert kept.with_pool(dearer).cross_fit is None
 
 
 def planted(router: Router) -> Router:

@@ -56,7 +56,7 @@ def states(answers: RoutingDataset) -> MemoryActivations:
 def fit(answers: RoutingDataset, states: MemoryActivations, **parts: Any) -> Router:
     given = {"predictor": QUICK, "operating_points": False, **parts}
     recipe = dataclasses.replace(switchyard_recipe([states]), **given)
-    config = FitConfig(recipe=recipe, resamples=0)
+    config = FitConfig(test=0.15, recipe=recipe, resamples=0)
     return fit_router(answers, [states], config=config).router
 
 
@@ -240,7 +240,9 @@ def test_other_encoders_are_refused_at_every_step(
     others = dataclasses.replace(states, made_by=other)
     features = (PrefillConfig(select="last.3"),)
     recipe = Recipe(features=features, predictor=QUICK, shrinkage=False, operating_points=False)
-    fitted = fit_router(answers, [others], config=FitConfig(recipe=recipe, resamples=0)).router
+    fitted = fit_router(
+        answers, [others], config=FitConfig(test=0.15, recipe=recipe, resamples=0)
+    ).router
     with pytest.raises(ConfigError) as error:
         switchyard_bytes(fitted)
     assert told in str(error.value)

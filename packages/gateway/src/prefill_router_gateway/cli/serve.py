@@ -55,7 +55,8 @@ def serve(
     ] = None,
     port: Annotated[int | None, typer.Option(help="8080 by default; 0 picks a free one.")] = None,
     lam: Annotated[
-        float | None, typer.Option(help="0 is cheapest, 1 most probably correct.")
+        float | None,
+        typer.Option(help="0 is cheapest, 1 most probably correct; the router's own by default."),
     ] = None,
     receipts: Annotated[
         str | None, typer.Option(help="sqlite:///FILE or postgresql://...", metavar="URL")
@@ -88,7 +89,7 @@ def serve(
     keeps receipts.
     Ctrl-C ends it once the requests under way are answered; SIGHUP reloads everything.
 
-    Example: prefill-router serve router --pool pool.yaml --lam 0.7
+    Example: prefill-router serve router --pool pool.yaml
     """
     from prefill_router.lazy_imports import installed
     from prefill_router_gateway.runtime import GatewayPaths, load, refuse_unshared
@@ -142,6 +143,8 @@ def _run(places: "GatewayPaths", loaded: "LoadedGateway", workers: int) -> None:
         out.print(f"serving at {address}", soft_wrap=True)
 
     _warn(loaded)
+    if loaded.light.fingerprint:
+        err.say(loaded.lam_reason)
     if workers == 1:
         run(places, loaded, on_ready=told)
     else:
@@ -164,11 +167,13 @@ def _check(load: "Callable[[], LoadedGateway]", *, as_json: bool) -> None:
             "errors": [],
             "warnings": [*loaded.warnings, *loaded.candidate_problems],
         }
-        print_json({**found, "router": router, "targets": names})
+        print_json({**found, "router": router, "targets": names, "lam": loaded.lam_reason})
         return
     _warn(loaded)
     what = "no router yet" if router is None else f"the router {router}"
     out.say(f"all is well: {what}, in front of {', '.join(names)}")
+    if router is not None:
+        out.say(loaded.lam_reason)
 
 
 def _warn(loaded: "LoadedGateway") -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from prefill_router.activations import Activations
 from prefill_router.data import FRACTIONS, RoutingDataset, split_by_time
 from prefill_router.errors import ConfigError, DataError, FitError
-from prefill_router.evaluation import DEFAULT_LAM, Bootstrap, Estimate, Trial, mean_over
+from prefill_router.evaluation import Bootstrap, Estimate, Trial, mean_over
 from prefill_router.features import Need
 from prefill_router.files import writer_lock
 from prefill_router.fitting import FitConfig, Recipe, RouterFit, fit_chosen, fit_router, gather
@@ -284,17 +284,21 @@ def _added(
     dataset: RoutingDataset,
     shown: Progress,
 ) -> LearningRound:
-    """Fit on older traffic, judge on the newest, and add the version."""
+    """Fit on older traffic, judge it by cross-fitting and on the newest, and add the version."""
     states = _states(settings, dataset, progress=shown)
     sources = settings.sources
     drawn = split_by_time(dataset, fractions=FRACTIONS)
     recipe, given = settings.recipe, (dataset, [states])
     if recipe is None:
-        fitted, _ = fit_chosen(*given, effort="quick", drawn=drawn, sources=sources, progress=shown)
+        fitted, _ = fit_chosen(
+            *given, effort="quick", drawn=drawn, sources=sources, verdict=True, progress=shown
+        )
     else:
         config = FitConfig(recipe=recipe)
-        fitted = fit_router(*given, config=config, drawn=drawn, sources=sources, progress=shown)
-    test, verdict = dataset.select(drawn["test"]), fitted.evaluation.verdict
+        fitted = fit_router(
+            *given, config=config, drawn=drawn, sources=sources, verdict=True, progress=shown
+        )
+    test, verdict = dataset.select(drawn["test"]), fitted.verdict
     current = registry.state().current
     against: dict[str, Any] = {}
     worse = False
@@ -363,9 +367,7 @@ def gain_over(
     for router in (fitted.router, running):
         predictions = router.predict(test, stores=states, progress=progress)
         trial = Trial.join(predictions, test, policy=router.policy)
-        points = router.record.chosen
-        choice = trial.path.at(DEFAULT_LAM if points is None else points.worth)
-        chosen.append((trial, choice))
+        chosen.append((trial, trial.path.at(router.setting)))
     (new, mine), (old, theirs) = chosen
     drawn = Bootstrap(len(test), _RESAMPLES, 0, len(test))
 

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
-from prefill_router.evaluation import DEFAULT_LAM
 from prefill_router.policy import Predictions
 from prefill_router.progress import Progress
 from prefill_router.router import (
@@ -486,8 +485,7 @@ def _choices(
     wanted = dataset.select(targets=router.pool.names)
     made = router.predict(wanted, stores=[states], progress=progress)
     path = router.policy.path(made.correctness, made.normalised_cost, targets=made.targets)
-    points = router.record.chosen
-    return made, path.at(DEFAULT_LAM if points is None else points.worth)
+    return made, path.at(router.setting)
 
 
 def _with_others(

@@ -330,6 +330,7 @@ class PageNumbers:
             lam=gateway.lam_left,
             lam_set=gateway.lam,
             lam_configured=gateway.settings.routing.lam,
+            lam_reason=gateway.live.loaded.lam_reason,
             requests_last_hour=latest.requests_last_hour(),
             fallback_share=gateway.fallbacks.report().share,
             shared=gateway.shared and views.pick(SharedView, {}, gateway.shared),

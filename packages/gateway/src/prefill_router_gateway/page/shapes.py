@@ -38,7 +38,8 @@ class Overview(TypedDict):
         encoder: The encoder's name; None where no router is loaded.
         lam: The trade-off of a request that gives none, after budgets.
         lam_set: The trade-off before budgets, as set on the page or in the settings.
-        lam_configured: The trade-off in the settings.
+        lam_configured: The trade-off in the settings, or else the router's own.
+        lam_reason: Where that comes from.
         requests_last_hour: Requests in the last hour.
         fallback_share: The share of the last minute's decisions that needed a forecast and had
             none.
@@ -56,6 +57,7 @@ class Overview(TypedDict):
     lam: float
     lam_set: float
     lam_configured: float
+    lam_reason: str
     requests_last_hour: int
     fallback_share: float
     shared: SharedView | None

@@ -154,6 +154,16 @@ class LoadedGateway:
             return ServedVersions(self.version)
         return ServedVersions(self.version, other.version, other.share or 0.0)
 
+    @property
+    def lam_reason(self) -> str:
+        """Which lam decides, and why."""
+        lam, own = self.settings.routing.lam, self.light.lam
+        if own is None:
+            return f"lam {lam:.3g}: the router's fit chose none"
+        if lam != own:
+            return f"lam {lam:.3g}, as set; the router's own is {own:.3g}, {self.light.rule}"
+        return f"lam {lam:.3g}: {self.light.rule}"
+
     def without_candidate(self, *problems: str) -> "LoadedGateway":
         """The same without the candidate, and why."""
         return replace(self, candidate=None, candidate_problems=problems)
@@ -189,9 +199,10 @@ def load(places: GatewayPaths, *, environment: Mapping[str, str] | None = None) 
         raise ConfigError(*found)
     if light.fingerprint:
         light = light.with_pool(_merged(light.pool, pool, _charged(places, served.current)))
-    warnings = tuple(_warnings(asked, light, settings))
+    own = _with_lam(settings, light)
+    warnings = tuple(_warnings(asked, light, own))
     loaded = LoadedGateway(
-        settings=_with_lam(settings, light, served.current),
+        settings=own,
         light=light,
         pool=asked,
         keys=keys,
@@ -244,7 +255,7 @@ def _with_candidate(
         return loaded.without_candidate(*(f"version {served.candidate}: {why}" for why in found))
     candidate = replace(
         loaded,
-        settings=_with_lam(settings, light, served.candidate),
+        settings=_with_lam(settings, light),
         light=light.with_pool(_merged(light.pool, pool, _charged(places, served.candidate))),
         router=router,
         version=served.candidate,
@@ -254,15 +265,10 @@ def _with_candidate(
     return replace(loaded, candidate=candidate)
 
 
-def _with_lam(
-    settings: GatewaySettings, light: LightRouter, version: str | None
-) -> GatewaySettings:
-    """The settings with the lam that was chosen for a version, which it was tried at.
-
-    A lam that is set stays.
-    """
+def _with_lam(settings: GatewaySettings, light: LightRouter) -> GatewaySettings:
+    """The settings with the lam that the router's fit chose; a lam that is set stays."""
     routing = settings.routing
-    if version is None or light.lam is None or "lam" in routing.model_fields_set:
+    if light.lam is None or "lam" in routing.model_fields_set:
         return settings
     own = routing.model_copy(update={"lam": light.lam})
     return settings.model_copy(update={"routing": own})
@@ -369,6 +375,14 @@ def _warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) -> Iter
     for name in settings.routing.names:
         if name in pool.names:
             yield f"routing.names has {name}, which is also a target: the target takes precedence"
+    verdict = light.verdict
+    if verdict is not None and verdict["word"] == "not worth it":
+        yield "the router isn't worth it by its own verdict: prefill-router show has the reason"
+    if light.lam is not None and settings.routing.lam != light.lam:
+        yield (
+            f"lam is set to {settings.routing.lam:g}; the router was fitted to be used at "
+            f"{light.lam:.3g}, {light.rule}"
+        )
     yield from _unpriced(pool, () if light.costs.is_free else light.pool.names)
     deployed = pool.deployed
     theirs = {

@@ -13,9 +13,9 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import err, out, print_json
-from prefill_router.cli.commands import UsageError, one_of
+from prefill_router.cli.commands import UsageError
+from prefill_router.cli.judged_queries import JudgedQueries, check_part_name
 from prefill_router.cli.options import SplitFile, with_engine
-from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.files import default_cache
 from prefill_router.progress import BarProgress
@@ -305,7 +305,7 @@ def robustness(
     typos: Annotated[
         float, typer.Option(help="The share of words of four or more letters that have a typo.")
     ] = 0.05,
-    part: opt.UnseenPart = "test",
+    part: opt.UnseenPart = None,
     sample: Annotated[
         int | None, typer.Option(help="How many queries, drawn at random; by default all.")
     ] = None,
@@ -326,14 +326,15 @@ def robustness(
     from prefill_router.reporting import check_place, mark
     from prefill_router.robustness import NAME, report_of, robustness_study, sampled
 
-    one_of("--part", part, PARTS)
+    check_part_name(part)
     check_place(to, NAME)
     router = opt.load_router(folder, encoder_folder)
     lam = opt.own_lam(router, given_lam)
-    judged = sampled(UnseenQueries.of(router, read_dataset(data), part).judged, sample, seed=seed)
+    queries = JudgedQueries.of(router, read_dataset(data), part)
+    judged = sampled(queries.judged, sample, seed=seed)
     others = None if paraphrases is None else opt.read_questions(paraphrases)
     versions = _versions(judged.queries, others, typos, seed)
-    asked = {"router": str(folder), "part": part, "lam": lam, "typos": typos, "seed": seed}
+    asked = {"router": str(folder), "part": queries.part, "lam": lam, "typos": typos, "seed": seed}
     mark(to, NAME, asked | {"queries": len(judged), "paraphrases": str(paraphrases or "")})
     found = robustness_study(
         router,
@@ -346,7 +347,7 @@ def robustness(
         seed=seed,
         progress=BarProgress(console=err),
     )
-    judged_on = f"{len(judged):,} queries, {part} part"
+    judged_on = f"{len(judged):,} queries, {queries.part} part"
     known = facts(data, router.split, seed) | {"router": str(folder), "judged on": judged_on}
     finish(report_of(found, title=f"Robustness on {data.name}", known=known), to, as_json=as_json)
 

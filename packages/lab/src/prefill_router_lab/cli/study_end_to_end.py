@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, final
 import typer
 
 from prefill_router.cli.application import err
-from prefill_router.cli.commands import one_of
+from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries, check_part_name
 from prefill_router.cli.options import (
     RouterFolder,
     UnseenPart,
@@ -16,7 +16,6 @@ from prefill_router.cli.options import (
     open_stores,
     path_or_url,
 )
-from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.files import default_cache
 from prefill_router.progress import BarProgress
@@ -83,7 +82,7 @@ def end_to_end(
         str | None,
         typer.Option(help="The best single target; by default the best on the train part."),
     ] = None,
-    part: UnseenPart = "test",
+    part: UnseenPart = None,
     resamples: Resamples = 1000,
     seed: Seed = 0,
     encoder_folder: Folders = None,
@@ -100,7 +99,7 @@ def end_to_end(
     from prefill_router.reporting import check_place, mark
     from prefill_router_lab.end_to_end import LAMS, NAME, ROUTER, report_of, study_end_to_end
 
-    one_of("--part", part, PARTS)
+    check_part_name(part)
     check_place(to, NAME)
     charge = Charge(per_million_tokens=encoder_price, per_hour=per_hour)
     inputs = _ContenderInputs.of(
@@ -113,7 +112,7 @@ def end_to_end(
         seed=seed,
     )
     seconds, timing = _answers_seconds(inputs.judged, speeds, run)
-    mark(to, NAME, {"router": str(folder), "reference": str(reference or ""), "part": part})
+    mark(to, NAME, {"router": str(folder), "reference": str(reference or ""), "part": inputs.part})
     routers, asked = {ROUTER: inputs.router}, {ROUTER: charge}
     if reference is not None:
         routers["reference"] = inputs.other(reference, encoder_folder)
@@ -133,7 +132,7 @@ def end_to_end(
         seed=seed,
         progress=inputs.bar,
     )
-    known = facts(data, inputs.router.split, seed) | inputs.known(folder, reference, part)
+    known = facts(data, inputs.router.split, seed) | inputs.known(folder, reference)
     made = report_of(found, title=f"End-to-end cost and latency on {data.name}", known=known)
     finish(made, to, as_json=as_json)
 
@@ -145,6 +144,7 @@ class _ContenderInputs:
 
     router: "Router"
     judged: "RoutingDataset"
+    part: str
     best: str
     stores: "Sequence[Activations]"
     sample: int
@@ -157,7 +157,7 @@ class _ContenderInputs:
         folder: PathOrUrl,
         data: PathOrUrl,
         *,
-        part: str,
+        part: str | None,
         stores: "Sequence[Activations]",
         encoder_folder: Sequence[Path] | None,
         sample: int,
@@ -167,24 +167,23 @@ class _ContenderInputs:
         from prefill_router.guarantee import best_single
 
         router = load_router(folder, encoder_folder)
-        unseen = UnseenQueries.of(router, read_dataset(data), part)
-        base = unseen.train or unseen.judged
-        if unseen.train is None:
+        queries = JudgedQueries.of(router, read_dataset(data), part)
+        base = queries.train or queries.judged
+        if queries.train is None:
             err.print(
                 "note: the dataset has none of the queries that the router was trained on, so the "
                 "best single target is that of the queries that are judged; --best names another",
                 soft_wrap=True,
             )
-        return cls(
-            router, unseen.judged, best_single(base), stores, sample, seed, BarProgress(console=err)
-        )
+        best, bar = best_single(base), BarProgress(console=err)
+        return cls(router, queries.judged, queries.part, best, stores, sample, seed, bar)
 
-    def known(self, folder: PathOrUrl, reference: PathOrUrl | None, part: str) -> dict[str, str]:
+    def known(self, folder: PathOrUrl, reference: PathOrUrl | None) -> dict[str, str]:
         """Facts for the reader of the page."""
         return {
             "router": str(folder),
             **({} if reference is None else {"reference": str(reference)}),
-            "judged on": f"{len(self.judged):,} queries, {part} part",
+            "judged on": f"{len(self.judged):,} queries, {self.part} part",
             "prices": self.router.pool.prices_date or "undated",
         }
 
@@ -197,6 +196,8 @@ class _ContenderInputs:
                 f"{self.router.pool.names}; both must have the same"
             )
         seen = {i for p in ("train", "calibration") for i in found.split.parts.get(p, ())}
+        if self.part == CROSS_FIT and found.cross_fit is not None:
+            seen -= set(found.cross_fit.predictions.query_ids)
         both = len(seen & set(self.judged.query_ids))
         if both:
             raise DataError(
@@ -219,9 +220,8 @@ class _ContenderInputs:
         from prefill_router_lab.end_to_end import Contender
 
         cache = default_cache()
-        predictions = router.predict(
-            self.judged, stores=self.stores, cache=cache, progress=self.bar
-        )
+        queries = JudgedQueries(router, self.part, self.judged, None)
+        predictions = queries.predict(self.stores, self.bar)
         trial = Trial.join(predictions, self.judged, policy=router.policy)
         tokens = tokens_read(
             router, self.judged, stores=self.stores, cache=cache, progress=self.bar

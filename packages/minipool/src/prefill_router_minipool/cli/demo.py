@@ -119,7 +119,9 @@ def _fit(job: CommandRun, encoder: str) -> None:
     job.do("encode", answers, "--encoder", encoder, "--layers", "all", "--out", states)
     # both with the paper's network, so that only what it reads differs
     chosen = ("--select", _EMBEDDING) if encoder == "minilm" else ("--recipe", "paper")
-    job.do("fit", answers, "--store", states, "--out", job.folder / f"router-{encoder}", *chosen)
+    sealed = ("--test", 0.15, "--no-verdict")  # the table below is of the same test questions
+    router = ("--out", job.folder / f"router-{encoder}")
+    job.do("fit", answers, "--store", states, *router, *chosen, *sealed)
 
 
 def serving_pool(job: CommandRun) -> AbstractContextManager[None]:

@@ -236,7 +236,7 @@ def _evaluated(job: CommandRun, loop: _Loop, tests: Sequence[str]) -> "dict[str,
     traffic = answers.select([name for name in answers.query_ids if name not in tests])
     save_split(split_by_time(traffic), split)
     fitted = ("fit", folder / "answers", "--store", states, "--split", split, "--effort", "quick")
-    job.do(*fitted, "--out", reference)
+    job.do(*fitted, "--no-verdict", "--out", reference)
     test, systems = answers.select(tests), {}
     learned = VersionRegistry.at(loop.versions).router(loop.version)
     for name, place in ((LEARNED, learned), (TRUE, reference)):

@@ -109,7 +109,7 @@ OWN_COMMANDS: dict[str, CommandEntry] = {
             "encode": ("encode", "Read every prompt with an encoder and keep its hidden states."),
             "fit": (
                 "fit",
-                "Fit a router on the train part of a dataset and judge it on the test part.",
+                "Fit a router on scored answers, and say whether it is worth it.",
             ),
             "add-target": (
                 "routers",
@@ -302,6 +302,8 @@ NUMBER_RANGES: dict[str, NumberRange] = {
     "--folds": NumberRange(2),
     "--questions": NumberRange(200),
     "--lam": NumberRange(0, 1),
+    "--lose": NumberRange(0, 100),
+    "--test": NumberRange(0, 0.5),
     "--keep": NumberRange(0, 1, above=True),
     "--typos": NumberRange(0, 1, above=True),
     "--step": NumberRange(0, 1, above=True),

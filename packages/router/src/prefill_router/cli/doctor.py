@@ -15,8 +15,7 @@ import typer
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import ExitCode, app, columns, err, out, print_json
-from prefill_router.cli.commands import one_of
-from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
+from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries, check_part_name
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.progress import BarProgress
 
@@ -45,7 +44,7 @@ def doctor(
     data: opt.Data,
     to: Annotated[Path | None, typer.Option("--out", help="A folder for the report.")] = None,
     given_lam: opt.OwnLam = None,
-    part: opt.UnseenPart = "test",
+    part: opt.UnseenPart = None,
     store: opt.Stores = None,
     resamples: Annotated[
         int, typer.Option(help="Bootstrap resamples and shuffles, at least 20.")
@@ -76,20 +75,20 @@ def doctor(
     from prefill_router.data import Origin, read_dataset
     from prefill_router.doctor import KIND, write_checkup
 
-    one_of("--part", part, PARTS)
+    check_part_name(part)
     origin = Origin.of("doctor", folder, data)
     if to is not None:
         KIND.check_replaceable(to)
         opt.check_origin(to, origin, overwrite=overwrite)
     router = opt.load_router(folder, encoder_folder)
     lam = opt.own_lam(router, given_lam)
-    unseen = UnseenQueries.of(router, read_dataset(data), part)
+    queries = JudgedQueries.of(router, read_dataset(data), part)
     stores = opt.open_stores(store)
     found = _examined(
-        router,
-        unseen,
+        queries,
         stores,
         lam=lam,
+        given_lam=given_lam,
         resamples=resamples,
         seed=seed,
         nonsense=probe,
@@ -98,8 +97,8 @@ def doctor(
     if to is not None:
         facts = {
             "router": str(folder),
-            "dataset": f"{data}, {part} part",
-            "queries": f"{len(unseen.judged):,}",
+            "dataset": f"{data}, {queries.words}",
+            "queries": f"{len(queries.judged):,}",
             "trained on": f"{len(router.split['train']):,}",
             "lam": f"{lam:g}",
             "prices": router.pool.prices_date or "undated",
@@ -114,11 +113,11 @@ def doctor(
 
 
 def _examined(
-    router: "Router",
-    unseen: UnseenQueries,
+    queries: JudgedQueries,
     stores: Sequence["Activations"],
     *,
     lam: float,
+    given_lam: float | None,
     resamples: int,
     seed: int,
     nonsense: bool,
@@ -127,28 +126,33 @@ def _examined(
     from prefill_router.doctor import Subject, examine
     from prefill_router.evaluation import Trial
 
-    if unseen.train is None:
+    router, judged = queries.router, queries.judged
+    if queries.train is None:
         raise DataError(
             "the dataset has none of the queries that the router was trained on, and the fixed "
             "choices that it is compared with come from these; give the whole dataset"
         )
     bar, notes = BarProgress(console=err), []
-    predictions = opt.predict(router, unseen.judged, stores, bar)
-    trial = Trial.join(predictions, unseen.judged, policy=router.policy)
-    distances = _distances(router, unseen.train, unseen.judged, stores)
-    if distances is None:
-        notes.append(
-            "the distance from the training queries wasn't measured: no store holds their states; "
-            "give it with --store"
-        )
+    trial = Trial.join(queries.predict(stores, bar), judged, policy=router.policy)
+    parts = tuple(queries.judged_parts(trial, lam=given_lam))
+    distances = None
+    if queries.part != CROSS_FIT:  # there, the training queries themselves are judged
+        distances = _distances(router, queries.train, judged, stores)
+        if distances is None:
+            notes.append(
+                "the distance from the training queries wasn't measured: no store holds their "
+                "states; give it with --store"
+            )
     probed, reason = _probed(router, lam, seed) if nonsense else (None, "it was left out")
     if probed is None:
         notes.append(f"confidence on nonsense wasn't probed: {reason}")
-    flips, reason = _flips(router, unseen.judged, stores, lam, perturb, seed, bar)
+    if queries.part == CROSS_FIT and perturb:
+        notes.append("the decisions that flip are those on queries that it was fitted on")
+    flips, reason = _flips(router, judged, stores, lam, perturb, seed, bar)
     if flips is None:
         notes.append(f"the share of decisions that flip wasn't measured: {reason}")
     return examine(
-        Subject(trial, unseen.judged.queries, unseen.train, lam),
+        Subject(trial, judged.queries, queries.train, lam, parts),
         distances=distances,
         probe=probed,
         flips=flips,
@@ -279,19 +283,19 @@ def calibration(
     dataset = read_dataset(data)
     stores = opt.open_stores(store)
     bar = BarProgress(console=err)
+    queries = JudgedQueries.of(router, dataset)
     found = reliability_of(
-        _part_trial(router, dataset, "test", stores, bar),
-        bins=bins,
-        resamples=resamples,
-        seed=seed,
-        progress=bar,
+        _join(queries, stores, bar), bins=bins, resamples=resamples, seed=seed, progress=bar
     )
     tried: Sequence[CalibratorComparison] = ()
-    if "calibration" in router.split.parts:
+    if {"calibration", "test"} <= router.split.parts.keys():
         bare = replace(router, calibrator=None)  # its own was fitted on this part
-        parts = [_part_trial(bare, dataset, part, stores, bar) for part in ("calibration", "test")]
+        parts = [
+            _join(JudgedQueries.of(bare, dataset, part), stores, bar)
+            for part in ("calibration", "test")
+        ]
         tried = try_calibrators(*parts, resamples=resamples, seed=seed, progress=bar)
-    title = f"Reliability of {folder.name} on {data.name}, test part"
+    title = f"Reliability of {folder.name} on {data.name}, {queries.words}"
     _write_calibration(found, tried, to, title=title)
     if as_json:
         print_json(found.to_dict() | {"calibrators": [one.to_dict() for one in tried]})
@@ -309,21 +313,18 @@ def _check_folder(to: Path) -> None:
     files.check_place(to / "reliability.png")
 
 
-def _part_trial(
-    router: "Router",
-    dataset: "RoutingDataset",
-    part: str,
-    stores: Sequence["ActivationStore"],
-    progress: BarProgress,
+def _join(
+    queries: JudgedQueries, stores: Sequence["ActivationStore"], progress: BarProgress
 ) -> "Trial":
-    """The router's predictions on a part of its split, joined with the outcomes."""
+    """The router's predictions for the judged queries, joined with the outcomes."""
     from prefill_router.evaluation import Trial
 
-    ids = router.split["calibration" if part == "calibration" else "test"]
-    opt.check_part(dataset, ids, part, fix="give that one, whole")
-    chosen = dataset.select(ids)
-    predicted = opt.predict(router, chosen, stores, progress)
-    return Trial.join(predicted, chosen)
+    crossed = queries.router.cross_fit
+    if queries.part == CROSS_FIT and crossed is not None:  # as they were, not made comparable
+        predictions = crossed.predictions.select(queries.judged.query_ids)
+    else:
+        predictions = queries.predict(stores, progress)
+    return Trial.join(predictions, queries.judged)
 
 
 def _write_calibration(

@@ -12,7 +12,8 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, columns, err, out, print_json
-from prefill_router.cli.commands import UsageError, by_name, one_of
+from prefill_router.cli.commands import UsageError, by_name
+from prefill_router.cli.judged_queries import ALL_PARTS, JudgedQueries, check_part_name
 from prefill_router.cli.options import with_engine
 from prefill_router.errors import DataError, MissingExtraError
 from prefill_router.progress import BarProgress
@@ -20,7 +21,7 @@ from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
     from prefill_router.comparison import ComparisonPlan, ComparisonResult
-    from prefill_router.data import RoutingDataset, Split
+    from prefill_router.data import RoutingDataset
     from prefill_router.engines import Engine
     from prefill_router.evaluation import Comparison
     from prefill_router.router import Router
@@ -32,11 +33,13 @@ def evaluate(
     data: opt.Data,
     report: opt.ReportOut,
     part: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="NAME", help="train, calibration or test of the router's split, or all."
+            metavar="NAME",
+            help="cross-fit, train, calibration, test, unseen or all; by default the test part if "
+            "there is one, or else cross-fit, or else unseen.",
         ),
-    ] = "test",
+    ] = None,
     store: opt.Stores = None,
     resamples: opt.Resamples = 1000,
     seed: opt.ResampleSeed = 0,
@@ -58,39 +61,32 @@ def evaluate(
     Example: prefill-router evaluate router --data answers --out report
     """
     from prefill_router.cli.headline import show_headline
-    from prefill_router.data import PARTS, Origin, read_dataset
-    from prefill_router.evaluation import evaluate as judge
+    from prefill_router.data import Origin, read_dataset
     from prefill_router.reporting import check_replaceable, write_report
 
-    one_of("--part", part, (*PARTS, "all"))
+    check_part_name(part, ALL_PARTS)
     check_replaceable(report)
     origin = Origin.of("evaluate", folder, data)
     opt.check_origin(report, origin, overwrite=overwrite)
     router = opt.load_router(folder, encoder_folder)
     whole = read_dataset(data)
-    dataset = _part(whole, router.split, part)
-    if part != "all" and whole.fingerprint != router.record.trained_on.fingerprint:
+    queries = JudgedQueries.of(router, whole, part)
+    changed = whole.fingerprint != router.record.trained_on.fingerprint
+    if changed and queries.part not in ("all", "unseen"):
         err.print(
             "note: the dataset has these ids, but it isn't the one that the router was fitted on: "
             "its prompts, targets or labels differ"
         )
     bar = BarProgress(console=err)
-    stores = opt.open_stores(store)
-    predictions = opt.predict(router, dataset, stores, bar)
-    priced = dataset.select(targets=router.pool.names).with_pool(router.pool)
-    result = judge(
-        predictions,
-        priced,
-        policy=router.policy,
+    result = queries.evaluate(
+        opt.open_stores(store),
+        bar,
         resamples=resamples,
         seed=seed,
         step=step,
         axis="linear" if linear else "inverse",
-        chosen=router.record.chosen,
-        train=_train(router, whole),
-        progress=bar,
     )
-    facts = _facts(router, dataset, folder, data, part)
+    facts = _facts(queries, folder, data)
     try:
         write_report(
             result, report, title=f"{folder.name} on {data.name}", facts=facts, origin=origin
@@ -105,50 +101,17 @@ def evaluate(
     out.say(f"report: {page if page.exists() else report}")
 
 
-def _train(router: "Router", whole: "RoutingDataset") -> "RoutingDataset | None":
-    """The router's train rows at its prices, for the verdict; None if the dataset has none."""
-    held = set(whole.query_ids)
-    train = [name for name in router.split["train"] if name in held]
-    if not train:
-        err.print(
-            "note: the dataset has none of the queries that the router was trained on, so there is "
-            "no verdict: the fixed choices that it is compared with are chosen on these"
-        )
-        return None
-    return whole.select(train, targets=router.pool.names).with_pool(router.pool)
-
-
-def _facts(
-    router: "Router", dataset: "RoutingDataset", folder: PathOrUrl, data: PathOrUrl, part: str
-) -> dict[str, str]:
+def _facts(queries: JudgedQueries, folder: PathOrUrl, data: PathOrUrl) -> dict[str, str]:
     """The facts on the report's page."""
+    router = queries.router
     return {
         "dataset": str(data),
-        "part": part,
-        "queries": f"{len(dataset):,}, {_trained_on(dataset, router.split):,} of them trained on",
+        "part": queries.words,
+        "queries": f"{len(queries.judged):,}",
         "router": str(folder),
         "fitted": router.record.created,
         "prices": router.pool.prices_date or "undated",
     }
-
-
-def _part(dataset: "RoutingDataset", drawn: "Split", part: str) -> "RoutingDataset":
-    """The queries that are judged: those of a part of the router's split, or all."""
-    from prefill_router.data import PARTS
-
-    if part == "all":
-        seen = _trained_on(dataset, drawn)
-        if seen:
-            err.print(f"note: the router was trained on {seen:,} of these queries")
-        return dataset
-    name = one_of("--part", part, PARTS)
-    fix = "to judge the router on all of this dataset, say --part all"
-    opt.check_part(dataset, drawn[name], part, fix=fix)
-    return dataset.select(drawn[name])
-
-
-def _trained_on(dataset: "RoutingDataset", drawn: "Split") -> int:
-    return len(set(dataset.query_ids) & set(drawn["train"]))
 
 
 _COMPARED = {
@@ -349,10 +312,14 @@ def _compare_routers(
 
     bar = BarProgress(console=err)
     routers = [opt.load_router(folder, encoder_folder) for folder in (first, second)]
-    unseen = _unseen(read_dataset(data), routers).with_pool(routers[0].pool)
+    unseen, is_crossed = _find_unseen(read_dataset(data), routers)
+    unseen = unseen.with_pool(routers[0].pool)
     stores = opt.open_stores(store)
     predicted = [
-        opt.predict(router.with_pool(routers[0].pool), unseen, stores, bar) for router in routers
+        router.cross_fit.pooled.select(unseen.query_ids, targets=unseen.pool.names)
+        if is_crossed and router.cross_fit is not None
+        else opt.predict(router.with_pool(routers[0].pool), unseen, stores, bar)
+        for router in routers
     ]
     found = compare_predictions(
         predicted[0],
@@ -367,32 +334,42 @@ def _compare_routers(
     return found, len(unseen)
 
 
-def _unseen(dataset: "RoutingDataset", routers: "list[Router]") -> "RoutingDataset":
-    """The queries of the first router's test part that neither router learned from."""
+def _find_unseen(
+    dataset: "RoutingDataset", routers: "list[Router]"
+) -> "tuple[RoutingDataset, bool]":
+    """The queries that neither router learned from, and whether they are predicted out of fold.
+
+    Where there are none, those that both routers were fitted on and predict out of fold.
+    """
     one, other = routers
     if set(one.pool.names) != set(other.pool.names):
         raise DataError(
             f"the routers have different targets, {sorted(one.pool.names)} and "
             f"{sorted(other.pool.names)}; only routers over the same targets can be compared"
         )
-    learned = {
-        query_id
-        for router in routers
-        for part, ids in router.split.parts.items()
-        if part != "test"
-        for query_id in ids
-    }
-    held = set(dataset.query_ids)
-    ids = [i for i in one.split["test"] if i in held and i not in learned]
+    learned = {i for router in routers for i in _learned_ids(router)}
+    prompts = dict(zip(dataset.query_ids, dataset.prompt_keys, strict=True))
+    seen = {prompts[i] for i in learned if i in prompts}
+    ids = [i for i, key in prompts.items() if i not in learned and key not in seen]
+    crossed = [set(r.cross_fit.predictions.query_ids) for r in routers if r.cross_fit is not None]
+    is_crossed = not ids and len(crossed) == len(routers)
+    if is_crossed:
+        ids = [i for i in prompts if all(i in known for known in crossed)]
     if not ids:
         raise DataError(
-            "no query of the dataset is in the first router's test part and unseen by both; fit "
-            "both on one split (fit --split), and give the dataset that they were fitted on"
+            "no query of the dataset is unseen by both routers, and they don't both keep "
+            "predictions out of fold for the same queries; give new queries, or fit both on one "
+            "split (fit --split)"
         )
-    left = len(one.split["test"]) - len(ids)
+    left = len(dataset) - len(ids)
     if left:
-        err.print(f"note: {left:,} test queries are left out: not in the data, or learned from")
-    return dataset.select(ids, targets=one.pool.names)
+        err.print(f"note: {left:,} queries are left out: a router learned from them")
+    return dataset.select(ids, targets=one.pool.names), is_crossed
+
+
+def _learned_ids(router: "Router") -> "list[str]":
+    parts = router.split.parts.items()
+    return [query_id for part, ids in parts if part != "test" for query_id in ids]
 
 
 def _show_paired(found: "Comparison", queries: int, first: str, second: str) -> None:

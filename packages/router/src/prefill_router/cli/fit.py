@@ -1,5 +1,6 @@
 """`prefill-router fit`: fits a router on scored answers and states."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
 
+from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, by_name, one_of, reading_words
@@ -14,9 +16,11 @@ from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
+    from prefill_router.evaluation import Goal, SettingRule
     from prefill_router.features import FeatureExtractor, PrefillConfig
     from prefill_router.fitting import Effort, Recipe, RouterFit
     from prefill_router.policy import FrugalCascade, Policy
+    from prefill_router.router import Router
 
 
 @app.command()
@@ -75,7 +79,36 @@ def fit(
     assign: Annotated[
         list[str] | None, typer.Option(help="For per_model: TARGET=ENCODER; may be given again.")
     ] = None,
+    lose: Annotated[
+        float | None,
+        typer.Option(
+            help="The setting that the router is used at is the cheapest that loses at most these "
+            "points of accuracy to the best target, one standard error included. By default 2."
+        ),
+    ] = None,
+    goal: Annotated[
+        str | None,
+        typer.Option(
+            help="accuracy: the most accurate setting; balanced: --lose 2; savings: --lose 5. "
+            "Instead of --lose."
+        ),
+    ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(help="The setting costs at most so many dollars per 1,000 queries."),
+    ] = None,
+    test: Annotated[
+        float,
+        typer.Option(help="The share of the queries that is sealed as a test part, such as 0.15."),
+    ] = 0.0,
     split_file: opt.SplitFile = None,
+    verdict: Annotated[
+        bool,
+        typer.Option(
+            help="Judge it on all queries that it learns from, by fitting it five times without a "
+            "fifth of them."
+        ),
+    ] = True,
     seed: Annotated[int, typer.Option(help="Seed of the split and of the training.")] = 0,
     assume_output_tokens: Annotated[
         float | None, typer.Option(help="For targets with prices and without token counts.")
@@ -84,11 +117,13 @@ def fit(
     overwrite: opt.Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
-    """Fit a router on the train part of a dataset and judge it on the test part.
+    """Fit a router on scored answers, and say whether it is worth it.
 
-    Without a recipe, the best of a few on the states in the stores is fitted, by cross-validation
-    on train rows. States that a recipe needs and no store has are encoded now and kept in the
-    cache.
+    Without a recipe, the best of a few on the states in the stores is fitted, by cross-validation.
+    It learns from all queries, and is saved before it is judged. The verdict is by cross-fitting:
+    every query is judged by a router that was fitted without it. Interrupted, it goes on where it
+    stopped. A part that --test or --split seals is judged as well. States that a recipe needs and
+    no store has are encoded now and kept in the cache.
 
     Example: prefill-router fit answers --store states --out router
     """
@@ -110,6 +145,9 @@ def fit(
             one_of("--for", for_, SERVED_BY)
             _refuse_others(prefill, [recipe, effort, policy])
         tried = None if for_ else _effort(effort, prefill, recipe)
+        rule = _setting_rule(lose, goal, max_cost)
+        if split_file is not None and test:
+            raise UsageError("--test and --split both seal a test part; give one of them")
     given = None if for_ else _recipe(data, prefill, recipe, store)
     check_replaceable(to)
     stores = opt.open_stores(store)
@@ -118,15 +156,37 @@ def fit(
         assumed_output_tokens=assume_output_tokens,
         seed=seed,
         effort=tried,
+        setting=rule,
+        test=test,
     )
     drawn = None if split_file is None else load_split(split_file)
     dataset = read_dataset(data)
     if not overwrite:
         check_same_fit(to, dataset, stores, config=config, drawn=drawn)
     bar, sources = BarProgress(console=err), opt.sources(encoder_folder)
+
+    began = time.monotonic()
+
+    def save(router: "Router") -> None:
+        opt.save_router(router, to)
+        if verdict:
+            minutes = _FITS * (time.monotonic() - began) / 60
+            err.say(
+                f"router: {to}, saved; now it is judged by cross-fitting: five more fits, about "
+                f"{minutes:.1f} minutes"
+            )
+
+    cache = files.default_cache()
     if tried is None:
         fitted = fit_router(
-            dataset, stores, config=config, drawn=drawn, sources=sources, progress=bar
+            *(dataset, stores),
+            config=config,
+            drawn=drawn,
+            sources=sources,
+            cache=cache,
+            verdict=verdict,
+            save=save,
+            progress=bar,
         )
     else:
         fitted, _ = fit_chosen(
@@ -135,22 +195,45 @@ def fit(
             config=config,
             drawn=drawn,
             sources=sources,
+            cache=cache,
+            verdict=verdict,
+            save=save,
             progress=bar,
         )
-    opt.save_router(fitted.router, to)
+    if verdict:
+        opt.save_router(fitted.router, to)
+    judged = fitted.evaluation
     if as_json:
-        judged = fitted.evaluation
-        verdict = None if judged.verdict is None else judged.verdict.to_dict()
-        numbers = {name: value.to_dict() for name, value in judged.headline.items()}
-        print_json({"verdict": verdict, **numbers})
+        said = None if fitted.verdict is None else fitted.verdict.to_dict()
+        numbers = {} if judged is None else judged.headline
+        print_json({"verdict": said, **{name: one.to_dict() for name, one in numbers.items()}})
         return
     _print_features(fitted)
-    show_headline(fitted.evaluation)
+    if judged is not None:
+        show_headline(judged)
+    chosen = fitted.router.record.chosen
+    if chosen is not None:
+        out.say(f"setting: lam {chosen.setting:.3g}, {chosen.rule}")
     out.say(f"router: {to}")
 
 
 PAPER = "paper"
+_FITS = 4.5
+"""How much longer than the fit its verdict takes: five fits of four fifths of the rows."""
+GOALS: Final[tuple["Goal", ...]] = ("accuracy", "balanced", "savings")
 SERVED_BY: Final[tuple[Literal["switchyard"]]] = ("switchyard",)
+
+
+def _setting_rule(lose: float | None, goal: str | None, max_cost: float | None) -> "SettingRule":
+    """The rule of the options."""
+    from prefill_router.evaluation import SettingRule
+
+    if goal is None:
+        return SettingRule(lose=2.0 if lose is None else lose, max_cost=max_cost)
+    if lose is not None:
+        raise UsageError("--goal and --lose are both given; give one of them")
+    named = one_of("--goal", goal, GOALS)
+    return SettingRule.of_goal(named, max_cost=max_cost)
 
 
 def _refuse_others(prefill: "PrefillConfig", others: Sequence[object]) -> None:

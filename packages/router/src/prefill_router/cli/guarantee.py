@@ -7,7 +7,7 @@ import typer
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import ExitCode, app, err, out, print_json
 from prefill_router.cli.commands import one_of
-from prefill_router.cli.unseen_queries import PARTS, UnseenQueries
+from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries, check_part_name
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 
@@ -25,7 +25,7 @@ def guarantee(
         float, typer.Option("--keep", help="Share of the best single target's accuracy to keep.")
     ] = 0.98,
     confidence: Annotated[float, typer.Option(help="Confidence of the guarantee.")] = 0.95,
-    part: opt.UnseenPart = "test",
+    part: opt.UnseenPart = None,
     best: Annotated[
         str | None,
         typer.Option(help="The best single target; by default that of the train part."),
@@ -57,28 +57,33 @@ def guarantee(
     from prefill_router.evaluation import Trial
     from prefill_router.guarantee import guarantee as find_guarantee
 
-    one_of("--part", part, PARTS)
+    check_part_name(part)
     assumed = _assumption(assume)
     router = opt.load_router(folder, encoder_folder)
-    unseen = UnseenQueries.of(router, read_dataset(data), part)
-    best = best or _best(unseen.train)
+    queries = JudgedQueries.of(router, read_dataset(data), part)
+    best = best or _best(queries.train)
     stores = opt.open_stores(store)
-    predictions = opt.predict(router, unseen.judged, stores, BarProgress(console=err))
-    trial = Trial.join(predictions, unseen.judged, policy=router.policy)
+    predictions = queries.predict(stores, BarProgress(console=err))
+    trial = Trial.join(predictions, queries.judged, policy=router.policy)
     found = find_guarantee(
         trial,
         best=best,
         keep=share,
         confidence=confidence,
         assume=assumed,
-        queries=unseen.judged.queries,
+        queries=queries.judged.queries,
         resamples=resamples,
         seed=seed,
     )
     if as_json:
-        print_json({"part": part, **found.to_dict()})
+        print_json({"part": queries.part, **found.to_dict()})
     else:
         _show_guarantee(found)
+        if queries.part == CROSS_FIT:
+            out.say(
+                "tested on routers that were each fitted without the queries that they are tested "
+                "on, in the place of the router that learned from all of them"
+            )
         if trial.chance is not None:
             out.say(
                 "labels err or were selected by chance: the promise holds if their errors and "

@@ -42,8 +42,11 @@ _PAPER = (
 def show_verdict(verdict: "Verdict | None") -> None:
     """Print whether a router is worth having, and why."""
     if verdict is not None:
-        out.print(f"{verdict.word}, at lam = {verdict.lam:.3g}: ", style="bold", end="")
+        out.print(f"{verdict.word}: ", style="bold", end="")
         out.say(f"{verdict.because}\n")
+        for line in verdict.lines:
+            out.say(f"- {line}")
+        out.say("")
 
 
 def show_headline(result: "Evaluation") -> None:
@@ -53,6 +56,8 @@ def show_headline(result: "Evaluation") -> None:
     table = columns(head, "value", "95 % interval")
     for key, (title, factor, unit) in _ROWS.items():
         got = result.headline[key]
+        if math.isnan(got.value):
+            continue
         digits = 1 if factor == 100 else 4
         value, low, high = (
             _text(v * factor, digits, unit) for v in (got.value, got.lower, got.upper)

@@ -120,12 +120,13 @@ Paraphrases = Annotated[
 ]
 Lam = Annotated[float, typer.Option("--lam", help="From 0, cheapest, to 1, most probably correct.")]
 UnseenPart = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--part",
         metavar="NAME",
-        help="test or calibration of the router's split, or unseen: all queries of the dataset "
-        "that it was neither trained nor calibrated on.",
+        help="cross-fit: all queries that it was fitted on, by routers that didn't see them; test "
+        "or calibration of its split; unseen: all others. By default the test part if there is "
+        "one, or else cross-fit, or else unseen.",
     ),
 ]
 
@@ -249,13 +250,8 @@ def _keep_elsewhere(router: "Router", error: OSError) -> Path:
 
 
 def own_lam(router: "Router", given: float | None) -> float:
-    """The lam that was given, or else the one that the router's fit chose."""
-    from prefill_router.evaluation import DEFAULT_LAM
-
-    if given is not None:
-        return given
-    points = router.record.chosen
-    return DEFAULT_LAM if points is None else points.worth
+    """The lam that was given, or else the router's own."""
+    return router.setting if given is None else given
 
 
 def read_questions(place: PathOrUrl) -> "Sequence[Query]":

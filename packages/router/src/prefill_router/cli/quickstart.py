@@ -45,9 +45,6 @@ def quickstart(
         bool, typer.Option("--yes", help="Take the likeliest guess; ask nothing.")
     ] = False,
     encoder: Annotated[str, typer.Option(help="The encoder, as for encode.")] = "minilm",
-    share: Annotated[
-        float, typer.Option("--keep", help="Share of the best target's accuracy to keep.")
-    ] = 0.98,
     prices: Annotated[Path | None, typer.Option(help="A pool.yaml or a prices.csv.")] = None,
     price_list: Annotated[
         str | None,
@@ -110,7 +107,7 @@ def quickstart(
     if lacking:
         result.explain_labels(lacking)
     else:
-        result.fit(job, encoder, share, shown=not as_json)
+        result.fit(job, encoder, shown=not as_json)
     try:
         result.write_page()
     except MissingExtraError as error:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from prefill_router import files
-from prefill_router.cli.application import CommandRun, ExitCode, counted, dollars
-from prefill_router.cli.unseen_queries import UnseenQueries
+from prefill_router.cli.application import CommandRun, counted, dollars
+from prefill_router.cli.judged_queries import JudgedQueries
 
 if TYPE_CHECKING:
     from prefill_router.data import Query, RoutingDataset
@@ -208,49 +208,37 @@ class QuickstartResult:
             "learn", *place, *receipts, "--judge", "judge.yaml", "--per-day", "1", "--follow"
         )
 
-    def fit(self, job: CommandRun, encoder: str, share: float, *, shown: bool) -> None:
-        """Encode, fit, and propose a lam.
+    def fit(self, job: CommandRun, encoder: str, *, shown: bool) -> None:
+        """Encode, fit, and say what the router is worth.
 
         Args:
             job: Runs the commands.
             encoder: The encoder's name.
-            share: The share of the best target's accuracy to keep.
             shown: Whether the commands' results are printed.
         """
         from prefill_router.activations import ActivationStore
-        from prefill_router.evaluation import evaluate
+        from prefill_router.progress import SilentProgress
         from prefill_router.router import Router
 
         data, states, folder = self.data, self.folder / "states", self.folder / "router"
         job.do("encode", data, "--encoder", encoder, "--out", states)
         if not self._is_fitted(folder):
             job.do("fit", data, "--store", states, "--out", folder, "--overwrite", shown=shown)
-        judged = ("--data", data, "--store", states)
-        code, kept = job.read("guarantee", folder, *judged, "--keep", share)
         router = Router.load(folder)
-        rows = UnseenQueries.of(router, self.dataset, "test")
-        store = ActivationStore.open(states)
-        predictions = router.predict(rows.judged, stores=[store], cache=files.default_cache())
-        self.evaluation = evaluate(
-            predictions,
-            rows.judged,
-            policy=router.policy,
-            chosen=router.record.chosen,
-            train=rows.train,
-        )
+        queries = JudgedQueries.of(router, self.dataset)
+        self.evaluation = queries.evaluate([ActivationStore.open(states)], SilentProgress())
         verdict = self.evaluation.verdict
-        lam = kept["lam"] if code == ExitCode.DONE else verdict.lam if verdict else 0.5
-        self.lines.append(f"verdict: {verdict.word}" if verdict else "verdict: can't tell")
-        self.lines.append(
-            f"lam {lam:.3g}: keeps {share:.0%} of the best target's accuracy, guaranteed"
-            if code == ExitCode.DONE
-            else f"lam {lam:.3g}, chosen on train rows; none is guaranteed: {kept['advice']}"
-        )
+        if verdict is not None:
+            self.lines += [f"{verdict.word}: {verdict.because}", *verdict.lines]
+        chosen = router.record.chosen
+        rule = "" if chosen is None else f": {chosen.rule}"
+        self.lines.append(f"it is used at lam {router.setting:.3g}{rule}")
         self._note_pool()
-        self._next("route", folder, "a request of yours", "--lam", f"{lam:.3g}")
-        self._next("serve", folder, "--pool", self.pool, "--lam", f"{lam:.3g}")
+        self._next("route", folder, "a request of yours")
+        self._next("serve", folder, "--pool", self.pool)
         word = None if verdict is None else verdict.word
-        self.numbers |= {"fitted": True, "verdict": word, "lam": lam, "router": str(folder)}
+        found = {"verdict": word, "lam": router.setting, "router": str(folder)}
+        self.numbers |= {"fitted": True, **found}
 
     def write_page(self) -> None:
         """Write `index.html`, with the evaluation's report if there is one.
@@ -306,8 +294,9 @@ class QuickstartResult:
 
         if not is_router(folder):
             return False
-        made_of = Router.load(folder).record.trained_on.fingerprint
-        return made_of == self.dataset.fingerprint
+        router = Router.load(folder)
+        is_judged = router.cross_fit is not None or "test" in router.split.parts
+        return is_judged and router.record.trained_on.fingerprint == self.dataset.fingerprint
 
     def _note_pool(self) -> None:
         from prefill_router.targets import read_pool

@@ -29,7 +29,7 @@ def route(
         str,
         typer.Argument(metavar="PROMPT", help="The request, or - to read it from standard input."),
     ],
-    lam: opt.Lam = 0.5,
+    given_lam: opt.OwnLam = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="The request is a JSON list of {role, content} messages.")
     ] = False,
@@ -61,6 +61,7 @@ def route(
     asked = _messages(text) if chat else text
     names = None if only is None else [name.strip() for name in only.split(",")]
     router = opt.load_router(folder, encoder_folder)
+    lam = opt.own_lam(router, given_lam)
     if isinstance(router.policy, Cascade):
         if names is not None:
             raise ConfigError("a cascade has targets of its own; leave out --only")

@@ -293,7 +293,7 @@ def _judged(
                 test,
                 policy=policy,
                 chosen=chosen[one.name],
-                train=train,
+                references=one.router.references,
                 fee=fees.get(one.name),
                 **_drawing(plan),
             )

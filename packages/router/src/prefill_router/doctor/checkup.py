@@ -17,7 +17,7 @@ from prefill_router.doctor.subject import (
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import (
     WORTH,
-    MixReference,
+    ReferenceGain,
     Verdict,
     Word,
     interval,
@@ -49,27 +49,31 @@ def flip_finding(found: RobustnessStudy) -> Finding:
     return Finding("robustness", title, sign, "; ".join(told), found.to_dict())
 
 
-def mixture_findings(found: Verdict) -> list[Finding]:
-    """The findings of the comparisons with the best fixed mix, overall and by domain."""
-    mix = _mixture_finding(
-        "mix", "Against the best fixed mix at equal cost", "of targets", found.mix
+def reference_findings(found: Verdict) -> list[Finding]:
+    """The findings of the comparisons at equal cost, at the router's setting."""
+    point = found.setting
+    told = (
+        ("mix", "Against the best fixed mix at equal cost", "the best fixed mix", point.mix),
+        ("price", "Against price alone at equal cost", "price alone", point.price),
+        ("domains", "Against price and domain at equal cost", "price and domain", point.domains),
     )
-    if found.domains is None:
-        return [mix]
-    title = "Against the best targets of each domain at equal cost"
-    return [mix, _mixture_finding("domains", title, "of targets for each domain", found.domains)]
+    return [
+        _reference_finding(name, title, who, found, one)
+        for name, title, who, one in told
+        if one is not None
+    ]
 
 
-def _mixture_finding(name: str, title: str, what: str, found: MixReference) -> Finding:
-    gain = found.gain
-    sign: Sign = "good" if gain.lower > 0 else "bad" if gain.upper < WORTH else "unclear"
-    cost = "where no cost is known" if found.is_free else "for the same money"
-    said = found.refusal or (
-        f"the best fixed mix {what} answers {100 * found.accuracy:.1f} % correctly {cost}; the "
-        f"router answers {points(gain)} more, on {found.queries:,} queries"
+def _reference_finding(
+    name: str, title: str, who: str, found: Verdict, against: ReferenceGain
+) -> Finding:
+    sign: Sign = "good" if against.exceeds(0) else "bad" if against.excludes(WORTH) else "unclear"
+    cost = "where no cost is known" if found.setting.price is None else "for the same money"
+    said = against.gain.reason or (
+        f"{who} answers {100 * against.accuracy:.1f} % correctly {cost}; the router answers "
+        f"{points(against.gain)} more, on {found.compared:,} queries"
     )
-    numbers = {**found.to_dict(), "mix_accuracy": found.to_dict()["accuracy"], "worth": WORTH}
-    return Finding(name, title, sign, said, numbers)
+    return Finding(name, title, sign, said, {**against.to_dict(), "worth": WORTH})
 
 
 FORMAT = "prefill-router doctor 1"
@@ -164,9 +168,7 @@ def examine(
     with (progress or SilentProgress()).task("checks", total=6.0) as advance:
         dealt = fixed_choice.shuffle(subject, count=shuffles, seed=seed)
         advance(1)
-        ruling = judge(
-            subject.trial, subject.train, lam=subject.lam, resamples=resamples, seed=seed
-        )
+        ruling = judge(subject.parts, lam=subject.lam, resamples=resamples, seed=seed)
         advance(1)
         lifts = fixed_choice.lifts(subject, resamples=resamples, seed=seed)
         advance(1)
@@ -180,7 +182,7 @@ def examine(
         advance(1)
     findings = [
         fixed_choice.shuffled_finding(dealt),
-        *mixture_findings(ruling),
+        *reference_findings(ruling),
         fixed_choice.lift_finding(lifts, subject),
         fixed_choice.switching_finding(switched),
         confidence.probability_finding(judged),

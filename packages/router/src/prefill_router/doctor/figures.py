@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from prefill_router.doctor.checkup import Checkup
 from prefill_router.doctor.fixed_choice import ShuffledControl
-from prefill_router.evaluation import PER, FixedChoice, LambdaSweep, known_mean, mean_over, ones
+from prefill_router.evaluation import PER, LambdaSweep, known_mean, mean_over, ones
 from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting import (
     BLUE,
@@ -68,7 +68,7 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     step = max(1, curve.cost.shape[1] // _MOST)
     cost, accuracy = (known_mean(same, t)[0] for t in (trial.single_cost, trial.single_label))
     own = [float(mean_over(same, values)[0]) for values in (subject.cost, subject.label)]
-    corners = FixedChoice.mix(subject.train).corners[:, 0]
+    corners = list(subject.parts[0].references.mix.corners)
     mixed = _mixed(cost[corners], accuracy[corners])
     rows = _rows("router", curve.cost[0, ::step], curve.accuracy[0, ::step])
     rows += _rows("router at this lam", [own[0]], [own[1]])

@@ -17,6 +17,7 @@ from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import DataError
 from prefill_router.evaluation import (
     Estimate,
+    JudgedPart,
     PerResample,
     Trial,
     Weights,
@@ -85,12 +86,14 @@ class Subject:
         train: Its training data, on which the single targets and mixes that it is compared with are
             chosen.
         lam: The trade-off between accuracy and cost.
+        parts: The same queries for the verdict, with what they are compared with.
     """
 
     trial: Trial
     queries: tuple[Query, ...]
     train: RoutingDataset
     lam: float
+    parts: tuple[JudgedPart, ...]
 
     def __post_init__(self) -> None:
         check_lam(self.lam)

@@ -17,17 +17,16 @@ from .bootstrap import (
 )
 from .chance_labels import (
     ChanceLabels as ChanceLabels,
+    Choice as Choice,
     Overlap as Overlap,
     TargetOverlap as TargetOverlap,
     weighted_means as weighted_means,
 )
 from .curve import CPT as CPT, LambdaSweep as LambdaSweep, Points as Points
 from .evaluation import (
-    DEFAULT_LAM as DEFAULT_LAM,
     Curve as Curve,
     Evaluation as Evaluation,
     Step as Step,
-    choose_operating_points as choose_operating_points,
     evaluate as evaluate,
 )
 from .fixed_mix import (
@@ -35,6 +34,7 @@ from .fixed_mix import (
     Axis as Axis,
     FixedChoice as FixedChoice,
     MixPoint as MixPoint,
+    envelope_targets as envelope_targets,
     frontier as frontier,
     oracle_distance as oracle_distance,
     padded_area as padded_area,
@@ -49,6 +49,14 @@ from .metrics import (
     rankings as rankings,
 )
 from .off_policy import PolicyValue as PolicyValue, PolicyValues as PolicyValues
+from .operating_points import (
+    BUDGETS as BUDGETS,
+    MARGIN as MARGIN,
+    Goal as Goal,
+    SettingRule as SettingRule,
+    choose_operating_points as choose_operating_points,
+    paired_mean as paired_mean,
+)
 from .paired_comparison import (
     Comparison as Comparison,
     Paired as Paired,
@@ -59,6 +67,13 @@ from .quality_checks import (
     QualityCheck as QualityCheck,
     RecordedCheck as RecordedCheck,
     SimulatedCheck as SimulatedCheck,
+)
+from .references import (
+    MixedReference as MixedReference,
+    RateChoice as RateChoice,
+    References as References,
+    ReferenceTable as ReferenceTable,
+    Rule as Rule,
 )
 from .reliability import (
     Bins as Bins,
@@ -94,8 +109,11 @@ from .scores import (
     worded as worded,
 )
 from .verdict import (
+    NORMAL as NORMAL,
     WORTH as WORTH,
-    MixReference as MixReference,
+    CurvePoint as CurvePoint,
+    JudgedPart as JudgedPart,
+    ReferenceGain as ReferenceGain,
     Verdict as Verdict,
     Word as Word,
     judge as judge,

@@ -1,15 +1,12 @@
 """Evaluate one system's predictions against labels and observed costs, at several settings.
 
 These settings are the operating points of the exact curve, those of the paper's lambda table, and
-the points to report. A maximum over lam on the judged queries is biased upwards by selection. So
-the lam values at which a router is reported are chosen on out-of-fold predictions for train rows,
-and only measured on the test part.
+the points to report, which were chosen on train rows (`operating_points`).
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -28,16 +25,14 @@ from prefill_router.evaluation.bootstrap import (
     estimates,
     estimates_to_dict,
     heights,
-    known_mean,
     ones,
     places,
     plain,
 )
-from prefill_router.evaluation.curve import STEPS, LambdaSweep
+from prefill_router.evaluation.curve import STEPS
 from prefill_router.evaluation.fixed_mix import (
     Axis,
     MixPoint,
-    envelope,
     mix_of,
     oracle_distance,
     padded_area,
@@ -46,9 +41,10 @@ from prefill_router.evaluation.judged_predictions import Coverage, Trial
 from prefill_router.evaluation.metrics import REGIMES
 from prefill_router.evaluation.off_policy import PolicyValues
 from prefill_router.evaluation.quality_checks import QualityCheck
+from prefill_router.evaluation.references import References
 from prefill_router.evaluation.reliability import with_chance
 from prefill_router.evaluation.scores import HEADLINE, Scorer, Scores, definitions
-from prefill_router.evaluation.verdict import Verdict, judge
+from prefill_router.evaluation.verdict import JudgedPart, Verdict, judge
 from prefill_router.policy import OperatingPoints, Policy, Predictions
 from prefill_router.progress import Progress
 from prefill_router.short_repr import html_table, short_repr
@@ -191,61 +187,6 @@ def _quarters(
     return int(counts[0]), int(counts[1]), int(counts[2]), int(counts[3])
 
 
-def choose_operating_points(trial: Trial) -> OperatingPoints | None:
-    """The settings that are best on train rows.
-
-    Args:
-        trial: Out-of-fold predictions for train rows, with their labels.
-
-    Returns:
-        None where no row has the outcomes of all targets.
-    """
-    if not trial.compared.any():
-        return None
-    sweep, same = LambdaSweep.of(trial), ones(len(trial)) * trial.compared
-    points = sweep.points(ones(len(trial)))
-    accuracy, cost = points.accuracy[0], points.cost[0]
-    label, price = known_mean(same, trial.single_label), known_mean(same, trial.single_cost)
-    best = int(np.nan_to_num(label[0], nan=-1.0).argmax())
-    lam = (sweep.lam + np.append(sweep.lam[1:], 1.0)) / 2
-    lam[-1] = 1.0
-    gain, good = accuracy - _mix(price, label, cost), accuracy >= label[0, best] - SAME
-    return OperatingPoints(
-        _lam(lam, accuracy, cost),
-        _thrifty(lam, accuracy, cost, float(label[0, best]), float(price[0, best])),
-        _lam(lam, np.where(good, gain, -np.inf) if good.any() else gain, cost),
-        trial.targets[best],
-    )
-
-
-def _lam(lam: PerPoint, height: PerPoint, cost: PerPoint) -> float:
-    """The lam of the highest point; of several, the cheapest."""
-    top = height >= np.nanmax(height) - SAME
-    dear = np.where(np.isnan(cost), np.inf, cost)
-    return float(lam[np.argmin(np.where(top, dear, np.inf))] if np.isfinite(dear[top]).any()
-                 else lam[np.argmax(top)])  # fmt: skip
-
-
-def _thrifty(
-    lam: PerPoint, accuracy: PerPoint, cost: PerPoint, single: float, price: float
-) -> float | None:
-    good = (accuracy >= single - SAME) & (cost < price)
-    return float(lam[np.argmin(np.where(good, cost, np.inf))]) if good.any() else None
-
-
-def _mix(
-    price: Float[NDArray[np.float64], "1 target"],
-    label: Float[NDArray[np.float64], "1 target"],
-    cost: PerPoint,
-) -> PerPoint:
-    """The best fixed mix's accuracy at each cost; the best single target's where unknown."""
-    corners = envelope(price, label)
-    if np.isnan(corners[0]).all():
-        return np.full(len(cost), float(np.nanmax(label)))
-    mixed = np.interp(cost, corners[0][0], corners[1][0])
-    return np.where(np.isnan(cost), float(np.nanmax(label)), mixed)
-
-
 @short_repr
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -253,7 +194,7 @@ class Evaluation:
     """Every number of one system, each with its interval.
 
     Attributes:
-        verdict: Whether the router is worth using; None where the train part wasn't given.
+        verdict: Whether the router is worth using; None where its references weren't given.
         chosen: The settings that were chosen on train rows; None if there are none.
         queries: How many queries were evaluated.
         labels: How many labels they have.
@@ -350,12 +291,10 @@ class Evaluation:
     def _off_policy(self) -> dict[str, Any]:
         if self.off_policy is None:
             return {}
-        lams = {0.0, 1.0} if self.chosen is None else {0.0, self.chosen.worth, 1.0}
+        lams = {0.0, 1.0} if self.chosen is None else {0.0, self.chosen.setting, 1.0}
         return {"off_policy": self.off_policy.to_dict(sorted(lams))}
 
 
-DEFAULT_LAM = 0.5
-"""The lam of the verdict on a router for which no setting was chosen on train rows."""
 Tables: TypeAlias = Mapping[tuple[str, str, str], NDArray[np.float64]]
 
 
@@ -371,7 +310,7 @@ def evaluate(
     check: QualityCheck | None = None,
     max_cost: float | None = None,
     chosen: OperatingPoints | None = None,
-    train: RoutingDataset | None = None,
+    references: References | None = None,
     fee: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -388,7 +327,7 @@ def evaluate(
         check: Scores the answers, for a cascade; the probabilities replace it if not given.
         max_cost: Largest cost of AIQ, US dollars per query; that of the curve if not given.
         chosen: The settings chosen on train rows; without them the numbers there aren't defined.
-        train: The train part, on which the verdict's references are chosen; no verdict without it.
+        references: What the verdict compares it with, learned from train rows; no verdict without.
         fee: What the decision itself costs by query id, US dollars: it is added to what is paid.
         progress: Reports the progress of the bootstrap.
 
@@ -403,10 +342,9 @@ def evaluate(
     drawn, bands = _resample(scorer, scores, curve, resamples, seed, progress)
     groups = _estimates(scores, drawn)
     known = groups["headline"][""]["choice_auc"]
-    lam = DEFAULT_LAM if chosen is None else chosen.worth
-    judged = partial(judge, trial, lam=lam, resamples=resamples, seed=seed, choice_auc=known)
+    parts = () if references is None else (JudgedPart(trial, references, chosen),)
     return Evaluation(
-        verdict=None if train is None else judged(train),
+        verdict=judge(parts, choice_auc=known) if parts else None,
         chosen=chosen,
         queries=len(trial),
         labels=int((~np.isnan(trial.observed)).sum()),

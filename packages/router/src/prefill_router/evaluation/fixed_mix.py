@@ -2,12 +2,11 @@
 
 Two targets can be mixed blindly to spend any amount between their costs. The best mixes are the
 upper concave envelope of the single targets in the plane of cost and accuracy; a router that does
-not beat them has learned nothing. If the domain of a query is known, each domain can have its own
-mix: the best mixes then move one domain after another from a cheaper target to a more expensive
-one, in order of accuracy gained per dollar.
+not beat them has learned nothing.
 
 `mix_of` gives the best mixes on the evaluated queries themselves. `FixedChoice` finds them on the
-train part; their accuracy and cost are measured on the same queries as the router's.
+train part; their accuracy and cost are measured on the same queries as the router's
+(`references.ReferenceTable`).
 
 Areas and distances to the oracle are measured in the plane with normalised axes:
 
@@ -23,23 +22,20 @@ Two settings can be mixed: a fixed share of the queries goes to one and the rest
 mix exceeds the upper concave envelope, which is level beyond its highest point.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, Literal, final
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from prefill_router.data import RoutingDataset, well_measured
 from prefill_router.evaluation.bootstrap import (
     SAME,
-    KnownTable,
     PerPoint,
     PerResample,
-    Weights,
     divide,
     known_mean,
     ones,
@@ -47,7 +43,6 @@ from prefill_router.evaluation.bootstrap import (
 )
 from prefill_router.evaluation.chance_labels import ChanceLabels, Choice, weighted_means
 from prefill_router.evaluation.curve import Points
-from prefill_router.evaluation.judged_predictions import PerQuery
 from prefill_router.evaluation.quality_checks import PerCell
 from prefill_router.short_repr import short_repr
 
@@ -284,109 +279,47 @@ def mix_of(singles: Points, targets: tuple[str, ...]) -> tuple[MixPoint, ...]:
     )
 
 
-Corners = Int[NDArray[np.int64], "corner group"]
 LEAST = 20
-"""A domain with fewer labelled train queries takes the mix of the whole train part."""
+"""A domain with fewer train queries has no accuracies of its own."""
 
 
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
 class FixedChoice:
-    """The best mixes of targets that know nothing about a query but its group.
+    """The best mixes of targets that know nothing about a query.
 
     Attributes:
-        groups: The groups that have mixes of their own; every other query belongs to the last
-            column of `corners`.
-        corners: The target of each group at each corner of the mixes, columns of the dataset, by
-            rising cost on the train part; between two corners lie mixes of both.
+        corners: The targets that the mixes are made of, columns of the dataset, by rising cost on
+            the train part; between two lie mixes of both.
+        costs: Their mean costs on the train part, US dollars; NaN where unknown.
     """
 
-    groups: tuple[str, ...]
-    corners: Corners
+    corners: tuple[int, ...]
+    costs: tuple[float, ...]
 
     @classmethod
     def mix(cls, train: RoutingDataset) -> "FixedChoice":
         """The best fixed mixes; where no cost is known, the most accurate target alone."""
-        return cls(
-            (), np.array(_envelope(*_CorrectedLabels.of(train).singles(slice(None))))[:, None]
-        )
+        cost, accuracy = TrainLabels.of(train).singles(slice(None))
+        corners = _envelope(cost, accuracy)
+        return cls(tuple(corners), tuple(cost[corners].tolist()))
 
-    @classmethod
-    def by_domain(cls, train: RoutingDataset) -> "FixedChoice":
-        """The best mixes that know the domain."""
-        names = train.domains
-        place = {name: i for i, name in enumerate(sorted(set(names)))}
-        row_places = np.array([place[name] for name in names])
-        own, labels = {}, _CorrectedLabels.of(train)
-        for name, i in place.items():
-            rows = row_places == i
-            if (~np.isnan(train.correct[rows])).any(axis=1).sum() >= LEAST:
-                found = labels.singles(rows)
-                if not np.isnan(found[1]).all():
-                    own[name] = found
-        return cls(tuple(own), _merged([*own.values(), labels.singles(slice(None))]))
-
-    def choices(self, domains: Sequence[str]) -> Iterator[Choice]:
+    def choose(self, trial: Sized) -> Iterator[Choice]:
         """The target of each query, at one corner after another."""
-        place = {name: i for i, name in enumerate(self.groups)}
-        places = np.array([place.get(name, len(self.groups)) for name in domains])
-        for targets in self.corners:
-            yield targets[places]
+        for target in self.corners:
+            yield np.full(len(trial), target, dtype=np.int64)
 
-    def chosen(self, table: PerCell, domains: Sequence[str]) -> KnownTable:
-        """The values of the targets that each query is sent to, [query, corner]."""
-        rows = np.arange(len(table))
-        values = np.empty((len(table), len(self.corners)))  # of hundreds of corners, perhaps
-        for corner, choice in enumerate(self.choices(domains)):
-            values[:, corner] = table[rows, choice]
-        known = ~np.isnan(values)
-        values[~known] = 0
-        return KnownTable(values, known)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class FixedOutcome:
-    """Labels and costs of a fixed choice on some queries, at each corner.
-
-    Attributes:
-        label: Labels, [query, corner].
-        cost: Observed costs, US dollars.
-    """
-
-    label: KnownTable
-    cost: KnownTable
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        costs = [None if np.isnan(cost) else cost for cost in self.costs]
+        return {"corners": list(self.corners), "costs": costs}
 
     @classmethod
-    def of(
-        cls, fixed: FixedChoice, domains: Sequence[str], correct: PerCell, cost: PerCell
-    ) -> "FixedOutcome":
-        """Look up the labels and costs of the targets that the choice sends each query to."""
-        return cls(fixed.chosen(correct, domains), fixed.chosen(cost, domains))
-
-    @property
-    def known(self) -> Bool[NDArray[np.bool_], " query"]:
-        """The queries on which the outcomes of all corners are known.
-
-        A cost counts as an outcome where any is known.
-        """
-        known: NDArray[np.bool_] = np.asarray(self.label.known.all(axis=1))
-        if self.cost.known.any():
-            known &= self.cost.known.all(axis=1)
-        return known
-
-    def at(self, weights: Weights, cost: PerResample) -> PerResample:
-        """The accuracy of the mix with this mean cost, interpolated between the nearest corners.
-
-        Args:
-            weights: How often each query counts.
-            cost: US dollars per query. Beyond the cheapest or most expensive corner that corner's
-                accuracy counts; where the cost is unknown, that of the most expensive one.
-        """
-        costs, labels = (known_mean(weights, table) for table in (self.cost, self.label))
-        rows = zip(cost.tolist(), costs, labels, strict=True)
-        return np.array([_between(*row) for row in rows])
+    def from_dict(cls, value: Any) -> "FixedChoice":
+        """The choice of `to_dict`; KeyError, TypeError or ValueError where it isn't one."""
+        costs = tuple(np.nan if cost is None else float(cost) for cost in value["costs"])
+        return cls(tuple(map(int, value["corners"])), costs)
 
 
 _PerTarget = NDArray[np.float64]
@@ -394,7 +327,7 @@ _PerTarget = NDArray[np.float64]
 
 @final
 @dataclass(frozen=True, eq=False)
-class _CorrectedLabels:
+class TrainLabels:
     """The labels of the train part, corrected for their errors."""
 
     correct: PerCell
@@ -402,7 +335,8 @@ class _CorrectedLabels:
     weight: PerCell | None
 
     @classmethod
-    def of(cls, train: RoutingDataset) -> "_CorrectedLabels":
+    def of(cls, train: RoutingDataset) -> "TrainLabels":
+        """The corrected labels of a dataset."""
         chance = ChanceLabels.of(train, np.zeros(train.correct.shape))
         if chance is None:
             return cls(train.correct, train.observed_cost, None)
@@ -428,19 +362,6 @@ def _envelope(cost: _PerTarget, accuracy: _PerTarget) -> list[int]:
     return [corners[0], *inner, *corners[1:][-1:]]
 
 
-def _merged(singles: Sequence[tuple[_PerTarget, _PerTarget]]) -> Corners:
-    """The joint corners: all groups start at their cheapest target and step by gain per dollar."""
-    steps, envelopes = [], [_envelope(*one) for one in singles]
-    for group, (corners, (cost, accuracy)) in enumerate(zip(envelopes, singles, strict=True)):
-        steps += [(-_slope(cost, accuracy, a, b), group, b) for a, b in pairwise(corners)]
-    now = [corners[0] for corners in envelopes]
-    rows = [list(now)]
-    for _, group, target in sorted(steps, key=lambda step: step[0]):
-        now[group] = target
-        rows.append(list(now))
-    return np.array(rows, dtype=np.int64)
-
-
 def _singles(correct: PerCell, observed_cost: PerCell) -> tuple[_PerTarget, _PerTarget]:
     """Mean cost and accuracy of every target, on the queries that all of them have answered.
 
@@ -459,10 +380,3 @@ def _singles(correct: PerCell, observed_cost: PerCell) -> tuple[_PerTarget, _Per
 def _slope(cost: _PerTarget, accuracy: _PerTarget, first: int, second: int) -> float:
     run = float(cost[second] - cost[first])
     return float(accuracy[second] - accuracy[first]) / run if run > 0 else np.inf
-
-
-def _between(at: float, cost: Float[NDArray[np.float64], " corner"], accuracy: PerQuery) -> float:
-    if np.isnan(at) or np.isnan(cost).any():
-        return float(accuracy[-1])
-    order = np.argsort(cost, kind="stable")
-    return float(np.interp(at, cost[order], accuracy[order]))

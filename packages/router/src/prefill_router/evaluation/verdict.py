@@ -1,31 +1,47 @@
-"""Is a router worth using? A verdict, by comparison with fixed mixes of targets at equal cost.
+"""Is a router worth using? A verdict over its curve, by comparison with rules that read no request.
 
-The router at one operating point is compared with the best fixed mix of targets at equal cost, and
-with the best mix that knows each query's domain; both are chosen on the train part. Every
-difference is paired: on the queries where the outcomes of both sides are known.
+At each point of the curve the router is compared, at equal cost, with the best fixed mix of targets
+and with price alone (`references`), and with the best single target itself. The points are the
+setting that the router is used at, the setting that is as accurate as the best target, and budgets
+that are shares of the best target's price. All settings and references are chosen on other rows
+than the judged ones. Every difference is paired, and all points are judged on the same rows: those
+where the outcomes of all sides are known.
+
+A router is worth it if it beats the fixed mix at its setting or over the budgets: without a router
+there is nothing better. The verdict also says whether it beats price alone, which needs the
+router's cost estimates but no encoder. It isn't worth it if a gain of one point over the fixed mix
+is excluded at all of these points, and at its most accurate setting. Of the two tests the first one
+counts by Holm's correction.
+
+A judged part has one set of settings and references. A cross-validation has one for each fold, so
+that no row is judged by anything that was learned from it.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 
-from prefill_router.data import RoutingDataset
+from prefill_router.errors import ConfigError
 from prefill_router.evaluation.bootstrap import (
     Bootstrap,
     Estimate,
     PerResample,
     Weights,
-    mean_over,
-    ones,
+    divide,
     plain,
 )
-from prefill_router.evaluation.chance_labels import Choice
-from prefill_router.evaluation.fixed_mix import FixedChoice, FixedOutcome
-from prefill_router.evaluation.judged_predictions import Trial
+from prefill_router.evaluation.fixed_mix import FixedChoice
+from prefill_router.evaluation.judged_predictions import PerQuery, Trial
 from prefill_router.evaluation.metrics import NO_PAIR, PairRankings
+from prefill_router.evaluation.operating_points import MARGIN, paired_mean
+from prefill_router.evaluation.references import RateChoice, References, ReferenceTable
 from prefill_router.evaluation.scores import interval, worded
+from prefill_router.policy import OperatingPoints
 from prefill_router.short_repr import short_repr
 
 Word = Literal["worth it", "can't tell", "not worth it"]
@@ -33,42 +49,100 @@ WORTH = 0.01
 """A gain of accuracy that can't reach this counts as none: one percentage point."""
 HALF = 0.5
 """Where fewer than this share of the labelled queries can be compared, the verdict is open."""
+NORMAL = 1.96
+"""Standard errors on each side of a 95 % interval."""
+_HOLM = 2.2414
+"""Standard errors on each side of the first of two intervals that hold together in 95 %."""
+_LAM = 0.5
+"""The lam that is judged where no setting was chosen on train rows."""
 
 
 @final
 @dataclass(frozen=True)
-class MixReference:
-    """A reference for the router, and the router's gain over it.
+class ReferenceGain:
+    """A reference for the router, and the router's gain over it at equal mean cost.
 
     Attributes:
-        gain: The router's accuracy minus the reference's at the same mean cost.
         accuracy: The reference's accuracy.
-        router_accuracy: The router's accuracy on the same queries.
-        cost: The router's mean cost on them, US dollars; NaN where unknown.
-        queries: Number of these queries.
-        refusal: Why no gain is known, where the labels lack overlap; else empty.
+        gain: The router's accuracy minus the reference's, with its interval.
+        error: The standard error of the gain.
+        hidden: The part of the gain that answers without labels may account for: how much more
+            often the labels of the router's choices are missing than those of the reference's,
+            where that is significant; else 0.
     """
 
-    gain: Estimate
     accuracy: float
-    router_accuracy: float
-    cost: float
-    queries: int
-    refusal: str = ""
+    gain: Estimate
+    error: float
+    hidden: float = 0.0
 
-    @property
-    def is_free(self) -> bool:
-        """Whether no cost is known, so that accuracies alone are compared."""
-        return math.isnan(self.cost)
+    def exceeds(self, least: float, errors: float = NORMAL) -> bool:
+        """Whether the gain, less what missing answers hide, is significantly above this."""
+        return self.gain.value - self.hidden - errors * self.error > least
+
+    def excludes(self, most: float) -> bool:
+        """Whether the gain is significantly below this."""
+        return self.gain.upper < most
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
+        hidden = {"hidden_by_missing_answers": self.hidden} if self.hidden else {}
+        return {"gain": self.gain.to_dict(), "accuracy": plain(self.accuracy), **hidden}
+
+
+@final
+@dataclass(frozen=True)
+class CurvePoint:
+    """The router at one point of its curve.
+
+    Attributes:
+        name: `setting`, `level`, `cheapest`, `accurate` (the most accurate setting), or a share of
+            the best target's price, as a number.
+        lam: The lam; the mean of the folds' in a cross-validation.
+        accuracy: The share of the queries that it gets right, or its mean score.
+        cost: Its mean cost, US dollars; NaN where unknown.
+        best_accuracy: The best single target's accuracy.
+        best_cost: The best single target's mean cost, US dollars.
+        loss: The router's accuracy minus the best single target's.
+        mix: The comparison with the best fixed mix.
+        price: The comparison with price alone; None where no cost is known.
+        domains: The comparison with price and domain alone; None where there is one domain.
+    """
+
+    name: str
+    lam: float
+    accuracy: float
+    cost: float
+    best_accuracy: float
+    best_cost: float
+    loss: Estimate
+    mix: ReferenceGain
+    price: ReferenceGain | None
+    domains: ReferenceGain | None
+
+    @property
+    def cost_share(self) -> float:
+        """Its cost as a share of the best single target's."""
+        return self.cost / self.best_cost if self.best_cost > 0 else math.nan
+
+    @property
+    def is_as_accurate(self) -> bool:
+        """Whether it is significantly no less accurate than the best target less the margin."""
+        return self.loss.lower > -MARGIN
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        others = {"best_mix": self.mix, "price_alone": self.price, "best_by_domain": self.domains}
         return {
-            "gain": self.gain.to_dict(),
+            "name": self.name,
+            "lam": self.lam,
             "accuracy": plain(self.accuracy),
-            "router_accuracy": plain(self.router_accuracy),
             "mean_cost": plain(self.cost),
-            "queries": self.queries,
+            "best_accuracy": plain(self.best_accuracy),
+            "best_cost": plain(self.best_cost),
+            "cost_share": plain(self.cost_share),
+            "loss": self.loss.to_dict(),
+            **{name: None if one is None else one.to_dict() for name, one in others.items()},
         }
 
 
@@ -76,28 +150,72 @@ class MixReference:
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a router at one operating point.
+    """The verdict on a router.
 
     Attributes:
         word: The verdict in two or three words.
         because: The reason, as a sentence.
-        lam: The operating point.
+        lam: The router's setting.
         queries: How many queries were judged.
-        mix: The comparison with the best fixed mix.
-        domains: The comparison with the best mix that knows the domain; None where there is only
-            one domain.
+        compared: On how many of them all sides are compared.
+        best: The best single target.
+        curve: The points, the setting first.
+        budgets: The mean gains over the budgets, by reference; empty where no cost is known.
         choice_auc: How well the probabilities identify which of two targets is right.
-        needed: About how many judged queries would decide it, where the verdict is open; else 0.
+        needed: About how many judged queries would decide what is open; 0 where nothing is.
+        binary: Whether labels are right or wrong, and not scores between.
     """
 
     word: Word
     because: str
     lam: float
     queries: int
-    mix: MixReference
-    domains: MixReference | None
+    compared: int
+    best: str
+    curve: tuple[CurvePoint, ...]
+    budgets: dict[str, ReferenceGain]
     choice_auc: Estimate
     needed: int = 0
+    binary: bool = True
+
+    @property
+    def setting(self) -> CurvePoint:
+        """The router at its setting."""
+        return self.curve[0]
+
+    def point(self, name: str) -> CurvePoint | None:
+        """The point of a name; None where it couldn't be judged."""
+        return next((one for one in self.curve if one.name == name), None)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The router along its curve, in up to four sentences."""
+        said = (
+            ("setting", f"at its setting, lam {self.lam:.3g}"),
+            ("level", "as accurate as the best"),
+            ("0.5", "at half of the best's price"),
+            ("cheapest", "at the cheapest model's price"),
+        )
+        points = ((self.point(name), where) for name, where in said)
+        return tuple(
+            self._line(one, where)
+            for one, where in points
+            if one is not None and not math.isnan(one.accuracy)
+        )
+
+    def _line(self, point: CurvePoint, where: str) -> str:
+        share = point.cost_share
+        if point.name == "level":
+            unsure = "" if point.is_as_accurate else "; that it loses less than a point isn't sure"
+            saved = "" if math.isnan(share) else f"saves {100 * (1 - share):.0f} %, "
+            right = _hundred(point.accuracy, binary=self.binary)
+            return f"{where}: {saved}{right}, {points(point.loss)} against {self.best}{unsure}"
+        price = "" if math.isnan(share) else f", for {100 * share:.0f} % of its price"
+        return (
+            f"{where}: {_hundred(point.accuracy, binary=self.binary)} instead of "
+            f"{100 * point.best_accuracy:.1f} with {self.best} ({points(point.loss)}){price}; "
+            f"{_against(point)}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -106,131 +224,457 @@ class Verdict:
             "because": self.because,
             "lam": self.lam,
             "queries": self.queries,
-            "figures": {
-                "best_mix": self.mix.to_dict(),
-                "best_by_domain": None if self.domains is None else self.domains.to_dict(),
-                "choice_auc": self.choice_auc.to_dict(),
-            },
+            "compared": self.compared,
+            "best": self.best,
+            "lines": list(self.lines),
+            "curve": [one.to_dict() for one in self.curve],
+            "budgets": {name: one.to_dict() for name, one in self.budgets.items()},
+            "choice_auc": self.choice_auc.to_dict(),
             "queries_needed": self.needed,
         }
 
 
+def _hundred(accuracy: float, *, binary: bool) -> str:
+    return f"{100 * accuracy:.1f} of 100 {'right' if binary else 'points'}"
+
+
+def _against(point: CurvePoint) -> str:
+    if point.price is None:
+        return f"the best fixed choice has {100 * point.mix.accuracy:.1f}"
+    return (
+        f"a blind split at that price has {100 * point.mix.accuracy:.1f} "
+        f"({points(point.mix.gain)}), price alone {100 * point.price.accuracy:.1f} "
+        f"({points(point.price.gain)})"
+    )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class JudgedPart:
+    """Rows that are judged by one router, and what was chosen on its train rows.
+
+    Attributes:
+        trial: The router on rows that it didn't learn from.
+        references: What it is compared with.
+        points: Its settings; lam 0.5 is judged without them.
+        lam: Another setting than the one in `points`.
+    """
+
+    trial: Trial
+    references: References
+    points: OperatingPoints | None = None
+    lam: float | None = None
+
+    @property
+    def setting(self) -> float:
+        """The lam that is judged."""
+        if self.lam is not None:
+            return self.lam
+        return _LAM if self.points is None else self.points.setting
+
+    @property
+    def lams(self) -> dict[str, float | None]:
+        """The lam of each point of the curve."""
+        if self.points is None:
+            return {"setting": self.setting}
+        budgets = {f"{share:g}": lam for share, lam in self.points.budgets}
+        points = self.points
+        named = {"level": points.level, "cheapest": points.cheapest, "accurate": points.accurate}
+        return {"setting": self.setting, **named, **budgets}
+
+    def lam_of(self, name: str) -> float:
+        """The lam of a point that it has."""
+        lam = self.lams.get(name)
+        if lam is None:
+            raise ConfigError(f"the router has no setting {name!r}; it has {list(self.lams)}")
+        return lam
+
+    @property
+    def best(self) -> int:
+        """The column of the best single target, as far as train rows tell."""
+        if self.points is not None:
+            return self.trial.targets.index(self.points.best)
+        return self.references.mix.corners[-1]
+
+    def at(self, lam: float) -> "Outcomes":
+        """The label and the cost of each row at one setting."""
+        choice = self.trial.path.at(lam)
+        return (
+            self.trial.of_choice(self.trial.correct, choice),
+            self.trial.of_choice(self.trial.paid, choice),
+        )
+
+
 def judge(
-    trial: Trial,
-    train: RoutingDataset,
+    parts: Sequence[JudgedPart],
     *,
-    lam: float,
+    lam: float | None = None,
     resamples: int = 1000,
     seed: int = 0,
     choice_auc: Estimate | None = None,
 ) -> Verdict:
-    """Compare a router at one lam with the best fixed mixes of targets.
+    """Compare a router with its references along its curve.
 
     Args:
-        trial: The router on queries that it was not fitted on.
-        train: The data it was fitted on, on which the references are chosen. Its targets include
-            the router's.
-        lam: The operating point, chosen on other queries than these.
-        resamples: Bootstrap resamples for the intervals.
+        parts: The judged rows; one part for each fold of a cross-validation.
+        lam: The router's own setting, to be named; that of the first part if not given.
+        resamples: Bootstrap resamples for the interval of the choice AUC.
         seed: Random seed of the resamples.
-        choice_auc: The choice AUC of the trial, where it is known already.
+        choice_auc: The choice AUC, where it is known.
+
+    Raises:
+        ConfigError: The references are of other targets than the router.
     """
-    train = train.select(targets=trial.targets)
-    choice = trial.path.at(lam)
-    reference = FixedChoice.mix(train)
-    mix = _against(trial, choice, reference, resamples, seed)
-    by_domain = FixedChoice.by_domain(train)
-    domains = None
-    if len(by_domain.groups) > 1 and trial.domains:
-        domains = _against(trial, choice, by_domain, resamples, seed)
-    labelled = int((~np.isnan(trial.correct)).any(axis=1).sum())
-    only = trial.targets[choice[0]] if (choice == choice[0]).all() else ""
-    word, because = _decided(mix, labelled, only)
-    needed = _needed(mix) if word == "can't tell" else 0
-    known = choice_auc or _choice_auc(trial, resamples, seed)
-    clear = domains if domains is not None and domains.queries >= HALF * labelled else None
-    parts = (
-        because,
-        _domains_clause(clear),
-        _choice_auc_clause(known),
-        f"about {needed:,} judged queries would decide it" if needed else "",
+    for part in parts:
+        if part.references.targets != part.trial.targets:
+            raise ConfigError(
+                f"the references are of the targets {list(part.references.targets)}, the router of "
+                f"{list(part.trial.targets)}; fit it again"
+            )
+    rows = _Rows.of(parts)
+    if choice_auc is None:
+        choice_auc = _measure_choice_auc(parts, resamples, seed)
+    refusal = _find_refusal(parts)
+    curve: tuple[CurvePoint, ...] = ()
+    if rows.count and not refusal:
+        curve = tuple(rows.measure(name) for name in rows.chosen)
+    budgets = rows.average([one.name for one in curve if _is_budget(one.name)])
+    word, because, unsettled = _decide(rows, curve, budgets, refusal)
+    needed = _count_needed(rows.count, curve, budgets, unsettled)
+    own = parts[0].setting if lam is None else lam
+    sentence = "; ".join(
+        filter(
+            None,
+            (
+                because,
+                _domain_clause(curve),
+                _choice_auc_clause(choice_auc),
+                f"about {needed:,} judged queries would decide it" if needed else "",
+            ),
+        )
     )
     return Verdict(
-        word, "; ".join(filter(None, parts)), lam, len(trial), mix, domains, known, needed
+        word,
+        sentence,
+        own,
+        sum(len(part.trial) for part in parts),
+        rows.count,
+        parts[0].trial.targets[parts[0].best],
+        curve or (_unknown_point(own, refusal or _NONE),),
+        budgets,
+        choice_auc,
+        needed,
+        rows.binary,
     )
 
 
-def _choice_auc(trial: Trial, resamples: int, seed: int) -> Estimate:
-    pairs, size = PairRankings.of(trial.correctness, trial.joint), len(trial)
-    drawn = Bootstrap(size, resamples, seed, max(size, pairs.width))
-    return drawn.estimate(lambda weights: pairs.scores(weights)["choice_auc"], NO_PAIR)
+_NONE = "no query has the outcomes of all sides"
 
 
-def _against(
-    trial: Trial, choice: Choice, fixed: FixedChoice, resamples: int, seed: int
-) -> MixReference:
-    label, cost = trial.of_choice(trial.correct, choice), trial.of_choice(trial.paid, choice)
-    domains = trial.domains or ("",) * len(trial)
-    outcome = FixedOutcome.of(fixed, domains, trial.correct, trial.observed_cost)
-    known = outcome.known & ~np.isnan(label)
-    if not np.isnan(cost).all():
-        known &= ~np.isnan(cost)
-
-    def gain(weights: Weights) -> PerResample:
-        same = weights * known
-        return mean_over(same, label) - outcome.at(same, mean_over(same, cost))
-
-    size = len(trial)
-    one = ones(size) * known
-    at = mean_over(one, cost)
-    overlap = trial.overlap_of([choice, *fixed.choices(domains)])
-    refusal = "" if overlap is None else overlap.refusal
-    return MixReference(
-        Estimate(math.nan, math.nan, math.nan, reason=refusal)
-        if refusal
-        else Bootstrap(size, resamples, seed, size).estimate(
-            gain, "no query has the outcomes of both sides"
-        ),
-        float(outcome.at(one, at)[0]),
-        float(mean_over(one, label)[0]),
-        float(at[0]),
-        int(known.sum()),
-        refusal,
-    )
+def _is_budget(name: str) -> bool:
+    return name.startswith("0.")
 
 
-def _decided(mix: MixReference, labelled: int, only: str) -> tuple[Word, str]:
-    """The verdict and its reason."""
-    gain = mix.gain
-    said = (
-        f"{points(gain)} of accuracy against the best fixed mix of targets at equal cost, on "
-        f"{mix.queries:,} queries"
-    )
-    if only:
-        return "not worth it", f"it sends every query to {only}"
-    if mix.refusal:
-        return "can't tell", mix.refusal
-    if mix.queries < HALF * labelled:
-        return "can't tell", (
-            f"only {mix.queries:,} of {labelled:,} labelled queries have the outcomes of both the "
-            "router's choice and the best fixed mix of targets"
+Outcomes = tuple[PerQuery, PerQuery]
+"""The label and the cost of each row."""
+RowNumbers = Int[NDArray[np.int64], " row"]
+PerRow = Float[NDArray[np.float64], " row"]
+Differ = Callable[[Outcomes, RowNumbers], PerRow]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The judged rows of all parts, one after another.
+
+    Attributes:
+        chosen: The router's label and cost, US dollars, of each row at each point.
+        moved: The same with the setting of one fold in the place of all others', for each fold;
+            only for points whose settings differ.
+        lams: The mean lam of each point.
+        best: The label and the cost of the best single target.
+        references: The references' tables, by name.
+        known: The rows on which all sides are compared.
+        labelled: How many rows have any label.
+        binary: Whether all labels are 0 or 1.
+    """
+
+    chosen: dict[str, Outcomes]
+    moved: dict[str, list[Outcomes]]
+    lams: dict[str, float]
+    best: tuple[PerQuery, PerQuery]
+    references: dict[str, ReferenceTable]
+    known: Bool[NDArray[np.bool_], " query"]
+    labelled: int
+    binary: bool
+
+    @classmethod
+    def of(cls, parts: Sequence[JudgedPart]) -> "_Rows":
+        names = [n for n in parts[0].lams if all(part.lams.get(n) is not None for part in parts)]
+        free = all(np.isnan(part.trial.observed_cost).all() for part in parts)
+        if free:
+            names = names[:1]
+        own = {name: [part.lam_of(name) for part in parts] for name in names}
+        chosen = {name: _join_rows(parts, lams) for name, lams in own.items()}
+        moved = {
+            name: [_join_rows(parts, [lam] * len(parts)) for lam in lams]
+            for name, lams in own.items()
+            if len(set(lams)) > 1
+        }
+        best = [
+            np.concatenate([table[:, part.best] for part, table in zip(parts, side, strict=True)])
+            for side in (
+                [part.trial.correct for part in parts],
+                [part.trial.observed_cost for part in parts],
+            )
+        ]
+        references = _tables(parts, free=free)
+        known = np.logical_and.reduce([table.known for table in references.values()])
+        labels, costs = zip(*chosen.values(), strict=True)
+        needed = [*labels, best[0], *([] if free else [*costs, best[1]])]
+        known &= ~np.isnan(np.stack(needed)).any(axis=0)
+        label = np.concatenate([part.trial.observed for part in parts])
+        lams = {name: float(np.mean(each)) for name, each in own.items()}
+        return cls(
+            chosen,
+            moved,
+            lams,
+            (best[0], best[1]),
+            references,
+            known,
+            int((~np.isnan(label)).any(axis=1).sum()),
+            bool(np.isin(label[~np.isnan(label)], (0, 1)).all()),
         )
-    if gain.lower > 0:
-        return "worth it", said
-    if gain.upper < WORTH:
-        return "not worth it", said
-    return "can't tell", said
+
+    @property
+    def count(self) -> int:
+        """On how many rows all sides are compared."""
+        return int(self.known.sum())
+
+    def measure(self, name: str) -> CurvePoint:
+        """The router at one point."""
+        label, cost = self._of(self.chosen[name])
+        rows = np.flatnonzero(self.known)
+        best, price = (values[rows] for values in self.best)
+        gains = {one: self.gain([name], one) for one in self.references}
+        return CurvePoint(
+            name,
+            self.lams[name],
+            float(label.mean()),
+            float(cost.mean()),
+            float(best.mean()),
+            float(price.mean()),
+            _estimate(*self._estimate([name], self._losses)),
+            gains["mix"],
+            gains.get("price"),
+            gains.get("domains"),
+        )
+
+    def gain(self, names: Sequence[str], reference: str) -> ReferenceGain:
+        """The mean gain over a reference at some points."""
+        table = self.references[reference]
+
+        def differ(outcomes: Outcomes, rows: RowNumbers) -> PerRow:
+            label, cost = (values[rows] for values in outcomes)
+            return table.spend(rows, float(cost.mean())).differences(label, cost)
+
+        mean, error = self._estimate(names, differ)
+        reached = float(np.mean([self._of(self.chosen[name])[0].mean() for name in names]))
+        hidden = float(np.mean([self.hidden(name, reference) for name in names]))
+        return ReferenceGain(reached - mean, _estimate(mean, error), error, hidden)
+
+    def _of(self, outcomes: Outcomes) -> tuple[PerRow, PerRow]:
+        rows = np.flatnonzero(self.known)
+        return outcomes[0][rows], outcomes[1][rows]
+
+    def _losses(self, outcomes: Outcomes, rows: RowNumbers) -> PerRow:
+        difference: PerRow = outcomes[0][rows] - self.best[0][rows]
+        return difference
+
+    def _estimate(self, names: Sequence[str], differ: Differ) -> tuple[float, float]:
+        """The mean of some differences over points, and its standard error.
+
+        Folds choose settings of their own, and so does the router that is kept. How much the gains
+        at these settings vary is a part of the error: the variance over folds, and a fifth more,
+        since their mean varies as well.
+        """
+        rows = np.flatnonzero(self.known)
+        each = [differ(self.chosen[name], rows) for name in names]
+        mean, error = paired_mean(np.mean(each, axis=0))
+        folds = zip(*(self.moved[name] for name in names if name in self.moved), strict=True)
+        moved = [[self._mean(one, differ) for one in fold] for fold in folds]
+        if not moved:
+            return mean, error
+        share = len(moved[0]) / len(names)
+        spread = share**2 * float(np.var(np.mean(moved, axis=1), ddof=1)) * (1 + 1 / len(moved))
+        return mean, math.sqrt(error**2 + spread)
+
+    def _mean(self, outcomes: Outcomes, differ: Differ) -> float:
+        """The mean difference on the compared rows whose outcomes are known at other settings."""
+        known = self.known & ~np.isnan(outcomes[0])
+        if not np.isnan(outcomes[1]).all():
+            known &= ~np.isnan(outcomes[1])
+        return float(differ(outcomes, np.flatnonzero(known)).mean()) if known.any() else 0.0
+
+    def hidden(self, name: str, reference: str) -> float:
+        """How much more often the router's labels are missing than the reference's, if surely."""
+        label, cost = self.chosen[name]
+        mine = np.isnan(label).astype(np.float64)
+        if not mine.any() or not self.count:
+            return 0.0
+        table, spent = self.references[reference], cost[self.known].mean()
+        paid = table.cost[self.known].mean(axis=0)
+        level = -1 if np.isnan(paid).any() else int(np.argmin(np.abs(paid - spent)))
+        mean, error = paired_mean(mine - np.isnan(table.label[:, level]))
+        return mean if mean > NORMAL * error else 0.0
+
+    def average(self, names: Sequence[str]) -> dict[str, ReferenceGain]:
+        """The mean gain over several points, by reference."""
+        return {one: self.gain(names, one) for one in self.references} if names else {}
 
 
-def _needed(mix: MixReference) -> int:
-    """About how many judged queries would decide it: intervals shrink with the square root."""
-    gain = mix.gain
-    half = max(gain.upper - gain.value, gain.value - gain.lower)
-    if not math.isfinite(half):
+def _join_rows(parts: Sequence[JudgedPart], lams: Sequence[float]) -> Outcomes:
+    """The labels and costs of all parts, each at one setting."""
+    tables = [part.at(lam) for part, lam in zip(parts, lams, strict=True)]
+    label, cost = (np.concatenate(side) for side in zip(*tables, strict=True))
+    return label, cost
+
+
+def _tables(parts: Sequence[JudgedPart], *, free: bool) -> dict[str, ReferenceTable]:
+    """The references' tables by name; those of price only where costs are known."""
+    rules: dict[str, list[FixedChoice | RateChoice | None]] = {
+        "mix": [part.references.mix for part in parts]
+    }
+    if not free:
+        rules["price"] = [part.references.price for part in parts]
+        rules["domains"] = [
+            part.references.domains if part.trial.domains else None for part in parts
+        ]
+    return {
+        name: ReferenceTable.join(
+            ReferenceTable.of(rule, part.trial)
+            for rule, part in zip(each, parts, strict=True)
+            if rule is not None
+        )
+        for name, each in rules.items()
+        if None not in each
+    }
+
+
+def _estimate(mean: float, error: float) -> Estimate:
+    return Estimate(mean, mean - NORMAL * error, mean + NORMAL * error)
+
+
+def _unknown_point(lam: float, reason: str) -> CurvePoint:
+    nothing = Estimate(math.nan, math.nan, math.nan, reason=reason)
+    gain = ReferenceGain(math.nan, nothing, math.nan)
+    return CurvePoint("setting", lam, *(math.nan,) * 4, nothing, gain, None, None)
+
+
+def _find_refusal(parts: Sequence[JudgedPart]) -> str:
+    """Why no gain can be estimated, where chance selected the labels; else empty."""
+    for part in parts:
+        choices = [part.trial.path.at(part.setting), *part.references.mix.choose(part.trial)]
+        overlap = part.trial.overlap_of(choices)
+        if overlap is not None and overlap.refusal:
+            return overlap.refusal
+    return ""
+
+
+def _decide(
+    rows: _Rows, curve: Sequence[CurvePoint], budgets: dict[str, ReferenceGain], refusal: str
+) -> tuple[Word, str, str]:
+    """The verdict, its reason, and the reference that it can't be told from; empty if none."""
+    if refusal:
+        return "can't tell", refusal, "mix"
+    if rows.count < HALF * rows.labelled or not curve:
+        return (
+            "can't tell",
+            (
+                f"only {rows.count:,} of {rows.labelled:,} labelled queries have the outcomes of "
+                "the router's choices, the best target and the references"
+            ),
+            "mix",
+        )
+    tests = [("at its setting", _of_point(curve[0]))]
+    if budgets:
+        tests.append(("over budgets of 20 to 70 % of the best target's price", budgets))
+    errors = _HOLM if len(tests) > 1 else NORMAL
+    over_mix = [one for one in tests if one[1]["mix"].exceeds(0, errors)]
+    over_both = [
+        one for one in over_mix if "price" in one[1] and one[1]["price"].exceeds(0, errors)
+    ]
+    where, gains = (over_both or over_mix or tests)[-1]
+    because = f"{_gains(gains)} {where}, on {rows.count:,} queries"
+    if over_mix:
+        if over_both or "price" not in gains:
+            return "worth it", because, ""
+        return "worth it", because + _PRICE_MAY_DO, "price"
+    tested = [one.mix for one in curve if one.name in ("setting", "accurate")]
+    tested += [one.mix for one in curve if _is_budget(one.name)]
+    if all(one.excludes(WORTH) for one in tested):
+        return "not worth it", because, ""
+    return "can't tell", because, "mix"
+
+
+_PRICE_MAY_DO = (
+    ": that it reads the requests may add nothing, since a rule that knows only the prices isn't "
+    "surely worse"
+)
+
+
+def _of_point(point: CurvePoint) -> dict[str, ReferenceGain]:
+    gains = {"mix": point.mix, "price": point.price, "domains": point.domains}
+    return {name: one for name, one in gains.items() if one is not None}
+
+
+def _gains(gains: dict[str, ReferenceGain]) -> str:
+    words = {"mix": "the best fixed mix", "price": "price alone"}
+    held = [(gains[name], what) for name, what in words.items() if name in gains]
+    said = [f"{points(one.gain)} over {what}" for one, what in held]
+    hidden = max((one.hidden for one, _ in held), default=0.0)
+    bound = f" (up to {100 * hidden:.1f} of it hidden by missing answers)" if hidden else ""
+    return " and ".join(said) + bound
+
+
+def _count_needed(
+    count: int,
+    curve: Sequence[CurvePoint],
+    budgets: dict[str, ReferenceGain],
+    reference: str,
+) -> int:
+    """About how many judged queries would tell it from a reference; 0 where none would.
+
+    Errors shrink with the square root. Either a gain is shown, or that it is less than a point.
+    """
+    sizes = []
+    for gains in (_of_point(curve[0]) if curve else {}, budgets):
+        if reference in gains:
+            one = gains[reference]
+            effect = max(one.gain.value, WORTH - one.gain.value)
+            sizes.append(count * (_HOLM * one.error / effect) ** 2)
+    needed = min(sizes, default=0.0)
+    if not math.isfinite(needed) or needed <= count:
         return 0
-    effect = max(gain.value, WORTH - gain.value)
-    needed = mix.queries * (half / effect) ** 2
-    return int(round(needed, 1 - len(str(int(needed))))) if needed > mix.queries else 0
+    return int(round(needed, 1 - len(str(int(needed)))))
+
+
+def _measure_choice_auc(parts: Sequence[JudgedPart], resamples: int, seed: int) -> Estimate:
+    """The mean over the parts: between folds, predictions and labels are of other base rates."""
+    trials = [part.trial for part in parts]
+    pairs = [PairRankings.of(trial.correctness, trial.joint) for trial in trials]
+    ends = np.cumsum([len(trial) for trial in trials])
+
+    def mean(weights: Weights) -> PerResample:
+        pieces = np.split(weights, ends[:-1], axis=1)
+        scores = [one.scores(piece)["choice_auc"] for one, piece in zip(pairs, pieces, strict=True)]
+        known = ~np.isnan(scores)
+        return divide(np.nansum(scores, axis=0), known.sum(axis=0).astype(np.float64))
+
+    size = int(ends[-1])
+    width = max(size, sum(one.width for one in pairs))
+    drawn = Bootstrap(size, resamples, seed, width)
+    return drawn.estimate(mean, NO_PAIR)
 
 
 def _choice_auc_clause(choice_auc: Estimate) -> str:
@@ -241,13 +685,12 @@ def _choice_auc_clause(choice_auc: Estimate) -> str:
     return f"choice AUC {value} (0.5 is chance)"
 
 
-def _domains_clause(domains: MixReference | None) -> str:
-    if domains is None or math.isnan(domains.gain.value):
+def _domain_clause(curve: Sequence[CurvePoint]) -> str:
+    """What knowing each request's domain and the prices would bring, in a clause."""
+    if not curve or curve[0].domains is None or curve[0].price is None:
         return ""
-    said = f"{points(domains.gain)} against the best targets of each domain at equal cost"
-    if domains.gain.lower > 0:
-        return said
-    return f"{said}: if the domain of a query is known, a table of targets may do as well"
+    brings = curve[0].domains.accuracy - curve[0].mix.accuracy
+    return f"knowing the domain and the prices alone would bring {worded(brings, 'points')}"
 
 
 def points(difference: Estimate) -> str:

@@ -7,12 +7,14 @@ from .added_target import (
     known_answers as known_answers,
     remove_target as remove_target,
 )
+from .cross_fitting import CrossFitter as CrossFitter
 from .effort import (
     EFFORTS as EFFORTS,
     Effort as Effort,
     EffortChoice as EffortChoice,
     choose_recipe as choose_recipe,
     fit_chosen as fit_chosen,
+    learn_chosen as learn_chosen,
 )
 from .fit import (
     RouterFit as RouterFit,

@@ -335,6 +335,7 @@ def remove_target(router: Router, name: str) -> Router:
         costs=router.costs.select(now.targets),
         reference=reference,
         record=router.record.changed(f"{name} was removed"),
+        cross_fit=None,
     )
 
 
@@ -456,6 +457,7 @@ def _joined(
         ),
         reference=reference,
         record=router.record.changed(f"{new.names[0]} was added with {head.labels} labels"),
+        cross_fit=None,
     )
 
 

@@ -8,8 +8,9 @@ their noise, and the paper's is taken.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, final, get_args
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from prefill_router.activations import Activations, Site
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError, FitError
-from prefill_router.fitting.fit import RouterFit, draw, fit_router
+from prefill_router.fitting.fit import FitJudge, RouterFit, draw, learn
 from prefill_router.fitting.fold_scores import (
     MARGINS,
     FoldScore,
@@ -29,7 +30,7 @@ from prefill_router.fitting.fold_scores import (
 from prefill_router.fitting.recipe import FitConfig, Recipe, recipe_from_dict
 from prefill_router.layers import candidate_sites
 from prefill_router.progress import Progress, SilentProgress
-from prefill_router.router import EncoderSources
+from prefill_router.router import EncoderSources, Router
 
 Effort = Literal["quick", "normal", "best"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
@@ -108,6 +109,7 @@ def choose_recipe(
     *,
     effort: Effort = "normal",
     minutes: float | None = None,
+    enough: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> EffortChoice:
@@ -120,6 +122,7 @@ def choose_recipe(
         effort: `quick` tries nothing, `normal` three recipes, `best` larger ones.
         minutes: The time after which no other fold is started, by default that of the effort; where
             it is over, the choice depends on how fast the machine is.
+        enough: The train rows from which on recipes are tried; `ENOUGH` if not given.
         seed: The seed of folds and fits.
         progress: Shows the recipes done.
 
@@ -129,11 +132,11 @@ def choose_recipe(
     """
     recipes = recipes_for(states, effort)
     train = dataset.select(drawn["train"])
-    if len(train) < ENOUGH:
+    if len(train) < (ENOUGH if enough is None else enough):
         recipes = {PAPER: Recipe()}
     if len(recipes) == 1:
         return EffortChoice(*next(iter(recipes.items())))
-    rows = TrainOnly(train, frozenset(drawn["test"]))
+    rows = TrainOnly(train, frozenset(drawn.parts.get("test", ())))
     scorer = FoldScorer(rows, tuple(states), _FOLDS, seed, "choice")
     given = MINUTES[effort] if minutes is None else minutes
     until, trials = time.monotonic() + 60 * given, list[EffortTrial]()
@@ -156,39 +159,82 @@ def fit_chosen(
     config: FitConfig | None = None,
     drawn: Split | None = None,
     sources: EncoderSources | None = None,
+    cache: Path | None = None,
+    verdict: bool | None = None,
+    save: Callable[[Router], None] | None = None,
     progress: Progress | None = None,
 ) -> tuple[RouterFit, EffortChoice]:
-    """Choose a recipe on the train part, fit it, and evaluate it on the test part.
+    """Choose a recipe on the train part, fit it, and judge it.
 
     Args:
         dataset: The scored answers.
         stores: The states of its queries.
         effort: As for `choose_recipe`.
         config: The other options; the policy of its recipe is kept.
-        drawn: The split; drawn with the seed of the options if not given.
+        drawn: As for `fitting.fit_router`; so are the others.
         sources: The paths of encoders, by name.
+        cache: The folder where finished folds of the verdict are kept; in memory if not given.
+        verdict: Whether it is judged by cross-fitting.
+        save: Called with the router once it is fitted, before it is judged.
         progress: Shows the progress.
 
     Raises:
         DataError: As for `fitting.fit_router`; so are the others.
     """
-    config = replace(config or FitConfig(), effort=effort)
+    config, shown = replace(config or FitConfig(), effort=effort), progress or SilentProgress()
     drawn = drawn or draw(dataset, config)
+    router, found = learn_chosen(dataset, stores, drawn, config=config, progress=shown)
+    again = replace(config, test=0.0)
+
+    def learn_fold(part: RoutingDataset) -> Router:
+        enough = 0 if found.trials else len(dataset) + 1  # as it was for all rows
+        return learn_chosen(part, stores, draw(part, again), config=again, enough=enough)[0]
+
+    judging = FitJudge(dataset, stores, config, learn_fold, cache, verdict)
+    return judging.judge(router.with_sources(sources or EncoderSources()), save, shown), found
+
+
+def learn_chosen(
+    dataset: RoutingDataset,
+    states: Sequence[Activations],
+    drawn: Split,
+    *,
+    config: FitConfig,
+    enough: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Router, EffortChoice]:
+    """Choose a recipe on the train part, by the effort of the options, and fit it.
+
+    The arguments and errors are those of `fit_chosen` and `choose_recipe`.
+    """
+    effort = one_effort(config.effort)
     found = choose_recipe(
-        dataset, stores, drawn, effort=effort, seed=config.seed, progress=progress
+        *(dataset, states, drawn),
+        effort=effort,
+        enough=enough,
+        seed=config.seed,
+        progress=progress,
     )
-    recipe = replace(found.recipe, policy=config.recipe.policy)
-    config = replace(config, recipe=recipe)
-    fitted = fit_router(
-        dataset, stores, config=config, drawn=drawn, sources=sources, progress=progress
-    )
-    record = fitted.router.record
-    told = {
+    config = replace(config, recipe=replace(found.recipe, policy=config.recipe.policy))
+    router = learn(dataset, states, drawn, config=config, progress=progress)
+    record = router.record
+    added = {
         "notes": (found.words, *record.notes),
         "training": {**record.training, "recipes": [one.to_dict() for one in found.trials]},
     }
-    router = fitted.router.with_record(record.model_copy(update=told))
-    return replace(fitted, router=router), found
+    return router.with_record(record.model_copy(update=added)), found
+
+
+def one_effort(name: str | None) -> Effort:
+    """The effort of a name; `normal` if none is given.
+
+    Raises:
+        ConfigError: It is unknown.
+    """
+    for effort in EFFORTS:
+        if effort == (name or "normal"):
+            return effort
+    raise ConfigError(f"the effort is {name!r}; it must be one of {list(EFFORTS)}")
 
 
 def _tried(

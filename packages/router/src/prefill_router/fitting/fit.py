@@ -1,12 +1,13 @@
 """Fitting of a router from a dataset and hidden states.
 
 Sites, reducers, predictor, shrinkage and costs are fitted on the train part, and the calibrator on
-the calibration part. The test part is used once, at the end, for the numbers on the card. Before a
-router is written, it is checked that no other router is replaced by mistake.
+the calibration part. By default these are all queries, and the router is judged by cross-fitting
+(`cross_fitting`). A test part, if there is one, is used once, at the end. Before a router is
+written, it is checked that no other router is replaced by mistake.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,11 +21,21 @@ from prefill_router import __version__
 from prefill_router.activations import Activations
 from prefill_router.calibration import Calibrator, CalibratorKind, Shrinkage
 from prefill_router.cost import CostEstimator, OutputFit, fit_output
-from prefill_router.data import FRACTIONS, WITH_CALIBRATION, RoutingDataset, Split, split
+from prefill_router.data import Part, RoutingDataset, Split, split
 from prefill_router.encoders import recorded_name
-from prefill_router.errors import ConfigError, FitError, PrefillRouterError
-from prefill_router.evaluation import Evaluation, Trial, choose_operating_points, evaluate
+from prefill_router.errors import ConfigError, DataError, FitError, PrefillRouterError
+from prefill_router.evaluation import (
+    Evaluation,
+    References,
+    SettingRule,
+    Trial,
+    Verdict,
+    choose_operating_points,
+    evaluate,
+    judge,
+)
 from prefill_router.features import MOST_SEARCHED, FeatureExtractor, FeatureSet, PromptStates
+from prefill_router.fitting.cross_fitting import CrossFitter, Learn
 from prefill_router.fitting.inputs import (
     FOLDS,
     OutOfFold,
@@ -44,6 +55,7 @@ from prefill_router.predictors import Examples, PredictorFit, out_of_fold
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.remote import PathOrUrl
 from prefill_router.router import (
+    CrossFit,
     EncoderSources,
     Interval,
     Router,
@@ -64,11 +76,17 @@ class RouterFit:
 
     Attributes:
         router: The fitted router.
-        evaluation: The evaluation on the test part.
+        evaluation: Its evaluation on the test part, or else by cross-fitting on all rows that it
+            learned from; None where there is neither.
     """
 
     router: Router
-    evaluation: Evaluation
+    evaluation: Evaluation | None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether it is worth using: by cross-fitting, or else on the test part."""
+        return None if self.evaluation is None else self.evaluation.verdict
 
 
 def fit_router(
@@ -79,17 +97,22 @@ def fit_router(
     drawn: Split | None = None,
     sources: EncoderSources | None = None,
     cache: Path | None = None,
+    verdict: bool | None = None,
+    save: Callable[[Router], None] | None = None,
     progress: Progress | None = None,
 ) -> RouterFit:
-    """Fit a router on the train part and evaluate it on the test part.
+    """Fit a router on all scored answers but the test part, and judge it.
 
     Args:
         dataset: The scored answers.
         stores: The states of its queries, one store per encoder; missing states are encoded now.
         config: The options; the paper's defaults if not given.
-        drawn: The split; drawn with `config.seed` if not given.
+        drawn: The split; without it every query is learned from, but for the part `config.test`.
         sources: The paths of encoders, by name.
         cache: The folder for states that are encoded now; the user's cache if not given.
+        verdict: Whether it is judged by cross-fitting on the rows that it learned from, which takes
+            five more fits; by default where there is no test part.
+        save: Called with the router once it is fitted, before it is judged.
         progress: Shows the progress.
 
     Raises:
@@ -101,28 +124,116 @@ def fit_router(
     config, shown = config or FitConfig(), progress or SilentProgress()
     _check_routable(dataset)
     drawn = drawn or draw(dataset, config)
-    needs = config.recipe.needs
-    states = gather(needs, dataset, stores, sources=sources, cache=cache, progress=shown)
-    router = learn(dataset, states, drawn, config=config, progress=shown)
-    router = router.with_sources(sources or EncoderSources())
-    test = dataset.select(drawn["test"])
-    predictions = router.predict(test, stores=states, progress=shown)
-    judged = evaluate(
-        predictions,
-        test,
-        policy=router.policy,
-        resamples=config.resamples,
-        chosen=router.record.chosen,
-        train=dataset.select(drawn["train"]),
-        progress=shown,
+    states = gather(
+        config.recipe.needs, dataset, stores, sources=sources, cache=cache, progress=shown
     )
-    return RouterFit(_with_metrics(router, judged), judged)
+    router = learn(dataset, states, drawn, config=config, progress=shown)
+    again = replace(config, test=0.0)
+
+    def learn_fold(part: RoutingDataset) -> Router:
+        return learn(part, states, draw(part, again), config=again)
+
+    judging = FitJudge(dataset, states, config, learn_fold, cache, verdict)
+    return judging.judge(router.with_sources(sources or EncoderSources()), save, shown)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FitJudge:
+    """Judges a router that was fitted on a dataset.
+
+    Attributes:
+        dataset: The scored answers.
+        states: The states of its queries.
+        config: The options of the fit.
+        learn: Fits a router on all rows of a dataset in the same way.
+        cache: The folder where finished folds are kept; in memory if not given.
+        verdict: As for `fit_router`.
+    """
+
+    dataset: RoutingDataset
+    states: Sequence[Activations]
+    config: FitConfig
+    learn: Learn
+    cache: Path | None = None
+    verdict: bool | None = None
+
+    def judge(
+        self, router: Router, save: Callable[[Router], None] | None, progress: Progress
+    ) -> RouterFit:
+        """Judge it on the test part, and by cross-fitting; `save` gets it before that."""
+        sealed = self._on_test_part(router, progress)
+        if sealed is not None:
+            router = _with_metrics(router, sealed)
+        if save is not None:
+            save(router)
+        if not (sealed is None if self.verdict is None else self.verdict):
+            return RouterFit(router, sealed)
+        try:
+            crossed = self._cross_fit(router, progress)
+        except (FitError, DataError) as error:
+            notes = (*router.record.notes, f"not judged by cross-fitting: {error}")
+            router = router.with_record(router.record.model_copy(update={"notes": notes}))
+            return RouterFit(router, sealed)
+        parts = crossed.judged_parts(self.dataset, policy=router.policy)
+        verdict = judge(parts, lam=router.setting, resamples=self.config.resamples)
+        router = replace(router, cross_fit=crossed)
+        self._fitter(router).forget()
+        if sealed is not None:
+            record = router.record.model_copy(
+                update={"verdict": verdict.to_dict(), "test_verdict": router.record.verdict}
+            )
+            return RouterFit(router.with_record(record), replace(sealed, verdict=verdict))
+        judged = evaluate(
+            crossed.pooled,
+            self.dataset,
+            policy=router.policy,
+            resamples=self.config.resamples,
+            progress=progress,
+        )
+        judged = replace(judged, verdict=verdict)
+        return RouterFit(_with_metrics(router, judged), judged)
+
+    def _on_test_part(self, router: Router, progress: Progress) -> Evaluation | None:
+        if "test" not in router.split.parts:
+            return None
+        test = self.dataset.select(router.split["test"])
+        return evaluate(
+            router.predict(test, stores=self.states, progress=progress),
+            test,
+            policy=router.policy,
+            resamples=self.config.resamples,
+            chosen=router.record.chosen,
+            references=router.references,
+            progress=progress,
+        )
+
+    def _cross_fit(self, router: Router, progress: Progress) -> CrossFit:
+        if isinstance(self.config.recipe.policy, FrugalCascade):
+            raise FitError(
+                "each fold would learn another cascade; seal a part to judge it on, with --test"
+            )
+        return self._fitter(router).fit(self.learn, progress=progress)
+
+    def _fitter(self, router: Router) -> CrossFitter:
+        return CrossFitter(self.dataset, self.states, router.split, self.config, self.cache)
 
 
 def draw(dataset: RoutingDataset, config: FitConfig) -> Split:
-    """The default split of a fit, with a calibration part if the recipe needs one."""
+    """The split of a fit that is given none.
+
+    Every query is learned from, but for the share `config.test`; a recipe with a calibration has a
+    tenth of them for it.
+    """
     calibrated = config.recipe.calibration != "none"
-    return split(dataset, seed=config.seed, fractions=WITH_CALIBRATION if calibrated else FRACTIONS)
+    if not calibrated and not config.test:
+        return Split({"train": tuple(sorted(dataset.query_ids))}, config.seed, {})
+    shares: dict[Part, float] = {"train": 1 - config.test}
+    if calibrated:
+        shares = {"train": 0.9 * shares["train"], "calibration": 0.1 * shares["train"]}
+    if config.test:
+        shares["test"] = config.test
+    return split(dataset, seed=config.seed, fractions=shares)
 
 
 def learn(
@@ -185,11 +296,13 @@ def learn(
         split=drawn,
         record=_record(dataset, drawn, config, fitted.training, notes),
     )
-    if unseen is None:
-        return router
     del columns, examples  # large, where there are many rows, and not needed for what follows
     expected = _costs_out_of_fold(costs, output, train, tokens)
-    return _with_choices(router, recipe, unseen, train, expected)
+    references = References.fit(train, costs.scale.normalise(expected)).to_dict()
+    router = router.with_record(router.record.model_copy(update={"references": references}))
+    if unseen is None:
+        return router
+    return _with_choices(router, config, unseen, train, expected)
 
 
 def _examples(
@@ -264,13 +377,13 @@ def _costs_out_of_fold(
 
 def _with_choices(
     router: Router,
-    recipe: Recipe,
+    config: FitConfig,
     unseen: OutOfFold,
     train: RoutingDataset,
     cost: NDArray[np.float64],
 ) -> Router:
     """The router with what is learned from its out-of-fold predictions for train rows."""
-    record = router.record
+    record, recipe = router.record, config.recipe
     if isinstance(recipe.policy, FrugalCascade):
         policy, learned = learned_cascade(
             recipe.policy,
@@ -283,12 +396,16 @@ def _with_choices(
         record = record.model_copy(update={"notes": (*record.notes, *learned)})
     if not recipe.operating_points:
         return router.with_record(record)
-    chosen = _operating_points(router, unseen, train, cost)
+    chosen = _operating_points(router, unseen, train, cost, config.setting)
     return router.with_record(record.model_copy(update={"chosen": chosen}))
 
 
 def _operating_points(
-    router: Router, unseen: OutOfFold, train: RoutingDataset, cost: NDArray[np.float64]
+    router: Router,
+    unseen: OutOfFold,
+    train: RoutingDataset,
+    cost: NDArray[np.float64],
+    rule: SettingRule,
 ) -> OperatingPoints | None:
     """The settings that are best on train rows, by out-of-fold predictions."""
     kept = ~np.isnan(unseen.correctness).any(axis=1)
@@ -301,7 +418,8 @@ def _operating_points(
         estimated_cost=cost[kept],
         scale=router.costs.scale,
     )
-    return choose_operating_points(Trial.join(predictions, train, policy=router.policy))
+    trial = Trial.join(predictions, train, policy=router.policy)
+    return choose_operating_points(trial, rule)
 
 
 def _check_routable(dataset: RoutingDataset) -> None:

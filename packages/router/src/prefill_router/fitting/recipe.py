@@ -23,6 +23,7 @@ from prefill_router.activations import Activations
 from prefill_router.calibration import CalibratorKind
 from prefill_router.data import MOST_TOKENS
 from prefill_router.errors import ConfigError, CorruptError, FormatError, PrefillRouterError
+from prefill_router.evaluation import SettingRule
 from prefill_router.features import FAMILIES, FamilyConfig, JointConfig, Need, PrefillConfig
 from prefill_router.layers import candidate_sites
 from prefill_router.options import build
@@ -145,8 +146,9 @@ class FitConfig:
         assumed_output_tokens: Output tokens assumed for targets without any known count.
         resamples: Bootstrap resamples for the card's intervals.
         seed: The seed of the split, where none is given, and of all random numbers.
-        effort: How much was tried to choose the recipe (`studies.search.fit_chosen`); None where it
-            is given.
+        effort: How much was tried to choose the recipe (`fit_chosen`); None where it is given.
+        setting: How the setting that the router is used at is chosen.
+        test: The share of the queries that is sealed as a test part, where no split is given.
     """
 
     recipe: Recipe = field(default_factory=Recipe)
@@ -154,8 +156,14 @@ class FitConfig:
     resamples: int = 1000
     seed: int = 0
     effort: str | None = None
+    setting: SettingRule = field(default_factory=SettingRule)
+    test: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.test <= 0.5:
+            raise ConfigError(
+                f"the share of the test part is {self.test}; it must be 0 for none, or up to 0.5"
+            )
         if self.resamples < 0 or self.seed < 0:
             raise ConfigError(
                 f"{self.resamples} resamples and the seed {self.seed}; neither may be negative"
@@ -170,7 +178,7 @@ class FitConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for the router's record."""
         known = {name: value for name, value in vars(self).items() if name != "effort" or value}
-        return {**known, "recipe": self.recipe.to_dict()}
+        return {**known, "recipe": self.recipe.to_dict(), "setting": asdict(self.setting)}
 
 
 _Read = TypeVar("_Read")

@@ -450,22 +450,30 @@ def _places(wanted: tuple[str, ...], held: tuple[str, ...], what: str) -> list[i
 @final
 @dataclass(frozen=True)
 class OperatingPoints:
-    """The settings that were best on train rows, out of fold.
+    """The settings that were chosen on train rows, out of fold.
 
     Attributes:
         accurate: The lam of the highest accuracy; the cheapest one if there are several.
         thrifty: The lam of the lowest cost at no less accuracy than the best single target; None
             where no setting is both as accurate and cheaper, or no cost is known.
-        worth: The lam of the greatest gain over the best fixed mix at equal cost, among those that
-            are as accurate as the best single target; among all where none is. So a gain at a low
-            accuracy, which nobody would choose, doesn't represent the router.
+        setting: The lam that the router is used at, by `rule`.
         best: The best single target.
+        level: The lam of the lowest cost that loses less than a point of accuracy to the best
+            single target, one standard error included; `accurate` where there is none.
+        budgets: For shares of the best single target's mean cost, the highest lam that stays within
+            it; None where there is none.
+        cheapest: The same for the mean cost of the cheapest target.
+        rule: How the setting was chosen, in words.
     """
 
     accurate: float
     thrifty: float | None
-    worth: float
+    setting: float
     best: str
+    level: float | None = None
+    budgets: tuple[tuple[float, float | None], ...] = ()
+    cheapest: float | None = None
+    rule: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

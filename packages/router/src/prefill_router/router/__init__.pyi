@@ -1,3 +1,4 @@
+from .cross_fit import CrossFit as CrossFit, FoldChoices as FoldChoices
 from .decision import (
     Decision as Decision,
     Forecast as Forecast,

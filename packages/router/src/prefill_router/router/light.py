@@ -48,7 +48,8 @@ class LightRouter:
             drift, to compare `Forecast.bins` with; None where the folder has none.
         verdict: Whether the router is worth it: `word`, `lam` and `gain`, in accuracy over the best
             fixed mix of targets at equal cost; None where it wasn't evaluated.
-        lam: The lam that was chosen on its train rows; None where none was.
+        lam: The lam that it is used at, chosen on its train rows; None where none was.
+        rule: How that was chosen, in words.
     """
 
     costs: CostEstimator
@@ -59,6 +60,7 @@ class LightRouter:
     reference_shares: Float[NDArray[np.float64], "watched bin"] | None = None
     verdict: dict[str, Any] | None = None
     lam: float | None = None
+    rule: str = ""
 
     @property
     def pool(self) -> Pool:
@@ -119,7 +121,7 @@ def read_light(place: PathOrUrl | str) -> LightRouter:
 
 
 def _read(folder: Path) -> LightRouter:
-    model, _ = read_checked(folder)
+    model = read_checked(folder)
     try:
         costs = read_costs(model, folder)
         chosen = policy.from_dict(model.policy)
@@ -142,6 +144,7 @@ def _read(folder: Path) -> LightRouter:
         reference_shares=shares,
         verdict=_verdict(record),
         lam=_lam(record),
+        rule=_rule(record),
     )
 
 
@@ -152,7 +155,7 @@ def _verdict(record: Any) -> dict[str, Any] | None:
         return {
             "word": str(said["word"]),
             "lam": float(said["lam"]),
-            "gain": said["figures"]["best_mix"]["gain"],
+            "gain": said["curve"][0]["best_mix"]["gain"],
         }
     except (KeyError, TypeError, ValueError):
         return None
@@ -160,9 +163,16 @@ def _verdict(record: Any) -> dict[str, Any] | None:
 
 def _lam(record: Any) -> float | None:
     try:
-        return min(max(float(record["chosen"]["worth"]), 0.0), 1.0)
+        return min(max(float(record["chosen"]["setting"]), 0.0), 1.0)
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _rule(record: Any) -> str:
+    try:
+        return str(record["chosen"]["rule"])
+    except (KeyError, TypeError):
+        return ""
 
 
 def _encoders(saved: Any) -> Iterator[str]:
@@ -260,19 +270,20 @@ class CascadePlan:
         }
 
 
-def plan_cascade(router: "Router", request: Request, *, lam: float = 0.5) -> CascadePlan:
+def plan_cascade(router: "Router", request: Request, *, lam: float | None = None) -> CascadePlan:
     """Plan the cascade of a router for one request.
 
     Args:
         router: A router whose policy is a cascade.
         request: Text, or chat messages.
-        lam: The cascade's setting, from 0 (the first answer) to 1 (the most accurate).
+        lam: The cascade's setting, from 0 (the first answer) to 1 (the most accurate); the router's
+            own if not given.
 
     Raises:
         ConfigError: The policy isn't a cascade, or `lam` is outside [0, 1].
         PromptError: The request can't be encoded.
     """
-    cascade = router.policy
+    cascade, lam = router.policy, router.setting if lam is None else lam
     if not isinstance(cascade, Cascade):
         raise ConfigError(f"the router's policy is {cascade.kind}, not a cascade; use router.route")
     forecast = router.forecast_many([request])[0]

@@ -64,9 +64,12 @@ class RouterRecord(BaseModel):
         package: The version of prefill-router that fitted it.
         trained_on: The dataset.
         options: The options of the fit, by name.
-        verdict: Whether it is worth it, evaluated on the test part: `evaluation.Verdict.to_dict`.
+        verdict: Whether it is worth it, by cross-fitting or else on the test part:
+            `evaluation.Verdict.to_dict`.
+        test_verdict: The verdict on the test part alone, where there is one by cross-fitting too.
         chosen: The operating points that were chosen on train rows, out of fold.
-        metrics: Metrics on the test part, by the keys of `metrics.json`.
+        references: What a verdict compares it with: `evaluation.References.to_dict`.
+        metrics: Metrics on the test part, or else by cross-fitting, by the keys of `metrics.json`.
         training: The training curves, as `predictors` returns them.
         notes: Notes for the user, such as which targets have too few labels.
         licences: The licences of encoders and benchmarks, by name, as far as somebody told them.
@@ -78,7 +81,9 @@ class RouterRecord(BaseModel):
     trained_on: TrainedOn
     options: dict[str, Any] = {}
     verdict: dict[str, Any] | None = None
+    test_verdict: dict[str, Any] | None = None
     chosen: OperatingPoints | None = None
+    references: dict[str, Any] | None = None
     metrics: dict[str, Interval] = {}
     training: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
@@ -91,7 +96,8 @@ class RouterRecord(BaseModel):
     def changed(self, note: str) -> "RouterRecord":
         """The record after its targets changed: without what was measured of the old pool."""
         notes = (*self.notes, f"{note}; metrics and operating points of the old pool were dropped")
-        gone: dict[str, Any] = {"metrics": {}, "verdict": None, "chosen": None}
+        names = ("verdict", "test_verdict", "chosen", "references")
+        gone: dict[str, Any] = {"metrics": {}, **dict.fromkeys(names)}
         return self.model_copy(update={"notes": notes, **gone})
 
 
@@ -146,8 +152,8 @@ def card(
         f"# A router over {len(pool)} targets\n\n{_summary(record, pool, version)}\n",
         "## Is it worth having?\n\n" + _verdict(record),
         "## How to use it\n\n```python\nfrom prefill_router import Router\n\n"
-        'router = Router.load("this folder")\nrouter.route("your request", lam=0.5).target\n```\n',
-        "## Metrics on the test queries\n\n" + _metrics(record.metrics),
+        'router = Router.load("this folder")\nrouter.route("your request").target\n```\n',
+        "## Metrics\n\n" + _metrics(record.metrics),
         "## Targets and prices\n\n" + _prices(pool),
         "## Features, predictor and policy\n\n" + _table(("part", "value"), parts_read),
         "## Encoders\n\n" + _encoders(encoders),
@@ -201,7 +207,14 @@ def _verdict(record: RouterRecord) -> str:
     if record.verdict is None:
         return "Not evaluated: fit it again, or see `prefill-router doctor`.\n"
     word, because = record.verdict["word"], record.verdict["because"]
-    return f"**{str(word).capitalize()}**, at lam = {record.verdict['lam']:.3g}: {because}.\n"
+    lines = "".join(f"- {line}.\n" for line in record.verdict["lines"])
+    sealed = record.test_verdict
+    alone = (
+        ""
+        if sealed is None
+        else f"\nOn the test part alone: {sealed['word']}, {sealed['because']}.\n"
+    )
+    return f"**{str(word).capitalize()}**: {because}.\n\n{lines}{alone}"
 
 
 def _metrics(metrics: dict[str, Interval]) -> str:

@@ -29,6 +29,7 @@ from prefill_router.predictors import Correctness, Predictor
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.remote import PathOrUrl
 from prefill_router.router.checks import check_parts
+from prefill_router.router.cross_fit import CrossFit
 from prefill_router.router.decision import (
     Decision,
     Forecast,
@@ -43,6 +44,8 @@ from prefill_router.targets import Pool
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from prefill_router.evaluation import References
 
 
 @final
@@ -196,6 +199,8 @@ class Router:
         record: The record of how it was made.
         reference: Statistics of the train rows; None in a router of an older format.
         changes: Targets that joined or left after the fit; None without any.
+        cross_fit: Predictions for the rows that it learned from, by routers that didn't; None where
+            it wasn't judged so, or its targets or prices changed.
         sources: The locations of its encoders.
     """
 
@@ -210,6 +215,7 @@ class Router:
     reference: TrainReference | None = None
     output: OutputHead | None = None
     changes: PoolChanges | None = None
+    cross_fit: CrossFit | None = None
     sources: EncoderSources = field(default_factory=EncoderSources)
     _encoders: dict[Provenance, Encoder] = field(default_factory=dict, repr=False)
 
@@ -226,6 +232,12 @@ class Router:
             self.calibrator,
             self.output,
         )
+        crossed = self.cross_fit
+        if crossed is not None and crossed.predictions.targets != self.pool.names:
+            raise ConfigError(
+                f"the predictions out of fold are of {crossed.predictions.targets}; the pool has "
+                f"{self.pool.names}"
+            )
         nothing = np.zeros((1, len(self.pool)))
         self.policy.path(nothing, nothing, targets=self.pool.names)  # checks those that it names
         if self.reference is not None:
@@ -250,14 +262,28 @@ class Router:
         """The targets that it was fitted for, whatever joined or left since."""
         return self.pool.names if self.changes is None else self.changes.fitted
 
+    @property
+    def setting(self) -> float:
+        """The lam that it is used at: the one that its fit chose, or else 0.5."""
+        chosen = self.record.chosen
+        return 0.5 if chosen is None else chosen.setting
+
+    @property
+    def references(self) -> "References | None":
+        """What a verdict compares it with; None where its targets changed, or it was imported."""
+        from prefill_router.evaluation import References
+
+        held = self.record.references
+        return None if held is None else References.from_dict(held)
+
     def route(
-        self, request: Request, *, lam: float = 0.5, only: Iterable[str] | None = None
+        self, request: Request, *, lam: float | None = None, only: Iterable[str] | None = None
     ) -> Decision:
         """Choose the target for one request.
 
         Args:
             request: Text, or chat messages.
-            lam: From 0, cheapest, to 1, most probably correct.
+            lam: From 0, cheapest, to 1, most probably correct; its own (`setting`) if not given.
             only: Choose among these targets only.
 
         Raises:
@@ -267,10 +293,14 @@ class Router:
         return self.route_many([request], lam=lam, only=only)[0]
 
     def route_many(
-        self, requests: Sequence[Request], *, lam: float = 0.5, only: Iterable[str] | None = None
+        self,
+        requests: Sequence[Request],
+        *,
+        lam: float | None = None,
+        only: Iterable[str] | None = None,
     ) -> list[Decision]:
         """Choose the target for each of several requests, encoded together."""
-        check_lam(lam)
+        lam = check_lam(self.setting if lam is None else lam)
         refuse_cascade(self.policy)
         columns = self.pool.indices(self.pool.names if only is None else only)
         names = [self.pool.names[k] for k in columns]
@@ -441,12 +471,17 @@ class Router:
         Raises:
             ConfigError: The pool has other names.
         """
-        repriced = replace(self, costs=self.costs.with_pool(pool))
+        crossed = self.cross_fit if pool == self.pool else None
+        repriced = replace(self, costs=self.costs.with_pool(pool), cross_fit=crossed)
+        if pool != self.pool:  # the references are the best at the prices before
+            bare = self.record.model_copy(update={"references": None})
+            repriced = replace(repriced, record=bare)
         notes = self.record.notes
         if pool == self.pool or self.is_repriced:
             return repriced
         note = f"{_REPRICED} {self.pool.prices_date or 'an unknown day'}"
-        return repriced.with_record(self.record.model_copy(update={"notes": (*notes, note)}))
+        noted = repriced.record.model_copy(update={"notes": (*notes, note)})
+        return repriced.with_record(noted)
 
     @property
     def is_repriced(self) -> bool:

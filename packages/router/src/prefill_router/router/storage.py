@@ -6,8 +6,9 @@ router.json          the parts that decide: pool, costs, features, predictor, sh
 weights.safetensors  the arrays of features, predictor, calibrator, output head, reference, changes
 split.json           the split it was fitted on
 record.json          how it was made: dataset, options, metrics, training curves
+cross_fit.*          predictions for the rows that it learned from, by routers that didn't see them
 README.md            the card, for people
-SHA256SUMS           of the first four; `sha256sum --check SHA256SUMS` reads it
+SHA256SUMS           of all but the card; `sha256sum --check SHA256SUMS` reads it
 """
 
 import hashlib
@@ -35,6 +36,7 @@ from prefill_router.remote import (
     reading,
     replacing_folder,
 )
+from prefill_router.router import cross_fit
 from prefill_router.router.record import PoolChanges, RouterRecord, card
 from prefill_router.router.reference import TrainReference
 from prefill_router.serialization import Part, Tensors, read_tensors, under
@@ -43,17 +45,17 @@ from prefill_router.targets import pool_from_dict
 if TYPE_CHECKING:
     from prefill_router.router.router import Router
 
-FORMAT = 5
+FORMAT = 6
 CHECKED = ("router.json", "weights.safetensors", "split.json", "record.json")
-FILES = (*CHECKED, "README.md", files.CHECKSUMS)
+FILES = (*CHECKED, *cross_fit.FILES, "README.md", files.CHECKSUMS)
 _PER_TARGET = ("median_output", "token_ratio", "least_input", "most_input", "fixed")
 
 
 class RouterModel(BaseModel):
-    """The content of `router.json` in the present format."""
+    """The content of `router.json`."""
 
     model_config = ConfigDict(extra="forbid")
-    format: Literal[5]
+    format: Literal[6]
     pool: dict[str, Any]
     costs: dict[str, list[float | None]]
     features: dict[str, Any]
@@ -85,8 +87,15 @@ def save_router(router: "Router", folder: PathOrUrl | str, *, new: bool = False)
         (temporary / "weights.safetensors").write_bytes(save(_tensors(router)))
         files.write_json(temporary / "split.json", router.split.to_dict())
         files.write_json(temporary / "record.json", router.record.model_dump(mode="json"))
+        if router.cross_fit is not None:
+            router.cross_fit.save(temporary)
         files.write_text(temporary / "README.md", _card(router))
-        files.write_checksums(temporary, list(CHECKED))
+        files.write_checksums(temporary, _checked(temporary))
+
+
+def _checked(folder: Path) -> list[str]:
+    """The files of a router's folder that have checksums: all that decide, and those it has."""
+    return [*CHECKED, *(name for name in cross_fit.FILES if (folder / name).is_file())]
 
 
 def check_replaceable(folder: PathOrUrl | str) -> None:
@@ -114,10 +123,8 @@ def load_router(place: PathOrUrl | str) -> "Router":
 def _load(folder: Path) -> "Router":
     from prefill_router.router.router import Router
 
-    model, version = read_checked(folder)
+    model = read_checked(folder)
     tensors = _read_tensors(folder / "weights.safetensors")
-    if version == 1:
-        tensors = {n.replace("features.", "features.0.", 1): v for n, v in tensors.items()}
 
     def part(name: str, load: Callable[[Mapping[str, Any], Tensors], Any]) -> Any:
         config = getattr(model, name)
@@ -133,6 +140,7 @@ def _load(folder: Path) -> "Router":
             reference=part("reference", TrainReference.from_dict),
             output=part("output", OutputHead.from_dict),
             changes=part("changes", PoolChanges.from_dict),
+            cross_fit=cross_fit.CrossFit.load(folder),
             costs=read_costs(model, folder),
             split=split_from_dict(read_json(folder / "split.json"), source=folder / "split.json"),
             record=RouterRecord.model_validate(read_json(folder / "record.json")),
@@ -141,8 +149,8 @@ def _load(folder: Path) -> "Router":
         raise CorruptError(f"{folder} is inconsistent: {error}") from None
 
 
-def read_checked(folder: Path) -> tuple[RouterModel, int]:
-    """The content of `router.json` in the present format, and its format; every file is checked.
+def read_checked(folder: Path) -> RouterModel:
+    """The content of `router.json`; every file is checked.
 
     Raises:
         ConfigError: There is no router.
@@ -150,7 +158,7 @@ def read_checked(folder: Path) -> tuple[RouterModel, int]:
     """
     if not is_router(folder):
         raise ConfigError(f"{folder} isn't a router's folder; make one with: prefill-router fit")
-    files.verify_checksums(folder, list(CHECKED))
+    files.verify_checksums(folder, _checked(folder))
     return _read_model(folder)
 
 
@@ -205,53 +213,19 @@ def _tensors(router: "Router") -> dict[str, np.ndarray]:
     }
 
 
-def _read_model(folder: Path) -> tuple[RouterModel, int]:
-    """The content of `router.json` in the present format, and the format it was in."""
+def _read_model(folder: Path) -> RouterModel:
     value = read_json(folder / "router.json")
     version: Any = value.get("format") if isinstance(value, dict) else None
-    if version not in range(1, FORMAT + 1):
+    if version != FORMAT:
         is_newer = isinstance(version, int) and version > FORMAT
-        fix = upgrade_advice(FORMAT) if is_newer else f"this package reads 1 to {FORMAT}"
+        fix = upgrade_advice(FORMAT) if is_newer else f"this package reads {FORMAT}: fit it again"
         raise CorruptError(f"{folder / 'router.json'} has format {version}; {fix}")
     try:
-        now = _PRESENT[version](value) if version in _PRESENT else value
-        return RouterModel.model_validate(now), version
+        return RouterModel.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise CorruptError(f"{folder / 'router.json'}: {place}: {first['msg']}") from None
-
-
-def _of_format_1(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert format 1, which had only prefill features and Equation 2."""
-    features = value.get("features")
-    families = [{"kind": "prefill", **features}] if isinstance(features, dict) else features
-    return _of_format_2(
-        {
-            **value,
-            "features": {"families": families},
-            "calibrator": None,
-            "policy": {"kind": "lambda"},
-        }
-    )
-
-
-def _of_format_2(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert format 2, which had no statistics of the train rows."""
-    return _of_format_3({**value, "reference": None})
-
-
-def _of_format_3(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert format 3, which had no shrinkage."""
-    return _of_format_4({**value, "shrinkage": None})
-
-
-def _of_format_4(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert format 4, which had only Equation 1 for costs."""
-    return {**value, "format": FORMAT, "output": None}
-
-
-_PRESENT = {1: _of_format_1, 2: _of_format_2, 3: _of_format_3, 4: _of_format_4}
 
 
 def read_json(path: Path) -> Any:

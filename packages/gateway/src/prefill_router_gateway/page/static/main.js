@@ -47,6 +47,7 @@ async function overview() {
   };
   for (const [name, value] of Object.entries(facts)) say(byId(`fact-${name}`), value);
   byId("fact-router").title = now.router ?? "";
+  byId("fact-lam").title = now.lam_reason;
   say(byId("foot"), `prefill-router ${now.version}`);
   tradeoff.known(now.lam_set);
 }

@@ -1,0 +1,225 @@
+"""The queries of a dataset that a router is judged on, and its predictions for them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, final
+
+from prefill_router.cli.application import err
+from prefill_router.cli.commands import one_of
+from prefill_router.cli.options import check_part, predict
+from prefill_router.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from prefill_router.activations import Activations
+    from prefill_router.data import Part, RoutingDataset
+    from prefill_router.evaluation import Axis, Evaluation, JudgedPart, References, Trial
+    from prefill_router.policy import Predictions
+    from prefill_router.progress import Progress
+    from prefill_router.router import Router
+
+CROSS_FIT = "cross-fit"
+PARTS = (CROSS_FIT, "test", "calibration", "unseen")
+ALL_PARTS = (*PARTS, "train", "all")
+
+
+def check_part_name(part: str | None, among: Sequence[str] = PARTS) -> None:
+    """Check a value of --part, before anything is read."""
+    if part is not None:
+        one_of("--part", part, among)
+
+
+_WHOLE = "to take every query that the router wasn't trained on, say --part unseen"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class JudgedQueries:
+    """A dataset at the router's prices and with its targets, in two parts.
+
+    Attributes:
+        router: The router.
+        part: Which queries it is judged on, one of `ALL_PARTS`.
+        judged: These queries.
+        train: The queries of the dataset that the router was trained on; None without any.
+    """
+
+    router: "Router"
+    part: str
+    judged: "RoutingDataset"
+    train: "RoutingDataset | None"
+
+    @classmethod
+    def of(
+        cls,
+        router: "Router",
+        whole: "RoutingDataset",
+        part: str | None = None,
+    ) -> "JudgedQueries":
+        """Select both parts from a dataset.
+
+        Args:
+            router: The router, with the split that it was fitted on.
+            whole: Scored answers.
+            part: `cross-fit`, every query that it was fitted on, predicted by routers that were
+                fitted without it; `test` or `calibration` of its split; or `unseen`, every query
+                that it was neither trained nor calibrated on. By default the first that there is of
+                `test`, `cross-fit` and `unseen`.
+
+        Raises:
+            ConfigError: The router has no such part, or it was calibrated on it.
+            DataError: The dataset lacks queries of the part, or has no unseen query.
+        """
+        lacking = sorted(set(router.pool.names) - set(whole.pool.names))
+        if lacking:
+            raise DataError(
+                f"the dataset lacks the router's targets {lacking}; it has {whole.pool.names}"
+            )
+        priced = whole.select(targets=router.pool.names).with_pool(router.pool)
+        held = set(whole.query_ids)
+        trained = [i for i in router.split["train"] if i in held]
+        train = priced.select(trained) if trained else None
+        name = _default_part(router, held) if part is None else part
+        if trained and len(trained) < len(router.split["train"]):
+            err.print(
+                f"note: the dataset has {len(trained):,} of the {len(router.split['train']):,} "
+                "queries that the router was trained on"
+            )
+        return cls(router, name, priced.select(_find_judged(router, priced, train, name)), train)
+
+    @property
+    def words(self) -> str:
+        """The part in a few words, for titles and reports."""
+        if self.part == CROSS_FIT:
+            return "all queries that it was fitted on, each judged by a router that didn't see it"
+        return f"{self.part} part"
+
+    def predict(self, stores: "Sequence[Activations]", progress: "Progress") -> "Predictions":
+        """The predictions for the judged queries, in their order."""
+        crossed = self.router.cross_fit
+        if self.part == CROSS_FIT and crossed is not None:
+            return crossed.pooled.select(self.judged.query_ids)
+        return predict(self.router, self.judged, stores, progress)
+
+    def evaluate(
+        self,
+        stores: "Sequence[Activations]",
+        progress: "Progress",
+        *,
+        resamples: int = 1000,
+        seed: int = 0,
+        step: float | None = None,
+        axis: "Axis" = "inverse",
+    ) -> "Evaluation":
+        """Evaluate the router on the judged queries; the options are those of `evaluate`."""
+        from prefill_router.evaluation import Trial, evaluate, judge
+
+        predictions, policy = self.predict(stores, progress), self.router.policy
+        result = evaluate(
+            predictions,
+            self.judged,
+            policy=policy,
+            resamples=resamples,
+            seed=seed,
+            step=step,
+            axis=axis,
+            chosen=None if self.part == CROSS_FIT else self.router.record.chosen,
+            progress=progress,
+        )
+        parts = self.judged_parts(Trial.join(predictions, self.judged, policy=policy))
+        if not parts:
+            return result
+        known = None if self.part == CROSS_FIT else result.headline["choice_auc"]
+        return replace(result, verdict=judge(parts, lam=self.router.setting, choice_auc=known))
+
+    def judged_parts(self, trial: "Trial", *, lam: float | None = None) -> "list[JudgedPart]":
+        """The judged queries with what they are compared with; none where that isn't known.
+
+        Args:
+            trial: The predictions of `predict` with the labels of the judged queries.
+            lam: A setting to judge it at; its own if not given.
+        """
+        from prefill_router.evaluation import JudgedPart
+
+        crossed = self.router.cross_fit
+        if self.part == CROSS_FIT and crossed is not None:
+            return crossed.judged_parts(self.judged, policy=self.router.policy, lam=lam)
+        if self.train is not None and set(self.train.query_ids) & set(self.judged.query_ids):
+            err.print("note: there is no verdict: the router learned from some of these queries")
+            return []
+        references = self._find_references()
+        if references is None:
+            err.print(
+                "note: there is no verdict: the router has no references to be compared with, and "
+                "the dataset has none of the queries that it was trained on"
+            )
+            return []
+        return [JudgedPart(trial, references, self.router.record.chosen, lam)]
+
+    def _find_references(self) -> "References | None":
+        """Those of the router's fit; else learned from the train rows that the dataset has."""
+        from prefill_router.evaluation import References
+        from prefill_router.progress import SilentProgress
+
+        held = self.router.references
+        if held is not None or self.train is None:
+            return held
+        predicted = predict(self.router, self.train, (), SilentProgress())
+        return References.fit(self.train, predicted.normalised_cost)
+
+
+def _default_part(router: "Router", held: set[str]) -> str:
+    if "test" in router.split.parts:
+        return "test" if held & set(router.split["test"]) else "unseen"
+    crossed = router.cross_fit
+    is_there = crossed is not None and bool(held & set(crossed.predictions.query_ids))
+    return CROSS_FIT if is_there else "unseen"
+
+
+def _find_judged(
+    router: "Router", dataset: "RoutingDataset", train: "RoutingDataset | None", part: str
+) -> Sequence[str]:
+    """The ids of the judged queries."""
+    if part == CROSS_FIT:
+        return _cross_fitted(router, dataset)
+    if part == "calibration" and router.calibrator is not None:
+        raise ConfigError(
+            "the router's probabilities were calibrated on its calibration part, so it isn't "
+            "unseen; say --part unseen with new queries"
+        )
+    named: tuple[Part, ...] = ("test", "calibration", "train")
+    for name in named:
+        if name == part:
+            check_part(dataset, router.split[name], part, fix=_WHOLE)
+            return router.split[name]
+    seen = {i for name in named[1:] for i in router.split.parts.get(name, ())}
+    if part == "all":
+        trained = len(seen & set(dataset.query_ids))
+        if trained:
+            err.print(f"note: the router was trained on {trained:,} of these queries")
+        return dataset.query_ids
+    prompts = set() if train is None else set(train.prompt_keys)
+    rows = zip(dataset.query_ids, dataset.prompt_keys, strict=True)
+    ids = [i for i, prompt in rows if i not in seen and prompt not in prompts]
+    if not ids:
+        raise DataError(
+            "the router was trained on every query of the dataset, and keeps no predictions out of "
+            "fold for them: it was fitted with --no-verdict, or its prices or targets changed; "
+            "give it new queries, or fit it again"
+        )
+    return ids
+
+
+def _cross_fitted(router: "Router", dataset: "RoutingDataset") -> Sequence[str]:
+    if router.cross_fit is None:
+        raise ConfigError(
+            "the router keeps no predictions out of fold: it was fitted with --no-verdict, or its "
+            "prices or targets changed; judge it on new queries with --part unseen, or fit it again"
+        )
+    held = set(dataset.query_ids)
+    ids = [name for name in router.cross_fit.predictions.query_ids if name in held]
+    if not ids:
+        raise DataError(
+            "the dataset has none of the queries that the router was fitted on; give the dataset "
+            "that it was fitted on, or judge it on new queries with --part unseen"
+        )
+    return ids

@@ -1,0 +1,304 @@
+"""What a router is compared with at equal cost: rules that never read a request.
+
+`FixedChoice` mixes targets blindly. `RateChoice` knows what each target's answer to a request will
+cost, as the router predicts it, and how often each target is right: on the whole (*price alone*),
+or in each domain. What a router gains beyond price alone, it gains by what the request says.
+
+Each rule has corners, from the cheapest to the most accurate, that were learned from train rows.
+Between two corners lie mixes of both, so that a rule can spend any amount. `ReferenceTable` has the
+labels and costs of these mixes on the judged rows. Rows that were judged by different rules, such
+as those of the folds of a cross-validation, share a table: a level is the same fraction of the way
+from the cheapest to the most accurate corner in each.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, final, runtime_checkable
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.data import RoutingDataset
+from prefill_router.evaluation.bootstrap import known_mean, ones
+from prefill_router.evaluation.chance_labels import Choice
+from prefill_router.evaluation.fixed_mix import LEAST, FixedChoice, TrainLabels, envelope_targets
+from prefill_router.evaluation.judged_predictions import PerQuery, Trial
+from prefill_router.evaluation.quality_checks import PerCell
+from prefill_router.policy import Lambda
+from prefill_router.short_repr import short_repr
+
+LEVELS = 65
+"""How many mixes of a reference are measured, from its cheapest corner to its most accurate."""
+_LAMS = 64
+"""Values of lam among which the corners of a rule are found."""
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class RateChoice:
+    """The choice of Equation 2 with accuracies of train rows in the place of probabilities.
+
+    Attributes:
+        groups: The domains that have accuracies of their own; every other query belongs to the last
+            row of `rates`.
+        rates: The targets' accuracies on train rows, [group, target].
+        lams: The lam of each corner, rising.
+        costs: The mean observed cost of each corner on train rows, US dollars; NaN where unknown.
+    """
+
+    groups: tuple[str, ...]
+    rates: Float[NDArray[np.float64], "group target"]
+    lams: tuple[float, ...]
+    costs: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, train: RoutingDataset, cost: PerCell, *, by_domain: bool = False) -> "RateChoice":
+        """Learn the rates and the corners.
+
+        Args:
+            train: The train rows.
+            cost: Their estimated costs on the scale of Equation 2.
+            by_domain: Whether each domain with enough rows has rates of its own.
+        """
+        labels, domains = TrainLabels.of(train), np.array(train.domains, dtype=object)
+        large = [name for name in sorted(set(train.domains)) if (domains == name).sum() >= LEAST]
+        groups = tuple(large) if by_domain else ()
+        parts = [*(domains == name for name in groups), slice(None)]
+        rates = np.nan_to_num(np.stack([labels.singles(part)[1] for part in parts]))
+        rule = cls(groups, rates, (1.0,), (np.nan,))
+        return cls(groups, rates, *rule._find_corners(train, cost))
+
+    def _find_corners(
+        self, train: RoutingDataset, cost: PerCell
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The lam values on the concave envelope of accuracy over cost, and their costs."""
+        rates = self._expand(train.domains)
+        path = Lambda().path(rates, cost)
+        changes = np.unique(path.lam)
+        lams = np.append(np.quantile(changes, np.linspace(0, 1, _LAMS), method="nearest"), 1.0)
+        rows = np.arange(len(rates))
+        choices = [path.at(float(lam)) for lam in lams]
+        paid = np.stack([train.observed_cost[rows, choice] for choice in choices], axis=1)
+        spent = known_mean(ones(len(rates)), paid)[0]
+        right = np.array([rates[rows, choice].mean() for choice in choices])
+        corners = envelope_targets(spent, right) or [len(lams) - 1]
+        return tuple(lams[corners].tolist()), tuple(spent[corners].tolist())
+
+    def choose(self, trial: Trial) -> Iterator[Choice]:
+        """The target of each query, at one corner after another."""
+        path = Lambda().path(self._expand(trial.domains or ("",) * len(trial)), trial.cost)
+        for lam in self.lams:
+            yield path.at(lam)
+
+    def _expand(self, domains: Sequence[str]) -> PerCell:
+        place = {name: i for i, name in enumerate(self.groups)}
+        rates: PerCell = self.rates[[place.get(name, len(self.groups)) for name in domains]]
+        return rates
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        costs = [None if np.isnan(cost) else cost for cost in self.costs]
+        rates = self.rates.tolist()
+        return {"groups": list(self.groups), "rates": rates, "lams": self.lams, "costs": costs}
+
+    @classmethod
+    def from_dict(cls, value: Any) -> "RateChoice":
+        """The rule of `to_dict`; KeyError, TypeError or ValueError where it isn't one."""
+        costs = tuple(np.nan if cost is None else float(cost) for cost in value["costs"])
+        rates = np.array(value["rates"], dtype=np.float64)
+        return cls(tuple(value["groups"]), rates, tuple(map(float, value["lams"])), costs)
+
+
+@short_repr
+@final
+@dataclass(frozen=True, eq=False)
+class References:
+    """The rules that a router is compared with, learned from its train rows.
+
+    Attributes:
+        targets: The targets' names.
+        mix: The best fixed mix of targets.
+        price: Price alone.
+        domains: The same with the accuracies of each domain; None where there is one domain.
+    """
+
+    targets: tuple[str, ...]
+    mix: FixedChoice
+    price: RateChoice
+    domains: RateChoice | None
+
+    @classmethod
+    def fit(cls, train: RoutingDataset, cost: PerCell) -> "References":
+        """Learn all of them; the arguments are those of `RateChoice.fit`."""
+        several = len(set(train.domains)) > 1
+        return cls(
+            train.pool.names,
+            FixedChoice.mix(train),
+            RateChoice.fit(train, cost),
+            RateChoice.fit(train, cost, by_domain=True) if several else None,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        domains = None if self.domains is None else self.domains.to_dict()
+        return {
+            "targets": list(self.targets),
+            "mix": self.mix.to_dict(),
+            "price": self.price.to_dict(),
+            "domains": domains,
+        }
+
+    @classmethod
+    def from_dict(cls, value: Any) -> "References":
+        """The references of `to_dict`; KeyError, TypeError or ValueError where they aren't."""
+        domains = value["domains"]
+        return cls(
+            tuple(value["targets"]),
+            FixedChoice.from_dict(value["mix"]),
+            RateChoice.from_dict(value["price"]),
+            None if domains is None else RateChoice.from_dict(domains),
+        )
+
+
+PerLevel = Float[NDArray[np.float64], "query level"]
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """A rule with corners: `FixedChoice`, `RateChoice`, or another that knows no answers."""
+
+    @property
+    def costs(self) -> tuple[float, ...]:
+        """The mean cost of each corner on train rows, rising; NaN where unknown."""
+
+    def choose(self, trial: Trial) -> Iterator[Choice]:
+        """The target of each query, at one corner after another."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ReferenceTable:
+    """Labels and costs of a reference on the judged rows, at each level.
+
+    Attributes:
+        label: Labels; NaN where one that the mix needs is missing.
+        cost: Observed costs, US dollars.
+    """
+
+    label: PerLevel
+    cost: PerLevel
+
+    @classmethod
+    def of(cls, rule: Rule, trial: Trial) -> "ReferenceTable":
+        """Look up the labels and costs of the targets that the rule chooses."""
+        rows = np.arange(len(trial))
+        chosen = np.stack(list(rule.choose(trial)), axis=1)
+        label, cost = (
+            table[rows[:, None], chosen] for table in (trial.correct, trial.observed_cost)
+        )
+        before, share = _place_levels(np.array(rule.costs))
+        return cls(_mix(label, before, share), _mix(cost, before, share))
+
+    @classmethod
+    def join(cls, tables: Iterable["ReferenceTable"]) -> "ReferenceTable":
+        """The rows of several tables, one after another."""
+        parts = list(tables)
+        label, cost = ([getattr(one, name) for one in parts] for name in ("label", "cost"))
+        return cls(np.concatenate(label), np.concatenate(cost))
+
+    @property
+    def known(self) -> Bool[NDArray[np.bool_], " query"]:
+        """The rows on which the outcomes of all levels are known."""
+        known = ~np.isnan(self.label).any(axis=1)
+        if not np.isnan(self.cost).all():
+            known &= ~np.isnan(self.cost).any(axis=1)
+        return np.asarray(known, dtype=np.bool_)
+
+    def spend(self, rows: Int[NDArray[np.int64], " row"], cost: float) -> "MixedReference":
+        """The mix that spends this much on these rows, on average.
+
+        Args:
+            rows: The rows that are compared.
+            cost: US dollars per query. Below the cheapest and above the most expensive level, that
+                level counts; so does the most accurate one where the cost is unknown.
+        """
+        label, paid = self.label[rows], self.cost[rows]
+        mean = paid.mean(axis=0)
+        last = len(mean) - 1
+        if np.isnan(cost) or np.isnan(mean).any():
+            return MixedReference(label[:, last], np.full(len(rows), np.nan), 0.0)
+        order = np.argsort(mean, kind="stable")
+        place = int(np.searchsorted(mean[order], cost))
+        if place in (0, last + 1):
+            end = order[min(place, last)]
+            return MixedReference(label[:, end], paid[:, end], 0.0)
+        below, above = order[place - 1], order[place]
+        gap = mean[above] - mean[below]
+        share = (cost - mean[below]) / gap if gap > 0 else 1.0
+        mixed = [(1 - share) * table[:, below] + share * table[:, above] for table in (label, paid)]
+        slope = _slope(mean[order], label.mean(axis=0)[order], place)
+        return MixedReference(mixed[0], mixed[1], slope)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MixedReference:
+    """A reference at one mean cost.
+
+    Attributes:
+        label: The label of each row, in expectation over the mix.
+        cost: The cost of each row, US dollars.
+        slope: The accuracy that a dollar per query more would bring; 0 where it can't spend more.
+    """
+
+    label: PerQuery
+    cost: PerQuery
+    slope: float
+
+    def differences(self, label: PerQuery, cost: PerQuery) -> PerQuery:
+        """The differences of the rows of a system that spends as much on average.
+
+        Their mean is the gain of the system over the reference. How much the gain varies with the
+        cost of the sampled rows is part of the differences, by the reference's slope.
+
+        Args:
+            label: The system's labels.
+            cost: Its costs, US dollars.
+        """
+        difference: PerQuery = label - self.label
+        return difference - self.slope * (cost - self.cost) if self.slope else difference
+
+
+_WINDOW = 6
+"""Levels on each side over which a slope is measured; next to each other they are nearly equal."""
+
+
+def _slope(cost: PerQuery, accuracy: PerQuery, place: int) -> float:
+    below, above = max(0, place - _WINDOW), min(len(cost) - 1, place + _WINDOW)
+    run = float(cost[above] - cost[below])
+    return float(accuracy[above] - accuracy[below]) / run if run > 0 else 0.0
+
+
+def _place_levels(
+    costs: Float[NDArray[np.float64], " corner"],
+) -> tuple[Int[NDArray[np.int64], " level"], Float[NDArray[np.float64], " level"]]:
+    """The corner before each level, and the share of the next one."""
+    if len(costs) == 1 or np.isnan(costs).any():
+        last = np.full(LEVELS, len(costs) - 1)
+        return last, np.zeros(LEVELS)
+    spent = np.linspace(costs[0], costs[-1], LEVELS)
+    before = np.clip(np.searchsorted(costs, spent, side="right") - 1, 0, len(costs) - 2)
+    run = np.maximum(costs[before + 1] - costs[before], np.finfo(np.float64).tiny)
+    return before, np.clip((spent - costs[before]) / run, 0, 1)
+
+
+def _mix(
+    table: Float[NDArray[np.float64], "query corner"],
+    before: Int[NDArray[np.int64], " level"],
+    share: Float[NDArray[np.float64], " level"],
+) -> PerLevel:
+    after = np.minimum(before + 1, table.shape[1] - 1)
+    mixed = (1 - share) * table[:, before] + np.where(share > 0, share * table[:, after], 0)
+    return np.where(share == 1, table[:, after], mixed)
