@@ -91,7 +91,7 @@ TITLES = {"mmlu_pro": "MMLU-Pro", "routerbench": "RouterBench", "routellm": "Rou
 
 
 def readme_block(kept: Mapping[str, Any]) -> str:
-    """The README's table of all benchmarks.
+    """The table of all benchmarks in docs/proven.md.
 
     Means over the splits, and in how many of them a router is worth it, and significantly better or
     worse than the paper's in mean AUC and in choice AUC.

@@ -1,9 +1,9 @@
-"""The figures of the README: what `fit` takes on MMLU-Pro, and others beside it, in one run.
+"""Figures of docs/proven.md: what `fit` takes on MMLU-Pro, and others beside it, in one run.
 
     python -m benchmarks.readme --data ../shared/data/mmlu_pro --work readme-work
 
 States that no --store has are encoded. Recipes are chosen on train questions, each router is fitted
-on them, and all are judged on the same test questions. A test holds the README's blocks to what is
+on them, and all are judged on the same test questions. A test holds the page's blocks to what is
 written here.
 """
 
@@ -72,7 +72,7 @@ COLUMNS = {
 
 
 def headline_block(result: Mapping[str, Any]) -> str:
-    """The README's first table, from the JSON."""
+    """The table of the first router, from the JSON."""
     rows = [f"{result['queries']:,} queries, {result['targets']} targets".ljust(40)
             + "value".rjust(8) + "95 % interval".rjust(20)]  # fmt: skip
     for name, (title, unit) in HEADLINE.items():
@@ -83,7 +83,7 @@ def headline_block(result: Mapping[str, Any]) -> str:
 
 
 def comparison_block(result: Mapping[str, Any]) -> str:
-    """The README's table of routers, from the JSON."""
+    """The table of routers, from the JSON."""
     head = "router".ljust(30) + "".join(title.rjust(12) for title, _ in COLUMNS.values())
     rows = [head + "  worth it?"]
     for name, one in result["routers"].items():

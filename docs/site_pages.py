@@ -5,7 +5,7 @@ The pages are plain Markdown, so that a forge shows them, too. Each is read into
 - A list item that begins with a link to a page, `1. [title](page.md)`, makes that page the next one
   below this page in the navigation; its caption is the heading above. Links in sentences don't.
 - A page that is nothing but a link to a Markdown file outside this folder shows that file, and
-  links to the file lead to the page.
+  links to the file lead to the page. The first page shows the README.
 - A notebook's cells are Markdown, code and the outputs that are stored with it. Nothing is run.
 - In a docstring, an indented block after a paragraph is text as it stands.
 """
@@ -49,6 +49,16 @@ def relinked(text: str, source: Path, page: Path, elsewhere: dict[Path, Path]) -
 
     parts = CODE.split(text)
     return "".join(part if n % 2 else LINK.sub(relink, part) for n, part in enumerate(parts))
+
+
+def markdown(page: Path, docs: Path) -> str:
+    """A page's Markdown: its own, or that of the file that it shows."""
+    text, elsewhere = page.read_text(encoding="utf-8"), shown_elsewhere(docs)
+    found = ALONE.fullmatch(text)
+    if found is None:
+        return relinked(text, page, page, elsewhere)
+    origin = (page.parent / found[1]).resolve()
+    return relinked(origin.read_text(encoding="utf-8"), origin, page, elsewhere)
 
 
 def sections(text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
@@ -115,16 +125,16 @@ def read_page(app: Sphinx, name: str, source: list[str]) -> None:
     page = Path(app.env.doc2path(name))
     if page.suffix == ".rst":
         return
-    text, elsewhere = source[0], shown_elsewhere(Path(app.srcdir))
+    docs = Path(app.srcdir)
+    elsewhere = shown_elsewhere(docs)
     if page.suffix == ".ipynb":
-        text = notebook_markdown(text)
-    elif found := ALONE.fullmatch(text):
-        origin = (page.parent / found[1]).resolve()
-        app.env.note_dependency(str(origin))
-        source[0] = relinked(origin.read_text(encoding="utf-8"), origin, page, elsewhere)
-        return
-    text = relinked(text, page, page, elsewhere)
-    source[0] = with_navigation(text, page, elsewhere)
+        text = relinked(notebook_markdown(source[0]), page, page, elsewhere)
+    else:
+        text = markdown(page, docs)
+        for origin in (origin for origin, shown in elsewhere.items() if shown == page):
+            app.env.note_dependency(str(origin))
+    first = page.stem == app.config.root_doc or page not in elsewhere.values()
+    source[0] = with_navigation(text, page, elsewhere) if first else text
 
 
 def keep_blocks(

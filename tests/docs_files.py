@@ -277,6 +277,7 @@ def a_version(folder: Path) -> None:
 
 FILES: dict[str, Callable[[Path], None]] = {
     "collecting.md": a_run,
+    "README.md": quickstart,
     "comparing.md": recipes,
     "data.md": data,
     "grading.md": a_run_to_grade,

@@ -1,4 +1,4 @@
-"""The README's figures are those that one command wrote."""
+"""The figures of the README and of what is proven are those that commands wrote."""
 
 import json
 import re
@@ -6,26 +6,34 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import headline, readme
+from benchmarks import headline, peers, readme
 
-TEXT = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROVEN = (ROOT / "docs" / "proven.md").read_text(encoding="utf-8")
 RESULT = json.loads(readme.RESULT.read_text(encoding="utf-8"))
 
 
 def block(name: str) -> str:
-    found = re.search(rf"<!-- readme: {name} -->\n```\n(.*?)\n```", TEXT, flags=re.DOTALL)
+    found = re.search(rf"<!-- readme: {name} -->\n```\n(.*?)\n```", PROVEN, flags=re.DOTALL)
     assert found is not None, name
     return found[1]
 
 
 def paragraph(name: str) -> str:
-    found = re.search(rf"<!-- readme: {name} -->\n(.+?)\n\n", TEXT, flags=re.DOTALL)
+    found = re.search(rf"<!-- readme: {name} -->\n(.+?)\n\n", PROVEN, flags=re.DOTALL)
     assert found is not None, name
     return " ".join(found[1].split())
 
 
 def points(value: float) -> str:
     return f"{100 * value:+.1f}"
+
+
+def test_the_tables_of_peers_are_what_was_written() -> None:
+    held = json.loads(peers.RESULT.read_text())
+    assert peers.tabulate(held) in PROVEN
+    assert peers.tabulate(held, ("routerbench", "mmlu_pro")) in README
 
 
 def test_the_first_table_is_what_was_written() -> None:

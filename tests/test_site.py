@@ -47,7 +47,10 @@ def below(page: Path) -> list[Path]:
     """The pages below a page in the navigation, in order."""
     if page.suffix != ".md":
         return []
-    found = site_pages.sections(page.read_text(encoding="utf-8"))
+    shows_another = page in site_pages.shown_elsewhere(DOCS).values()
+    if shows_another and page.stem != "index":
+        return []
+    found = site_pages.sections(site_pages.markdown(page, DOCS))
     return [(page.parent / link).resolve() for _, each in found for _, link in each]
 
 

@@ -100,7 +100,7 @@ def test_what_reads_a_split_and_what_judges_a_part_says_so() -> None:
     files = {name for name in NAMES if "--split" in options(name)}
     parts = {name for name in NAMES if "--part" in options(name)}
     fitted = {"fit", "layers", "sweep", "search", "compare"}
-    judging = {"study end-to-end", "study robustness"}
+    judging = {"study end-to-end", "study peers", "study robustness"}
     studies = {n for n in NAMES if n.startswith("study")} - {"study layers", *judging}
     assert files == fitted | studies
     assert parts == {"evaluate", "doctor", "guarantee", *judging}

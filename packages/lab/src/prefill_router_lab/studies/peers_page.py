@@ -6,6 +6,7 @@ from prefill_router.evaluation import worded
 from prefill_router.plotting import Figure
 from prefill_router.reporting import (
     BOLD,
+    INK,
     Note,
     Report,
     ReportFigure,
@@ -145,10 +146,14 @@ def draw(study: PeerStudy) -> Figure:
         colour, line, _ = stroke(place)
         x, y = [100 * one.share for one in points], [100 * one.accuracy for one in points]
         axes.plot(x, y, color=colour, ls=line, lw=2.2 if place == 0 else 1.5, label=name)
-    for place, (name, point) in enumerate(study.setups.items(), start=len(study.curves)):
-        colour, _, marker = stroke(place)
-        at = ([100 * point.share], [100 * point.accuracy])
-        axes.plot(*at, marker=marker, color=colour, ls="", label=name)
+    by_hand = [point for name, point in study.setups.items() if name.startswith("LiteLLM")]
+    own = [point for name, point in study.setups.items() if not name.startswith("LiteLLM")]
+    for single, marker, colour, label in (
+        (by_hand, "x", INK, "LiteLLM, assigned by hand"),
+        (own, "o", stroke(0)[0], "router at its setting"),
+    ):
+        at = [100 * one.share for one in single], [100 * one.accuracy for one in single]
+        axes.plot(*at, marker=marker, color=colour, ls="", ms=7, label=label)
     axes.axhline(100 * study.best_accuracy, lw=0.9, ls=":", label=f"{study.best} alone")
     style(
         axes,
