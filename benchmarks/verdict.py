@@ -22,11 +22,11 @@ from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset, read_dataset
-from prefill_router.evaluation import JudgedPart, Trial, Verdict, judge
+from prefill_router.evaluation import JudgedPart, References, Trial, Verdict, judge
 from prefill_router.features import Need
 from prefill_router.fitting import FitConfig, fit_router, gather, recipe_from_dict
+from prefill_router.policy import OperatingPoints
 from prefill_router.progress import SilentProgress
-from prefill_router.router import Router
 
 RESULT = Path(__file__).parent / "results" / "verdict.json"
 DATA = Path("../shared/data/mmlu_pro")
@@ -62,7 +62,18 @@ def measure_one(
     verdict = fitted.verdict
     if verdict is None:
         raise AssertionError("a fit without a test part has a verdict")
-    truth = judge_on(fitted.router, others, states)
+    predictions = fitted.router.predict(others, stores=states)
+    trial = Trial.join(predictions, others, policy=fitted.router.policy)
+    if fitted.router.references is None:
+        raise AssertionError("a router that was fitted has references")
+    return compare(verdict, trial, fitted.router.references, fitted.router.record.chosen)
+
+
+def compare(
+    verdict: Verdict, trial: Trial, references: References, chosen: OperatingPoints | None
+) -> dict[str, Any]:
+    """What a verdict says, beside what is true on thousands of questions (`trial`)."""
+    truth = judge([JudgedPart(trial, references, chosen)], resamples=0)
     return {
         "word": verdict.word,
         "setting": _points(verdict, truth),
@@ -76,23 +87,12 @@ def measure_one(
         ),
         "loss": truth.setting.loss.value,
         "cost_share": truth.setting.cost_share,
-        "loss_at_half": _loss_at_half(fitted.router, others, states),
+        "loss_at_half": _loss_at_half(trial),
     }
 
 
-def judge_on(router: Router, others: RoutingDataset, states: Sequence[Activations]) -> Verdict:
-    """The verdict on thousands of questions that nothing was learned from."""
-    predictions = router.predict(others, stores=states)
-    trial = Trial.join(predictions, others, policy=router.policy)
-    if router.references is None:
-        raise AssertionError("a router that was fitted has references")
-    return judge([JudgedPart(trial, router.references, router.record.chosen)], resamples=0)
-
-
-def _loss_at_half(router: Router, others: RoutingDataset, states: Sequence[Activations]) -> float:
-    trial = Trial.join(router.predict(others, stores=states), others)
-    column = int(np.nanmean(trial.correct, axis=0).argmax())
-    best = trial.correct[:, column]
+def _loss_at_half(trial: Trial) -> float:
+    best = trial.correct[:, int(np.nanmean(trial.correct, axis=0).argmax())]
     return float(np.nanmean(trial.of_choice(trial.correct, trial.path.at(0.5)) - best))
 
 
@@ -132,7 +132,10 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "cant_tell_above_a_point": int((among("can't tell") & (best > WORTH)).sum()),
         "not_worth_it": int(among("not worth it").sum()),
         "not_worth_it_above_a_point": int((among("not worth it") & (best > WORTH)).sum()),
-        "covered": {name: _covered(rows, name) for name in ("mix", "price", "loss")},
+        "covered": {
+            **{name: _covered(rows, "setting", name) for name in ("mix", "price", "loss")},
+            **{f"budgets, {name}": _covered(rows, "budgets", name) for name in ("mix", "price")},
+        },
         "true_gain": float(true.mean()),
         "true_loss": float(loss.mean()),
         "true_loss_worst_tenth": float(np.quantile(loss, 0.1)),
@@ -142,8 +145,8 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _covered(rows: Sequence[dict[str, Any]], name: str) -> float:
-    held = [row["setting"][name] for row in rows if row["setting"][name]]
+def _covered(rows: Sequence[dict[str, Any]], where: str, name: str) -> float:
+    held = [row[where][name] for row in rows if row[where].get(name)]
     return float(np.mean([one["lower"] <= one["true"] <= one["upper"] for one in held]))
 
 

@@ -18,7 +18,7 @@ that no row is judged by anything that was learned from it.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -379,7 +379,7 @@ Outcomes = tuple[PerQuery, PerQuery]
 """The label and the cost of each row."""
 RowNumbers = Int[NDArray[np.int64], " row"]
 PerRow = Float[NDArray[np.float64], " row"]
-Differ = Callable[[Outcomes, RowNumbers], PerRow]
+Differ = Callable[[Outcomes, PerQuery, RowNumbers], PerRow]
 
 
 @final
@@ -389,8 +389,8 @@ class _Rows:
 
     Attributes:
         chosen: The router's label and cost, US dollars, of each row at each point.
-        moved: The same with the setting of one fold in the place of all others', for each fold;
-            only for points whose settings differ.
+        moved: For each fold, the same with its setting in the place of all others', and the label
+            of its best single target on all rows; empty for a single part.
         lams: The mean lam of each point.
         best: The label and the cost of the best single target.
         references: The references' tables, by name.
@@ -400,7 +400,7 @@ class _Rows:
     """
 
     chosen: dict[str, Outcomes]
-    moved: dict[str, list[Outcomes]]
+    moved: list[tuple[dict[str, Outcomes], PerQuery]]
     lams: dict[str, float]
     best: tuple[PerQuery, PerQuery]
     references: dict[str, ReferenceTable]
@@ -416,11 +416,6 @@ class _Rows:
             names = names[:1]
         own = {name: [part.lam_of(name) for part in parts] for name in names}
         chosen = {name: _join_rows(parts, lams) for name, lams in own.items()}
-        moved = {
-            name: [_join_rows(parts, [lam] * len(parts)) for lam in lams]
-            for name, lams in own.items()
-            if len(set(lams)) > 1
-        }
         best = [
             np.concatenate([table[:, part.best] for part, table in zip(parts, side, strict=True)])
             for side in (
@@ -437,7 +432,7 @@ class _Rows:
         lams = {name: float(np.mean(each)) for name, each in own.items()}
         return cls(
             chosen,
-            moved,
+            _move_folds(parts, own) if len(parts) > 1 else [],
             lams,
             (best[0], best[1]),
             references,
@@ -464,7 +459,7 @@ class _Rows:
             float(cost.mean()),
             float(best.mean()),
             float(price.mean()),
-            _estimate(*self._estimate([name], self._losses)),
+            _estimate(*self._estimate([name], _lose)),
             gains["mix"],
             gains.get("price"),
             gains.get("domains"),
@@ -474,7 +469,7 @@ class _Rows:
         """The mean gain over a reference at some points."""
         table = self.references[reference]
 
-        def differ(outcomes: Outcomes, rows: RowNumbers) -> PerRow:
+        def differ(outcomes: Outcomes, _: PerQuery, rows: RowNumbers) -> PerRow:
             label, cost = (values[rows] for values in outcomes)
             return table.spend(rows, float(cost.mean())).differences(label, cost)
 
@@ -487,34 +482,30 @@ class _Rows:
         rows = np.flatnonzero(self.known)
         return outcomes[0][rows], outcomes[1][rows]
 
-    def _losses(self, outcomes: Outcomes, rows: RowNumbers) -> PerRow:
-        difference: PerRow = outcomes[0][rows] - self.best[0][rows]
-        return difference
-
     def _estimate(self, names: Sequence[str], differ: Differ) -> tuple[float, float]:
         """The mean of some differences over points, and its standard error.
 
-        Folds choose settings of their own, and so does the router that is kept. How much the gains
-        at these settings vary is a part of the error: the variance over folds, and a fifth more,
-        since their mean varies as well.
+        Folds choose settings and a best single target of their own, and so does the router that is
+        kept. How much the difference varies with these choices is a part of the error: the variance
+        over folds, and a fifth more, since their mean varies as well.
         """
         rows = np.flatnonzero(self.known)
-        each = [differ(self.chosen[name], rows) for name in names]
+        each = [differ(self.chosen[name], self.best[0], rows) for name in names]
         mean, error = paired_mean(np.mean(each, axis=0))
-        folds = zip(*(self.moved[name] for name in names if name in self.moved), strict=True)
-        moved = [[self._mean(one, differ) for one in fold] for fold in folds]
+        moved = [
+            np.mean([self._mean(outcomes[name], best, differ) for name in names])
+            for outcomes, best in self.moved
+        ]
         if not moved:
             return mean, error
-        share = len(moved[0]) / len(names)
-        spread = share**2 * float(np.var(np.mean(moved, axis=1), ddof=1)) * (1 + 1 / len(moved))
-        return mean, math.sqrt(error**2 + spread)
+        return mean, math.sqrt(error**2 + float(np.var(moved, ddof=1)) * (1 + 1 / len(moved)))
 
-    def _mean(self, outcomes: Outcomes, differ: Differ) -> float:
+    def _mean(self, outcomes: Outcomes, best: PerQuery, differ: Differ) -> float:
         """The mean difference on the compared rows whose outcomes are known at other settings."""
-        known = self.known & ~np.isnan(outcomes[0])
+        known = self.known & ~np.isnan(outcomes[0]) & ~np.isnan(best)
         if not np.isnan(outcomes[1]).all():
             known &= ~np.isnan(outcomes[1])
-        return float(differ(outcomes, np.flatnonzero(known)).mean()) if known.any() else 0.0
+        return float(differ(outcomes, best, np.flatnonzero(known)).mean()) if known.any() else 0.0
 
     def hidden(self, name: str, reference: str) -> float:
         """How much more often the router's labels are missing than the reference's, if surely."""
@@ -531,6 +522,29 @@ class _Rows:
     def average(self, names: Sequence[str]) -> dict[str, ReferenceGain]:
         """The mean gain over several points, by reference."""
         return {one: self.gain(names, one) for one in self.references} if names else {}
+
+
+def _lose(outcomes: Outcomes, best: PerQuery, rows: RowNumbers) -> PerRow:
+    """How much more often the router is right than the best single target."""
+    difference: PerRow = outcomes[0][rows] - best[rows]
+    return difference
+
+
+def _move_folds(
+    parts: Sequence[JudgedPart], own: Mapping[str, Sequence[float]]
+) -> list[tuple[dict[str, Outcomes], PerQuery]]:
+    """For each fold, the outcomes of all rows as if all folds had chosen what it has chosen."""
+    at: dict[float, Outcomes] = {}
+    for lam in dict.fromkeys(lam for lams in own.values() for lam in lams):
+        at[lam] = _join_rows(parts, [lam] * len(parts))
+    best = {
+        column: np.concatenate([part.trial.correct[:, column] for part in parts])
+        for column in {part.best for part in parts}
+    }
+    return [
+        ({name: at[lams[place]] for name, lams in own.items()}, best[part.best])
+        for place, part in enumerate(parts)
+    ]
 
 
 def _join_rows(parts: Sequence[JudgedPart], lams: Sequence[float]) -> Outcomes:
