@@ -28,6 +28,9 @@ BUDGETS = (0.2, 0.35, 0.5, 0.7)
 """Budgets at which a router is judged, as shares of the best single target's mean cost."""
 MARGIN = 0.01
 """A setting is as accurate as the best single target if it loses less than one point to it."""
+_NEAR = 1.05
+"""A setting that costs a twentieth more than the cheapest target is still at its price: what a
+target's answers cost differs by as much from one set of queries to the next."""
 _MOST = 400
 """Settings among which a cautious one is sought; neighbouring ones differ by few queries."""
 
@@ -87,7 +90,7 @@ def choose_operating_points(
         best=trial.targets[curve.best],
         level=curve.choose(SettingRule(lose=100 * MARGIN))[0],
         budgets=tuple((share, curve.within(share * curve.best_cost)) for share in BUDGETS),
-        cheapest=curve.within(curve.cheapest_cost),
+        cheapest=curve.within(_NEAR * curve.cheapest_cost),
         rule=words,
     )
 
