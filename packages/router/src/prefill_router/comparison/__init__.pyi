@@ -28,6 +28,7 @@ from .recipe_fits import (
 )
 from .report import (
     STUDY as STUDY,
+    gains_of as gains_of,
     significance_of as significance_of,
     to_dict as to_dict,
     verdict as verdict,
