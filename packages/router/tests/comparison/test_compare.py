@@ -14,6 +14,7 @@ from packages.router.tests.commands import refused, run, succeeded
 from packages.router.tests.fakes.planted_signal import states_of
 from prefill_router.comparison import (
     ALL,
+    ONE_BY_ONE,
     STUDY,
     ComparisonPlan,
     ComparisonResult,
@@ -398,6 +399,7 @@ def test_as_a_command(tmp_path: Path) -> None:
     said = succeeded(*compared, "--store", store, "--out", out, "--resamples", 20)
     assert "not surely better than a constant" in said
     assert "over price alone" in said
+    assert ONE_BY_ONE in " ".join(said.split())
     told = json.loads(succeeded(*compared, "--store", store, "--out", out, "--json"))
     assert list(told["routers"]) == list(RECIPES)
     assert (out / "index.html").is_file()

@@ -11,7 +11,7 @@ from prefill_router.evaluation import Evaluation, References, Trial, evaluate, w
 from prefill_router.evaluation.bootstrap import Band, Estimate
 from prefill_router.reporting.evaluation_charts import draw, draw_side_by_side, drawing
 from prefill_router.reporting.evaluation_tables import references
-from prefill_router.reporting.report import Cell, Table, estimate_cell, significance
+from prefill_router.reporting.report import BOLD, Cell, Table, estimate_cell, significance
 from prefill_router.reporting.report_files import page, style
 
 pytestmark = pytest.mark.slow
@@ -20,6 +20,10 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def judged() -> Evaluation:
     return evaluate(*random_system(queries=150, targets=5, seed=3), resamples=30)
+
+
+def test_marks_are_said_to_be_without_correction() -> None:
+    assert "without a correction for how many there are" in BOLD
 
 
 def shown(cell: Cell | str) -> str:

@@ -278,6 +278,7 @@ def _charged(plan: "ComparisonPlan") -> str:
 
 def _show_compare(result: "ComparisonResult") -> None:
     from prefill_router.comparison import (
+        ONE_BY_ONE,
         by_number,
         gains_of,
         list_left_out,
@@ -302,7 +303,10 @@ def _show_compare(result: "ComparisonResult") -> None:
         "router's setting",
         style="dim",
     )
-    out.print(f"+ surely better, - surely worse than {result.plan.reference}", style="dim")
+    out.print(
+        f"+ surely better, - surely worse than {result.plan.reference}; {ONE_BY_ONE}",
+        style="dim",
+    )
     for failed in result.not_fitted:
         err.say(f"{failed.name} could not be fitted: {failed.why}")
     for line in list_left_out(result.left_out):

@@ -55,6 +55,8 @@ from prefill_router.reporting import (
     write_report_files,
 )
 
+ONE_BY_ONE = "each by itself, without a correction for how many are compared"
+"""How differences are tested, in words."""
 STUDY = "comparison"
 """The name of the study in `study.json` (`reporting.mark`)."""
 
@@ -260,7 +262,7 @@ def verdict(result: ComparisonResult) -> list[str]:
     return [
         *sentences,
         f"Significantly better than the reference, {result.plan.reference}, in mean AUC: "
-        f"{', '.join(better) or 'none'}.",
+        f"{', '.join(better) or 'none'} ({ONE_BY_ONE}).",
     ]
 
 
@@ -358,10 +360,10 @@ def _over_constant(result: ComparisonResult) -> list[Part]:
     lost = result.beaten_by_constant
     said = (
         "Every router's AUC and Brier score are better than those of always predicting each "
-        "target's share of right answers, with intervals that exclude 0."
+        f"target's share of right answers, with intervals that exclude 0 ({ONE_BY_ONE})."
         if not lost
         else "Not significantly better than always predicting each target's share of right "
-        f"answers, in AUC or in Brier score: {', '.join(lost)}."
+        f"answers, in AUC or in Brier score ({ONE_BY_ONE}): {', '.join(lost)}."
     )
     rows = [
         [
