@@ -582,10 +582,8 @@ def _tables(parts: Sequence[JudgedPart], *, free: bool) -> dict[str, ReferenceTa
             part.references.domains if part.trial.domains else None for part in parts
         ]
     return {
-        name: ReferenceTable.join(
-            ReferenceTable.of(rule, part.trial)
-            for rule, part in zip(each, parts, strict=True)
-            if rule is not None
+        name: ReferenceTable.of_parts(
+            [rule for rule in each if rule is not None], [part.trial for part in parts]
         )
         for name, each in rules.items()
         if None not in each
