@@ -1,6 +1,7 @@
 """From a table to a router, in one call."""
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import polars as pl
 import pytest
 
 import prefill_router
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, FitError, PrefillRouterError
 from prefill_router.importers import Columns, Scale
 from prefill_router.quickstart import read_table
 
@@ -88,5 +89,59 @@ def test_a_table_becomes_a_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert result.verdict.compared == 120
     assert result.curve is not None
     assert result.plot().rows
+    own = prefill_router.plot(result.router)
+    series = {row["series"] for row in own.rows if isinstance(row, dict)}
+    assert series >= {"router", "best fixed mix", "price alone"}
+    assert [file.name for file in own.save(tmp_path / "own.png")] == [
+        "own.png",
+        "own.svg",
+        "own.csv",
+    ]
     assert router.route("What is 123+456?", lam=1).target == "mine"
     assert router.route("Spell the word number 12345 backwards, please.").target == "gpt-4o-mini"
+
+
+def test_columns_are_a_dict_too() -> None:
+    table = {name: [row[name] for row in rows(8)] for name in rows(8)[0]}
+    found = read_table(table, columns={"prompt": "question", "scale": Scale(ends=(1, 5))})
+    assert len(found) == 8
+    with pytest.raises(ConfigError, match="did you mean 'prompt'"):
+        read_table(table, columns={"promt": "question"})
+    with pytest.raises(ConfigError, match="give a list of columns"):
+        read_table(table, columns={"targets": "mine"})
+    with pytest.raises(ConfigError, match="lists of the same length"):
+        read_table({"question": "What?", "mine": 1})
+
+
+WIDE = pl.DataFrame({"question": [f"What is {n}?" for n in range(40)], "a": [0, 1] * 20})
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        (WIDE, "columns=Columns(target=..., correct=...)"),
+        (WIDE.head(0), "columns=Columns(targets=(...))"),
+        (WIDE.drop("question").with_columns(b="a"), "columns=Columns(prompt='NAME')"),
+        (pl.concat([WIDE, WIDE.with_columns(a=1 - pl.col("a"))]).with_columns(b=pl.col("a")),
+         'columns=Columns(repeats="mean")'),
+        (WIDE.select("question", a_rank=pl.col("a") + 1, b_rank=2 - pl.col("a")),
+         "Scale(ends=(WORST, BEST))"),
+    ],
+)  # fmt: skip
+def test_errors_name_what_a_notebook_has(table: pl.DataFrame, named: str) -> None:
+    with pytest.raises(PrefillRouterError) as caught:
+        read_table(table)
+    told = str(caught.value)
+    assert named in told
+    assert not re.search(r"(?<!install )--[a-z]|parquet|/tmp|prefill-router-", told)
+    for name in re.findall(r"\b([A-Z][a-z]+)\(", told):
+        assert hasattr(prefill_router, name)
+
+
+def test_votes_are_refused_before_they_are_read() -> None:
+    votes = [
+        {"prompt": f"What is {n}?", "model_a": "a", "model_b": "b", "winner": "model_a"}
+        for n in range(9)
+    ]
+    with pytest.raises(FitError, match="votes between two answers"):
+        prefill_router.fit(votes)

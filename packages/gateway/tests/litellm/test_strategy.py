@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from packages.gateway.tests.server_process import (
 )
 from prefill_router import Router
 from prefill_router.errors import ConfigError
+from prefill_router.policy import OperatingPoints
 from prefill_router_gateway.litellm import PrefillRouterStrategy, SpentError
 from prefill_router_gateway.litellm.gateway_client import read_request
 
@@ -223,6 +225,24 @@ def test_a_router_in_this_process_chooses_as_it_would_alone(lite: StandIn, made:
     assert asyncio.run(ask()) == [lite.completion("auto", text) for text in texts] == wanted
     assert lite.completion("auto", " ") == "spare"  # nothing to read
     chosen.close()
+
+
+def test_a_router_in_this_process_decides_at_its_own_setting(
+    lite: StandIn, made: Made, tmp_path: Path
+) -> None:
+    whole = Router.load(made.router)
+    seen = {}
+    for name, lam in (("cheap", 0.0), ("accurate", 1.0)):
+        points = OperatingPoints(1.0, None, lam, DEAR)
+        record = whole.record.model_copy(update={"chosen": points})
+        whole.with_record(record).save(tmp_path / name)
+        chosen = PrefillRouterStrategy(lite, router=tmp_path / name, timeout=PATIENT)
+        lite.set_custom_routing_strategy(chosen)
+        seen[name] = lite.completion("auto")
+        assert seen[name] == {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}[of(made, lam)[0]]
+        chosen.close()
+        lite = type(lite)(*lite.rows)
+    assert seen["cheap"] != seen["accurate"]
 
 
 class ReplyServer:

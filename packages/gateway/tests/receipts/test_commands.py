@@ -14,6 +14,7 @@ from packages.router.tests.commands import malformed, refused, succeeded
 from prefill_router import Router, read_dataset
 from prefill_router.client import Usage
 from prefill_router.data import RoutingDataset, prompt_key
+from prefill_router.policy import OperatingPoints
 from prefill_router.router import VersionRegistry
 from prefill_router.targets import Pool, Target, write_pool
 from prefill_router.testing import make_routing_dataset
@@ -183,6 +184,18 @@ def test_another_router_is_replayed(file: Path, router: Path, asked: RoutingData
         predicted.correctness.max(axis=1).mean()
     )
     assert value["notes"] == []
+
+
+def test_another_router_decides_at_its_own_setting(
+    file: Path, router: Path, tmp_path: Path
+) -> None:
+    other = Router.load(router)
+    points = OperatingPoints(0.9, None, 0.875, other.pool.names[-1])
+    record = other.record.model_copy(update={"chosen": points})
+    other.with_record(record).save(tmp_path / "other")
+    value = json.loads(succeeded("replay", file, "--router", tmp_path / "other", "--json"))
+    assert [one["name"] for one in value["settings"]][-1] == "lam = 0.875"
+    assert "lam = 0.25" not in {one["name"] for one in value["settings"]}
 
 
 def test_another_router_needs_prompts(router: Path, asked: RoutingDataset) -> None:

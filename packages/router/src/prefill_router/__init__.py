@@ -2,7 +2,7 @@
 
     from prefill_router import Router
 
-    decision = Router.load("router").route("Prove that 2 is irrational.", lam=0.5)
+    decision = Router.load("router").route("Prove that 2 is irrational.")
     decision.target, decision.correctness, decision.estimated_cost
 
 The public names below are loaded when they are first used, so importing the package loads neither

@@ -1,15 +1,17 @@
 """From a table of scored answers to a router and its verdict, in one call."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, final
 
 import polars as pl
 
-from prefill_router.data import RoutingDataset
-from prefill_router.errors import ConfigError
+from prefill_router.data import LabelMeaning, RoutingDataset
+from prefill_router.errors import ConfigError, PrefillRouterError, nearest
 from prefill_router.evaluation import Curve, Evaluation, Verdict
 from prefill_router.features import Need
 from prefill_router.files import default_cache
@@ -30,7 +32,7 @@ from prefill_router.short_repr import short_repr
 def fit(
     table: object,
     *,
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, Any] | None = None,
     prices: Path | str | None = None,
     encoder: str = "minilm",
     effort: Effort = "normal",
@@ -45,9 +47,10 @@ def fit(
     shows the progress.
 
     Args:
-        table: A data frame of polars or pandas, rows as a list of dicts, the path of a table, a log
-            or a folder, or a `RoutingDataset`.
-        columns: What holds what, and the scale of the scores; guessed where not given.
+        table: A data frame of polars or pandas, rows as a list of dicts, columns as a dict of
+            lists, the path of a table, a log or a folder, or a `RoutingDataset`.
+        columns: What holds what, and the scale of the scores, as `Columns` or a dict of its
+            arguments; guessed where not given.
         prices: A pool.yaml or a prices.csv, matched by the targets' names.
         encoder: The encoder, as for `load_encoder`; its states are kept in the user's cache.
         effort: How many recipes are tried, see `fitting.choose_recipe`.
@@ -63,15 +66,16 @@ def fit(
     shown = progress or default_progress()
     dataset = read_table(table, columns=columns, prices=prices)
     dataset.meaning.refuse_votes()
-    states = gather([Need(encoder)], dataset, (), progress=shown)
-    fitted, _ = fit_chosen(
-        *(dataset, states),
-        effort=effort,
-        config=FitConfig(seed=seed),
-        cache=default_cache(),
-        verdict=verdict,
-        progress=shown,
-    )
+    with _errors_in_python():
+        states = gather([Need(encoder)], dataset, (), progress=shown)
+        fitted, _ = fit_chosen(
+            *(dataset, states),
+            effort=effort,
+            config=FitConfig(seed=seed),
+            cache=default_cache(),
+            verdict=verdict,
+            progress=shown,
+        )
     return FitResult(fitted.router, fitted.evaluation)
 
 
@@ -108,7 +112,10 @@ class FitResult:
 
 
 def read_table(
-    table: object, *, columns: Columns | None = None, prices: Path | str | None = None
+    table: object,
+    *,
+    columns: Columns | Mapping[str, Any] | None = None,
+    prices: Path | str | None = None,
 ) -> RoutingDataset:
     """The dataset of a table; the arguments are those of `fit`.
 
@@ -116,26 +123,102 @@ def read_table(
         ConfigError: The table can't be understood.
         FormatError: A source can't be read.
     """
+    named = _read_columns(columns)
     if isinstance(table, RoutingDataset):
         return table
     if isinstance(table, str | Path):
-        return _imported([Path(table)], columns, prices)
+        with _errors_in_python():
+            return _imported([Path(table)], named, prices)
+    frame = _frame(table)
     with TemporaryDirectory(prefix="prefill-router-") as folder:
         place = Path(folder) / "table.parquet"
-        _frame(table).write_parquet(place)
-        return _imported([place], columns, prices)
+        frame.write_parquet(place)
+        with _errors_in_python(place):
+            return _imported([place], named, prices)
+
+
+def _read_columns(columns: Columns | Mapping[str, Any] | None) -> Columns | None:
+    if columns is None or isinstance(columns, Columns):
+        return columns
+    names = [one.name for one in fields(Columns)]
+    for name in columns:
+        if name not in names:
+            raise ConfigError(
+                f"columns has no {name!r}{nearest(name, names)}; it takes {', '.join(names)}, each "
+                "with the name of a column of the table"
+            )
+    targets = columns.get("targets", ())
+    if isinstance(targets, str):
+        raise ConfigError(f"the targets are {targets!r}; give a list of columns, two or more")
+    return Columns(**{**columns, "targets": tuple(targets)})
+
+
+@contextmanager
+def _errors_in_python(place: Path | None = None) -> Iterator[None]:
+    """Name what a caller of `fit` has: no options of the command line, and no temporary file.
+
+    Args:
+        place: Where the table lies for the moment.
+    """
+    try:
+        yield
+    except PrefillRouterError as error:
+        error.retell(lambda message: _word_for_python(message, place))
+        raise
+
+
+_PYTHON = (
+    (
+        r"Name them with --target-column .*",
+        "Give columns=Columns(target=..., correct=...), or columns=Columns(targets=(...))",
+    ),
+    (r"--scale WORST-BEST( or --threshold)?", "columns=Columns(scale=Scale(ends=(WORST, BEST)))"),
+    (r"--scale (-?[\d.e+]+)[-:](-?[\d.e+]+)", r"columns=Columns(scale=Scale(ends=(\1, \2)))"),
+    (r"--threshold ([\d.e+-]+)", r"columns=Columns(scale=Scale(threshold=\1))"),
+    (r"--scale and --threshold", "columns=Columns(scale=...)"),
+    (r"--repeats mean", 'columns=Columns(repeats="mean")'),
+    (r"; to leave all such rows out nevertheless, pass --skip-malformed", "; correct these rows"),
+    (r"--target-columns( [\w,]+)?", "columns=Columns(targets=(...))"),
+    (r"--(\w+)-column\b", r"columns=Columns(\1=...)"),
+    (r" \(--[\w -]+\)", ""),
+    (r"(?<!install )--([a-z]+)(?:-([a-z]+))?", r"\1 \2"),
+)
+"""Options of the command line, and what a caller of `fit` gives in their place."""
+
+
+def _word_for_python(message: str, place: Path | None) -> str:
+    if place is not None:
+        message = re.sub(rf"{re.escape(str(place))}:(\d+)", r"row \1 of the table", message)
+        message = message.replace(str(place), "the table")
+    for option, given in _PYTHON:
+        message = re.sub(option, given, message)
+    return message
 
 
 def _frame(table: Any) -> pl.DataFrame:
     if isinstance(table, pl.DataFrame):
         return table
+    if isinstance(table, Mapping):
+        return _frame_of_columns(table)
     if hasattr(table, "to_dict"):  # a data frame of pandas
         table = table.to_dict("records")
     if isinstance(table, Sequence) and all(isinstance(row, Mapping) for row in table):
         return pl.DataFrame([dict(row) for row in table], infer_schema_length=None, strict=False)
     raise ConfigError(
-        f"the table is a {type(table).__name__}; give a data frame, a list of dicts, or a path"
+        f"the table is a {type(table).__name__}; give a data frame, a list of dicts, a dict of "
+        "lists, or a path"
     )
+
+
+def _frame_of_columns(table: Mapping[Any, Any]) -> pl.DataFrame:
+    columns = {str(name): list(cells) for name, cells in table.items() if _is_column(cells)}
+    if len(columns) < len(table) or len(set(map(len, columns.values()))) > 1:
+        raise ConfigError("the table is a dict; give lists of the same length, one a column")
+    return pl.DataFrame(columns, strict=False)
+
+
+def _is_column(cells: object) -> bool:
+    return hasattr(cells, "__iter__") and not isinstance(cells, str | bytes | Mapping)
 
 
 def _imported(
@@ -147,6 +230,8 @@ def _imported(
         doubt = guess.doubts[0]
         columns = doubt.settle(columns or Columns(), doubt.choices[0])
         guess = guess_source(paths, given=columns)
+    if guess.format == "votes":
+        LabelMeaning(kind="vote").refuse_votes()
     dataset = import_dataset(guess.format, paths, columns=guess.columns, prices=prices).dataset
     check_choice(dataset, guess.format)
     return dataset

@@ -33,7 +33,9 @@ def test_the_better_router_is_named(job: Job, other: Path) -> None:
     with_states = ("--data", job.answers, "--store", job.states)
     said = succeeded("compare", job.router, other, *with_states)
     assert re.search(r"Mean AUC\s.*\+0\.\d+ .* better", said)
+    assert " ".join(said.split()).count("over price alone") == 2
     told = json.loads(succeeded("compare", other, job.router, *with_states, "--json"))
+    assert told["verdicts"]["second"]["curve"][0]["price_alone"]["gain"]["value"] is not None
     assert told["auc_mean"]["difference"]["upper"] < 0
     assert told["auc_mean"]["significant"]
     assert told["queries"] == len(split(read_dataset(job.answers))["test"])
@@ -43,7 +45,7 @@ def test_a_router_does_not_differ_from_itself(job: Job) -> None:
     with_states = ("--data", job.answers, "--store", job.states)
     told = json.loads(succeeded("compare", job.router, job.router, *with_states, "--json"))
     for name, numbers in told.items():
-        if name != "queries" and numbers["difference"]["value"] is not None:
+        if name not in ("queries", "verdicts") and numbers["difference"]["value"] is not None:
             assert numbers["difference"]["value"] == 0
             assert not numbers["significant"]
 

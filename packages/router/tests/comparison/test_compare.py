@@ -14,6 +14,7 @@ from packages.router.tests.commands import refused, run, succeeded
 from packages.router.tests.fakes.planted_signal import states_of
 from prefill_router.comparison import (
     ALL,
+    ONE_BY_ONE,
     STUDY,
     ComparisonPlan,
     ComparisonResult,
@@ -282,6 +283,25 @@ def test_the_page_opens_offline_and_says_who_is_best(
     assert "reads no text of an answer" in page.words
 
 
+def test_each_router_stands_beside_the_mix_and_price_alone(
+    report: Path, result: ComparisonResult
+) -> None:
+    routers = pl.read_csv(report / "routers.csv")
+    for row, one in enumerate(result.routers):
+        ruling = one.evaluation.verdict
+        assert ruling is not None
+        assert ruling.setting.price is not None
+        assert routers["gain_over_mix"][row] == pytest.approx(ruling.setting.mix.gain.value)
+        assert routers["gain_over_price"][row] == pytest.approx(ruling.setting.price.gain.value)
+    text = (report / "index.html").read_text()
+    assert "Setting, over price alone" in text
+    assert "price alone" in (report / "figures" / "curves.svg").read_text()
+    points = pl.read_csv(report / "figures" / "curves.csv", infer_schema_length=None)
+    drawn = points.filter(pl.col("router") == "(price alone)")
+    own = result.by_name["ours"].evaluation.price_alone
+    assert drawn["mean_cost"].to_list() == pytest.approx([one.mean_cost for one in own])
+
+
 def test_files_beside_the_page(report: Path, result: ComparisonResult) -> None:
     told = json.loads((report / "compare.json").read_text())
     assert list(told["routers"]) == list(RECIPES)
@@ -378,6 +398,8 @@ def test_as_a_command(tmp_path: Path) -> None:
     compared = ("compare", tmp_path / "routers.yaml", "--data", tmp_path / "answers")
     said = succeeded(*compared, "--store", store, "--out", out, "--resamples", 20)
     assert "not surely better than a constant" in said
+    assert "over price alone" in said
+    assert ONE_BY_ONE in " ".join(said.split())
     told = json.loads(succeeded(*compared, "--store", store, "--out", out, "--json"))
     assert list(told["routers"]) == list(RECIPES)
     assert (out / "index.html").is_file()

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from packages.router.tests.evaluation.trials import random_system
-from prefill_router.evaluation import Evaluation, Trial, evaluate
+from prefill_router.evaluation import Evaluation, References, Trial, evaluate, worded
 from prefill_router.evaluation.bootstrap import Band, Estimate
 from prefill_router.reporting.evaluation_charts import draw, draw_side_by_side, drawing
-from prefill_router.reporting.report import Cell, Table, estimate_cell, significance
+from prefill_router.reporting.evaluation_tables import references
+from prefill_router.reporting.report import BOLD, Cell, Table, estimate_cell, significance
 from prefill_router.reporting.report_files import page, style
 
 pytestmark = pytest.mark.slow
@@ -19,6 +20,10 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def judged() -> Evaluation:
     return evaluate(*random_system(queries=150, targets=5, seed=3), resamples=30)
+
+
+def test_marks_are_said_to_be_without_correction() -> None:
+    assert "without a correction for how many there are" in BOLD
 
 
 def shown(cell: Cell | str) -> str:
@@ -73,6 +78,25 @@ def test_targets_are_labelled_and_joined_by_no_straight_line(judged: Evaluation,
         x, y = np.log(np.asarray(mixed.get_xdata(), float)), np.asarray(mixed.get_ydata(), float)
         assert axes.get_xscale() == "log"
         assert np.abs(np.diff(y, 2)).max() > 0 or np.abs(np.diff(x, 2)).max() > 1e-6
+
+
+def test_price_alone_is_drawn_beside_the_mix() -> None:
+    predictions, data = random_system(queries=200, targets=3, seed=3)
+    learned = References.fit(data, predictions.normalised_cost)
+    found = evaluate(predictions, data, references=learned, resamples=0)
+    costs = [one.mean_cost for one in found.price_alone]
+    assert costs == sorted(costs)
+    assert found.price_alone[-1].accuracy == pytest.approx(data.correct.mean(axis=0).max())
+    for view in ("raw", "normalised"):
+        what = drawing(found, "raw" if view == "raw" else "normalised")
+        assert "price alone" in {line.get_label() for line in draw(what).axes[0].get_lines()}
+        assert [row for row in what.rows() if row["series"] == "price alone"]
+    table = references(found)
+    gain = table.rows[0][5]
+    assert found.verdict is not None
+    assert found.verdict.setting.price is not None
+    assert isinstance(gain, Cell)
+    assert gain.text == worded(found.verdict.setting.price.gain.value, "points", signed=True)
 
 
 def test_systems_side_by_side_have_labelled_targets_too(judged: Evaluation) -> None:

@@ -11,10 +11,12 @@ from packages.router.tests.evaluation.trials import random_system, system
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import (
+    WORTH,
     Estimate,
     FixedChoice,
     JudgedPart,
     LambdaSweep,
+    ReferenceGain,
     References,
     ReferenceTable,
     SettingRule,
@@ -90,7 +92,7 @@ def test_the_mix_is_the_best_that_two_targets_make_at_any_cost() -> None:
                 if c[j] <= at <= c[k] or (j == k and c[j] <= at)
             )
             found = table.spend(np.arange(60), at)
-            assert found.label.mean() == pytest.approx(best, abs=0.01)  # corners lie between levels
+            assert found.label.mean() == pytest.approx(best, abs=1e-9)  # corners are levels
             assert found.cost.mean() <= at + 1e-9
 
 
@@ -98,7 +100,7 @@ def test_the_folds_of_a_table_may_have_other_corners() -> None:
     trial, train = planted(signal=1.0)
     halves = [some_rows(trial, slice(400)), some_rows(trial, slice(400, None))]
     rules = [FixedChoice((0, 2), (1.0, 4.0)), FixedChoice((0, 1, 2), (1.0, 2.0, 4.0))]
-    table = ReferenceTable.join(map(ReferenceTable.of, rules, halves))
+    table = ReferenceTable.of_parts(rules, halves)
     assert table.label.shape[0] == len(trial)
     found = table.spend(np.arange(len(trial)), 2.5)
     assert found.cost.mean() == pytest.approx(2.5)
@@ -216,6 +218,68 @@ def test_few_queries_cannot_tell_and_it_is_said_how_many_would() -> None:
     assert found.word == "can't tell"
     assert found.needed > 60
     assert f"about {found.needed:,} judged queries" in found.because
+
+
+def know_only_prices(
+    *, queries: int, seed: int, noise: float = 0.02
+) -> tuple[Trial, RoutingDataset]:
+    """Costs differ between requests and are known; probabilities know nothing of the labels."""
+    random = np.random.default_rng(seed)
+    correct = (random.random((queries, 2)) < [0.5, 0.7]).astype(np.float64)
+    dear = random.choice([2.0, 20.0], queries)
+    cost = np.stack([np.full(queries, 1.0), dear], axis=1)
+    guess = np.clip(random.normal([0.5, 0.7], noise, (queries, 2)), 0, 1)
+    predictions, whole = system(guess, cost, correct, cost)
+    half = queries // 2
+    trial = Trial.join(predictions.select(whole.query_ids[half:]), whole)
+    return trial, whole.select(whole.query_ids[:half])
+
+
+def judge_prices(trial: Trial, train: RoutingDataset, lam: float = 0.4) -> Verdict:
+    scale = train.observed_cost.max()
+    learned = References.fit(train, (train.observed_cost - 1) / (scale - 1))
+    return judge([JudgedPart(trial, learned, lam=lam)], resamples=50)
+
+
+def test_a_router_that_knows_only_prices_never_claims_to_beat_price_alone() -> None:
+    words = []
+    for seed in range(8):
+        found = judge_prices(*know_only_prices(queries=6000, seed=seed))
+        words.append(found.word)
+        assert found.setting.price is not None
+        assert not found.setting.price.exceeds(0)
+        assert ("knows only the prices isn't surely worse" in found.because) == (
+            found.word == "worth it"
+        )
+    assert set(words) <= {"worth it", "can't tell"}
+    assert words.count("worth it") >= 6
+
+
+def test_the_queries_that_are_needed_are_for_what_is_open() -> None:
+    def count(gain: ReferenceGain, compared: int) -> float:
+        effect = max(gain.gain.value, WORTH - gain.gain.value)
+        return compared * (2.2414 * gain.error / effect) ** 2
+
+    found = judge_prices(*know_only_prices(queries=1200, seed=0, noise=0.15))
+    assert found.word == "worth it"
+    assert found.setting.price is not None
+    assert found.needed == pytest.approx(count(found.setting.price, found.compared), rel=0.35)
+    trial, train = planted(signal=0.25)
+    few = judged(some_rows(trial, slice(60)), train)
+    assert few.word == "can't tell"
+    assert few.needed == pytest.approx(count(few.setting.mix, few.compared), rel=0.35)
+
+
+def test_settings_that_differ_between_folds_widen_the_interval() -> None:
+    trial, train = planted(queries=900, signal=1.0)
+    learned = references(train)
+    halves = [some_rows(trial, slice(450)), some_rows(trial, slice(450, None))]
+
+    def error(*lams: float) -> float:
+        parts = [JudgedPart(half, learned, lam=lam) for half, lam in zip(halves, lams, strict=True)]
+        return judge(parts, resamples=20).setting.mix.error
+
+    assert error(0.3, 0.95) > 1.2 * max(error(0.3, 0.3), error(0.95, 0.95))
 
 
 def test_a_gain_on_unmeasured_subjects_is_no_gain() -> None:

@@ -107,9 +107,14 @@ def test_plots_are_pictures_with_their_data(packaged: Router, tmp_path: Path) ->
         files = made.save(tmp_path / f"plot{number}")
         assert [file.suffix for file in files] == [".png", ".svg", ".csv"]
         with files[2].open() as file:
-            told = {row["target"] for row in csv.DictReader(file)}
-        names = dataset.pool.names if shown is dataset else packaged.pool.names
-        assert told == set(names)
+            rows = list(csv.DictReader(file))
+        if shown is packaged:
+            assert packaged.record.verdict is not None
+            drawn = {row["point"] for row in rows if row["series"] == "router"}
+            assert drawn == {one["name"] for one in packaged.record.verdict["curve"]}
+        else:
+            names = dataset.pool.names if shown is dataset else packaged.pool.names
+            assert {row["target"] for row in rows} == set(names)
 
 
 def test_an_evaluation_is_shown_by_its_numbers_and_its_curve(packaged: Router) -> None:

@@ -39,7 +39,10 @@ def replay(
     receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
     lam: Annotated[
         list[float] | None,
-        typer.Option(help="A trade-off to try; repeatable. By default 0 to 1 in quarters."),
+        typer.Option(
+            help="A trade-off to try; repeatable. By default 0 to 1 in quarters, or with --router "
+            "that router's own."
+        ),
     ] = None,
     router: Annotated[
         PathOrUrl | None,
@@ -99,7 +102,7 @@ def replay(
     elif keep is not None:
         raise UsageError("--keep needs --deadline-seconds or --dollars-per-second")
     if not sessions:
-        found = _decide(read, lam or _LAMS, router, prices, encoder_folder, latency)
+        found = _decide(read, lam, router, prices, encoder_folder, latency)
     elif router is None and pool is None:
         from prefill_router_gateway.receipts import replay_sessions
 
@@ -136,7 +139,7 @@ def _plain(found: "Replay") -> dict[str, Any]:
 
 def _decide(
     receipts: "Callable[[], Iterator[Receipt]]",
-    lams: Sequence[float],
+    lams: Sequence[float] | None,
     router: PathOrUrl | None,
     pool: "Pool | None",
     encoders: Sequence[Path] | None,
@@ -148,6 +151,7 @@ def _decide(
     if router is not None and len(recorded):
         other = opt.load_router(router, encoders)
         other = other if pool is None else other.with_pool(pool.select(other.pool.names))
+        lams = lams or (other.setting,)
         progress = BarProgress(console=err)
         recorded, lacking = by_router(recorded, receipts(), other, progress=progress)
         if lacking:
@@ -155,7 +159,7 @@ def _decide(
     elif pool is not None and len(recorded):
         recorded = at_prices(recorded, receipts(), pool)
         notes.append("the scale of costs is the range of these requests' estimates")
-    return again(recorded, lams, latency=latency, notes=notes)
+    return again(recorded, lams or _LAMS, latency=latency, notes=notes)
 
 
 def _show_replay(found: "Replay") -> None:

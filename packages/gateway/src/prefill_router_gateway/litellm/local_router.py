@@ -17,7 +17,7 @@ class LocalRouter:
 
     Args:
         folder: The router's folder.
-        lam: The trade-off.
+        lam: The trade-off; None for the router's own.
         seconds: The time limit of a decision.
 
     Raises:
@@ -25,7 +25,7 @@ class LocalRouter:
         CorruptError: The folder's files were changed or damaged.
     """
 
-    def __init__(self, folder: PathOrUrl, *, lam: float, seconds: float) -> None:
+    def __init__(self, folder: PathOrUrl, *, lam: float | None, seconds: float) -> None:
         self._router, self._lam, self._seconds = Router.load(folder), lam, seconds
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefill-router")
 

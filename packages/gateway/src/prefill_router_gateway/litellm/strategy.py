@@ -59,7 +59,7 @@ class PrefillRouterStrategy:
         router: Instead of a gateway, a router's folder; it decides in this process, without
             sessions and budgets.
         lam: The trade-off, from 0 (cheapest) to 1 (most likely correct); by default the gateway's
-            setting, or 0.5 for a router.
+            or the router's own.
         model_group: The model whose requests are routed. Give it deployments too: LiteLLM's proxy
             rejects unknown models, and its Router doesn't retry for a model without deployments.
         api_key_env: The environment variable of the gateway's key.
@@ -98,8 +98,7 @@ class PrefillRouterStrategy:
         else:
             from prefill_router_gateway.litellm.local_router import LocalRouter
 
-            own = 0.5 if lam is None else lam
-            self._decides = LocalRouter(location(router or ""), lam=own, seconds=timeout)
+            self._decides = LocalRouter(location(router or ""), lam=lam, seconds=timeout)
 
     async def async_get_available_deployment(
         self,

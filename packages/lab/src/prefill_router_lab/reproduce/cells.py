@@ -193,7 +193,7 @@ DIFFERENCES: Mapping[str, tuple[str, ...]] = {
     **{f"tab:bootstrap_{pool}": (_BEST, _CURVE) for pool in ("frontier", "small", "mixed")},
     "tab:paired_bootstrap_unified": (
         "Both systems are judged on the same resampled queries; an interval that excludes 0 shows "
-        "a significant difference.",
+        "a significant difference, taken by itself: there is no correction for how many there are.",
     ),
     "tab:end_to_end_cost_points": (
         "The encoder is charged at the paper's price for Qwen3.5-35B, or at the given price, for "

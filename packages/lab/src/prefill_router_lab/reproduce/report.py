@@ -223,6 +223,10 @@ _AFTER: Mapping[int, int] = {1: 0, 2: 3, 3: 3, 4: 27, 5: 29, 6: 29, 7: 29, 8: 29
 """The table that each figure follows in the paper."""
 
 
+_ONE_BY_ONE = (
+    "Significant means that the 95 % interval of a paired difference excludes 0. Each difference "
+    "is tested by itself, without a correction for how many there are."
+)
 _READING = (
     "Tables and figures have the paper's order and numbers. In every cell our number is on top "
     "with its 95 % interval below, and the paper's number comes last, in italics, with the paper's "
@@ -254,7 +258,7 @@ def page_parts(
     ]
     heads = ["Pool", "the paper says", "holds", "found"]
     return [
-        Section("The paper's claims on these data", [Table(heads, checked)]),
+        Section("The paper's claims on these data", [Note(_ONE_BY_ONE), Table(heads, checked)]),
         Section("How to read the tables", _READING),
         *after(0),
         *(part for one in tables for part in (_table(one), *after(one.number))),

@@ -214,12 +214,13 @@ def study_peers(
             "systems are compared at equal cost, and no cost of these answers is known; give the "
             "targets prices"
         )
+    trials = [one.trial for one in judged]
     tables = {
-        MIX: _join([ReferenceTable.of(one.references.mix, one.trial) for one in judged]),
-        PRICE: _join([ReferenceTable.of(one.references.price, one.trial) for one in judged]),
+        MIX: ReferenceTable.of_parts([one.references.mix for one in judged], trials),
+        PRICE: ReferenceTable.of_parts([one.references.price for one in judged], trials),
         **{
-            f"LiteLLM {classifier}": _join(
-                [ReferenceTable.of(TierChoice.fit(p.train, each), p.judged.trial) for p in parts]
+            f"LiteLLM {classifier}": ReferenceTable.of_parts(
+                [TierChoice.fit(p.train, each) for p in parts], trials
             )
             for classifier, each in tiers.items()
         },
@@ -227,11 +228,8 @@ def study_peers(
     }
     single = _join([_tabulate(one.trial, [_alone(one)]) for one in judged])
     setups = {
-        f"LiteLLM {classifier}, {setup}": _join(
-            [
-                ReferenceTable.of(TierChoice.by_hand(p.train, each, words), p.judged.trial)
-                for p in parts
-            ]
+        f"LiteLLM {classifier}, {setup}": ReferenceTable.of_parts(
+            [TierChoice.by_hand(p.train, each, words) for p in parts], trials
         )
         for classifier, each in tiers.items()
         for setup, words in SETUPS.items()
@@ -255,7 +253,8 @@ def study_peers(
 
 
 def _join(tables: Sequence[ReferenceTable]) -> ReferenceTable:
-    return ReferenceTable.join(tables)
+    label, cost = ([getattr(one, name) for one in tables] for name in ("label", "cost"))
+    return ReferenceTable(np.concatenate(label), np.concatenate(cost))
 
 
 def _alone(part: JudgedPart) -> Choice:

@@ -4,7 +4,7 @@
 ones are significant.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from prefill_router.comparison import ComparisonPlan, ComparisonResult
     from prefill_router.data import RoutingDataset
     from prefill_router.engines import Engine
-    from prefill_router.evaluation import Comparison
+    from prefill_router.evaluation import Comparison, Verdict
+    from prefill_router.policy import Predictions
     from prefill_router.router import Router
 
 
@@ -191,13 +192,17 @@ def compare(
     if other is not None:
         given = {"--out": to, "--reference": reference, "--encoder-price": encoder_price}
         _refuse_options({**given, "--split": split_file, "--engine": engine})
-        found, queries = _compare_routers(
+        found, queries, verdicts = _compare_routers(
             opt.path_or_url(config), other, data, store, resamples, seed, encoder_folder
         )
         if as_json:
-            print_json({"queries": queries, **found.to_dict()})
+            judged = [None if one is None else one.to_dict() for one in verdicts]
+            said = dict(zip(("first", "second"), judged, strict=True))
+            print_json({"queries": queries, "verdicts": said, **found.to_dict()})
         else:
-            _show_paired(found, queries, Path(config).name, other.name)
+            names = (Path(config).name, other.name)
+            _show_paired(found, queries, *names)
+            _show_verdicts(names, verdicts)
         return
     if to is None:
         raise UsageError(
@@ -272,10 +277,17 @@ def _charged(plan: "ComparisonPlan") -> str:
 
 
 def _show_compare(result: "ComparisonResult") -> None:
-    from prefill_router.comparison import by_number, list_left_out, significance_of, verdict
+    from prefill_router.comparison import (
+        ONE_BY_ONE,
+        by_number,
+        gains_of,
+        list_left_out,
+        significance_of,
+        verdict,
+    )
     from prefill_router.evaluation import HEADLINE, worded
 
-    table = columns("router", *_COMPARED.values())
+    table = columns("router", *_COMPARED.values(), "over\nmix", "over\nprice")
     marks = {"better": "+", "worse": "-", "": " "}
     for one in by_number(result.routers, "auc_mean"):
         cells = [
@@ -283,9 +295,18 @@ def _show_compare(result: "ComparisonResult") -> None:
             + marks[significance_of(one.against, name)]
             for name in _COMPARED
         ]
-        table.add_row(one.name, *cells)
+        gains = [worded(gain.value, "points", signed=True) for gain in gains_of(one).values()]
+        table.add_row(one.name, *cells, *gains)
     out.print(table)
-    out.print(f"+ surely better, - surely worse than {result.plan.reference}", style="dim")
+    out.print(
+        "over mix, over price: the gain over the best fixed mix, and over price alone, at the "
+        "router's setting",
+        style="dim",
+    )
+    out.print(
+        f"+ surely better, - surely worse than {result.plan.reference}; {ONE_BY_ONE}",
+        style="dim",
+    )
     for failed in result.not_fitted:
         err.say(f"{failed.name} could not be fitted: {failed.why}")
     for line in list_left_out(result.left_out):
@@ -305,8 +326,8 @@ def _compare_routers(
     resamples: int,
     seed: int,
     encoder_folder: opt.EncoderFolders,
-) -> "tuple[Comparison, int]":
-    """Two fitted routers by a paired bootstrap, and how many queries neither was fitted on."""
+) -> "tuple[Comparison, int, list[Verdict | None]]":
+    """Two fitted routers by a paired bootstrap, on how many queries, and the verdict on each."""
     from prefill_router.data import read_dataset
     from prefill_router.evaluation import compare as compare_predictions
 
@@ -331,7 +352,29 @@ def _compare_routers(
         seed=seed,
         progress=bar,
     )
-    return found, len(unseen)
+    verdicts = [
+        _judge_router(router, one, unseen, is_crossed=is_crossed)
+        for router, one in zip(routers, predicted, strict=True)
+    ]
+    return found, len(unseen), verdicts
+
+
+def _judge_router(
+    router: "Router", predictions: "Predictions", unseen: "RoutingDataset", *, is_crossed: bool
+) -> "Verdict | None":
+    """The verdict on a router on these queries; None where it has no references."""
+    from prefill_router.evaluation import JudgedPart, Trial, judge
+
+    if is_crossed and router.cross_fit is not None:
+        return judge(
+            router.cross_fit.judged_parts(unseen, policy=router.policy), lam=router.setting
+        )
+    references = router.references
+    if references is None:
+        return None
+    own = predictions.select(predictions.query_ids, targets=references.targets)
+    trial = Trial.join(own, unseen, policy=router.policy)
+    return judge([JudgedPart(trial, references, router.record.chosen)], lam=router.setting)
 
 
 def _find_unseen(
@@ -392,3 +435,11 @@ def _show_paired(found: "Comparison", queries: int, first: str, second: str) -> 
             ("better" if better else "worse") if sure else "",
         )
     out.print(table)
+
+
+def _show_verdicts(names: "Sequence[str]", verdicts: "Sequence[Verdict | None]") -> None:
+    """Print the gains of each router over the best fixed mix and over price alone."""
+    out.print()
+    for name, verdict in zip(names, verdicts, strict=True):
+        if verdict is not None:
+            out.say(f"{name}: {verdict.word}: {verdict.because}")

@@ -1,7 +1,7 @@
 """The queries of a dataset that a router is judged on, and its predictions for them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from prefill_router.cli.application import err
@@ -111,7 +111,7 @@ class JudgedQueries:
         axis: "Axis" = "inverse",
     ) -> "Evaluation":
         """Evaluate the router on the judged queries; the options are those of `evaluate`."""
-        from prefill_router.evaluation import Trial, evaluate, judge
+        from prefill_router.evaluation import Trial, evaluate
 
         predictions, policy = self.predict(stores, progress), self.router.policy
         result = evaluate(
@@ -129,7 +129,7 @@ class JudgedQueries:
         if not parts:
             return result
         known = None if self.part == CROSS_FIT else result.headline["choice_auc"]
-        return replace(result, verdict=judge(parts, lam=self.router.setting, choice_auc=known))
+        return result.with_parts(parts, lam=self.router.setting, choice_auc=known)
 
     def judged_parts(self, trial: "Trial", *, lam: float | None = None) -> "list[JudgedPart]":
         """The judged queries with what they are compared with; none where that isn't known.

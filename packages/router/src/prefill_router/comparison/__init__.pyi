@@ -27,7 +27,9 @@ from .recipe_fits import (
     warnings as warnings,
 )
 from .report import (
+    ONE_BY_ONE as ONE_BY_ONE,
     STUDY as STUDY,
+    gains_of as gains_of,
     significance_of as significance_of,
     to_dict as to_dict,
     verdict as verdict,

@@ -54,7 +54,8 @@ def curves(result: ComparisonResult) -> ReportFigure:
     caption = (
         "Each curve is one router from its cheapest to its most accurate setting; up and to the "
         "left is better. Circles are the single targets, the dashed line is the best random mix of "
-        "targets. A router is worth using where it runs above that line."
+        "targets: a router is worth using where it runs above that line. The dotted line is price "
+        f"alone, with the costs that {result.plan.reference} predicts."
     )
     return ReportFigure("curves", figure, curve_rows(result), caption)
 
@@ -73,6 +74,9 @@ def curve_rows(result: ComparisonResult) -> list[dict[str, Any]]:
         curve = one.evaluation.curve
         columns = (curve.lam_to.tolist(), curve.mean_cost.tolist(), curve.accuracy.tolist())
         rows += [row(one.name, "", *point) for point in zip(*columns, strict=True)]
+    reference = result.by_name[result.plan.reference]
+    for point in reference.evaluation.price_alone:
+        rows.append(row("(price alone)", "", None, point.mean_cost, point.accuracy))
     for name, values in result.routers[0].evaluation.per_target.items():
         rows.append(row("", name, None, values["mean_cost"].value, values["accuracy"].value))
     return rows

@@ -10,6 +10,7 @@ routers/        every router, ready to load
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ from prefill_router.reporting import (
     write_report_files,
 )
 
+ONE_BY_ONE = "each by itself, without a correction for how many are compared"
+"""How differences are tested, in words."""
 STUDY = "comparison"
 """The name of the study in `study.json` (`reporting.mark`)."""
 
@@ -109,7 +112,8 @@ def tables(result: ComparisonResult) -> dict[str, Rows]:
     routers, paired, targets = [], [], []
     for one in result.routers:
         own = {"router": one.name}
-        routers.append({**own, "seconds": one.fitted.seconds, **flat(one.headline)})
+        gains = {f"gain_over_{rule}": gain for rule, gain in gains_of(one).items()}
+        routers.append({**own, "seconds": one.fitted.seconds, **flat(one.headline), **flat(gains)})
         for minus, differences in (("reference", one.against), ("constant", one.over_constant)):
             for name, found in differences.items():
                 row = {**own, "minus": minus, "number": name, **ends(found, name="difference")}
@@ -158,6 +162,15 @@ _BASELINES = (
 )
 
 
+_RULES = (
+    "Each router at its own setting, and on average over budgets of 20 to 70 % of the best "
+    "target's price: its accuracy minus that of the best fixed mix, and minus that of price alone, "
+    "for the same money. Price alone knows what the router predicts that each answer will cost and "
+    "how often each target was right on train rows. A router that doesn't beat it gains nothing by "
+    "reading the requests."
+)
+
+
 def page_parts(result: ComparisonResult) -> list[Part]:
     """The parts of the page below the verdict."""
     # Here and not above: matplotlib takes longer to import than most commands to run.
@@ -173,6 +186,7 @@ def page_parts(result: ComparisonResult) -> list[Part]:
     return [
         Section("The routers", [Note(reading), _numbers(result, MAIN)]),
         Section("Accuracy and cost", [curves(result)]),
+        Section("Beside rules that read no request", [Note(_RULES), _gains(result)]),
         Section("Uncertainty", [intervals(result)]),
         Section(f"Differences from {reference}", [_differences(result)]),
         Section("Better than constant predictions?", _over_constant(result)),
@@ -248,7 +262,7 @@ def verdict(result: ComparisonResult) -> list[str]:
     return [
         *sentences,
         f"Significantly better than the reference, {result.plan.reference}, in mean AUC: "
-        f"{', '.join(better) or 'none'}.",
+        f"{', '.join(better) or 'none'} ({ONE_BY_ONE}).",
     ]
 
 
@@ -293,6 +307,37 @@ def _numbers(result: ComparisonResult, names: Sequence[str]) -> Table:
     return Table(["Router", *(_heading(HEADLINE[name]) for name in names)], rows)
 
 
+def gains_of(one: ComparedRouter) -> dict[str, Estimate]:
+    """A router's gains at its setting over the best fixed mix and over price alone."""
+    ruling = one.evaluation.verdict
+    nothing = Estimate(np.nan, np.nan, np.nan, reason="the router has no references")
+    if ruling is None:
+        return {"mix": nothing, "price": nothing}
+    point = ruling.setting
+    free = replace(nothing, reason="no cost is known")
+    return {"mix": point.mix.gain, "price": free if point.price is None else point.price.gain}
+
+
+def _gains(result: ComparisonResult) -> Table:
+    """A table of the gains over both references, the best AUC first."""
+    rows: list[Row] = []
+    for one in by_number(result.routers, "auc_mean"):
+        ruling = one.evaluation.verdict
+        budgets = {} if ruling is None else ruling.budgets
+        gains = [*gains_of(one).values(), *(budgets[n].gain for n in _RULE_NAMES if n in budgets)]
+        cells = [estimate_cell(gain, "points", signed=True) for gain in gains]
+        cells += [Cell("")] * (2 * len(_RULE_NAMES) - len(cells))
+        word = "" if ruling is None else f"{ruling.word}, at lam {ruling.lam:.3g}"
+        rows.append([Cell(one.name, note=word), *cells])
+    head = [
+        f"{where}, over {rule}" for where in ("Setting", "Budgets") for rule in _RULE_NAMES.values()
+    ]
+    return Table(["Router", *head], rows)
+
+
+_RULE_NAMES = {"mix": "the best mix", "price": "price alone"}
+
+
 def _differences(result: ComparisonResult) -> Table:
     """A table of the paired differences to the reference."""
 
@@ -315,10 +360,10 @@ def _over_constant(result: ComparisonResult) -> list[Part]:
     lost = result.beaten_by_constant
     said = (
         "Every router's AUC and Brier score are better than those of always predicting each "
-        "target's share of right answers, with intervals that exclude 0."
+        f"target's share of right answers, with intervals that exclude 0 ({ONE_BY_ONE})."
         if not lost
         else "Not significantly better than always predicting each target's share of right "
-        f"answers, in AUC or in Brier score: {', '.join(lost)}."
+        f"answers, in AUC or in Brier score ({ONE_BY_ONE}): {', '.join(lost)}."
     )
     rows = [
         [

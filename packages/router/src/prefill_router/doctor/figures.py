@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from prefill_router.doctor.checkup import Checkup
 from prefill_router.doctor.fixed_choice import ShuffledControl
-from prefill_router.evaluation import PER, LambdaSweep, known_mean, mean_over, ones
+from prefill_router.evaluation import PER, LambdaSweep, known_mean, mean_over, ones, trace_price
 from prefill_router.plotting import Axes, Figure
 from prefill_router.reporting import (
     BLUE,
@@ -20,6 +20,7 @@ from prefill_router.reporting import (
     ReportFigure,
     draw_interval,
     draw_mix,
+    draw_price,
     ends,
     is_wide,
     legend_below,
@@ -36,8 +37,8 @@ _MOST = 2000
 
 _CAPTIONS = {
     "plane": "The curve is the router at every lam; the diamond is the lam that was examined. The "
-    "dashed line is the best random mix of targets, the cross is the router's own choices, "
-    "randomly reassigned to other queries.",
+    "dashed line is the best random mix of targets, the dotted line is price alone, the cross is "
+    "the router's own choices, randomly reassigned to other queries.",
     "shuffled": "Each bar counts shuffles. The further right the line, the more the router's "
     "choices depend on the queries.",
     "lift": "Green is significantly better and orange significantly worse, corrected for multiple "
@@ -75,6 +76,9 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
     if dealt is not None:
         rows += _rows("shuffled control", [dealt.cost], [dealt.anywhere.mean()])
     rows += _rows("best fixed mix", *mixed)
+    price = trace_price(subject.parts)
+    costs, rights = [one.mean_cost for one in price], [one.accuracy for one in price]
+    rows += _rows("price alone", costs, rights)
     rows += _rows("single target", cost, accuracy, trial.targets)
     figure, axes = _frame("Accuracy against cost", (9.4, 5.4))
     if np.isnan(own).any() or np.isnan(cost[corners]).any():
@@ -93,12 +97,14 @@ def plane(checkup: Checkup) -> tuple[Figure, list[Row]]:
         fill = "none" if series == "single target" else colour  # as on the other pages
         axes.plot(PER * x, 100 * y, shape, color=colour, label=series, ms=7, lw=1.6, mfc=fill)
     draw_mix(axes, *(scale * side for scale, side in zip((PER, 100), mixed, strict=True)))
+    if price:
+        draw_price(axes, PER * np.array(costs), 100 * np.array(rights))
     if is_wide(np.where(cost > 0, cost, np.nan)):
         scale_cost(axes)
     axes.set_xlabel(f"mean observed cost (US dollars per {PER:,} queries)", color=INK)
     axes.set_ylabel("accuracy (%)", color=INK)
     axes.margins(x=0.08, y=0.08)
-    legend_below(figure, columns=5)
+    legend_below(figure, columns=6)
     shown = [i for i in range(len(cost)) if np.isfinite(cost[i]) and np.isfinite(accuracy[i])]
     places = [(PER * float(cost[i]), 100 * float(accuracy[i])) for i in shown]
     line = [(PER * float(a), 100 * float(b)) for a, b in zip(*mixed, strict=True)][::8]

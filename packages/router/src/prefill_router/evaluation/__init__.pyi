@@ -113,9 +113,11 @@ from .verdict import (
     WORTH as WORTH,
     CurvePoint as CurvePoint,
     JudgedPart as JudgedPart,
+    PricePoint as PricePoint,
     ReferenceGain as ReferenceGain,
     Verdict as Verdict,
     Word as Word,
     judge as judge,
     points as points,
+    trace_price as trace_price,
 )

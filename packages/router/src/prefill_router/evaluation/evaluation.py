@@ -5,8 +5,8 @@ the points to report, which were chosen on train rows (`operating_points`).
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -44,7 +44,7 @@ from prefill_router.evaluation.quality_checks import QualityCheck
 from prefill_router.evaluation.references import References
 from prefill_router.evaluation.reliability import with_chance
 from prefill_router.evaluation.scores import HEADLINE, Scorer, Scores, definitions
-from prefill_router.evaluation.verdict import JudgedPart, Verdict, judge
+from prefill_router.evaluation.verdict import JudgedPart, PricePoint, Verdict, judge, trace_price
 from prefill_router.policy import OperatingPoints, Policy, Predictions
 from prefill_router.progress import Progress
 from prefill_router.short_repr import html_table, short_repr
@@ -218,6 +218,8 @@ class Evaluation:
         off_policy: The router's and the targets' values from labels that chance selected; else
             None.
         meaning: What the labels mean; an accuracy is a mean label.
+        price_alone: The router's predicted costs with the targets' accuracies on train rows in the
+            place of probabilities, by rising cost; empty without references or costs.
     """
 
     verdict: Verdict | None
@@ -243,11 +245,24 @@ class Evaluation:
     definitions: Mapping[str, str]
     off_policy: PolicyValues | None = None
     meaning: LabelMeaning = LabelMeaning()  # noqa: RUF009
+    price_alone: tuple[PricePoint, ...] = ()
 
     @property
     def caution(self) -> str:
         """How many queries are compared and why not all, and what labels mean; empty if plain."""
         return "; ".join(filter(None, (self.coverage.note, self.meaning.note)))
+
+    def with_parts(
+        self,
+        parts: Sequence[JudgedPart],
+        *,
+        lam: float,
+        resamples: int = 1000,
+        choice_auc: Estimate | None = None,
+    ) -> "Evaluation":
+        """The same with the verdict on these parts; the arguments are those of `judge`."""
+        verdict = judge(parts, lam=lam, resamples=resamples, choice_auc=choice_auc)
+        return replace(self, verdict=verdict, price_alone=trace_price(parts))
 
     def _repr_html_(self) -> str:
         told = "" if self.verdict is None else f", {self.verdict.word}: {self.verdict.because}"
@@ -276,6 +291,7 @@ class Evaluation:
             },
             "frontier": list(self.frontier),
             "mix": [point.to_dict() for point in self.mix],
+            "price_alone": [point.to_dict() for point in self.price_alone],
             "anchors": {name: plain(value) for name, value in self.anchors.items()},
             "queries": self.queries,
             "labels": self.labels,
@@ -373,6 +389,7 @@ def evaluate(
         ),
         off_policy=None if trial.overlap is None else PolicyValues.of(trial),
         meaning=dataset.meaning,
+        price_alone=trace_price(parts),
     )
 
 

@@ -11,7 +11,7 @@ as those of the folds of a cross-validation, share a table: a level is the same 
 from the cheapest to the most accurate corner in each.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -30,6 +30,8 @@ from prefill_router.short_repr import short_repr
 
 LEVELS = 65
 """How many mixes of a reference are measured, from its cheapest corner to its most accurate."""
+_MOST_LEVELS = 3 * LEVELS
+"""As many with the corners themselves, of all rules that share a table."""
 _LAMS = 64
 """Values of lam among which the corners of a rule are found."""
 
@@ -162,6 +164,7 @@ class References:
         )
 
 
+Levels = Float[NDArray[np.float64], " level"]
 PerLevel = Float[NDArray[np.float64], "query level"]
 
 
@@ -193,20 +196,25 @@ class ReferenceTable:
     @classmethod
     def of(cls, rule: Rule, trial: Trial) -> "ReferenceTable":
         """Look up the labels and costs of the targets that the rule chooses."""
+        return cls.of_parts([rule], [trial])
+
+    @classmethod
+    def of_parts(cls, rules: Sequence[Rule], trials: Sequence[Trial]) -> "ReferenceTable":
+        """The rows of several parts, one after another, each by a rule of its own."""
+        levels = _share_levels(rules)
+        parts = [cls._of_part(*one, levels) for one in zip(rules, trials, strict=True)]
+        label, cost = ([getattr(one, name) for one in parts] for name in ("label", "cost"))
+        return cls(np.concatenate(label), np.concatenate(cost))
+
+    @classmethod
+    def _of_part(cls, rule: Rule, trial: Trial, levels: Levels) -> "ReferenceTable":
         rows = np.arange(len(trial))
         chosen = np.stack(list(rule.choose(trial)), axis=1)
         label, cost = (
             table[rows[:, None], chosen] for table in (trial.correct, trial.observed_cost)
         )
-        before, share = _place_levels(np.array(rule.costs))
+        before, share = _place_levels(np.array(rule.costs), levels)
         return cls(_mix(label, before, share), _mix(cost, before, share))
-
-    @classmethod
-    def join(cls, tables: Iterable["ReferenceTable"]) -> "ReferenceTable":
-        """The rows of several tables, one after another."""
-        parts = list(tables)
-        label, cost = ([getattr(one, name) for one in parts] for name in ("label", "cost"))
-        return cls(np.concatenate(label), np.concatenate(cost))
 
     @property
     def known(self) -> Bool[NDArray[np.bool_], " query"]:
@@ -271,24 +279,42 @@ class MixedReference:
         return difference - self.slope * (cost - self.cost) if self.slope else difference
 
 
-_WINDOW = 6
-"""Levels on each side over which a slope is measured; next to each other they are nearly equal."""
+_WINDOW = 6 / (LEVELS - 1)
+"""The share of the costs on each side over which a slope is measured; nearer levels are alike."""
 
 
 def _slope(cost: PerQuery, accuracy: PerQuery, place: int) -> float:
-    below, above = max(0, place - _WINDOW), min(len(cost) - 1, place + _WINDOW)
+    reach = _WINDOW * float(cost[-1] - cost[0])
+    below = int(np.searchsorted(cost, cost[place] - reach))
+    above = int(np.searchsorted(cost, cost[place] + reach, side="right")) - 1
     run = float(cost[above] - cost[below])
     return float(accuracy[above] - accuracy[below]) / run if run > 0 else 0.0
 
 
+def _share_levels(rules: Sequence[Rule]) -> Levels:
+    """The fractions of the way that are measured: evenly spaced ones, and every rule's corners.
+
+    A mix of two levels beside a corner would lie below the corner.
+    """
+    levels = [np.linspace(0, 1, LEVELS)]
+    for rule in rules:
+        costs = np.array(rule.costs)
+        if len(costs) > 1 and costs[-1] > costs[0]:
+            levels.append((costs - costs[0]) / (costs[-1] - costs[0]))
+    shared = np.unique(np.concatenate(levels).clip(0, 1))
+    if len(shared) > _MOST_LEVELS:
+        shared = shared[np.linspace(0, len(shared) - 1, _MOST_LEVELS).round().astype(int)]
+    return shared
+
+
 def _place_levels(
-    costs: Float[NDArray[np.float64], " corner"],
+    costs: Float[NDArray[np.float64], " corner"], levels: Levels
 ) -> tuple[Int[NDArray[np.int64], " level"], Float[NDArray[np.float64], " level"]]:
     """The corner before each level, and the share of the next one."""
     if len(costs) == 1 or np.isnan(costs).any():
-        last = np.full(LEVELS, len(costs) - 1)
-        return last, np.zeros(LEVELS)
-    spent = np.linspace(costs[0], costs[-1], LEVELS)
+        last = np.full(len(levels), len(costs) - 1)
+        return last, np.zeros(len(levels))
+    spent = costs[0] + levels * (costs[-1] - costs[0])
     before = np.clip(np.searchsorted(costs, spent, side="right") - 1, 0, len(costs) - 2)
     run = np.maximum(costs[before + 1] - costs[before], np.finfo(np.float64).tiny)
     return before, np.clip((spent - costs[before]) / run, 0, 1)

@@ -305,6 +305,37 @@ class JudgedPart:
         )
 
 
+@final
+@dataclass(frozen=True)
+class PricePoint:
+    """Price alone at one mean cost.
+
+    Attributes:
+        mean_cost: Mean observed cost, US dollars per query.
+        accuracy: Mean label.
+    """
+
+    mean_cost: float
+    accuracy: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"mean_cost": plain(self.mean_cost), "accuracy": plain(self.accuracy)}
+
+
+def trace_price(parts: Sequence[JudgedPart]) -> tuple[PricePoint, ...]:
+    """Price alone by rising cost, on the rows whose outcomes are known; empty without costs."""
+    if not parts or all(np.isnan(part.trial.observed_cost).all() for part in parts):
+        return ()
+    table = _tables(parts, free=False)["price"]
+    known = table.known & np.concatenate([part.trial.compared for part in parts])
+    cost, accuracy = table.cost[known], table.label[known]
+    if not known.any() or np.isnan(cost).any():
+        return ()
+    pairs = zip(cost.mean(axis=0).tolist(), accuracy.mean(axis=0).tolist(), strict=True)
+    return tuple(PricePoint(*pair) for pair in sorted(set(pairs)))
+
+
 def judge(
     parts: Sequence[JudgedPart],
     *,
@@ -565,10 +596,8 @@ def _tables(parts: Sequence[JudgedPart], *, free: bool) -> dict[str, ReferenceTa
             part.references.domains if part.trial.domains else None for part in parts
         ]
     return {
-        name: ReferenceTable.join(
-            ReferenceTable.of(rule, part.trial)
-            for rule, part in zip(each, parts, strict=True)
-            if rule is not None
+        name: ReferenceTable.of_parts(
+            [rule for rule in each if rule is not None], [part.trial for part in parts]
         )
         for name, each in rules.items()
         if None not in each

@@ -176,10 +176,10 @@ class FitJudge:
             router = router.with_record(router.record.model_copy(update={"notes": notes}))
             return RouterFit(router, sealed)
         parts = crossed.judged_parts(self.dataset, policy=router.policy)
-        verdict = judge(parts, lam=router.setting, resamples=self.config.resamples)
         router = replace(router, cross_fit=crossed)
         self._fitter(router).forget()
         if sealed is not None:
+            verdict = judge(parts, lam=router.setting, resamples=self.config.resamples)
             record = router.record.model_copy(
                 update={"verdict": verdict.to_dict(), "test_verdict": router.record.verdict}
             )
@@ -191,7 +191,7 @@ class FitJudge:
             resamples=self.config.resamples,
             progress=progress,
         )
-        judged = replace(judged, verdict=verdict)
+        judged = judged.with_parts(parts, lam=router.setting, resamples=self.config.resamples)
         return RouterFit(_with_metrics(router, judged), judged)
 
     def _on_test_part(self, router: Router, progress: Progress) -> Evaluation | None:

@@ -4,6 +4,7 @@ from .evaluation_charts import (
     View as View,
     draw_lines as draw_lines,
     draw_mix as draw_mix,
+    draw_price as draw_price,
     drawing as drawing,
     is_wide as is_wide,
     write_diagrams as write_diagrams,

@@ -36,6 +36,7 @@ from prefill_router.reporting.figures import (
 View = Literal["raw", "normalised"]
 Values = Float[NDArray[np.float64], " point"]
 Mixes = Float[NDArray[np.float64], " mixture"]
+PricePoints = Float[NDArray[np.float64], " price"]
 Singles = Float[NDArray[np.float64], " target"]
 # The colours that the targets and the oracle don't use; the line styles differ as well.
 CURVES: tuple[tuple[str, Any], ...] = (
@@ -74,6 +75,7 @@ class Drawing:
         log: Whether x is drawn on a logarithmic scale.
         dearest: The most expensive target, and at each point of the curve the share of the queries
             that it gets; None where that isn't drawn, as where it never gets any.
+        price: Price alone, x and y; None where it isn't known.
     """
 
     title: str
@@ -90,6 +92,7 @@ class Drawing:
     corner: bool
     log: bool
     dearest: tuple[str, Values] | None = None
+    price: tuple[PricePoints, PricePoints] | None = None
 
     def rows(self) -> list[dict[str, Any]]:
         """The data of the figure, one row per point."""
@@ -99,6 +102,8 @@ class Drawing:
         for name, on, x, y in zip(self.names, self.frontier, *self.singles, strict=True):
             rows.append(_row("frontier target" if on else "target", name, x, y))
         rows += [_row("best mix", "", *xy) for xy in zip(*self.mix, strict=True)]
+        if self.price is not None:
+            rows += [_row("price alone", "", *xy) for xy in zip(*self.price, strict=True)]
         if self.dearest is not None:
             name, share = self.dearest
             pairs = zip(self.curve[0], share, strict=True)
@@ -114,7 +119,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
     best = int(np.flatnonzero(curve.lam_from == evaluation.max_lam[0])[0])
     on = tuple(name in evaluation.frontier for name in evaluation.targets)
     common: dict[str, Any] = {"names": evaluation.targets, "frontier": on}
-    mixed = _mixes(evaluation)
+    mixed, price = _mixes(evaluation), _price_alone(evaluation)
     if view == "raw":
         band, cost = evaluation.raw_band, _of_targets(evaluation, "mean_cost")
         return Drawing(
@@ -127,6 +132,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
             best=(PER * float(curve.mean_cost[best]), 100 * float(curve.accuracy[best])),
             oracle=100 * headline["oracle_accuracy"].value,
             mix=(PER * mixed[0], 100 * mixed[1]),
+            price=None if price is None else (PER * price[0], 100 * price[1]),
             corner=False,
             log=is_wide(PER * cost),
             dearest=_dearest(evaluation, cost),
@@ -146,6 +152,7 @@ def drawing(evaluation: Evaluation, view: View) -> Drawing:
         best=(float(curve.normalised_cost[best]), float(curve.normalised_accuracy[best])),
         oracle=1.0,
         mix=_normalised(evaluation, mixed),
+        price=None if price is None else _normalised(evaluation, price),
         corner=True,
         log=False,
         **common,
@@ -189,7 +196,7 @@ def name_targets(axes: Axes, *drawn: Drawing) -> None:
     at = [(float(a), float(b)) for a, b in zip(*first.singles, strict=True)]
     keep = [i for i, point in enumerate(at) if np.isfinite(point).all()]
     lines = [first.best]
-    for x, y in (first.mix, *(one.curve for one in drawn)):
+    for x, y in (first.mix, first.price or first.mix, *(one.curve for one in drawn)):
         step = max(1, len(x) // 60)
         pairs = zip(x[::step].tolist(), y[::step].tolist(), strict=True)
         lines += [pair for pair in pairs if np.isfinite(pair).all()]
@@ -225,6 +232,13 @@ def _mixes(evaluation: Evaluation) -> tuple[Mixes, Mixes]:
     return np.interp(place, between, known[:, 0]), np.interp(place, between, known[:, 1])
 
 
+def _price_alone(evaluation: Evaluation) -> tuple[PricePoints, PricePoints] | None:
+    points = evaluation.price_alone
+    if not points:
+        return None
+    return np.array([p.mean_cost for p in points]), np.array([p.accuracy for p in points])
+
+
 def _normalised(evaluation: Evaluation, mixed: tuple[Mixes, Mixes]) -> tuple[Mixes, Mixes]:
     anchors = {name: np.array([value]) for name, value in evaluation.anchors.items()}
     plane = Anchors(**anchors)
@@ -258,17 +272,24 @@ def _draw_band(axes: Axes, band: Band) -> None:
 
 
 def draw_singles(axes: Axes, what: Drawing) -> None:
-    """Draw the single targets and their best fixed mixes, which a router must beat."""
+    """Draw the single targets, their best fixed mixes, and price alone."""
     x, y = what.singles
     on = np.array(what.frontier)
     axes.plot(x[~on], y[~on], "o", color=ORANGE, mfc="none", ms=6, label="single target", zorder=4)
     axes.plot(x[on], y[on], "o", color=ORANGE, ms=6, label="on the Pareto frontier", zorder=4)
     draw_mix(axes, *what.mix)
+    if what.price is not None:
+        draw_price(axes, *what.price)
 
 
 def draw_mix(axes: Axes, cost: Mixes, accuracy: Mixes) -> None:
     """Draw the best fixed mixes; their line is curved where the cost axis isn't linear."""
     axes.plot(cost, accuracy, "--", color=ORANGE, lw=1.3, label="best fixed mix", zorder=2)
+
+
+def draw_price(axes: Axes, cost: PricePoints, accuracy: PricePoints) -> None:
+    """Draw price alone, which a router must beat to gain by what requests say."""
+    axes.plot(cost, accuracy, ":", color=ORANGE, lw=1.5, label="price alone", zorder=2)
 
 
 def frame(axes: Axes, what: Drawing) -> None:

@@ -33,6 +33,11 @@ _LAM = (
     "target, at 1 to the one that is most probably right. The curve shows all its values. Where it "
     "runs above the dashed line, routing beats random mixes of targets at the same cost."
 )
+_PRICE = (
+    " The dotted line is price alone: the router's predicted costs, with each target's accuracy on "
+    "train rows in the place of probabilities. Only where the curve runs above this line, too, "
+    "does reading the requests gain anything."
+)
 _CAPTIONS = {
     "accuracy_cost": "Each point of the curve is one value of lam. 95 % of the curves of resampled "
     "queries stay within the band from end to end. Below: the share of the calls that goes to the "
@@ -115,7 +120,7 @@ def report_of(
         Banner(verdict(evaluation).splitlines()),
         {**facts, **_counts(evaluation, said=facts)},
         Cards(cards),
-        Section("Accuracy and cost", [_LAM, *figures]),
+        Section("Accuracy and cost", [_LAM + (_PRICE if evaluation.price_alone else ""), *figures]),
         *tables,
         Section("How the numbers were read", [evaluation.definitions]),
     ]

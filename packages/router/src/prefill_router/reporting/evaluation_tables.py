@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from prefill_router.evaluation import HEADLINE, NOTHING, REGIME, TARGET, Evaluation, worded
+from prefill_router.evaluation import (
+    HEADLINE,
+    NOTHING,
+    REGIME,
+    TARGET,
+    Evaluation,
+    ReferenceGain,
+    worded,
+)
 from prefill_router.reporting.report import Cell, Row, Rows, Table, estimate_cell, flat, heading
 
 _COLUMNS = ("accuracy", "mean_cost", "auc", "brier", "share_routed", "accuracy_routed",
@@ -61,6 +69,40 @@ def report_table(
         return make
 
     return register
+
+
+@report_table(
+    "references",
+    "Beside rules that read no request",
+    "Both rules spend as much as the router. The best fixed mix sends fixed shares of the queries "
+    "to fixed targets. Price alone knows what the router predicts that each answer will cost, and "
+    "how often each target was right on train rows. A gain is the router's accuracy minus the "
+    "rule's.",
+)
+def references(evaluation: Evaluation) -> Table:
+    """The router's gains over both references, at each point of its curve."""
+    rows: list[Row] = []
+    ruling = evaluation.verdict
+    for point in () if ruling is None else ruling.curve:
+        name = _POINTS.get(point.name) or f"{100 * float(point.name):.0f} % of the best's price"
+        cells: Row = [Cell(name, note=f"lam {point.lam:.3g}"), worded(point.accuracy, "share")]
+        for one in (point.mix, point.price):
+            cells += ["", ""] if one is None else _gain_cells(one)
+        rows.append(cells)
+    head = ["Setting", "Router", "Best mix", "gain over it", "Price alone", "gain over it"]
+    return Table(head, rows, otherwise="The router's references aren't known.")
+
+
+_POINTS = {
+    "setting": "the router's setting",
+    "level": "as accurate as the best",
+    "cheapest": "the cheapest's price",
+    "accurate": "the most accurate",
+}
+
+
+def _gain_cells(gain: ReferenceGain) -> Row:
+    return [worded(gain.accuracy, "share"), estimate_cell(gain.gain, "points", signed=True)]
 
 
 @report_table("headline", "All numbers")

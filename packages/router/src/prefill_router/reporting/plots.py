@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float64
@@ -19,7 +19,9 @@ from prefill_router.reporting.evaluation_report import evaluation_figures
 from prefill_router.reporting.figures import (
     BLUE,
     INK,
+    ORANGE,
     PALE,
+    legend_below,
     name_rows,
     new_figure,
     place_labels,
@@ -33,6 +35,8 @@ from prefill_router.router import Decision, Router
 from prefill_router.short_repr import short_repr
 
 _PER = 1000
+_SUFFIXES = (".png", ".svg", ".csv")
+Row = dict[str, Any]
 PerTarget = Float64[NDArray[np.float64], " target"]
 
 
@@ -57,9 +61,12 @@ class Plot:
         """Write the figure as PNG and SVG and the data as CSV; returns the files.
 
         Args:
-            path: Path of the files, without a suffix.
+            path: Path of the files; a suffix of one of the three is left out.
         """
-        return write_figure(self.figure, Path(path), self.rows)
+        place = Path(path)
+        if place.suffix.lower() in _SUFFIXES:
+            place = place.with_suffix("")
+        return write_figure(self.figure, place, self.rows)
 
 
 @singledispatch
@@ -67,8 +74,9 @@ def plot(what: object) -> Plot:
     """Draw a decision, a router, a dataset, or an evaluation.
 
     A decision has every target's probability of a correct answer, and its score over lam. A router
-    and a dataset have every target's accuracy against what its answers cost. An evaluation has the
-    accuracy at each cost, with its interval.
+    has the points of its curve that its verdict judged, beside rules that read no request. A
+    dataset, and a router without a verdict or costs, has every target's accuracy against what its
+    answers cost. An evaluation has the accuracy at each cost, with its interval.
 
     Args:
         what: The object.
@@ -116,12 +124,73 @@ def _of_dataset(what: RoutingDataset) -> Plot:
 
 @plot.register
 def _of_router(what: Router) -> Plot:
+    curve = _read_curve(what)
+    if len(curve) > 1:
+        return _draw_curve(what, curve)
     if what.reference is None:
         raise ConfigError("the router has no statistics of its train rows; fit it again")
     forecast = what.costs.estimate(np.array([_PER]))
     cost = (forecast[0] if not what.costs.is_free else np.full(len(what.pool), np.nan)).tolist()
     title = f"Train rows; cost of a question of {_PER:,} tokens"
     return _targets(what.pool.names, what.reference.accuracy.tolist(), cost, title)
+
+
+def _read_curve(what: Router) -> list[Row]:
+    """The points of the router's curve that its verdict judged, by rising cost; empty if none."""
+    ruling = what.record.verdict or {}
+    points = [one for one in ruling.get("curve", ()) if one["mean_cost"] is not None]
+    rows: list[Row] = []
+    for one in sorted(points, key=lambda point: float(point["mean_cost"])):
+        price = one["price_alone"] or {}
+        rules = (
+            ("router", one["accuracy"]),
+            ("best fixed mix", one["best_mix"]["accuracy"]),
+            ("price alone", price.get("accuracy")),
+        )
+        rows += [
+            {"series": series, "point": one["name"], "lam": one["lam"], "cost": one["mean_cost"],
+             "accuracy": accuracy}
+            for series, accuracy in rules
+            if accuracy is not None
+        ]  # fmt: skip
+    return rows
+
+
+_CURVES = {
+    "router": (BLUE, "-o"),
+    "best fixed mix": (ORANGE, "--"),
+    "price alone": (ORANGE, ":"),
+}
+
+
+def _draw_curve(what: Router, curve: list[Row]) -> Plot:
+    """The router's curve beside both rules at the same costs, and the best single target."""
+    ruling = what.record.verdict or {}
+    first = ruling["curve"][0]
+    best = {"series": ruling["best"], "point": "", "lam": None, "cost": first["best_cost"],
+            "accuracy": first["best_accuracy"]}  # fmt: skip
+    figure = new_figure(7.4, 5.0)
+    axes = figure.add_subplot()
+    for series, (colour, line) in _CURVES.items():
+        at = [one for one in curve if one["series"] == series]
+        x, y = (
+            [scale * one[name] for one in at] for scale, name in ((_PER, "cost"), (100, "accuracy"))
+        )
+        axes.plot(x, y, line, color=colour, label=series, ms=5, lw=1.6)
+    setting = next(one for one in curve if one["point"] == "setting")
+    marks = ((setting, "D", BLUE, "its setting"), (best, "s", ORANGE, f"{ruling['best']} alone"))
+    for one, shape, colour, label in marks:
+        if one["cost"] is not None:
+            axes.plot(
+                _PER * one["cost"], 100 * one["accuracy"], shape, color=colour, ms=8, label=label
+            )
+    if is_wide(np.array([one["cost"] for one in (*curve, best) if one["cost"]])):
+        scale_cost(axes)
+    axes.margins(0.08)
+    title = f"{ruling['word'].capitalize()}, on {ruling['compared']:,} queries"
+    style(axes, title=title, x=f"US dollars per {_PER:,} answers", y="Accuracy (%)")
+    legend_below(figure)
+    return Plot(figure, [*curve, best])
 
 
 @plot.register

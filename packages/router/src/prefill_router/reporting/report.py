@@ -20,7 +20,9 @@ Rows = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 """The rows of a CSV file, or its columns."""
 BOLD = (
     "Bold: significantly better than the reference on the same queries (the interval of the "
-    "difference excludes 0); in brackets: significantly worse."
+    "difference excludes 0); in brackets: significantly worse. Each mark is one comparison by "
+    "itself, without a correction for how many there are: where nothing differs, about one in 20 "
+    "is marked by chance."
 )
 """What bold and brackets mean in every table of every page."""
 UNDERLINED = "Underlined: the best of its row, significantly or by chance."
