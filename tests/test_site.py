@@ -198,6 +198,24 @@ def test_it_is_read_and_searched_from_the_folder(
     assert {address.split(":")[0] for address in asked} <= {"file", "data"}
 
 
+@pytest.mark.slow
+def test_no_page_scrolls_sideways_on_a_phone(
+    site: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    wide = {}
+    with chromium(tmp_path_factory.mktemp("phone")) as browser:
+        page = browser.new_page(viewport={"width": 400, "height": 800})
+        for file in site.rglob("*.html"):
+            page.goto(file.as_uri())
+            found = page.evaluate(
+                "[document.documentElement, ...document.querySelectorAll('.bd-article-container')]"
+                ".map((e) => e.scrollWidth - e.clientWidth)"
+            )
+            if max(found) > 0:
+                wide[str(file.relative_to(site))] = found
+    assert wide == {}
+
+
 @pytest.mark.parametrize(
     ("signature", "shown"),
     [

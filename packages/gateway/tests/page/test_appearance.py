@@ -227,6 +227,20 @@ def test_nothing_runs_over_the_edge(looked: Any, width: int) -> None:
     assert looked.locator("#rows tbody tr").first.locator(".pill").is_visible()
 
 
+@pytest.mark.parametrize("disclosures", [False, True])
+def test_a_phone_scrolls_nothing_sideways(looked: Any, disclosures: bool) -> None:
+    looked.set_viewport_size({"width": 400, "height": 800})
+    opened(looked, disclosures=disclosures)
+    assert looked.evaluate("document.documentElement.scrollWidth") == 400
+    wide = looked.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter((e) => e.checkVisibility() &&"
+        " e.scrollWidth > e.clientWidth).map((e) => `${e.id} ${e.scrollWidth}`)"
+    )
+    assert wide == []
+    shown = looked.locator("body").inner_text()
+    assert re.findall(r"\$0\.0+(?!\d)", shown) == []  # a cost that is rounded to nothing
+
+
 def test_the_focus_can_be_seen(looked: Any) -> None:
     looked.set_viewport_size({"width": 1280, "height": 900})
     looked.evaluate("document.querySelector('.skip').focus()")
