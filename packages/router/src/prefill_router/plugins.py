@@ -21,8 +21,8 @@ is first used, so a distribution that is broken doesn't stop the rest; the error
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, Literal, TypeVar, final, get_args
+from importlib.metadata import entry_points
+from typing import Any, Generic, Literal, Protocol, TypeVar, final, get_args, runtime_checkable
 
 from prefill_router.errors import ConfigError, PluginError
 
@@ -66,13 +66,26 @@ _FOLDERS: Mapping[str, str] = {
 """The folders in `packages` that hold each of them and what it requires."""
 
 
+@runtime_checkable
+class EntryPoint(Protocol):
+    """An entry point of `importlib.metadata`, or of the backport, which replaces it if imported."""
+
+    name: str
+    value: str
+    group: str
+    dist: Any
+
+    def load(self) -> Any:
+        """Import the part."""
+
+
 @cache
 def find_plugins(group: Group) -> Mapping[str, EntryPoint]:
     """The entry points of a group by name; nothing is loaded.
 
     Of two distributions with the same name for a part, the first in alphabetical order counts.
     """
-    points = sorted(entry_points(group=group), key=_name_distribution, reverse=True)
+    points: list[Any] = sorted(entry_points(group=group), key=_name_distribution, reverse=True)
     return {point.name: point for point in points}
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field as DataclassField, dataclass, fields
 from functools import cache
-from importlib.metadata import EntryPoint
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import (
@@ -51,7 +50,13 @@ from pydantic_core import to_jsonable_python
 
 from prefill_router.errors import ConfigError, CorruptError, PluginError
 from prefill_router.lazy_imports import load
-from prefill_router.plugins import Group, find_plugins, load_plugin, suggest_distribution
+from prefill_router.plugins import (
+    EntryPoint,
+    Group,
+    find_plugins,
+    load_plugin,
+    suggest_distribution,
+)
 from prefill_router.serialization.tensors import (
     AGAIN,
     NO_TENSORS,
