@@ -119,3 +119,9 @@ from .verdict import (
     judge as judge,
     points as points,
 )
+from .win_rate import (
+    FixedRanking as FixedRanking,
+    VotedPart as VotedPart,
+    WinVerdict as WinVerdict,
+    judge_votes as judge_votes,
+)
