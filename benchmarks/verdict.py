@@ -59,7 +59,7 @@ def measure_one(
     """What the verdict says of one draw, and what is true."""
     config = FitConfig(recipe=recipe_from_dict(RECIPE), resamples=0)
     fitted = fit_router(labelled, states, config=config)
-    verdict = fitted.verdict
+    verdict = None if fitted.evaluation is None else fitted.evaluation.verdict
     if verdict is None:
         raise AssertionError("a fit without a test part has a verdict")
     predictions = fitted.router.predict(others, stores=states)

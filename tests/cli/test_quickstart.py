@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.receipts.receipts_made import made_receipt, write
+from packages.router.tests.cli.test_votes_command import write_votes
 from packages.router.tests.commands import Done, malformed, refused, run
 from packages.router.tests.importers.call_log_samples import litellm_rows
 from packages.router.tests.importers.layout_samples import vote_rows, write_lm_eval
@@ -144,12 +145,26 @@ def test_all_doubts_are_told_at_once_with_the_command_that_settles_them(tmp_path
     assert f"Give prefill-router quickstart {source} --prompt-column query --scale" in told
 
 
-def test_answers_of_one_model_and_votes_say_what_is_missing(tmp_path: Path) -> None:
+def test_answers_of_one_model_and_few_votes_say_what_is_missing(tmp_path: Path) -> None:
     (source,) = write_lm_eval(tmp_path)
     line = ("quickstart", source / "beta", "--out", tmp_path / "out")
     assert "all of one target, 'beta'" in refused("a folder per model", *line)
     votes = write_jsonl(tmp_path / "votes.jsonl", vote_rows())
     done = run("quickstart", votes, "--out", tmp_path / "votes")
     assert done.code == 0, done.err
-    assert "no router can be fitted yet: the labels are votes" in done.out
+    assert "no router can be fitted yet: fewer than two targets have 20 labels" in done.out
     assert "accuracy" not in done.out
+
+
+def test_votes_become_a_router_with_a_verdict_in_win_rate(tmp_path: Path) -> None:
+    table = write_votes(tmp_path / "votes.csv", 90)
+    out = tmp_path / "out"
+    done = run("quickstart", table, "--out", out, "--encoder", "minipool")
+    assert done.code == 0, done.err
+    assert began(done) == ["import", "describe", "encode", "fit"]
+    assert "its pick won" in done.out
+    assert "it is used at lam 1: the most probable winner" in " ".join(done.out.split())
+    assert "accuracy" not in done.out
+    assert "accuracy" not in (out / "index.html").read_text()
+    assert Router.load(out / "router").is_voted
+    assert json.loads((out / "quickstart.json").read_text())["verdict"] is not None

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import prefill_router
-from prefill_router.errors import ConfigError, FitError, PrefillRouterError
+from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.importers import Columns, Scale
 from prefill_router.quickstart import read_table
 
@@ -136,12 +136,3 @@ def test_errors_name_what_a_notebook_has(table: pl.DataFrame, named: str) -> Non
     assert not re.search(r"(?<!install )--[a-z]|parquet|/tmp|prefill-router-", told)
     for name in re.findall(r"\b([A-Z][a-z]+)\(", told):
         assert hasattr(prefill_router, name)
-
-
-def test_votes_are_refused_before_they_are_read() -> None:
-    votes = [
-        {"prompt": f"What is {n}?", "model_a": "a", "model_b": "b", "winner": "model_a"}
-        for n in range(9)
-    ]
-    with pytest.raises(FitError, match="votes between two answers"):
-        prefill_router.fit(votes)

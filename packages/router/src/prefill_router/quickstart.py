@@ -10,9 +10,9 @@ from typing import Any, final
 
 import polars as pl
 
-from prefill_router.data import LabelMeaning, RoutingDataset
+from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, PrefillRouterError, nearest
-from prefill_router.evaluation import Curve, Evaluation, Verdict
+from prefill_router.evaluation import Curve, Evaluation, Verdict, WinVerdict
 from prefill_router.features import Need
 from prefill_router.files import default_cache
 from prefill_router.fitting import Effort, FitConfig, fit_chosen, gather
@@ -40,7 +40,7 @@ def fit(
     verdict: bool = True,
     progress: Progress | None = None,
 ) -> "FitResult":
-    """Fit a router on a table of scored answers, and judge it.
+    """Fit a router on a table of scored answers or votes, and judge it.
 
     What the columns and the scores mean is guessed from their names and values, unless it is given.
     Every question is judged by a router that was fitted without it. Where a person watches, a bar
@@ -61,11 +61,10 @@ def fit(
     Raises:
         ConfigError: The table can't be understood; the message says what to give.
         FormatError: A source can't be read.
-        FitError: There is nothing to learn from, or only votes between two answers.
+        FitError: There is nothing to learn from.
     """
     shown = progress or default_progress()
     dataset = read_table(table, columns=columns, prices=prices)
-    dataset.meaning.refuse_votes()
     with _errors_in_python():
         states = gather([Need(encoder)], dataset, (), progress=shown)
         fitted, _ = fit_chosen(
@@ -76,7 +75,7 @@ def fit(
             verdict=verdict,
             progress=shown,
         )
-    return FitResult(fitted.router, fitted.evaluation)
+    return FitResult(fitted.router, fitted.evaluation, fitted.win_verdict)
 
 
 @short_repr
@@ -87,24 +86,27 @@ class FitResult:
 
     Attributes:
         router: The router.
-        evaluation: Its evaluation by cross-fitting; None where it wasn't judged.
+        evaluation: Its evaluation by cross-fitting; None where it wasn't judged, or learned from
+            votes.
+        win_verdict: The verdict in win rate on a router that learned from votes.
     """
 
     router: Router
     evaluation: Evaluation | None
+    win_verdict: WinVerdict | None = None
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> Verdict | WinVerdict | None:
         """Whether it is worth using; None where it wasn't judged."""
-        return None if self.evaluation is None else self.evaluation.verdict
+        return self.win_verdict if self.evaluation is None else self.evaluation.verdict
 
     @property
     def curve(self) -> Curve | None:
-        """Accuracy and cost at every setting; None where it wasn't judged."""
+        """Accuracy and cost at every setting; None where there is no evaluation."""
         return None if self.evaluation is None else self.evaluation.curve
 
     def plot(self) -> Plot:
-        """Draw the accuracy at each cost, or the targets alone where it wasn't judged."""
+        """Draw the accuracy at each cost, or the targets alone where there is no evaluation."""
         return plot(self.router if self.evaluation is None else self.evaluation)
 
     def _repr_html_(self) -> str:
@@ -230,8 +232,6 @@ def _imported(
         doubt = guess.doubts[0]
         columns = doubt.settle(columns or Columns(), doubt.choices[0])
         guess = guess_source(paths, given=columns)
-    if guess.format == "votes":
-        LabelMeaning(kind="vote").refuse_votes()
     dataset = import_dataset(guess.format, paths, columns=guess.columns, prices=prices).dataset
     check_choice(dataset, guess.format)
     return dataset

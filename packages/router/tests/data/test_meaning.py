@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import prefill_router
 from packages.router.tests.commands import succeeded
 from packages.router.tests.evaluation.trials import random_system
 from packages.router.tests.importers.layout_samples import vote_rows
 from packages.router.tests.importers.truth import write_jsonl
 from prefill_router.data import LabelMeaning, merge, read_dataset, write_dataset
-from prefill_router.errors import ConfigError, DataError, FitError, FormatError
+from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.evaluation import evaluate
 from prefill_router.importers import Columns, Scale, import_dataset
 from prefill_router.reporting.evaluation_report import verdict
@@ -108,7 +107,7 @@ def test_a_report_says_correctly_only_of_right_answers() -> None:
     assert "1 is the worst, 5 the best" in text
 
 
-def test_votes_have_win_rates_and_no_accuracies_and_are_not_fitted(tmp_path: Path) -> None:
+def test_votes_have_win_rates_and_no_accuracies(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "votes.jsonl", vote_rows())
     succeeded("import", "votes", source, "--out", tmp_path / "data")
     dataset = read_dataset(tmp_path / "data")
@@ -118,8 +117,6 @@ def test_votes_have_win_rates_and_no_accuracies_and_are_not_fitted(tmp_path: Pat
     assert "37.5 %" in shown
     assert "accuracy" not in shown
     assert "oracle" not in shown
-    with pytest.raises(FitError, match="votes between two answers"):
-        prefill_router.fit(source)
 
 
 def test_a_vote_of_a_model_with_itself_is_malformed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from prefill_router.data import Message
@@ -65,6 +66,13 @@ def test_sampled_votes_are_read_without_a_question(table_samples: Path) -> None:
     assert (len(dataset), dataset.meaning.kind) == (40, "vote")
     assert (np.nansum(dataset.correct, axis=1) == 1).all()
     assert ((~np.isnan(dataset.correct)).sum(axis=1) == 2).all()
+
+
+def test_votes_in_parquet_are_those_of_the_lines(table_samples: Path, tmp_path: Path) -> None:
+    frame = pl.read_ndjson(table_samples / "arena_pairs.jsonl")
+    frame.drop("category_tag").write_parquet(tmp_path / "votes.parquet")  # it has no field
+    read = read_table(tmp_path / "votes.parquet")
+    assert read.fingerprint == read_table(table_samples / "arena_pairs.jsonl").fingerprint
 
 
 def labels(format_: str, sources: Sequence[Path], columns: Columns | None = None) -> list[float]:

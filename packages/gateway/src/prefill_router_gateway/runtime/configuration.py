@@ -378,6 +378,11 @@ def _warnings(pool: Pool, light: LightRouter, settings: GatewaySettings) -> Iter
     verdict = light.verdict
     if verdict is not None and verdict["word"] == "not worth it":
         yield "the router isn't worth it by its own verdict: prefill-router show has the reason"
+    if light.labels == "vote":
+        yield (
+            "the router learned from votes: what is called the probability of a correct answer is "
+            "the chance to win against the average target"
+        )
     if light.lam is not None and settings.routing.lam != light.lam:
         yield (
             f"lam is set to {settings.routing.lam:g}; the router was fitted to be used at "

@@ -82,7 +82,9 @@ def doctor(
         opt.check_origin(to, origin, overwrite=overwrite)
     router = opt.load_router(folder, encoder_folder)
     lam = opt.own_lam(router, given_lam)
-    queries = JudgedQueries.of(router, read_dataset(data), part)
+    dataset = read_dataset(data)
+    dataset.meaning.refuse_votes("doctor")
+    queries = JudgedQueries.of(router, dataset, part)
     stores = opt.open_stores(store)
     found = _examined(
         queries,

@@ -57,13 +57,14 @@ def evaluate(
     """Judge a router on queries with known outcomes.
 
     States that no store has are encoded now and kept in the cache. The cost of an answer is the
-    recorded one, or else that of its tokens at the router's prices.
+    recorded one, or else that of its tokens at the router's prices. A router that learned from
+    votes is judged in win rate.
 
     Example: prefill-router evaluate router --data answers --out report
     """
-    from prefill_router.cli.headline import show_headline
+    from prefill_router.cli.headline import show_headline, show_verdict
     from prefill_router.data import Origin, read_dataset
-    from prefill_router.reporting import check_replaceable, write_report
+    from prefill_router.reporting import check_replaceable, write_report, write_vote_report
 
     check_part_name(part, ALL_PARTS)
     check_replaceable(report)
@@ -79,6 +80,21 @@ def evaluate(
             "its prompts, targets or labels differ"
         )
     bar = BarProgress(console=err)
+    if router.is_voted:
+        verdict = queries.judge_votes(opt.open_stores(store), bar)
+        facts = _facts(queries, folder, data)
+        title = f"{folder.name} on {data.name}"
+        try:
+            write_vote_report(verdict, report, title=title, facts=facts, origin=origin)
+        except MissingExtraError as error:
+            err.say(f"note: {report} has the numbers and no page: {error}")
+        if as_json:
+            print_json(verdict.to_dict())
+            return
+        show_verdict(verdict)
+        page = report / "index.html"
+        out.say(f"report: {page if page.exists() else report}")
+        return
     result = queries.evaluate(
         opt.open_stores(store),
         bar,
@@ -217,6 +233,7 @@ def compare(
     listed = recipes_of(config)
     recipes = listed.recipes
     dataset = read_dataset(data)
+    dataset.meaning.refuse_votes("a comparison of routers")
     drawn = draw_for(recipes, dataset, seed=seed) if split_file is None else load_split(split_file)
     compared = reference or next(iter(recipes))
     plan = ComparisonPlan(
@@ -333,7 +350,9 @@ def _compare_routers(
 
     bar = BarProgress(console=err)
     routers = [opt.load_router(folder, encoder_folder) for folder in (first, second)]
-    unseen, is_crossed = _find_unseen(read_dataset(data), routers)
+    dataset = read_dataset(data)
+    dataset.meaning.refuse_votes("a comparison of routers")
+    unseen, is_crossed = _find_unseen(dataset, routers)
     unseen = unseen.with_pool(routers[0].pool)
     stores = opt.open_stores(store)
     predicted = [

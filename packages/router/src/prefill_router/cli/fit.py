@@ -121,13 +121,14 @@ def fit(
 
     Without a recipe, the best of a few on the states in the stores is fitted, by cross-validation.
     It learns from all queries, and is saved before it is judged. The verdict is by cross-fitting:
-    every query is judged by a router that was fitted without it. Interrupted, it goes on where it
-    stopped. A part that --test or --split seals is judged as well. States that a recipe needs and
-    no store has are encoded now and kept in the cache.
+    every query is judged by a router that was fitted without it. From votes between two answers it
+    is in win rate. Interrupted, it goes on where it stopped. A part that --test or --split seals is
+    judged as well. States that a recipe needs and no store has are encoded now and kept in the
+    cache.
 
     Example: prefill-router fit answers --store states --out router
     """
-    from prefill_router.cli.headline import show_headline
+    from prefill_router.cli.headline import show_headline, show_verdict
     from prefill_router.data import load_split, read_dataset
     from prefill_router.fitting import (
         FitConfig,
@@ -206,11 +207,15 @@ def fit(
     if as_json:
         said = None if fitted.verdict is None else fitted.verdict.to_dict()
         numbers = {} if judged is None else judged.headline
+        if fitted.win_verdict is not None:
+            numbers = fitted.win_verdict.metrics
         print_json({"verdict": said, **{name: one.to_dict() for name, one in numbers.items()}})
         return
     _print_features(fitted)
     if judged is not None:
         show_headline(judged)
+    else:
+        show_verdict(fitted.verdict)
     chosen = fitted.router.record.chosen
     if chosen is not None:
         out.say(f"setting: lam {chosen.setting:.3g}, {chosen.rule}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 from prefill_router.cli.application import columns, out
 
 if TYPE_CHECKING:
-    from prefill_router.evaluation import Evaluation, Verdict
+    from prefill_router.evaluation import Evaluation, Verdict, WinVerdict
 
 
 _ROWS = {
@@ -39,7 +39,7 @@ _PAPER = (
 )
 
 
-def show_verdict(verdict: "Verdict | None") -> None:
+def show_verdict(verdict: "Verdict | WinVerdict | None") -> None:
     """Print whether a router is worth having, and why."""
     if verdict is not None:
         out.print(f"{verdict.word}: ", style="bold", end="")

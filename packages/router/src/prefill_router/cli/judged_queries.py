@@ -12,7 +12,14 @@ from prefill_router.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
     from prefill_router.data import Part, RoutingDataset
-    from prefill_router.evaluation import Axis, Evaluation, JudgedPart, References, Trial
+    from prefill_router.evaluation import (
+        Axis,
+        Evaluation,
+        JudgedPart,
+        References,
+        Trial,
+        WinVerdict,
+    )
     from prefill_router.policy import Predictions
     from prefill_router.progress import Progress
     from prefill_router.router import Router
@@ -28,6 +35,17 @@ def check_part_name(part: str | None, among: Sequence[str] = PARTS) -> None:
         one_of("--part", part, among)
 
 
+_VOTES_AND_SCORES = {
+    False: (
+        "the labels are votes between two answers, and the router learned from labels that say how "
+        "good each answer is; fit a router on votes to judge it in win rate"
+    ),
+    True: (
+        "the router learned from votes, so it predicts chances to win and none to be right; judge "
+        "it on votes"
+    ),
+}
+"""Why a router can't be judged on labels of another kind, by whether it learned from votes."""
 _WHOLE = "to take every query that the router wasn't trained on, say --part unseen"
 
 
@@ -67,8 +85,11 @@ class JudgedQueries:
 
         Raises:
             ConfigError: The router has no such part, or it was calibrated on it.
-            DataError: The dataset lacks queries of the part, or has no unseen query.
+            DataError: The dataset lacks queries of the part, or has no unseen query; or its labels
+                are votes and the router didn't learn from votes, or the other way round.
         """
+        if whole.meaning.is_vote != router.is_voted:
+            raise DataError(_VOTES_AND_SCORES[router.is_voted])
         lacking = sorted(set(router.pool.names) - set(whole.pool.names))
         if lacking:
             raise DataError(
@@ -130,6 +151,27 @@ class JudgedQueries:
             return result
         known = None if self.part == CROSS_FIT else result.headline["choice_auc"]
         return result.with_parts(parts, lam=self.router.setting, choice_auc=known)
+
+    def judge_votes(self, stores: "Sequence[Activations]", progress: "Progress") -> "WinVerdict":
+        """Judge a router that learned from votes in win rate.
+
+        Raises:
+            DataError: The router learned from some of these votes, or has nothing to be compared
+                with.
+        """
+        from prefill_router.evaluation import judge_votes
+        from prefill_router.fitting import part_of_votes, parts_out_of_fold
+
+        crossed = self.router.cross_fit
+        if self.part == CROSS_FIT and crossed is not None:
+            return judge_votes(parts_out_of_fold(crossed, self.judged))
+        if self.train is not None and set(self.train.query_ids) & set(self.judged.query_ids):
+            raise DataError(
+                "the router learned from some of these votes, so its win rate on them says "
+                "nothing; judge it with --part cross-fit, or on new votes"
+            )
+        part = part_of_votes(self.router, self.judged, stores, progress=progress)
+        return judge_votes([part])
 
     def judged_parts(self, trial: "Trial", *, lam: float | None = None) -> "list[JudgedPart]":
         """The judged queries with what they are compared with; none where that isn't known.

@@ -34,8 +34,8 @@ def quickstart(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Files or a folder: a table of scored answers, provider logs, a dataset; or the "
-            "gateway's receipts.",
+            help="Files or a folder: a table of scored answers or votes, provider logs, a dataset; "
+            "or the gateway's receipts.",
         ),
     ],
     to: Annotated[Path, typer.Option("--out", help="The folder for all files.")] = Path(

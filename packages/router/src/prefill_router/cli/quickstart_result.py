@@ -18,7 +18,7 @@ from prefill_router.cli.judged_queries import JudgedQueries
 
 if TYPE_CHECKING:
     from prefill_router.data import Query, RoutingDataset
-    from prefill_router.evaluation import Evaluation
+    from prefill_router.evaluation import Evaluation, Verdict, WinVerdict
     from prefill_router.reporting import Part, Table
     from prefill_router.targets import KnownProvider, Pool, Target
 
@@ -155,11 +155,6 @@ class QuickstartResult:
             return "no answer has a label: nothing tells which answers were good"
         if len(self.dataset.pool) < 2:
             return f"there is one target, {self.dataset.pool.names[0]}: nothing can be chosen"
-        if self.dataset.meaning.kind == "vote":
-            return (
-                "the labels are votes, which say which of two answers is better; a router learns "
-                "from scores of single answers, and not from votes yet"
-            )
         if labelled < 2:
             return f"fewer than two targets have {_FEWEST} labels or more"
         return ""
@@ -226,13 +221,15 @@ class QuickstartResult:
             job.do("fit", data, "--store", states, "--out", folder, "--overwrite", shown=shown)
         router = Router.load(folder)
         queries = JudgedQueries.of(router, self.dataset)
-        self.evaluation = queries.evaluate([ActivationStore.open(states)], SilentProgress())
-        verdict = self.evaluation.verdict
+        stores, quiet = [ActivationStore.open(states)], SilentProgress()
+        verdict: Verdict | WinVerdict | None
+        if router.is_voted:
+            verdict = queries.judge_votes(stores, quiet)
+        else:
+            self.evaluation = queries.evaluate(stores, quiet)
+            verdict = self.evaluation.verdict
         if verdict is not None:
             self.lines += [f"{verdict.word}: {verdict.because}", *verdict.lines]
-        chosen = router.record.chosen
-        rule = "" if chosen is None else f": {chosen.rule}"
-        self.lines.append(f"it is used at lam {router.setting:.3g}{rule}")
         self._note_pool()
         self._next("route", folder, "a request of yours")
         self._next("serve", folder, "--pool", self.pool)

@@ -163,7 +163,9 @@ def _show(decision: "Decision") -> None:
     scored = decision.policy == "lambda"
     by = "" if scored else f" by the policy {decision.policy}"
     out.print(Text.assemble((decision.target, "bold"), f" at lam = {decision.lam:g}{by}"))
-    table = columns("target", "P(correct)", "estimated cost", *(["score"] if scored else []))
+    table = columns(
+        "target", decision.chance_title, "estimated cost", *(["score"] if scored else [])
+    )
     for name in decision.order:
         score = [f"{decision.score[name]:+.4f}"] if scored else []
         correct, cost = decision.correctness[name], decision.estimated_cost[name]

@@ -15,7 +15,7 @@ from .dataset import (
     regimes as regimes,
 )
 from .folder import Origin as Origin, QueryFile as QueryFile, open_queries as open_queries
-from .meaning import LabelMeaning as LabelMeaning
+from .meaning import CHANCES as CHANCES, Kind as Kind, LabelMeaning as LabelMeaning
 from .splits import (
     FRACTIONS as FRACTIONS,
     PARTS as PARTS,

@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast, final, get_args
 
 from prefill_router import files
-from prefill_router.errors import ConfigError, FitError, FormatError
+from prefill_router.errors import ConfigError, DataError, FormatError
 
 Kind = Literal["right", "score", "vote"]
 FILE: Final = "labels.json"
 """The file of a dataset's folder that has the meaning; without it labels say right or wrong."""
+CHANCES: Final[dict[Kind, str]] = {
+    "right": "P(correct)",
+    "score": "P(correct)",
+    "vote": "P(win)",
+}
+"""What a router's prediction is called in tables, by what it learned from."""
 _TITLES: Final = {"right": "accuracy", "score": "mean score", "vote": "win rate"}
 
 
@@ -74,17 +80,25 @@ class LabelMeaning:
             return f"an answer counts as right from the score {self.threshold:g} on"
         return ""
 
-    def refuse_votes(self) -> None:
-        """Check that a router can be fitted on such labels.
+    @property
+    def is_vote(self) -> bool:
+        """Whether they are votes between two answers."""
+        return self.kind == "vote"
+
+    def refuse_votes(self, what: str) -> None:
+        """Check that labels say how good each answer is.
+
+        Args:
+            what: What needs that, as the subject of a sentence.
 
         Raises:
-            FitError: They are votes.
+            DataError: They are votes.
         """
-        if self.kind == "vote":
-            raise FitError(
-                "the labels are votes between two answers; a router learns from labels that say "
-                "how good each answer is, and not from votes yet. Ask the targets the same "
-                "questions and score each answer: see prefill-router collect and grade"
+        if self.is_vote:
+            raise DataError(
+                f"{what} needs labels that say how good each answer is, and these are votes: they "
+                "say which of two answers is better, so no accuracy can be told. A router that "
+                "learned from votes is judged in win rate, by: prefill-router evaluate"
             )
 
     def words(self, mean: float) -> str:

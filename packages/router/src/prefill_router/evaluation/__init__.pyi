@@ -121,3 +121,9 @@ from .verdict import (
     points as points,
     trace_price as trace_price,
 )
+from .win_rate import (
+    FixedRanking as FixedRanking,
+    VotedPart as VotedPart,
+    WinVerdict as WinVerdict,
+    judge_votes as judge_votes,
+)

@@ -92,10 +92,11 @@ class Trial:
 
         Raises:
             DataError: The dataset or the fees lack some of the queries, or nothing was measured on
-                them.
+                them, or the labels are votes.
             ConfigError: The dataset lacks some of the targets, or a cascade is to be judged by
                 labels that chance selected.
         """
+        dataset.meaning.refuse_votes("accuracy at each cost")
         data = dataset.select(predictions.query_ids, targets=predictions.targets)
         if np.isnan(data.correct).all():
             raise DataError(

@@ -9,6 +9,7 @@ the best single target, after one standard error is added to the loss: few label
 setting (docs/decisions/0031-the-setting.md).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -189,12 +190,22 @@ def _losses(trial: Trial, lam: PerPoint, best: int) -> PerPoint:
     return losses
 
 
-def paired_mean(differences: Float[NDArray[np.float64], " query"]) -> tuple[float, float]:
+def paired_mean(
+    differences: Float[NDArray[np.float64], " query"], groups: Sequence[str] | None = None
+) -> tuple[float, float]:
     """The mean of paired differences, and its standard error.
 
     The error is that of the differences with one of +1 and one of -1 added to them. So it isn't
     zero where all differences are, as on few queries that all go to the best target.
+
+    Args:
+        differences: One per query.
+        groups: The group of each; those of a group, such as a prompt, may depend on each other.
     """
     count, mean = len(differences), float(differences.mean())
-    total = float(((differences - mean) ** 2).sum()) + 2
+    errors: Float[NDArray[np.float64], " group"] = differences - mean
+    if groups is not None:
+        place = np.unique(np.array(groups), return_inverse=True)[1]
+        errors = np.bincount(place, errors).astype(np.float64)
+    total = float((errors**2).sum()) + 2
     return mean, float(np.sqrt(total / (count + 1) / count))

@@ -46,3 +46,4 @@ from .recipe import (
     recipe_from_dict as recipe_from_dict,
     switchyard_recipe as switchyard_recipe,
 )
+from .votes import part_of_votes as part_of_votes, parts_out_of_fold as parts_out_of_fold

@@ -395,6 +395,11 @@ def _answers(found: RoutingDataset, train: RoutingDataset, name: str) -> _Answer
 
 
 def _check(router: Router, new: Pool, labels: int, caution: float) -> None:
+    if router.is_voted:
+        raise ConfigError(
+            "the router learned from votes, and a target joins by labels that say how good each "
+            "answer is; fit it again with votes on the new target"
+        )
     if len(new) != 1:
         raise ConfigError(f"one target is added at a time; the pool has {new.names}")
     taken = {*router.pool.names, *router.fitted_targets}

@@ -4,7 +4,7 @@ The recipes need no tuning. One reads several layers of each encoder in a block,
 the last token of a single layer; both add the labels of neighbours, and have a network that also
 learns how difficult a query is and what parts the targets. The third is the paper's router.
 Choosing needs data: below `ENOUGH` train rows the differences between recipes are smaller than
-their noise, and the paper's is taken.
+their noise, and the paper's is taken. From votes one recipe learns, whatever the effort.
 """
 
 import time
@@ -28,6 +28,7 @@ from prefill_router.fitting.fold_scores import (
     answer,
 )
 from prefill_router.fitting.recipe import FitConfig, Recipe, recipe_from_dict
+from prefill_router.fitting.votes import VOTES, adapt_to_votes, vote_recipe
 from prefill_router.layers import candidate_sites
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import EncoderSources, Router
@@ -131,6 +132,8 @@ def choose_recipe(
         FitError: No recipe can be fitted.
     """
     recipes = recipes_for(states, effort)
+    if dataset.meaning.is_vote:
+        return EffortChoice(VOTES, _recipe_for_votes(states))
     train = dataset.select(drawn["train"])
     if len(train) < (ENOUGH if enough is None else enough):
         recipes = {PAPER: Recipe()}
@@ -182,6 +185,7 @@ def fit_chosen(
         DataError: As for `fitting.fit_router`; so are the others.
     """
     config, shown = replace(config or FitConfig(), effort=effort), progress or SilentProgress()
+    adapt_to_votes(dataset, config)  # says what votes don't allow, before anything is fitted
     drawn = drawn or draw(dataset, config)
     router, found = learn_chosen(dataset, stores, drawn, config=config, progress=shown)
     again = replace(config, test=0.0)
@@ -283,6 +287,15 @@ def recipes_for(states: Sequence[Activations], effort: Effort) -> dict[str, Reci
     if effort == "quick":
         plain = {"layers": {"features": layers, "predictor": predictor}}
     return {name: recipe_from_dict(one) for name, one in plain.items()}
+
+
+def _recipe_for_votes(states: Sequence[Activations]) -> Recipe:
+    """The means of candidate layers, without neighbours' labels, and scores learned from votes."""
+    layered = [one for one in states if any(site.pooling == "mean" for site in one.sites)]
+    if not layered:
+        return vote_recipe(Recipe())
+    blocks = [block for store in layered for block in _all_layers(store)]
+    return vote_recipe(recipe_from_dict({"features": blocks}))
 
 
 def _all_layers(store: Activations) -> list[dict[str, Any]]:

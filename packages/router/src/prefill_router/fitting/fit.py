@@ -30,9 +30,11 @@ from prefill_router.evaluation import (
     SettingRule,
     Trial,
     Verdict,
+    WinVerdict,
     choose_operating_points,
     evaluate,
     judge,
+    judge_votes,
 )
 from prefill_router.features import MOST_SEARCHED, FeatureExtractor, FeatureSet, PromptStates
 from prefill_router.fitting.cross_fitting import CrossFitter, Learn
@@ -50,6 +52,12 @@ from prefill_router.fitting.inputs import (
     posterior_labels,
 )
 from prefill_router.fitting.recipe import FitConfig, Recipe
+from prefill_router.fitting.votes import (
+    adapt_to_votes,
+    part_of_votes,
+    parts_out_of_fold,
+    settle_votes,
+)
 from prefill_router.policy import FrugalCascade, Lambda, OperatingPoints, Predictions
 from prefill_router.predictors import Examples, PredictorFit, out_of_fold
 from prefill_router.progress import Progress, SilentProgress
@@ -77,16 +85,18 @@ class RouterFit:
     Attributes:
         router: The fitted router.
         evaluation: Its evaluation on the test part, or else by cross-fitting on all rows that it
-            learned from; None where there is neither.
+            learned from; None where there is neither, or it learned from votes.
+        win_verdict: The verdict on a router that learned from votes.
     """
 
     router: Router
     evaluation: Evaluation | None
+    win_verdict: WinVerdict | None = None
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> Verdict | WinVerdict | None:
         """Whether it is worth using: by cross-fitting, or else on the test part."""
-        return None if self.evaluation is None else self.evaluation.verdict
+        return self.win_verdict if self.evaluation is None else self.evaluation.verdict
 
 
 def fit_router(
@@ -102,6 +112,9 @@ def fit_router(
     progress: Progress | None = None,
 ) -> RouterFit:
     """Fit a router on all scored answers but the test part, and judge it.
+
+    From votes it learns each target's chance to win against the average target, and the verdict is
+    in win rate (`fitting.votes`, `evaluation.win_rate`).
 
     Args:
         dataset: The scored answers.
@@ -123,6 +136,7 @@ def fit_router(
     """
     config, shown = config or FitConfig(), progress or SilentProgress()
     _check_routable(dataset)
+    config = adapt_to_votes(dataset, config)
     drawn = drawn or draw(dataset, config)
     states = gather(
         config.recipe.needs, dataset, stores, sources=sources, cache=cache, progress=shown
@@ -162,6 +176,8 @@ class FitJudge:
         self, router: Router, save: Callable[[Router], None] | None, progress: Progress
     ) -> RouterFit:
         """Judge it on the test part, and by cross-fitting; `save` gets it before that."""
+        if router.is_voted:
+            return self._judge_votes(router, save, progress)
         sealed = self._on_test_part(router, progress)
         if sealed is not None:
             router = _with_metrics(router, sealed)
@@ -172,9 +188,7 @@ class FitJudge:
         try:
             crossed = self._cross_fit(router, progress)
         except (FitError, DataError) as error:
-            notes = (*router.record.notes, f"not judged by cross-fitting: {error}")
-            router = router.with_record(router.record.model_copy(update={"notes": notes}))
-            return RouterFit(router, sealed)
+            return RouterFit(_with_note(router, error), sealed)
         parts = crossed.judged_parts(self.dataset, policy=router.policy)
         router = replace(router, cross_fit=crossed)
         self._fitter(router).forget()
@@ -193,6 +207,31 @@ class FitJudge:
         )
         judged = judged.with_parts(parts, lam=router.setting, resamples=self.config.resamples)
         return RouterFit(_with_metrics(router, judged), judged)
+
+    def _judge_votes(
+        self, router: Router, save: Callable[[Router], None] | None, progress: Progress
+    ) -> RouterFit:
+        """The same in win rate, for a router that learned from votes."""
+        sealed: WinVerdict | None = None
+        if "test" in router.split.parts:
+            test = self.dataset.select(router.split["test"])
+            sealed = judge_votes([part_of_votes(router, test, self.states)])
+            router = _with_win_verdict(router, sealed)
+        if save is not None:
+            save(router)
+        if not (sealed is None if self.verdict is None else self.verdict):
+            return RouterFit(router, None, sealed)
+        try:
+            crossed = self._cross_fit(router, progress)
+        except (FitError, DataError) as error:
+            return RouterFit(_with_note(router, error), None, sealed)
+        verdict = judge_votes(parts_out_of_fold(crossed, self.dataset))
+        self._fitter(router).forget()
+        router = _with_win_verdict(replace(router, cross_fit=crossed), verdict)
+        if sealed is not None:
+            update = {"test_verdict": sealed.to_dict()}
+            router = router.with_record(router.record.model_copy(update=update))
+        return RouterFit(router, None, verdict)
 
     def _on_test_part(self, router: Router, progress: Progress) -> Evaluation | None:
         if "test" not in router.split.parts:
@@ -259,6 +298,7 @@ def learn(
         ConfigError: The options contradict each other, or costs can't be estimated.
         FitError: There is nothing to learn from.
     """
+    config = adapt_to_votes(dataset, config)
     shown, recipe = progress or SilentProgress(), config.recipe
     _check_routable(dataset)
     _check_calibration(drawn, recipe.calibration)
@@ -296,6 +336,8 @@ def learn(
         split=drawn,
         record=_record(dataset, drawn, config, fitted.training, notes),
     )
+    if router.is_voted:
+        return settle_votes(router, train)
     del columns, examples  # large, where there are many rows, and not needed for what follows
     expected = _costs_out_of_fold(costs, output, train, tokens)
     references = References.fit(train, costs.scale.normalise(expected)).to_dict()
@@ -423,7 +465,6 @@ def _operating_points(
 
 
 def _check_routable(dataset: RoutingDataset) -> None:
-    dataset.meaning.refuse_votes()
     if len(dataset.pool) < 2:
         raise FitError(
             f"there is nothing to route: the dataset has one target, {dataset.pool.names[0]!r}; "
@@ -502,6 +543,7 @@ def _record(
             benchmarks=dict(sorted(Counter(q.benchmark for q in dataset.queries).items())),
             missing_labels=int(np.isnan(dataset.correct).sum()),
         ),
+        labels=dataset.meaning.kind,
         options=config.to_dict(),
         training=dict(training),
         notes=notes,
@@ -516,6 +558,20 @@ def _with_metrics(router: Router, judged: Evaluation) -> Router:
     verdict = None if judged.verdict is None else judged.verdict.to_dict()
     told = {"metrics": metrics, "verdict": verdict}
     return router.with_record(router.record.model_copy(update=told))
+
+
+def _with_win_verdict(router: Router, verdict: WinVerdict) -> Router:
+    metrics = {
+        name: Interval.model_validate(estimate.to_dict(), extra="ignore")
+        for name, estimate in verdict.metrics.items()
+    }
+    update = {"metrics": metrics, "verdict": verdict.to_dict()}
+    return router.with_record(router.record.model_copy(update=update))
+
+
+def _with_note(router: Router, error: PrefillRouterError) -> Router:
+    notes = (*router.record.notes, f"not judged by cross-fitting: {error}")
+    return router.with_record(router.record.model_copy(update={"notes": notes}))
 
 
 def check_same_fit(
@@ -540,6 +596,7 @@ def check_same_fit(
     """
     if not is_router(folder):
         return
+    config = adapt_to_votes(dataset, config)
     try:
         there = Router.load(folder)
     except PrefillRouterError:

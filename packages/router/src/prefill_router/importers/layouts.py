@@ -187,8 +187,18 @@ class _LayoutReader:
         if self.layout.rows:
             yield from self.layout.documents_of(path)
             return
-        for place, record in tables.records(path, self.into, needs=()):
+        for place, record in tables.records(path, self.into, needs=(), wants=self._columns()):
             yield place, record, {}
+
+    def _columns(self) -> tuple[str, ...]:
+        """The columns that are read of a Parquet file."""
+        layout, named = self.layout, self.columns.correct
+        paths = (
+            *(*layout.prompt, *layout.target, *layout.rival, *layout.correct, *layout.scores),
+            *(*layout.query, *layout.benchmark, *layout.domain, *layout.input_tokens),
+            *(*layout.output_tokens, *layout.cost, *layout.failed, layout.same, named or ""),
+        )
+        return tuple(dict.fromkeys(path.split(".")[0] for path in paths if path))
 
     def _add(self, place: Place, row: Row) -> None:
         if place in self._read:

@@ -16,6 +16,7 @@ from .base import (
     predictor_config as predictor_config,
     usable_rows as usable_rows,
 )
+from .bradley_terry import Votes as Votes, fit_strengths as fit_strengths
 from .constant import GivenConfig as GivenConfig
 from .curve_figures import write_curves as write_curves
 from .logistic import LogisticConfig as LogisticConfig

@@ -4,6 +4,9 @@ The strength of the regularisation, and whether features are scaled to unit vari
 common factor, is chosen by cross-validation on the train rows. A common factor suits principal
 components, whose variances show how reliable they are; a factor each suits features with different
 units.
+
+From votes between two targets the same regression learns differences of scores (`bradley_terry`).
+A score is then the log-odds of winning against the average target.
 """
 
 import math
@@ -31,6 +34,7 @@ from prefill_router.predictors.base import (
     left_out_note,
     usable_rows,
 )
+from prefill_router.predictors.bradley_terry import PairScores, Votes, fit_scores, unvoted_notes
 from prefill_router.predictors.training import draw_folds
 from prefill_router.probes import Probes
 from prefill_router.progress import Progress, SilentProgress
@@ -45,6 +49,12 @@ _TOLERANCE = 1e-6
 _FARTHEST = 1e9
 """The clipping limit in standard deviations, since a feature can be almost constant in a fold."""
 _RISES = 2
+_NO_FEATURES = 1e-9
+"""The c at which votes give the targets' strengths alone."""
+_NOTHING_LEARNED = (
+    "nothing was learned about which target suits a prompt better, so the strongest target is "
+    "always chosen; more votes may change that"
+)
 
 
 @final
@@ -227,12 +237,15 @@ class LogisticConfig(PredictorConfig):
         scaling: Whether features are scaled to unit variance each, by a common factor, or by the
             better of both.
         folds: The number of folds of the cross-validation.
+        votes: Whether the labels are votes, of two targets each, and a probability is the chance to
+            win against the average target; otherwise that of a correct answer.
     """
 
     c: Positive | None = None
     grid: Annotated[tuple[float, ...], POSITIVE.each] = GRID
     scaling: Choice = "choose"
     folds: Several = 5
+    votes: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -247,6 +260,8 @@ class LogisticConfig(PredictorConfig):
         scalings: tuple[Scaling, ...] = (
             ("each", "common") if self.scaling == "choose" else (self.scaling,)
         )
+        if self.votes:
+            return self._fit_votes(examples, used, scalings, seed, progress or SilentProgress())
         trials = (
             (RegularisationTrial(scalings[0], self.c, math.nan),)
             if self.c is not None and len(scalings) == 1
@@ -263,6 +278,75 @@ class LogisticConfig(PredictorConfig):
         predictor = _fitted(examples, used, best)
         notes = (*examples.target_notes(), *left_out_note(examples, len(used.features)))
         return PredictorFit(predictor, notes, _record(best, trials))
+
+    def _fit_votes(
+        self,
+        examples: Examples,
+        used: Examples,
+        scalings: tuple[Scaling, ...],
+        seed: int,
+        progress: Progress,
+    ) -> PredictorFit:
+        grid = (_NO_FEATURES, *self.grid) if self.c is None else (self.c,)
+        fold_of = draw_folds(used.features, count=self.folds, seed=seed)
+        trials = [RegularisationTrial(scalings[0], grid[0], math.nan)]
+        if len(grid) * len(scalings) > 1 and fold_of.any():
+            trials = _try_votes(used, fold_of, scalings, grid, progress)
+        best = min(trials, key=lambda trial: trial.loss)
+        scaler = FeatureScaler.fit(used.features, best.scaling)
+        votes = Votes.of(used.correct)
+        found = fit_scores(votes, scaler.scaled(used.features)[votes.row], c=best.c)
+        predictor = Logistic(
+            examples.targets,
+            scaler,
+            found.weights.astype(np.float32),
+            found.strengths.astype(np.float32),
+        )
+        notes = (*unvoted_notes(votes, examples.targets), *left_out_note(examples, len(votes)))
+        if best.c == _NO_FEATURES:
+            notes = (*notes, _NOTHING_LEARNED)
+        return PredictorFit(predictor, notes, _record(best, tuple(trials)))
+
+
+def _try_votes(
+    used: Examples,
+    fold_of: NDArray[np.int64],
+    scalings: Sequence[Scaling],
+    grid: Sequence[float],
+    progress: Progress,
+) -> list[RegularisationTrial]:
+    """The cross-validated loss of every scaling with every strength, for votes."""
+    votes, trials = Votes.of(used.correct), list[RegularisationTrial]()
+    with progress.task("cross-validation", total=float(len(scalings) * len(grid))) as advance:
+        for scaling in scalings:
+            starts: dict[int, PairScores] = {}
+            inputs = {}
+            for fold in range(int(fold_of.max()) + 1):
+                scaler = FeatureScaler.fit(used.features[fold_of != fold], scaling)
+                scaled = np.clip(scaler.scaled(used.features), -_FARTHEST, _FARTHEST)
+                inputs[fold] = scaled[votes.row]
+            losses = list[float]()
+            for c in grid:
+                total = 0.0
+                for fold, rows in inputs.items():
+                    held = fold_of[votes.row] == fold
+                    found = fit_scores(
+                        *(votes[~held], rows[~held]),
+                        c=c,
+                        start=starts.get(fold),
+                        tolerance=_TOLERANCE,
+                    )
+                    starts[fold] = found
+                    total += found.loss(votes[held], rows[held])
+                losses.append(total / max(1, len(votes)))
+                advance()
+                if _keeps_rising(losses):
+                    break
+            advance(len(grid) - len(losses))
+            trials += [
+                RegularisationTrial(scaling, c, loss) for c, loss in zip(grid, losses, strict=False)
+            ]
+    return trials
 
 
 def _fitted(examples: Examples, used: Examples, best: RegularisationTrial) -> Logistic:

@@ -16,6 +16,7 @@ from .evaluation_report import (
     is_report as is_report,
     report_of as report_of,
     write_report as write_report,
+    write_vote_report as write_vote_report,
 )
 from .figures import (
     BLUE as BLUE,

@@ -16,9 +16,18 @@ from pathlib import Path
 
 from prefill_router.data import Origin
 from prefill_router.errors import MissingExtraError
-from prefill_router.evaluation import HEADLINE, Evaluation, interval, worded
+from prefill_router.evaluation import HEADLINE, Evaluation, WinVerdict, interval, worded
 from prefill_router.reporting.evaluation_tables import REPORT_TABLES, csv_tables
-from prefill_router.reporting.report import Banner, Cards, Note, Part, Report, ReportFigure, Section
+from prefill_router.reporting.report import (
+    Banner,
+    Cards,
+    Note,
+    Part,
+    Report,
+    ReportFigure,
+    Section,
+    Table,
+)
 from prefill_router.reporting.report_files import ReportKind
 
 FORMAT = "prefill-router report 1"
@@ -95,6 +104,50 @@ def write_report(
     KIND.replace(report, Path(folder), page=lacking is None, origin=origin)
     if lacking is not None:
         raise lacking
+
+
+def write_vote_report(
+    verdict: WinVerdict,
+    folder: Path | str,
+    *,
+    title: str,
+    facts: Mapping[str, str],
+    origin: Origin | None = None,
+) -> None:
+    """Write a report on a router that learned from votes: its win rate, and no accuracy.
+
+    Args:
+        verdict: What is reported.
+        folder: As for `write_report`; so are the others.
+        title: Title of the page.
+        facts: Facts about the run by name.
+        origin: The command that made it.
+
+    Raises:
+        DataError: The folder holds something other than a report.
+        MissingExtraError: Matplotlib isn't installed; all but the page is written.
+    """
+    check_replaceable(Path(folder))
+    gain = verdict.gain
+    cards = [
+        ("win rate of its picks", worded(verdict.win_rate.value, "share"), "a tie is half a win"),
+        ("of the best fixed ranking", worded(verdict.ranking_win_rate, "share"), verdict.best),
+        ("gain", worded(gain.value, "points"), f"95 %: {interval(gain, 'points')}"),
+    ]
+    shares = [[name, worded(share, "share")] for name, share in verdict.shares.items()]
+    report = Report(
+        name=METRICS.removesuffix(".json"),
+        title=title,
+        parts=[
+            Banner([f"{verdict.because}.", *verdict.lines], word=verdict.word.capitalize()),
+            {**facts, "votes": f"{verdict.votes:,}"},
+            Cards(cards),
+            Section("Where the prompts go", [Table(["target", "share of the prompts"], shares)]),
+        ],
+        head={"format": FORMAT, "title": title, "facts": dict(facts)},
+        numbers={"votes": verdict.to_dict()},
+    )
+    KIND.replace(report, Path(folder), page=True, origin=origin)
 
 
 def report_of(

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from prefill_router.data import RoutingDataset
+from prefill_router.data import LabelMeaning, RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import Evaluation
 from prefill_router.plotting import Axes, Figure
@@ -99,7 +99,9 @@ def _of_decision(what: Decision) -> Plot:
     colours = [BLUE if name == what.target else PALE for name in names]
     left.barh(range(len(names)), [100 * what.correctness[n] for n in names], color=colours)
     name_rows(left, names)
-    style(left, title=f"{what.target}, at lam = {what.lam:g}", x="P(correct), %", bars=True)
+    style(
+        left, title=f"{what.target}, at lam = {what.lam:g}", x=f"{what.chance_title}, %", bars=True
+    )
     for one in what.path:
         row = names.index(one.target)
         right.barh(row, one.lam_to - one.lam_from, left=one.lam_from, color=colours[row])
@@ -119,7 +121,8 @@ def _of_dataset(what: RoutingDataset) -> Plot:
     known = ~np.isnan(what.correct)
     accuracy = [_mean(what.correct[known[:, k], k]) for k in range(len(what.pool))]
     cost = [_mean(what.observed_cost[:, k]) for k in range(len(what.pool))]
-    return _targets(what.pool.names, accuracy, cost, f"{len(what):,} queries")
+    title = f"{len(what):,} queries"
+    return _targets(what.pool.names, accuracy, cost, title, what.meaning.title)
 
 
 @plot.register
@@ -132,7 +135,8 @@ def _of_router(what: Router) -> Plot:
     forecast = what.costs.estimate(np.array([_PER]))
     cost = (forecast[0] if not what.costs.is_free else np.full(len(what.pool), np.nan)).tolist()
     title = f"Train rows; cost of a question of {_PER:,} tokens"
-    return _targets(what.pool.names, what.reference.accuracy.tolist(), cost, title)
+    share = LabelMeaning(kind=what.record.labels).title
+    return _targets(what.pool.names, what.reference.accuracy.tolist(), cost, title, share)
 
 
 def _read_curve(what: Router) -> list[Row]:
@@ -205,18 +209,22 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _targets(
-    names: Sequence[str], accuracy: Sequence[float], cost: Sequence[float], title: str
+    names: Sequence[str],
+    accuracy: Sequence[float],
+    cost: Sequence[float],
+    title: str,
+    measure: str,
 ) -> Plot:
-    """Every target's accuracy against its cost, or in rows where no cost is known."""
+    """Every target's mean label against its cost, or in rows where no cost is known."""
     figure = new_figure(7.4, 5.0)
     axes = figure.add_subplot()
     dollars, share = _PER * np.array(cost), 100 * np.array(accuracy)
     if np.isfinite(dollars * share).all():
-        _draw_points(axes, names, dollars, share, title)
+        _draw_points(axes, names, dollars, share, title, measure)
     else:
         axes.barh(range(len(names)), np.nan_to_num(share), color=BLUE)
         name_rows(axes, names)
-        style(axes, title=title, x="Accuracy (%)", bars=True)
+        style(axes, title=title, x=f"{measure.capitalize()} (%)", bars=True)
     rows = [
         {"target": name, "accuracy": one, "cost": paid}
         for name, one, paid in zip(names, accuracy, cost, strict=True)
@@ -225,12 +233,17 @@ def _targets(
 
 
 def _draw_points(
-    axes: Axes, names: Sequence[str], dollars: PerTarget, share: PerTarget, title: str
+    axes: Axes,
+    names: Sequence[str],
+    dollars: PerTarget,
+    share: PerTarget,
+    title: str,
+    measure: str,
 ) -> None:
     axes.plot(dollars, share, "o", color=BLUE)
     if is_wide(dollars):
         scale_cost(axes)
     axes.margins(0.15)
-    style(axes, title=title, x=f"US dollars per {_PER:,} answers", y="Accuracy (%)")
+    style(axes, title=title, x=f"US dollars per {_PER:,} answers", y=f"{measure.capitalize()} (%)")
     at = list(zip(dollars.tolist(), share.tolist(), strict=True))
     place_labels(axes, at, names, colour=INK)

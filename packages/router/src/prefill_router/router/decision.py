@@ -13,7 +13,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.cost import CostScale
-from prefill_router.data import Message, Prompt
+from prefill_router.data import CHANCES, Kind, Message, Prompt
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.policy import Cascade, Policy, score
 from prefill_router.short_repr import html_table, short_repr
@@ -103,6 +103,8 @@ class Decision:
         path: The winners over lam from 0 to 1, exactly.
         input_tokens: The length of the prompt in the encoder's tokens, before truncation.
         truncated: Whether the prompt was too long for the encoder and was truncated.
+        labels: What the router learned from. From votes, `correctness` is the chance to win against
+            the average target.
     """
 
     target: str
@@ -115,6 +117,12 @@ class Decision:
     path: tuple[Segment, ...]
     input_tokens: int
     truncated: bool
+    labels: Kind = "right"
+
+    @property
+    def chance_title(self) -> str:
+        """What `correctness` is called in tables: P(correct), or P(win) from votes."""
+        return CHANCES[self.labels]
 
     @property
     def changes_below(self) -> Segment | None:
@@ -136,12 +144,13 @@ class Decision:
             (name, self.correctness[name], self.estimated_cost[name], self.score[name])
             for name in self.order
         ]
-        head = ("target", "P(correct)", "estimated cost, $", "score")
+        head = ("target", self.chance_title, "estimated cost, $", "score")
         return html_table(f"{self.target}, at lam = {self.lam:g}", head, rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         below, above = self.changes_below, self.changes_above
+        chance = "chance_to_win" if self.labels == "vote" else "correctness"
         return {
             "target": self.target,
             "lam": self.lam,
@@ -149,7 +158,7 @@ class Decision:
             "order": list(self.order),
             "targets": {
                 name: {
-                    "correctness": self.correctness[name],
+                    chance: self.correctness[name],
                     "estimated_cost": self.estimated_cost[name],
                     "score": self.score[name],
                 }
@@ -187,6 +196,7 @@ def decide(
     input_tokens: int,
     truncated: bool,
     priced: bool = True,
+    labels: Kind = "right",
 ) -> Decision:
     """Decide for one request.
 
@@ -200,6 +210,7 @@ def decide(
         input_tokens: The encoder's token count of the prompt.
         truncated: Whether the encoder truncated the prompt.
         priced: Whether costs are known; otherwise `estimated_cost` is zero, and isn't reported.
+        labels: What the router learned from.
     """
     told = estimated_cost.tolist() if priced else [None] * len(names)
     p, cost = correctness[None, :], scale.normalise(estimated_cost)[None, :]
@@ -220,4 +231,5 @@ def decide(
         ),
         input_tokens=input_tokens,
         truncated=truncated,
+        labels=labels,
     )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from prefill_router import policy
 from prefill_router.cost import CostEstimator
+from prefill_router.data import Kind
 from prefill_router.errors import ConfigError, CorruptError, FormatError
 from prefill_router.policy import Cascade, CascadeRun, Lambda, Policy
 from prefill_router.remote import PathOrUrl, reading
@@ -47,7 +48,9 @@ class LightRouter:
         reference_shares: The share of train rows in each decile of every column that is watched for
             drift, to compare `Forecast.bins` with; None where the folder has none.
         verdict: Whether the router is worth it: `word`, `lam` and `gain`, in accuracy over the best
-            fixed mix of targets at equal cost; None where it wasn't evaluated.
+            fixed mix of targets at equal cost, or from votes in win rate over the best fixed
+            ranking; None where it wasn't evaluated.
+        labels: What it learned from: `vote`, or else `right`, which scores are too.
         lam: The lam that it is used at, chosen on its train rows; None where none was.
         rule: How that was chosen, in words.
     """
@@ -61,6 +64,7 @@ class LightRouter:
     verdict: dict[str, Any] | None = None
     lam: float | None = None
     rule: str = ""
+    labels: Kind = "right"
 
     @property
     def pool(self) -> Pool:
@@ -145,6 +149,7 @@ def _read(folder: Path) -> LightRouter:
         verdict=_verdict(record),
         lam=_lam(record),
         rule=_rule(record),
+        labels="vote" if record.get("labels") == "vote" else "right",
     )
 
 
@@ -155,7 +160,7 @@ def _verdict(record: Any) -> dict[str, Any] | None:
         return {
             "word": str(said["word"]),
             "lam": float(said["lam"]),
-            "gain": said["curve"][0]["best_mix"]["gain"],
+            "gain": said["curve"][0]["best_mix"]["gain"] if "curve" in said else said["gain"],
         }
     except (KeyError, TypeError, ValueError):
         return None

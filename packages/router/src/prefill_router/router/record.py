@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
 from prefill_router.cost import Expected
+from prefill_router.data import Kind, LabelMeaning
 from prefill_router.errors import ConfigError
 from prefill_router.policy import OperatingPoints
 from prefill_router.predictors import Correctness
@@ -63,12 +64,15 @@ class RouterRecord(BaseModel):
         created: The day of the fit, ISO 8601.
         package: The version of prefill-router that fitted it.
         trained_on: The dataset.
+        labels: What it learned from: right answers, scores, or votes. From votes its predictions
+            are chances to win against the average target.
         options: The options of the fit, by name.
         verdict: Whether it is worth it, by cross-fitting or else on the test part:
-            `evaluation.Verdict.to_dict`.
+            `evaluation.Verdict.to_dict`, or `evaluation.WinVerdict.to_dict` from votes.
         test_verdict: The verdict on the test part alone, where there is one by cross-fitting too.
         chosen: The operating points that were chosen on train rows, out of fold.
-        references: What a verdict compares it with: `evaluation.References.to_dict`.
+        references: What a verdict compares it with: `evaluation.References.to_dict`, or
+            `evaluation.FixedRanking.to_dict` from votes.
         metrics: Metrics on the test part, or else by cross-fitting, by the keys of `metrics.json`.
         training: The training curves, as `predictors` returns them.
         notes: Notes for the user, such as which targets have too few labels.
@@ -79,6 +83,7 @@ class RouterRecord(BaseModel):
     created: str
     package: str
     trained_on: TrainedOn
+    labels: Kind = "right"
     options: dict[str, Any] = {}
     verdict: dict[str, Any] | None = None
     test_verdict: dict[str, Any] | None = None
@@ -124,6 +129,9 @@ _TITLES = {
     "mdp_auccc": "MDP-AUCCC",
     "p_auccc": "P-AUCCC",
     "oracle_distance": "oracle distance",
+    "win_rate": "share of votes that its pick won",
+    "ranking_win_rate": "the same of the best fixed ranking",
+    "win_gain": "its gain over the ranking",
     "max_lam_accuracy": "the paper's, picked on the same queries: highest accuracy over lam",
     "headroom_captured": "likewise: headroom captured there",
     "cost_savings": "likewise: saved there against the dearest target",
@@ -184,7 +192,8 @@ def record_html(
         (target.name, share, target.input_price, target.output_price)
         for target, share in zip(pool, known, strict=True)
     ]
-    head = ("target", "accuracy on train rows", "$ per million tokens in", "out")
+    share = LabelMeaning(kind=record.labels).title
+    head = ("target", f"{share} on train rows", "$ per million tokens in", "out")
     return html_table(f"{title}, {told}", head, rows)
 
 
@@ -200,7 +209,14 @@ def _summary(record: RouterRecord, pool: Pool, version: int) -> str:
         f"Fitted on {made}. Queries: {sizes}; from {sources}; "
         f"{record.trained_on.missing_labels:,} labels were missing. The dataset's fingerprint is "
         f"`{record.trained_on.fingerprint}`. Prices as of {pool.prices_date or 'an unknown day'}."
+        f"{_VOTED if record.labels == 'vote' else ''}"
     )
+
+
+_VOTED = (
+    "\n\nThe labels are votes between two answers. So it predicts each target's chance to win "
+    "against the average target, and no accuracy is claimed."
+)
 
 
 def _verdict(record: RouterRecord) -> str:

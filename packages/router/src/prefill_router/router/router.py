@@ -45,7 +45,7 @@ from prefill_router.targets import Pool
 if TYPE_CHECKING:
     import polars as pl
 
-    from prefill_router.evaluation import References
+    from prefill_router.evaluation import FixedRanking, References
 
 
 @final
@@ -189,7 +189,8 @@ class Router:
 
     Attributes:
         features: The features of a request, the predictor's input (Equation 3).
-        predictor: From features to every target's probability of a correct answer.
+        predictor: From features to every target's probability of a correct answer; from votes, of
+            winning against the average target (`is_voted`).
         shrinkage: Shrinks these probabilities towards base rates; None leaves them.
         calibrator: Calibrates these probabilities; None leaves them.
         policy: Chooses a target, given probabilities and costs; Equation 2 by default.
@@ -270,11 +271,33 @@ class Router:
 
     @property
     def references(self) -> "References | None":
-        """What a verdict compares it with; None where its targets changed, or it was imported."""
+        """What a verdict compares it with.
+
+        None where its targets changed, it was imported, or it learned from votes (`ranking`).
+        """
         from prefill_router.evaluation import References
 
         held = self.record.references
-        return None if held is None else References.from_dict(held)
+        return None if held is None or self.is_voted else References.from_dict(held)
+
+    @property
+    def is_voted(self) -> bool:
+        """Whether it learned from votes, so that it predicts chances to win, and none to be right.
+
+        The chance is that against the average target of those that it was fitted for.
+        """
+        return self.record.labels == "vote"
+
+    @property
+    def ranking(self) -> "FixedRanking | None":
+        """The fixed ranking that its verdict compares it with; None unless it learned from votes.
+
+        None too where its targets changed.
+        """
+        from prefill_router.evaluation import FixedRanking
+
+        held = self.record.references
+        return FixedRanking.from_dict(held) if held is not None and self.is_voted else None
 
     def route(
         self, request: Request, *, lam: float | None = None, only: Iterable[str] | None = None
@@ -319,6 +342,7 @@ class Router:
                 input_tokens=forecast.tokens,
                 truncated=forecast.truncated,
                 priced=not self.costs.is_free,
+                labels=self.record.labels,
             )
             for i, forecast in enumerate(forecasts)
         ]
@@ -362,7 +386,8 @@ class Router:
     ) -> "pl.DataFrame":
         """Every target's probability of a correct answer: a row per request, a column per target.
 
-        The arguments and errors are those of `forecast_many`.
+        Of a router that learned from votes it is the chance to win against the average target. The
+        arguments and errors are those of `forecast_many`.
         """
         import polars as pl
 
@@ -473,7 +498,9 @@ class Router:
         """
         crossed = self.cross_fit if pool == self.pool else None
         repriced = replace(self, costs=self.costs.with_pool(pool), cross_fit=crossed)
-        if pool != self.pool:  # the references are the best at the prices before
+        if (
+            pool != self.pool and not self.is_voted
+        ):  # the references are the best at the prices before
             bare = self.record.model_copy(update={"references": None})
             repriced = replace(repriced, record=bare)
         notes = self.record.notes
