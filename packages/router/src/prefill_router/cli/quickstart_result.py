@@ -230,6 +230,9 @@ class QuickstartResult:
             verdict = self.evaluation.verdict
         if verdict is not None:
             self.lines += [f"{verdict.word}: {verdict.because}", *verdict.lines]
+        chosen = router.record.chosen
+        rule = "" if chosen is None else f": {chosen.rule}"
+        self.lines.append(f"it is used at lam {router.setting:.3g}{rule}")
         self._note_pool()
         self._next("route", folder, "a request of yours")
         self._next("serve", folder, "--pool", self.pool)
