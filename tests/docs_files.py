@@ -25,7 +25,6 @@ from packages.router.tests.importers.call_log_samples import (
     write_openai_batch,
 )
 from packages.router.tests.importers.layout_samples import (
-    vote_rows,
     write_lm_eval,
     write_promptfoo,
 )
@@ -90,7 +89,12 @@ def data(folder: Path) -> None:
     write_langfuse(folder / "export")
     write_lm_eval(folder)[0].rename(folder / "evals")
     write_promptfoo(folder)
-    write_jsonl(folder / "votes.jsonl", vote_rows())
+    winners = ("model_a", "model_b", "tie", "model_a")
+    votes = [
+        {"prompt": f"What is {n}?", "model_a": "a", "model_b": "b", "winner": winners[n % 4]}
+        for n in range(60)
+    ]
+    write_jsonl(folder / "votes.jsonl", votes)
     price = {"input_token_price_per_million": 1, "output_token_price_per_million": 2}
     (folder / "cost.json").write_text(json.dumps({"org/alpha": price}))
 

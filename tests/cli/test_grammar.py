@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"
 SUBJECTS = {
     "ROUTER": "route show reprice export serve evaluate doctor guarantee calibration "
-    "study:end-to-end study:robustness",
+    "study:end-to-end study:peers study:robustness",
     "CONFIG OTHER": "compare",
     "ROUTER NAME": "add-target remove-target",
     "CONFIG": "study:seeds study:ratio study:shift study:learning import-litellm",
@@ -238,7 +238,7 @@ def test_parts_that_there_are_none_of_are_refused_alike(job: Job) -> None:
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("evalute", "evaluate"), ("studdy seeds", "study"), ("study sedes", "seeds")],
+    [("evalute", "evaluate"), ("studdy seeds", "study"), ("study ratoi", "ratio")],
 )
 def test_mistyped_commands_are_told_their_likely_name(given: str, meant: str) -> None:
     assert f"did you mean '{meant}'?" in malformed("there is no command", *given.split())

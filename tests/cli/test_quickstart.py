@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_a_table_becomes_a_router_with_its_pool_and_page(made: tuple[Path, Done]
     pool = read_pool(folder / "out" / "pool.yaml")
     assert [target.provider for target in pool] == ["openai", "yours"]
     page = (folder / "out" / "index.html").read_text()
-    for words in (found["verdict"], "How the source was read", "Accuracy and cost", "lam "):
+    for words in (escape(found["verdict"]), "How the source was read", "Accuracy and cost", "lam "):
         assert words in page
 
 
