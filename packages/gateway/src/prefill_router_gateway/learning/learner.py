@@ -18,7 +18,7 @@ import numpy as np
 from prefill_router.activations import Activations
 from prefill_router.data import FRACTIONS, RoutingDataset, split_by_time
 from prefill_router.errors import ConfigError, DataError, FitError
-from prefill_router.evaluation import Bootstrap, Estimate, Trial, mean_over
+from prefill_router.evaluation import Bootstrap, Estimate, SettingRule, Trial, mean_over
 from prefill_router.features import Need
 from prefill_router.files import writer_lock
 from prefill_router.fitting import FitConfig, Recipe, RouterFit, fit_chosen, fit_router, gather
@@ -54,6 +54,9 @@ _MORE: Final = 1.1
 """A version is fitted once there are this many times the labels of the last one."""
 _MORE_THAN_TRIED: Final = 2.0
 """The same while the last one is a candidate, which a new one would replace."""
+_LOSE: Final = 0.0
+"""The points that a version's setting may lose to the best target, as `fit --lose`. It has to prove
+in traffic that it isn't worse, which a version that loses as much as a fit's default seldom can."""
 _RESAMPLES = 1000
 
 
@@ -288,16 +291,12 @@ def _added(
     states = _states(settings, dataset, progress=shown)
     sources = settings.sources
     drawn = split_by_time(dataset, fractions=FRACTIONS)
-    recipe, given = settings.recipe, (dataset, [states])
+    recipe, config = settings.recipe, FitConfig(setting=SettingRule(lose=_LOSE))
+    given: dict[str, Any] = {"drawn": drawn, "sources": sources, "verdict": True, "progress": shown}
     if recipe is None:
-        fitted, _ = fit_chosen(
-            *given, effort="quick", drawn=drawn, sources=sources, verdict=True, progress=shown
-        )
+        fitted, _ = fit_chosen(dataset, [states], effort="quick", config=config, **given)
     else:
-        config = FitConfig(recipe=recipe)
-        fitted = fit_router(
-            *given, config=config, drawn=drawn, sources=sources, verdict=True, progress=shown
-        )
+        fitted = fit_router(dataset, [states], config=replace(config, recipe=recipe), **given)
     test, verdict = dataset.select(drawn["test"]), fitted.verdict
     current = registry.state().current
     against: dict[str, Any] = {}
