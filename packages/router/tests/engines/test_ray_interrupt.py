@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -47,8 +48,9 @@ def listening(processes: list[int]) -> set[str]:
     inodes = set()
     for pid in processes:
         for path in Path(f"/proc/{pid}/fd").glob("*"):
-            if path.is_symlink() and (found := str(path.readlink())).startswith("socket:["):
-                inodes.add(found[len("socket:[") : -1])
+            with suppress(OSError):  # closed meanwhile
+                if (name := str(path.readlink())).startswith("socket:["):
+                    inodes.add(name[len("socket:[") : -1])
     rows = [
         line.split()
         for table in ("tcp", "tcp6")
@@ -70,7 +72,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_thread")
 def test_an_interrupted_command_says_so_ends_its_ray_and_goes_on(tmp_path: Path) -> None:
-    write_dataset(make_routing_dataset(queries=600), tmp_path / "answers")
+    write_dataset(make_routing_dataset(queries=1000), tmp_path / "answers")
     encoder = save_tiny_encoder(tmp_path / "tiny")
     common = ["encode", tmp_path / "answers", "--encoder", encoder, "--out"]
     environment = dict(ENVIRONMENT)
@@ -84,9 +86,15 @@ def test_an_interrupted_command_says_so_ends_its_ray_and_goes_on(tmp_path: Path)
         start_new_session=True,
         text=True,
     ) as command:
-        until(lambda: shards(store) > 0 or command.poll() is not None)
-        processes = descendants(command.pid)
-        places = listening([command.pid, *processes])
+        processes, places = [0], set[str]()
+
+        def has_begun() -> bool:
+            """Looked up before the store: where cores are busy, that takes as long as the work."""
+            processes[:] = descendants(command.pid)
+            places.update(listening([command.pid, *processes]))
+            return shards(store) > 0 or command.poll() is not None
+
+        until(has_begun)
         os.killpg(command.pid, signal.SIGINT)
         _, told = command.communicate(timeout=LONGEST)
     assert command.returncode == ExitCode.INTERRUPTED, told
