@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Sequence
-from html import escape
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ def test_a_table_becomes_a_router_with_its_pool_and_page(made: tuple[Path, Done]
     assert Router.load(folder / "out" / "router").pool.names == ("gpt-4o-mini", "mine")
     pool = read_pool(folder / "out" / "pool.yaml")
     assert [target.provider for target in pool] == ["openai", "yours"]
-    page = (folder / "out" / "index.html").read_text()
-    for words in (escape(found["verdict"]), "How the source was read", "Accuracy and cost", "lam "):
+    page = unescape((folder / "out" / "index.html").read_text())
+    for words in (found["verdict"], "How the source was read", "Accuracy and cost", "lam "):
         assert words in page
 
 
