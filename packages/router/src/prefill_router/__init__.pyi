@@ -9,6 +9,7 @@ from .data import (
     split as split,
 )
 from .encoders import encode_dataset as encode_dataset, load_encoder as load_encoder
+from .errors import PrefillRouterError as PrefillRouterError
 from .evaluation import Evaluation as Evaluation, evaluate as evaluate
 from .fitting import FitConfig as FitConfig, fit_router as fit_router
 from .importers import Columns as Columns, Scale as Scale

@@ -217,7 +217,7 @@ def test_few_queries_cannot_tell_and_it_is_said_how_many_would() -> None:
     found = judged(some_rows(trial, slice(60)), train)
     assert found.word == "can't tell"
     assert found.needed > 60
-    assert f"about {found.needed:,} judged queries" in found.because
+    assert f"About {found.needed:,} judged queries" in found.because
 
 
 def know_only_prices(

@@ -42,7 +42,7 @@ def classify_prompts(prompts: Sequence[Prompt], classifier: Classifier) -> tuple
     async def classify_all() -> list[str]:
         texts = [_read(prompt) for prompt in prompts]
         outcomes = [await router.aclassify(text, system) for text, system in texts]
-        return [str(getattr(one.tier, "value", one.tier)) for one in outcomes]
+        return [str(getattr(outcome.tier, "value", outcome.tier)) for outcome in outcomes]
 
     names = asyncio.run(classify_all())
     unknown = sorted(set(names) - set(TIERS))

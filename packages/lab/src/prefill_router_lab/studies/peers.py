@@ -30,6 +30,8 @@ from prefill_router.evaluation import (
     ReferenceTable,
     Trial,
     envelope_targets,
+    known_mean,
+    ones,
     paired_mean,
     plain,
 )
@@ -89,19 +91,19 @@ class TierChoice:
         targets, steps = [], []
         for number in range(int(tier.max()) + 1):
             rows = tier == number
-            share, corners = float(rows.mean()), []
+            corners = []
             if rows.any():
                 cost, right = _means(train.observed_cost[rows]), _means(train.correct[rows])
                 corners = envelope_targets(cost, right)
             targets.append(corners[0] if corners else 0)
             for before, after in pairwise(corners):
                 run, rise = cost[after] - cost[before], right[after] - right[before]
-                steps.append((rise / run, number, after, share))
-        chosen, assignments = list(targets), [tuple(targets)]
-        for _, number, after, _ in sorted(steps, key=lambda step: -step[0]):
-            chosen[number] = after
-            assignments.append(tuple(chosen))
-        costs = [_mean_cost(train, np.array(one)[tier]) for one in assignments]
+                steps.append((rise / run, number, after))
+        assignments = [tuple(targets)]
+        for _, number, after in sorted(steps, key=lambda step: -step[0]):
+            targets[number] = after
+            assignments.append(tuple(targets))
+        costs = [_mean_cost(train, np.array(assignment)[tier]) for assignment in assignments]
         return cls(tiers, tuple(assignments), tuple(costs))
 
     @classmethod
@@ -124,9 +126,8 @@ class TierChoice:
 
 
 def _means(table: Float[NDArray[np.float64], "query target"]) -> PerRow:
-    known = ~np.isnan(table)
-    total: PerRow = np.where(known, table, 0).sum(axis=0)
-    return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+    means: PerRow = known_mean(ones(len(table)), table)[0]
+    return means
 
 
 def _mean_cost(train: RoutingDataset, choice: Choice) -> float:
@@ -190,8 +191,8 @@ class PeerStudy:
             "best_accuracy": self.best_accuracy,
             "best_cost": self.best_cost,
             "queries": self.queries,
-            "systems": {n: [one.to_dict() for one in each] for n, each in self.points.items()},
-            "setups": {name: one.to_dict() for name, one in self.setups.items()},
+            "systems": {n: [p.to_dict() for p in points] for n, points in self.points.items()},
+            "setups": {name: point.to_dict() for name, point in self.setups.items()},
         }
 
 
@@ -209,55 +210,69 @@ def study_peers(
         DataError: No cost is known, or no query has the outcomes of all systems.
     """
     judged = [part.judged for part in parts]
-    if any(np.isnan(one.trial.observed_cost).all() for one in judged):
+    if any(np.isnan(part.trial.observed_cost).all() for part in judged):
         raise DataError(
             "systems are compared at equal cost, and no cost of these answers is known; give the "
             "targets prices"
         )
-    trials = [one.trial for one in judged]
-    tables = {
-        MIX: ReferenceTable.of_parts([one.references.mix for one in judged], trials),
-        PRICE: ReferenceTable.of_parts([one.references.price for one in judged], trials),
-        **{
-            f"LiteLLM {classifier}": ReferenceTable.of_parts(
-                [TierChoice.fit(p.train, each) for p in parts], trials
-            )
-            for classifier, each in tiers.items()
-        },
-        name: _tabulate_router(judged),
-    }
-    single = _join([_tabulate(one.trial, [_alone(one)]) for one in judged])
-    setups = {
-        f"LiteLLM {classifier}, {setup}": ReferenceTable.of_parts(
-            [TierChoice.by_hand(p.train, each, words) for p in parts], trials
-        )
-        for classifier, each in tiers.items()
-        for setup, words in SETUPS.items()
-    }
-    setups[f"{name} at its setting"] = _join(
-        [_tabulate(one.trial, [one.trial.path.at(one.setting)]) for one in judged]
+    systems = _tabulate_systems(parts, tiers, name)
+    setups = _tabulate_setups(parts, tiers, name)
+    single = ReferenceTable.join(
+        [ReferenceTable.of_choices([_choose_best(part)], part.trial) for part in judged]
     )
-    known = np.logical_and.reduce([t.known for t in (*tables.values(), single, *setups.values())])
-    if not known.any():
+    tables = (*systems.values(), *setups.values(), single)
+    compared = np.logical_and.reduce([table.is_known for table in tables])
+    if not compared.any():
         raise DataError("no query has the outcomes of all systems; give more complete answers")
-    rows = _Rows(np.flatnonzero(known), tables[MIX], tables[PRICE], single)
+    rows = _Rows(np.flatnonzero(compared), systems[MIX], systems[PRICE], single)
     return PeerStudy(
         judged[0].trial.targets[judged[0].best],
         float(single.label[rows.rows, 0].mean()),
         rows.best_cost,
         len(rows.rows),
-        {n: rows.read(table, SHARES) for n, table in tables.items()},
-        {n: rows.read(table, CURVE) for n, table in tables.items()},
-        {n: rows.measure_setup(table) for n, table in setups.items()},
+        {system: rows.read(table, SHARES) for system, table in systems.items()},
+        {system: rows.read(table, CURVE) for system, table in systems.items()},
+        {setup: rows.measure_setup(table) for setup, table in setups.items()},
     )
 
 
-def _join(tables: Sequence[ReferenceTable]) -> ReferenceTable:
-    label, cost = ([getattr(one, name) for one in tables] for name in ("label", "cost"))
-    return ReferenceTable(np.concatenate(label), np.concatenate(cost))
+Tables = dict[str, ReferenceTable]
 
 
-def _alone(part: JudgedPart) -> Choice:
+def _tabulate_systems(
+    parts: Sequence[PeerPart], tiers: Mapping[str, Mapping[str, int]], name: str
+) -> Tables:
+    """The systems that can spend more or less."""
+    judged = [part.judged for part in parts]
+    trials = [part.trial for part in judged]
+    tables = {
+        MIX: ReferenceTable.of_parts([part.references.mix for part in judged], trials),
+        PRICE: ReferenceTable.of_parts([part.references.price for part in judged], trials),
+    }
+    for classifier, tier in tiers.items():
+        rules = [TierChoice.fit(part.train, tier) for part in parts]
+        tables[f"LiteLLM {classifier}"] = ReferenceTable.of_parts(rules, trials)
+    return {**tables, name: _tabulate_router(judged)}
+
+
+def _tabulate_setups(
+    parts: Sequence[PeerPart], tiers: Mapping[str, Mapping[str, int]], name: str
+) -> Tables:
+    """The systems of one cost."""
+    judged = [part.judged for part in parts]
+    trials, tables = [part.trial for part in judged], {}
+    for classifier, tier in tiers.items():
+        for setup, words in SETUPS.items():
+            rules = [TierChoice.by_hand(part.train, tier, words) for part in parts]
+            tables[f"LiteLLM {classifier}, {setup}"] = ReferenceTable.of_parts(rules, trials)
+    own = [
+        ReferenceTable.of_choices([t.path.at(p.setting)], t)
+        for p, t in zip(judged, trials, strict=True)
+    ]
+    return {**tables, f"{name} at its setting": ReferenceTable.join(own)}
+
+
+def _choose_best(part: JudgedPart) -> Choice:
     return np.full(len(part.trial), part.best, dtype=np.int64)
 
 
@@ -266,15 +281,12 @@ def _tabulate_router(parts: Sequence[JudgedPart]) -> ReferenceTable:
     changes = np.unique(np.concatenate([part.trial.path.lam for part in parts]))
     spread = np.quantile(changes, np.linspace(0, 1, _LEVELS - 1), method="nearest")
     lams = [*spread.tolist(), 1.0]
-    return _join(
-        [_tabulate(part.trial, [part.trial.path.at(lam) for lam in lams]) for part in parts]
+    return ReferenceTable.join(
+        [
+            ReferenceTable.of_choices([part.trial.path.at(lam) for lam in lams], part.trial)
+            for part in parts
+        ]
     )
-
-
-def _tabulate(trial: Trial, choices: Sequence[Choice]) -> ReferenceTable:
-    rows = np.arange(len(trial))[:, None]
-    chosen = np.stack(choices, axis=1)
-    return ReferenceTable(trial.correct[rows, chosen], trial.observed_cost[rows, chosen])
 
 
 @final

@@ -91,8 +91,8 @@ def _shares(points: tuple[PeerPoint, ...]) -> dict[float, PeerPoint]:
 def _accuracies(study: PeerStudy) -> Table:
     rows: list[Row] = []
     for name, points in study.points.items():
-        held = _shares(points)
-        cells = [worded(held[s].accuracy, "share") if s in held else "-" for s in SHARES]
+        at = _shares(points)
+        cells = [worded(at[s].accuracy, "share") if s in at else "-" for s in SHARES]
         rows.append([name, *cells])
     return Table(["accuracy at", *_HEADS], rows, right_from=1, unbroken=True)
 
@@ -103,7 +103,7 @@ _HEADS = tuple(f"{100 * share:.0f} % of the price" for share in SHARES)
 def _gains(study: PeerStudy) -> Table:
     rows: list[Row] = []
     for name, points in study.points.items():
-        held = _shares(points)
+        at = _shares(points)
         if name == MIX:
             continue
         rows.append(
@@ -111,12 +111,12 @@ def _gains(study: PeerStudy) -> Table:
                 name,
                 *(
                     estimate_cell(
-                        held[share].over_mix,
+                        at[share].over_mix,
                         "points",
                         signed=True,
-                        compared=significance(held[share].over_mix, "higher"),
+                        compared=significance(at[share].over_mix, "higher"),
                     )
-                    if share in held
+                    if share in at
                     else "-"
                     for share in SHARES
                 ),
@@ -144,7 +144,7 @@ def draw(study: PeerStudy) -> Figure:
     axes = figure.add_subplot()
     for place, (name, points) in enumerate(reversed(list(study.curves.items()))):
         colour, line, _ = stroke(place)
-        x, y = [100 * one.share for one in points], [100 * one.accuracy for one in points]
+        x, y = [100 * p.share for p in points], [100 * p.accuracy for p in points]
         axes.plot(x, y, color=colour, ls=line, lw=2.2 if place == 0 else 1.5, label=name)
     by_hand = [point for name, point in study.setups.items() if name.startswith("LiteLLM")]
     own = [point for name, point in study.setups.items() if not name.startswith("LiteLLM")]
@@ -152,7 +152,7 @@ def draw(study: PeerStudy) -> Figure:
         (by_hand, "x", INK, "LiteLLM, assigned by hand"),
         (own, "o", stroke(0)[0], "router at its setting"),
     ):
-        at = [100 * one.share for one in single], [100 * one.accuracy for one in single]
+        at = [100 * p.share for p in single], [100 * p.accuracy for p in single]
         axes.plot(*at, marker=marker, color=colour, ls="", ms=7, label=label)
     axes.axhline(100 * study.best_accuracy, lw=0.9, ls=":", label=f"{study.best} alone")
     style(

@@ -11,7 +11,7 @@ as those of the folds of a cross-validation, share a table: a level is the same 
 from the cheapest to the most accurate corner in each.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -202,27 +202,34 @@ class ReferenceTable:
     def of_parts(cls, rules: Sequence[Rule], trials: Sequence[Trial]) -> "ReferenceTable":
         """The rows of several parts, one after another, each by a rule of its own."""
         levels = _share_levels(rules)
-        parts = [cls._of_part(*one, levels) for one in zip(rules, trials, strict=True)]
-        label, cost = ([getattr(one, name) for one in parts] for name in ("label", "cost"))
+        pairs = zip(rules, trials, strict=True)
+        return cls.join([cls._of_part(rule, trial, levels) for rule, trial in pairs])
+
+    @classmethod
+    def of_choices(cls, choices: Iterable[Choice], trial: Trial) -> "ReferenceTable":
+        """Look up the labels and costs of some choices of a target per row; each is a level."""
+        rows, targets = np.arange(len(trial))[:, None], np.stack(list(choices), axis=1)
+        return cls(trial.correct[rows, targets], trial.observed_cost[rows, targets])
+
+    @classmethod
+    def join(cls, tables: Sequence["ReferenceTable"]) -> "ReferenceTable":
+        """The rows of several tables, one after another; they have the same levels."""
+        label, cost = [table.label for table in tables], [table.cost for table in tables]
         return cls(np.concatenate(label), np.concatenate(cost))
 
     @classmethod
     def _of_part(cls, rule: Rule, trial: Trial, levels: Levels) -> "ReferenceTable":
-        rows = np.arange(len(trial))
-        chosen = np.stack(list(rule.choose(trial)), axis=1)
-        label, cost = (
-            table[rows[:, None], chosen] for table in (trial.correct, trial.observed_cost)
-        )
+        corners = cls.of_choices(rule.choose(trial), trial)
         before, share = _place_levels(np.array(rule.costs), levels)
-        return cls(_mix(label, before, share), _mix(cost, before, share))
+        return cls(_mix(corners.label, before, share), _mix(corners.cost, before, share))
 
     @property
-    def known(self) -> Bool[NDArray[np.bool_], " query"]:
+    def is_known(self) -> Bool[NDArray[np.bool_], " query"]:
         """The rows on which the outcomes of all levels are known."""
-        known = ~np.isnan(self.label).any(axis=1)
+        rows = ~np.isnan(self.label).any(axis=1)
         if not np.isnan(self.cost).all():
-            known &= ~np.isnan(self.cost).any(axis=1)
-        return np.asarray(known, dtype=np.bool_)
+            rows &= ~np.isnan(self.cost).any(axis=1)
+        return np.asarray(rows, dtype=np.bool_)
 
     def spend(self, rows: Int[NDArray[np.int64], " row"], cost: float) -> "MixedReference":
         """The mix that spends this much on these rows, on average.

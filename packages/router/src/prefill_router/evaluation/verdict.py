@@ -142,7 +142,7 @@ class CurvePoint:
             "best_cost": plain(self.best_cost),
             "cost_share": plain(self.cost_share),
             "loss": self.loss.to_dict(),
-            **{name: None if one is None else one.to_dict() for name, one in others.items()},
+            **{name: None if gain is None else gain.to_dict() for name, gain in others.items()},
         }
 
 
@@ -185,36 +185,34 @@ class Verdict:
 
     def point(self, name: str) -> CurvePoint | None:
         """The point of a name; None where it couldn't be judged."""
-        return next((one for one in self.curve if one.name == name), None)
+        return next((point for point in self.curve if point.name == name), None)
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The router along its curve, in up to four sentences."""
-        said = (
+        """The router along its curve: up to four lines of a few sentences each."""
+        places = (
             ("setting", f"at its setting, lam {self.lam:.3g}"),
             ("level", "as accurate as the best"),
-            ("0.5", "at half of the best's price"),
-            ("cheapest", "at the cheapest model's price"),
+            ("0.5", "at the setting for half of the best's price"),
+            ("cheapest", "at the setting for the cheapest model's price"),
         )
-        points = ((self.point(name), where) for name, where in said)
+        pairs = ((self.point(name), place) for name, place in places)
         return tuple(
-            self._line(one, where)
-            for one, where in points
-            if one is not None and not math.isnan(one.accuracy)
+            self._describe(point, place)
+            for point, place in pairs
+            if point is not None and not math.isnan(point.accuracy)
         )
 
-    def _line(self, point: CurvePoint, where: str) -> str:
-        share = point.cost_share
+    def _describe(self, point: CurvePoint, place: str) -> str:
+        share, right = point.cost_share, _hundred(point.accuracy, binary=self.binary)
         if point.name == "level":
-            unsure = "" if point.is_as_accurate else "; that it loses less than a point isn't sure"
             saved = "" if math.isnan(share) else f"saves {100 * (1 - share):.0f} %, "
-            right = _hundred(point.accuracy, binary=self.binary)
-            return f"{where}: {saved}{right}, {points(point.loss)} against {self.best}{unsure}"
+            doubt = "" if point.is_as_accurate else ". It may lose more than a point"
+            return f"{place}: {saved}{right}, {points(point.loss)} against {self.best}{doubt}"
         price = "" if math.isnan(share) else f", for {100 * share:.0f} % of its price"
         return (
-            f"{where}: {_hundred(point.accuracy, binary=self.binary)} instead of "
-            f"{100 * point.best_accuracy:.1f} with {self.best} ({points(point.loss)}){price}; "
-            f"{_against(point)}"
+            f"{place}: {right} instead of {100 * point.best_accuracy:.1f} with {self.best} "
+            f"({points(point.loss)}){price}. {_describe_references(point)}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -227,8 +225,8 @@ class Verdict:
             "compared": self.compared,
             "best": self.best,
             "lines": list(self.lines),
-            "curve": [one.to_dict() for one in self.curve],
-            "budgets": {name: one.to_dict() for name, one in self.budgets.items()},
+            "curve": [point.to_dict() for point in self.curve],
+            "budgets": {name: gain.to_dict() for name, gain in self.budgets.items()},
             "choice_auc": self.choice_auc.to_dict(),
             "queries_needed": self.needed,
         }
@@ -238,11 +236,11 @@ def _hundred(accuracy: float, *, binary: bool) -> str:
     return f"{100 * accuracy:.1f} of 100 {'right' if binary else 'points'}"
 
 
-def _against(point: CurvePoint) -> str:
+def _describe_references(point: CurvePoint) -> str:
     if point.price is None:
-        return f"the best fixed choice has {100 * point.mix.accuracy:.1f}"
+        return f"The best fixed choice has {100 * point.mix.accuracy:.1f}"
     return (
-        f"a blind split at that price has {100 * point.mix.accuracy:.1f} "
+        f"For the same money a blind split has {100 * point.mix.accuracy:.1f} "
         f"({points(point.mix.gain)}), price alone {100 * point.price.accuracy:.1f} "
         f"({points(point.price.gain)})"
     )
@@ -328,9 +326,9 @@ def trace_price(parts: Sequence[JudgedPart]) -> tuple[PricePoint, ...]:
     if not parts or all(np.isnan(part.trial.observed_cost).all() for part in parts):
         return ()
     table = _tables(parts, free=False)["price"]
-    known = table.known & np.concatenate([part.trial.compared for part in parts])
-    cost, accuracy = table.cost[known], table.label[known]
-    if not known.any() or np.isnan(cost).any():
+    rows = table.is_known & np.concatenate([part.trial.compared for part in parts])
+    cost, accuracy = table.cost[rows], table.label[rows]
+    if not rows.any() or np.isnan(cost).any():
         return ()
     pairs = zip(cost.mean(axis=0).tolist(), accuracy.mean(axis=0).tolist(), strict=True)
     return tuple(PricePoint(*pair) for pair in sorted(set(pairs)))
@@ -368,25 +366,20 @@ def judge(
     refusal = _find_refusal(parts)
     curve: tuple[CurvePoint, ...] = ()
     if rows.count and not refusal:
-        curve = tuple(rows.measure(name) for name in rows.chosen)
-    budgets = rows.average([one.name for one in curve if _is_budget(one.name)])
+        curve = tuple(rows.measure(name) for name in rows.at_points)
+    budgets = rows.average([point.name for point in curve if _is_budget(point.name)])
     word, because, unsettled = _decide(rows, curve, budgets, refusal)
     needed = _count_needed(rows.count, curve, budgets, unsettled)
     own = parts[0].setting if lam is None else lam
-    sentence = "; ".join(
-        filter(
-            None,
-            (
-                because,
-                _domain_clause(curve),
-                _choice_auc_clause(choice_auc),
-                f"about {needed:,} judged queries would decide it" if needed else "",
-            ),
-        )
+    sentences = (
+        because,
+        _describe_domains(curve),
+        _describe_choice_auc(choice_auc),
+        f"About {needed:,} judged queries would decide it" if needed else "",
     )
     return Verdict(
         word,
-        sentence,
+        ". ".join(filter(None, sentences)),
         own,
         sum(len(part.trial) for part in parts),
         rows.count,
@@ -419,24 +412,24 @@ class _Rows:
     """The judged rows of all parts, one after another.
 
     Attributes:
-        chosen: The router's label and cost, US dollars, of each row at each point.
-        moved: For each fold, the same with its setting in the place of all others', and the label
+        at_points: The router's label and cost, US dollars, of each row at each point.
+        by_fold: For each fold, the same with its setting in the place of all others', and the label
             of its best single target on all rows; empty for a single part.
         lams: The mean lam of each point.
         best: The label and the cost of the best single target.
         references: The references' tables, by name.
-        known: The rows on which all sides are compared.
-        labelled: How many rows have any label.
+        compared: The rows on which all sides are compared.
+        with_label: How many rows have any label.
         binary: Whether all labels are 0 or 1.
     """
 
-    chosen: dict[str, Outcomes]
-    moved: list[tuple[dict[str, Outcomes], PerQuery]]
+    at_points: dict[str, Outcomes]
+    by_fold: list[tuple[dict[str, Outcomes], PerQuery]]
     lams: dict[str, float]
     best: tuple[PerQuery, PerQuery]
     references: dict[str, ReferenceTable]
-    known: Bool[NDArray[np.bool_], " query"]
-    labelled: int
+    compared: Bool[NDArray[np.bool_], " query"]
+    with_label: int
     binary: bool
 
     @classmethod
@@ -446,7 +439,7 @@ class _Rows:
         if free:
             names = names[:1]
         own = {name: [part.lam_of(name) for part in parts] for name in names}
-        chosen = {name: _join_rows(parts, lams) for name, lams in own.items()}
+        at_points = {name: _join_rows(parts, lams) for name, lams in own.items()}
         best = [
             np.concatenate([table[:, part.best] for part, table in zip(parts, side, strict=True)])
             for side in (
@@ -455,19 +448,19 @@ class _Rows:
             )
         ]
         references = _tables(parts, free=free)
-        known = np.logical_and.reduce([table.known for table in references.values()])
-        labels, costs = zip(*chosen.values(), strict=True)
+        compared = np.logical_and.reduce([table.is_known for table in references.values()])
+        labels, costs = zip(*at_points.values(), strict=True)
         needed = [*labels, best[0], *([] if free else [*costs, best[1]])]
-        known &= ~np.isnan(np.stack(needed)).any(axis=0)
+        compared &= ~np.isnan(np.stack(needed)).any(axis=0)
         label = np.concatenate([part.trial.observed for part in parts])
         lams = {name: float(np.mean(each)) for name, each in own.items()}
         return cls(
-            chosen,
+            at_points,
             _move_folds(parts, own) if len(parts) > 1 else [],
             lams,
             (best[0], best[1]),
             references,
-            known,
+            compared,
             int((~np.isnan(label)).any(axis=1).sum()),
             bool(np.isin(label[~np.isnan(label)], (0, 1)).all()),
         )
@@ -475,14 +468,14 @@ class _Rows:
     @property
     def count(self) -> int:
         """On how many rows all sides are compared."""
-        return int(self.known.sum())
+        return int(self.compared.sum())
 
     def measure(self, name: str) -> CurvePoint:
         """The router at one point."""
-        label, cost = self._of(self.chosen[name])
-        rows = np.flatnonzero(self.known)
+        label, cost = self._of(self.at_points[name])
+        rows = np.flatnonzero(self.compared)
         best, price = (values[rows] for values in self.best)
-        gains = {one: self.gain([name], one) for one in self.references}
+        gains = {reference: self.gain([name], reference) for reference in self.references}
         return CurvePoint(
             name,
             self.lams[name],
@@ -505,12 +498,12 @@ class _Rows:
             return table.spend(rows, float(cost.mean())).differences(label, cost)
 
         mean, error = self._estimate(names, differ)
-        reached = float(np.mean([self._of(self.chosen[name])[0].mean() for name in names]))
+        reached = float(np.mean([self._of(self.at_points[name])[0].mean() for name in names]))
         hidden = float(np.mean([self.hidden(name, reference) for name in names]))
         return ReferenceGain(reached - mean, _estimate(mean, error), error, hidden)
 
     def _of(self, outcomes: Outcomes) -> tuple[PerRow, PerRow]:
-        rows = np.flatnonzero(self.known)
+        rows = np.flatnonzero(self.compared)
         return outcomes[0][rows], outcomes[1][rows]
 
     def _estimate(self, names: Sequence[str], differ: Differ) -> tuple[float, float]:
@@ -520,39 +513,39 @@ class _Rows:
         kept. How much the difference varies with these choices is a part of the error: the variance
         over folds, and a fifth more, since their mean varies as well.
         """
-        rows = np.flatnonzero(self.known)
-        each = [differ(self.chosen[name], self.best[0], rows) for name in names]
+        rows = np.flatnonzero(self.compared)
+        each = [differ(self.at_points[name], self.best[0], rows) for name in names]
         mean, error = paired_mean(np.mean(each, axis=0))
-        moved = [
+        means = [
             np.mean([self._mean(outcomes[name], best, differ) for name in names])
-            for outcomes, best in self.moved
+            for outcomes, best in self.by_fold
         ]
-        if not moved:
+        if not means:
             return mean, error
-        return mean, math.sqrt(error**2 + float(np.var(moved, ddof=1)) * (1 + 1 / len(moved)))
+        return mean, math.sqrt(error**2 + float(np.var(means, ddof=1)) * (1 + 1 / len(means)))
 
     def _mean(self, outcomes: Outcomes, best: PerQuery, differ: Differ) -> float:
         """The mean difference on the compared rows whose outcomes are known at other settings."""
-        known = self.known & ~np.isnan(outcomes[0]) & ~np.isnan(best)
+        rows = self.compared & ~np.isnan(outcomes[0]) & ~np.isnan(best)
         if not np.isnan(outcomes[1]).all():
-            known &= ~np.isnan(outcomes[1])
-        return float(differ(outcomes, best, np.flatnonzero(known)).mean()) if known.any() else 0.0
+            rows &= ~np.isnan(outcomes[1])
+        return float(differ(outcomes, best, np.flatnonzero(rows)).mean()) if rows.any() else 0.0
 
     def hidden(self, name: str, reference: str) -> float:
         """How much more often the router's labels are missing than the reference's, if surely."""
-        label, cost = self.chosen[name]
+        label, cost = self.at_points[name]
         mine = np.isnan(label).astype(np.float64)
         if not mine.any() or not self.count:
             return 0.0
-        table, spent = self.references[reference], cost[self.known].mean()
-        paid = table.cost[self.known].mean(axis=0)
+        table, spent = self.references[reference], cost[self.compared].mean()
+        paid = table.cost[self.compared].mean(axis=0)
         level = -1 if np.isnan(paid).any() else int(np.argmin(np.abs(paid - spent)))
         mean, error = paired_mean(mine - np.isnan(table.label[:, level]))
         return mean if mean > NORMAL * error else 0.0
 
     def average(self, names: Sequence[str]) -> dict[str, ReferenceGain]:
         """The mean gain over several points, by reference."""
-        return {one: self.gain(names, one) for one in self.references} if names else {}
+        return {reference: self.gain(names, reference) for reference in self.references if names}
 
 
 def _lose(outcomes: Outcomes, best: PerQuery, rows: RowNumbers) -> PerRow:
@@ -630,54 +623,58 @@ def _decide(
     """The verdict, its reason, and the reference that it can't be told from; empty if none."""
     if refusal:
         return "can't tell", refusal, "mix"
-    if rows.count < HALF * rows.labelled or not curve:
+    if rows.count < HALF * rows.with_label or not curve:
         return (
             "can't tell",
             (
-                f"only {rows.count:,} of {rows.labelled:,} labelled queries have the outcomes of "
+                f"only {rows.count:,} of {rows.with_label:,} labelled queries have the outcomes of "
                 "the router's choices, the best target and the references"
             ),
             "mix",
         )
-    tests = [("at its setting", _of_point(curve[0]))]
+    tests = [(" at its setting", _list_gains(curve[0]))]
     if budgets:
-        tests.append(("over budgets of 20 to 70 % of the best target's price", budgets))
+        tests.append(
+            (", on average over budgets of 20 to 70 % of the best target's price", budgets)
+        )
     errors = _HOLM if len(tests) > 1 else NORMAL
-    over_mix = [one for one in tests if one[1]["mix"].exceeds(0, errors)]
+    over_mix = [(place, gains) for place, gains in tests if gains["mix"].exceeds(0, errors)]
     over_both = [
-        one for one in over_mix if "price" in one[1] and one[1]["price"].exceeds(0, errors)
+        (place, gains)
+        for place, gains in over_mix
+        if "price" in gains and gains["price"].exceeds(0, errors)
     ]
-    where, gains = (over_both or over_mix or tests)[-1]
-    because = f"{_gains(gains)} {where}, on {rows.count:,} queries"
+    place, gains = (over_both or over_mix or tests)[-1]
+    because = f"{_describe_gains(gains)}{place}, on {rows.count:,} queries"
     if over_mix:
         if over_both or "price" not in gains:
             return "worth it", because, ""
         return "worth it", because + _PRICE_MAY_DO, "price"
-    tested = [one.mix for one in curve if one.name in ("setting", "accurate")]
-    tested += [one.mix for one in curve if _is_budget(one.name)]
-    if all(one.excludes(WORTH) for one in tested):
+    named = ("setting", "accurate")
+    tested = [point.mix for point in curve if point.name in named or _is_budget(point.name)]
+    if all(gain.excludes(WORTH) for gain in tested):
         return "not worth it", because, ""
     return "can't tell", because, "mix"
 
 
 _PRICE_MAY_DO = (
-    ": that it reads the requests may add nothing, since a rule that knows only the prices isn't "
-    "surely worse"
+    ". Reading the requests may add nothing: a rule that knows only the prices isn't surely worse"
 )
 
 
-def _of_point(point: CurvePoint) -> dict[str, ReferenceGain]:
+def _list_gains(point: CurvePoint) -> dict[str, ReferenceGain]:
     gains = {"mix": point.mix, "price": point.price, "domains": point.domains}
-    return {name: one for name, one in gains.items() if one is not None}
+    return {name: gain for name, gain in gains.items() if gain is not None}
 
 
-def _gains(gains: dict[str, ReferenceGain]) -> str:
+def _describe_gains(gains: dict[str, ReferenceGain]) -> str:
     words = {"mix": "the best fixed mix", "price": "price alone"}
-    held = [(gains[name], what) for name, what in words.items() if name in gains]
-    said = [f"{points(one.gain)} over {what}" for one, what in held]
-    hidden = max((one.hidden for one, _ in held), default=0.0)
-    bound = f" (up to {100 * hidden:.1f} of it hidden by missing answers)" if hidden else ""
-    return " and ".join(said) + bound
+    pairs = [(gains[name], reference) for name, reference in words.items() if name in gains]
+    over = " and ".join(f"{points(gain.gain)} over {reference}" for gain, reference in pairs)
+    hidden = max((gain.hidden for gain, _ in pairs), default=0.0)
+    if not hidden:
+        return over
+    return f"{over} (missing answers may hide up to {100 * hidden:.1f} pp of it)"
 
 
 def _count_needed(
@@ -691,11 +688,11 @@ def _count_needed(
     Errors shrink with the square root. Either a gain is shown, or that it is less than a point.
     """
     sizes = []
-    for gains in (_of_point(curve[0]) if curve else {}, budgets):
+    for gains in (_list_gains(curve[0]) if curve else {}, budgets):
         if reference in gains:
-            one = gains[reference]
-            effect = max(one.gain.value, WORTH - one.gain.value)
-            sizes.append(count * (_HOLM * one.error / effect) ** 2)
+            gain = gains[reference]
+            effect = max(gain.gain.value, WORTH - gain.gain.value)
+            sizes.append(count * (_HOLM * gain.error / effect) ** 2)
     needed = min(sizes, default=0.0)
     if not math.isfinite(needed) or needed <= count:
         return 0
@@ -710,30 +707,31 @@ def _measure_choice_auc(parts: Sequence[JudgedPart], resamples: int, seed: int) 
 
     def mean(weights: Weights) -> PerResample:
         pieces = np.split(weights, ends[:-1], axis=1)
-        scores = [one.scores(piece)["choice_auc"] for one, piece in zip(pairs, pieces, strict=True)]
-        known = ~np.isnan(scores)
-        return divide(np.nansum(scores, axis=0), known.sum(axis=0).astype(np.float64))
+        both = zip(pairs, pieces, strict=True)
+        scores = [rankings.scores(piece)["choice_auc"] for rankings, piece in both]
+        count = (~np.isnan(scores)).sum(axis=0).astype(np.float64)
+        return divide(np.nansum(scores, axis=0), count)
 
     size = int(ends[-1])
-    width = max(size, sum(one.width for one in pairs))
+    width = max(size, sum(rankings.width for rankings in pairs))
     drawn = Bootstrap(size, resamples, seed, width)
     return drawn.estimate(mean, NO_PAIR)
 
 
-def _choice_auc_clause(choice_auc: Estimate) -> str:
+def _describe_choice_auc(choice_auc: Estimate) -> str:
     if math.isnan(choice_auc.value):
         return ""
     spread = interval(choice_auc, "number")
     value = worded(choice_auc.value, "number") + (f" [{spread}]" if spread else "")
-    return f"choice AUC {value} (0.5 is chance)"
+    return f"Choice AUC {value} (0.5 is chance)"
 
 
-def _domain_clause(curve: Sequence[CurvePoint]) -> str:
-    """What knowing each request's domain and the prices would bring, in a clause."""
+def _describe_domains(curve: Sequence[CurvePoint]) -> str:
+    """What knowing each request's domain and the prices would bring, in a sentence."""
     if not curve or curve[0].domains is None or curve[0].price is None:
         return ""
     brings = curve[0].domains.accuracy - curve[0].mix.accuracy
-    return f"knowing the domain and the prices alone would bring {worded(brings, 'points')}"
+    return f"Knowing the domain and the prices alone would bring {worded(brings, 'points')}"
 
 
 def points(difference: Estimate) -> str:

@@ -133,20 +133,22 @@ class WinVerdict:
     @property
     def lines(self) -> tuple[str, ...]:
         """More of the router, in up to three sentences."""
-        said = [f"its pick differs from the fixed ranking's in {self.differ:,} votes"]
+        sentences = [f"its pick differs from the fixed ranking's in {self.differ:,} votes"]
         shares = sorted(self.shares.items(), key=lambda one: -one[1])
         named = ", ".join(f"{name} for {worded(share, 'share')}" for name, share in shares if share)
         if len([share for _, share in shares if share]) > _MOST_SHARES:
             first = shares[:_MOST_SHARES]
             named = ", ".join(f"{name} for {worded(share, 'share')}" for name, share in first)
             named += f", others for {worded(1 - sum(share for _, share in first), 'share')}"
-        said.append(f"among all targets it chooses {named} of the prompts; the ranking {self.best}")
+        sentences.append(
+            f"among all targets it chooses {named} of the prompts; the ranking {self.best}"
+        )
         if not math.isnan(self.cost):
-            said.append(
+            sentences.append(
                 f"its picks cost {dollars(_PER * self.cost)} per {_PER:,} prompts, the ranking's "
                 f"{dollars(_PER * self.ranking_cost)}"
             )
-        return tuple(said)
+        return tuple(sentences)
 
     @property
     def metrics(self) -> dict[str, Estimate]:
@@ -186,11 +188,11 @@ def judge_votes(parts: Sequence[VotedPart]) -> WinVerdict:
     rows = [_PartRows.of(part) for part in parts]
     picked, ranked = (
         np.concatenate(side)
-        for side in zip(*((one.picked, one.ranked) for one in rows), strict=True)
+        for side in zip(*((part.picked, part.ranked) for part in rows), strict=True)
     )
     if not len(picked):
         raise DataError("there is no vote between two of the router's targets; add votes")
-    prompts = [prompt for one in rows for prompt in one.prompts]
+    prompts = [prompt for part in rows for prompt in part.prompts]
     differences = picked - ranked
     mean, error = paired_mean(differences, prompts)
     gain = _interval(mean, error)
@@ -207,9 +209,9 @@ def judge_votes(parts: Sequence[VotedPart]) -> WinVerdict:
         f"{points(gain)}"
     )
     if needed:
-        because += f"; about {needed:,} judged votes would decide it"
-    chosen = Counter(name for one in rows for name in one.chosen)
-    costs = [one.cost for one in rows], [one.ranking_cost for one in rows]
+        because += f". About {needed:,} judged votes would decide it"
+    choices = Counter(name for part in rows for name in part.chosen)
+    costs = [part.cost for part in rows], [part.ranking_cost for part in rows]
     return WinVerdict(
         word=word,
         because=because,
@@ -217,9 +219,9 @@ def judge_votes(parts: Sequence[VotedPart]) -> WinVerdict:
         win_rate=Estimate(rate.value, max(0.0, rate.lower), min(1.0, rate.upper)),
         ranking_win_rate=float(ranked.mean()),
         gain=gain,
-        differ=sum(one.differ for one in rows),
+        differ=sum(part.differ for part in rows),
         best=parts[0].ranking.best,
-        shares={name: chosen[name] / chosen.total() for name in parts[0].predictions.targets},
+        shares={name: choices[name] / choices.total() for name in parts[0].predictions.targets},
         cost=float(np.concatenate(costs[0]).mean()),
         ranking_cost=float(np.concatenate(costs[1]).mean()),
         needed=needed,

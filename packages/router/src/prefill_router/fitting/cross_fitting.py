@@ -66,11 +66,11 @@ class CrossFitter:
             fold = stratified_folds(rows, count=FOLDS, seed=self.config.seed)
         except DataError as error:
             raise FitError(f"a verdict by cross-fitting needs more queries: {error}") from None
-        place = None if self.folder is None else self.folder / self._name()
+        cache = None if self.folder is None else self.folder / self._name()
         parts = []
         with (progress or SilentProgress()).task("verdict", total=float(FOLDS)) as advance:
             for number in range(FOLDS):
-                parts.append(self._fold(rows, fold, number, learn, place))
+                parts.append(self._fold(rows, fold, number, learn, cache))
                 advance(note=f"fold {number + 1} of {FOLDS}")
         return CrossFit.join(parts)
 
@@ -85,26 +85,26 @@ class CrossFitter:
         fold: Int64[NDArray[np.int64], " query"],
         number: int,
         learn: Learn,
-        place: Path | None,
+        cache: Path | None,
     ) -> CrossFit:
         """One fold, as it was kept or fitted now."""
-        kept = None if place is None else place / str(number)
+        folder = None if cache is None else cache / str(number)
         ids = np.array(rows.query_ids, dtype=object)
         judged = rows.select(ids[fold == number].tolist())
-        held = None if kept is None else _load(kept, judged.query_ids)
-        if held is not None:
-            return held
+        entry = None if folder is None else _load(folder, judged.query_ids)
+        if entry is not None:
+            return entry
         router = learn(rows.select(ids[fold != number].tolist()))
         predictions = router.predict(judged, stores=self.states)
         references = router.record.references
         if references is None:
             raise ConfigError("a fold's router has no references; fit it with this package")
-        chosen = FoldChoices(predictions.scale, router.record.chosen, references)
-        made = CrossFit(predictions, np.zeros(len(judged), dtype=np.int64), (chosen,))
-        if kept is not None:
-            with files.replacing_folder(kept) as temporary:
-                made.save(temporary)
-        return made
+        choices = FoldChoices(predictions.scale, router.record.chosen, references)
+        result = CrossFit(predictions, np.zeros(len(judged), dtype=np.int64), (choices,))
+        if folder is not None:
+            with files.replacing_folder(folder) as temporary:
+                result.save(temporary)
+        return result
 
     def _name(self) -> str:
         """A hash of everything that the folds depend on."""
@@ -125,10 +125,10 @@ class CrossFitter:
 def _load(folder: Path, ids: Sequence[str]) -> CrossFit | None:
     """A fold that was kept; None where there is none of these queries that can be read."""
     try:
-        held = CrossFit.load(folder)
+        entry = CrossFit.load(folder)
     except CorruptError:
         return None
-    return held if held is not None and held.predictions.query_ids == tuple(ids) else None
+    return entry if entry is not None and entry.predictions.query_ids == tuple(ids) else None
 
 
 def _hash_tables(dataset: RoutingDataset) -> str:

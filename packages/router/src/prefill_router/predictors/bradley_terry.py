@@ -86,9 +86,9 @@ class Votes:
             )
         return cls(row, first, second, won, labels.shape[1])
 
-    def __getitem__(self, kept: Bool[NDArray[np.bool_], " vote"]) -> "Votes":
+    def __getitem__(self, rows: Bool[NDArray[np.bool_], " vote"]) -> "Votes":
         return Votes(
-            self.row[kept], self.first[kept], self.second[kept], self.won[kept], self.targets
+            self.row[rows], self.first[rows], self.second[rows], self.won[rows], self.targets
         )
 
     @property
@@ -143,8 +143,8 @@ class PairScores:
 
     def scores(self, inputs: Inputs) -> Float64[NDArray[np.float64], "vote target"]:
         """Every target's score, in log-odds against the average target."""
-        found: NDArray[np.float64] = inputs @ self.weights + self.strengths
-        return found
+        scores: NDArray[np.float64] = inputs @ self.weights + self.strengths
+        return scores
 
     def loss(self, votes: Votes, inputs: Inputs) -> float:
         """The summed cross-entropy of votes, in nats."""
@@ -202,10 +202,10 @@ def fit_scores(
         else np.vstack([start.weights / spread, start.strengths]).reshape(-1)
     )
     options = {"ftol": tolerance, "gtol": _SLOPE, "maxiter": 1000}
-    found = minimize(loss, first, jac=True, method="L-BFGS-B", options=options).x
-    if not np.isfinite(found).all():
+    best = minimize(loss, first, jac=True, method="L-BFGS-B", options=options).x
+    if not np.isfinite(best).all():
         raise FitError("the model of the votes doesn't converge; check the features")
-    table = found.reshape(width + 1, targets)
+    table = best.reshape(width + 1, targets)
     centred = table - table.mean(axis=1, keepdims=True)
     return PairScores(spread * centred[:-1], centred[-1])
 

@@ -77,16 +77,16 @@ class CrossFit:
     def join(cls, folds: Iterable["CrossFit"]) -> "CrossFit":
         """The rows of several folds, each of which has one."""
         parts = list(folds)
-        tables = [one.predictions for one in parts]
+        tables = [part.predictions for part in parts]
         joined = Predictions(
-            query_ids=tuple(name for one in tables for name in one.query_ids),
+            query_ids=tuple(name for table in tables for name in table.query_ids),
             targets=tables[0].targets,
-            correctness=np.concatenate([one.correctness for one in tables]),
-            estimated_cost=np.concatenate([one.estimated_cost for one in tables]),
+            correctness=np.concatenate([table.correctness for table in tables]),
+            estimated_cost=np.concatenate([table.estimated_cost for table in tables]),
             scale=tables[0].scale,
         )
-        fold = np.repeat(np.arange(len(parts)), [len(one) for one in tables])
-        return cls(joined, fold, tuple(one.choices[0] for one in parts))
+        fold = np.repeat(np.arange(len(parts)), [len(table) for table in tables])
+        return cls(joined, fold, tuple(part.choices[0] for part in parts))
 
     @property
     def pooled(self) -> Predictions:
@@ -118,16 +118,16 @@ class CrossFit:
         """
         from prefill_router.evaluation import JudgedPart, References, Trial
 
-        parts, held = [], set(dataset.query_ids)
-        for place, chosen in enumerate(self.choices):
+        parts, there = [], set(dataset.query_ids)
+        for place, choices in enumerate(self.choices):
             ids = [self.predictions.query_ids[row] for row in np.flatnonzero(self.fold == place)]
-            ids = [name for name in ids if name in held]
+            ids = [name for name in ids if name in there]
             if not ids or np.isnan(dataset.select(ids).correct).all():
                 continue
-            predictions = replace(self.predictions.select(ids), scale=chosen.scale)
+            predictions = replace(self.predictions.select(ids), scale=choices.scale)
             trial = Trial.join(predictions, dataset, policy=policy)
-            references = References.from_dict(chosen.references)
-            parts.append(JudgedPart(trial, references, chosen.points, lam))
+            references = References.from_dict(choices.references)
+            parts.append(JudgedPart(trial, references, choices.points, lam))
         if not parts:
             raise DataError(
                 "the dataset has no labelled query that the router was fitted on; give the dataset "
@@ -137,17 +137,17 @@ class CrossFit:
 
     def save(self, folder: Path) -> None:
         """Write both files into a folder."""
-        found = self.predictions
+        predictions = self.predictions
         files.write_json(
             folder / FILES[0],
             {
                 "format": _FORMAT,
-                "targets": list(found.targets),
-                "query_ids": list(found.query_ids),
+                "targets": list(predictions.targets),
+                "query_ids": list(predictions.query_ids),
                 "folds": _FOLDS.dump_python(self.choices, mode="json"),
             },
         )
-        tables = {"fold": self.fold.astype(np.int64), **_tables(found)}
+        tables = {"fold": self.fold.astype(np.int64), **_tables(predictions)}
         (folder / FILES[1]).write_bytes(save(tables))
 
     @classmethod
