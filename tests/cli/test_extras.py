@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from packages.router.tests.commands import Job
+from packages.router.tests.commands import SEALED_FIT, Job
 from prefill_router.lazy_imports import DISTRIBUTIONS, EXTRAS
 
 pytestmark = pytest.mark.slow
@@ -147,18 +147,7 @@ def test_the_core_fits_judges_routes_and_imports(job: Job, tmp_path: Path) -> No
         ("serve", "--help"),
         ("import", "routellm", table, "--out", tmp_path / "imported"),
         ("encode", job.answers, "--encoder", "minilm", "--out", states),
-        (
-            "fit",
-            "--no-verdict",
-            "--test=0.15",
-            job.answers,
-            "--store",
-            states,
-            "--recipe",
-            "paper",
-            "--out",
-            router,
-        ),
+        (*SEALED_FIT, job.answers, "--store", states, "--recipe", "paper", "--out", router),
         ("route", router, "Why?", "--json"),
         ("evaluate", router, *judged, "--resamples", 0, "--out", report, "--json"),
         ("doctor", router, *judged, "--resamples", 20, "--no-probe", "--json"),
@@ -188,14 +177,7 @@ def test_what_needs_an_extra_names_it_before_it_begins(job: Job, tmp_path: Path)
         "prefill-router[sentence]": ("encode", job.answers, "--encoder", "sentence:minilm"),
         "prefill-router[ray]": ("encode", job.answers, "--engine", "ray"),
         "prefill-router[complexity]": (
-            *(
-                "fit",
-                "--no-verdict",
-                "--test=0.15",
-                job.answers,
-                "--recipe",
-                tmp_path / "complexity.yaml",
-            ),
+            *(*SEALED_FIT, job.answers, "--recipe", tmp_path / "complexity.yaml"),
         ),
         "prefill-router-lab[xgboost]": (
             *("fit", "--no-verdict", "--test=0.15", job.answers, "--store", job.states),

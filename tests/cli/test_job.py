@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packages.router.tests.commands import Job, run, succeeded
+from packages.router.tests.commands import FIT, SEALED_FIT, Job, run, succeeded
 from prefill_router.cli.options import parse_poolings
 from prefill_router.data import read_dataset, write_dataset
 from prefill_router.router.storage import FILES, FORMAT
@@ -84,8 +84,7 @@ def test_layers_and_sweep_as_json(job: Job, tmp_path: Path) -> None:
 
 def test_fit_as_json_and_the_same_again(job: Job, tmp_path: Path) -> None:
     fit = (
-        "fit",
-        "--no-verdict",
+        *FIT,
         "--split",
         job.split,
         job.answers,
@@ -213,18 +212,7 @@ def test_prices_that_have_no_effect_are_told(job: Job, tmp_path: Path) -> None:
     )
     write_dataset(known, tmp_path / "answers")
     router = tmp_path / "router"
-    succeeded(
-        "fit",
-        "--no-verdict",
-        "--test=0.15",
-        tmp_path / "answers",
-        "--store",
-        job.states,
-        "--dim",
-        4,
-        "--out",
-        router,
-    )
+    succeeded(*SEALED_FIT, tmp_path / "answers", "--store", job.states, "--dim", 4, "--out", router)
     done = run("reprice", router, "--prices", job.answers / "pool.yaml")
     assert "without effect" in done.err
     notes = json.loads(succeeded("show", router, "--json"))["notes"]
@@ -242,17 +230,6 @@ def test_with_the_packaged_encoder(tmp_path: Path, job: Job) -> None:
         pytest.skip("the package of minilm isn't installed")
     states, router = tmp_path / "states", tmp_path / "router"
     succeeded("encode", job.answers, "--out", states, "--layers", "3-4")
-    succeeded(
-        "fit",
-        "--no-verdict",
-        "--test=0.15",
-        job.answers,
-        "--store",
-        states,
-        "--dim",
-        8,
-        "--out",
-        router,
-    )
+    succeeded(*SEALED_FIT, job.answers, "--store", states, "--dim", 8, "--out", router)
     told = json.loads(succeeded("route", router, "Prove that 2 is irrational.", "--json"))
     assert told["input_tokens"] == 8

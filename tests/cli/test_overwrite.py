@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from packages.gateway.tests.receipts import receipts_made
-from packages.router.tests.commands import Job, refused, run, succeeded
+from packages.router.tests.commands import FIT, Job, refused, run, succeeded
 from packages.router.tests.grading import graded_runs
 from prefill_router.cli.application import ExitCode
 from prefill_router.data import read_dataset, write_dataset
@@ -87,17 +87,7 @@ def test_split(job: Job, tmp_path: Path) -> None:
 
 
 def test_fit(copy: Job, tmp_path: Path) -> None:
-    fit = (
-        "fit",
-        "--no-verdict",
-        copy.answers,
-        "--store",
-        copy.states,
-        "--dim",
-        8,
-        "--out",
-        copy.router,
-    )
+    fit = (*FIT, copy.answers, "--store", copy.states, "--dim", 8, "--out", copy.router)
     same = (*fit, "--split", copy.split)
     succeeded(*same)
     before = content(copy.router)
@@ -116,17 +106,7 @@ def test_fit(copy: Job, tmp_path: Path) -> None:
 
 def test_a_router_that_can_not_be_read_is_replaced_only_where_that_is_said(copy: Job) -> None:
     (copy.router / "router.json").write_text("{}")
-    fit = (
-        "fit",
-        "--no-verdict",
-        copy.answers,
-        "--store",
-        copy.states,
-        "--dim",
-        8,
-        "--out",
-        copy.router,
-    )
+    fit = (*FIT, copy.answers, "--store", copy.states, "--dim", 8, "--out", copy.router)
     refused("can't be read; .* --overwrite", *fit, "--split", copy.split)
 
 
@@ -170,15 +150,7 @@ def test_reprice_takes_no_names_of_others_and_no_days_that_are_none(
 def test_a_dataset_of_one_target_leaves_nothing_to_route(job: Job, tmp_path: Path) -> None:
     dataset = read_dataset(job.answers)
     write_dataset(dataset.select(targets=["target-1"]), tmp_path / "one")
-    fit = (
-        "fit",
-        "--no-verdict",
-        tmp_path / "one",
-        "--store",
-        job.states,
-        "--out",
-        tmp_path / "router",
-    )
+    fit = (*FIT, tmp_path / "one", "--store", job.states, "--out", tmp_path / "router")
     refused("nothing to route: the dataset has one target, 'target-1'.*merge", *fit)
 
 

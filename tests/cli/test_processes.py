@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import Job
+from packages.router.tests.commands import SEALED_FIT, Job
 
 pytestmark = pytest.mark.slow
 
@@ -74,16 +74,7 @@ def test_exit_codes(job: Job, tmp_path: Path) -> None:
 
 
 def test_interrupted_inside_a_library(job: Job, tmp_path: Path) -> None:
-    fit = (
-        "fit",
-        "--no-verdict",
-        "--test=0.15",
-        job.answers,
-        "--store",
-        job.states,
-        "--out",
-        tmp_path / "router",
-    )
+    fit = (*SEALED_FIT, job.answers, "--store", job.states, "--out", tmp_path / "router")
     code, out, err = finish(start(*fit, program=[sys.executable, "-c", SWALLOWED]))
     assert (code, out) == (130, b"")
     assert b"interrupted; what was finished is kept" in err
@@ -158,16 +149,7 @@ def test_disk_without_room(job: Job, tmp_path: Path, command: str) -> None:
         "split": ("split", job.answers),
         "encode": ("encode", job.answers, "--encoder", job.tiny),
         "sweep": ("sweep", job.answers, "--store", job.states, "--dim", 4),
-        "fit": (
-            "fit",
-            "--no-verdict",
-            "--test=0.15",
-            job.answers,
-            "--store",
-            job.states,
-            "--dim",
-            4,
-        ),
+        "fit": (*SEALED_FIT, job.answers, "--store", job.states, "--dim", 4),
         "evaluate": ("evaluate", job.router, "--data", job.answers, "--store", job.states),
     }
     out = tmp_path / "out" / "put"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import succeeded
+from packages.router.tests.commands import SEALED_FIT, succeeded
 from prefill_router.cli.commands import all_commands
 from prefill_router.cli.encode import encode
 from prefill_router.cli.prices import prices
@@ -70,9 +70,7 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Path:
     states = ("--layers", "3", "--out", folder / "states")
     succeeded("encode", folder / "answers", *states)
     fit = (
-        "fit",
-        "--no-verdict",
-        "--test=0.15",
+        *SEALED_FIT,
         folder / "answers",
         "--store",
         folder / "states",

@@ -30,6 +30,12 @@ class Job:
     report: Path
 
 
+FIT = ("fit", "--no-verdict")
+"""A fit without the five more that its verdict takes."""
+SEALED_FIT = (*FIT, "--test=0.15")
+"""Such a fit with a sealed part, on which it is judged."""
+
+
 def run(*arguments: object, stdin: bytes = b"") -> Done:
     streams = [io.TextIOWrapper(io.BytesIO(b), encoding="utf-8") for b in (stdin, b"", b"")]
     argv = ["prefill-router", *map(str, arguments)]

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
-from packages.router.tests.commands import malformed, refused, succeeded
+from packages.router.tests.commands import SEALED_FIT, malformed, refused, succeeded
 from prefill_router import Router, read_dataset
 from prefill_router.client import Usage
 from prefill_router.data import RoutingDataset, prompt_key
@@ -242,14 +242,7 @@ def test_a_target_that_nobody_scored(asked: RoutingDataset, tmp_path: Path) -> N
     value = json.loads(succeeded("export-receipts", file, "--out", tmp_path / "unpriced", "--json"))
     assert "the costs of target-2 are unknown; give a pool with prices" in value["notes"]
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    fit = (
-        "fit",
-        "--no-verdict",
-        "--test=0.15",
-        tmp_path / "traffic",
-        "--recipe",
-        tmp_path / "recipe.yaml",
-    )
+    fit = (*SEALED_FIT, tmp_path / "traffic", "--recipe", tmp_path / "recipe.yaml")
     # What it costs must be told too: its price is known, and how much it writes is assumed.
     succeeded(*fit, "--out", tmp_path / "router", "--assume-output-tokens", "20")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import Job, flip, malformed, refused, succeeded
+from packages.router.tests.commands import SEALED_FIT, Job, flip, malformed, refused, succeeded
 from prefill_router.client import Reply, Usage
 from prefill_router.data import Prompt, Query, read_dataset
 from prefill_router.runs import Task
@@ -121,18 +121,7 @@ def test_end_to_end_refuses(job: Job, copy: Job, tmp_path: Path) -> None:
     refused("no such file", *priced, *out, "--speeds", tmp_path / "none.csv")
     other = tmp_path / "other"
     succeeded(
-        "fit",
-        "--no-verdict",
-        "--test=0.15",
-        job.answers,
-        "--store",
-        job.states,
-        "--dim",
-        4,
-        "--seed",
-        5,
-        "--out",
-        other,
+        *SEALED_FIT, job.answers, "--store", job.states, "--dim", 4, "--seed", 5, "--out", other
     )
     refused("reference was trained on", *priced, *out, "--reference", other)
     flip(copy.router / "weights.safetensors")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import Job, run, succeeded
+from packages.router.tests.commands import FIT, Job, run, succeeded
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.data import write_dataset
 from prefill_router.testing import make_routing_dataset
@@ -21,17 +21,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     save_tiny_encoder(job.tiny)
     succeeded("encode", job.answers, "--encoder", job.tiny, "--out", job.states)
     succeeded("split", job.answers, "--out", job.split)
-    fit = (
-        "fit",
-        "--no-verdict",
-        job.answers,
-        "--store",
-        job.states,
-        "--split",
-        job.split,
-        "--dim",
-        8,
-    )
+    fit = (*FIT, job.answers, "--store", job.states, "--split", job.split, "--dim", 8)
     succeeded(*fit, "--out", job.router)
     judged = ("evaluate", job.router, "--data", job.answers, "--store", job.states)
     succeeded(*judged, "--resamples", 20, "--out", job.report)

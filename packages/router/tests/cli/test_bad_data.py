@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from packages.router.tests.commands import Job, refused, succeeded, truncate
+from packages.router.tests.commands import SEALED_FIT, Job, refused, succeeded, truncate
 
 pytestmark = pytest.mark.slow
 
@@ -118,17 +118,7 @@ def commands(job: Job, out: Path) -> dict[str, tuple[object, ...]]:
         "encode": ("encode", job.answers, "--encoder", job.tiny, "--out", out),
         "layers": ("layers", job.answers, "--store", job.states, *quick, "--out", out),
         "sweep": ("sweep", job.answers, "--store", job.states, *quick, "--out", out),
-        "fit": (
-            "fit",
-            "--no-verdict",
-            "--test=0.15",
-            job.answers,
-            "--store",
-            job.states,
-            *quick,
-            "--out",
-            out,
-        ),
+        "fit": (*SEALED_FIT, job.answers, "--store", job.states, *quick, "--out", out),
         "evaluate": (
             *("evaluate", job.router, "--data", job.answers, "--store", job.states),
             *("--out", out, "--resamples", 20),

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import Job, flip, malformed, refused, run, succeeded, truncate
+from packages.router.tests.commands import (
+    SEALED_FIT,
+    Job,
+    flip,
+    malformed,
+    refused,
+    run,
+    succeeded,
+    truncate,
+)
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.data import write_dataset
 from prefill_router.router.storage import CHECKED
@@ -24,17 +33,7 @@ def readers(job: Job, out: Path) -> dict[str, tuple[object, ...]]:
     return {
         "layers": ("layers", job.answers, "--store", job.states, *QUICK, "--out", out),
         "sweep": ("sweep", job.answers, "--store", job.states, *QUICK, "--out", out),
-        "fit": (
-            "fit",
-            "--no-verdict",
-            "--test=0.15",
-            job.answers,
-            "--store",
-            job.states,
-            *QUICK,
-            "--out",
-            out,
-        ),
+        "fit": (*SEALED_FIT, job.answers, "--store", job.states, *QUICK, "--out", out),
         "evaluate": (
             *("evaluate", job.router, "--data", job.answers, "--store", job.states),
             *("--out", out, "--resamples", 20),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import Job, malformed, refused, succeeded
+from packages.router.tests.commands import FIT, SEALED_FIT, Job, malformed, refused, succeeded
 from prefill_router.data import read_dataset
 from prefill_router.policy import Cascade, Threshold
 from prefill_router.router import Router
@@ -20,17 +20,7 @@ def cascade(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cascade")
     recipe = folder / "recipe.yaml"
     recipe.write_text("features: {kind: prefill, dim: 6}\npredictor: logistic\n")
-    fit = (
-        "fit",
-        "--no-verdict",
-        job.answers,
-        "--recipe",
-        recipe,
-        "--store",
-        job.states,
-        "--split",
-        job.split,
-    )
+    fit = (*FIT, job.answers, "--recipe", recipe, "--store", job.states, "--split", job.split)
     said = succeeded(*fit, "--policy", "frugal_cascade", "--out", folder / "router")
     assert "note: the cascade calls target-" in said
     return folder / "router"
@@ -81,16 +71,7 @@ def test_route_asks_until_an_answer_is_good_enough(cascade: Path, job: Job, tmp_
 
 
 def test_a_policy_that_needs_more_is_refused(job: Job, tmp_path: Path) -> None:
-    fit = (
-        "fit",
-        "--no-verdict",
-        "--test=0.15",
-        job.answers,
-        "--store",
-        job.states,
-        "--out",
-        tmp_path / "router",
-    )
+    fit = (*SEALED_FIT, job.answers, "--store", job.states, "--out", tmp_path / "router")
     refused("lacks the options", *fit, "--policy", "threshold", code=2)
     refused("there is no policy 'best'; known are", *fit, "--policy", "best", code=2)
     refused("there is no policy ''", *fit, "--policy", "", code=2)
@@ -101,17 +82,7 @@ def test_a_policy_that_needs_more_is_refused(job: Job, tmp_path: Path) -> None:
 def test_a_policy_takes_options_as_in_a_recipe(job: Job, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("features: {kind: prefill, dim: 6}\npredictor: logistic\n")
-    fit = (
-        "fit",
-        "--no-verdict",
-        job.answers,
-        "--recipe",
-        recipe,
-        "--store",
-        job.states,
-        "--split",
-        job.split,
-    )
+    fit = (*FIT, job.answers, "--recipe", recipe, "--store", job.states, "--split", job.split)
     given = "{kind: threshold, strong: target-2, weak: target-0}"
     succeeded(*fit, "--policy", given, "--out", tmp_path / "router")
     policy = Router.load(tmp_path / "router").policy

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import Job, refused, succeeded
+from packages.router.tests.commands import FIT, SEALED_FIT, Job, refused, succeeded
 from prefill_router.data import read_dataset, save_split, split, write_dataset
 
 pytestmark = pytest.mark.slow
@@ -15,16 +15,7 @@ def other(job: Job, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A router that knows nothing, on the split of the job's router."""
     folder = tmp_path_factory.mktemp("other")
     (folder / "recipe.yaml").write_text("features: prefill\npredictor: constant\n")
-    fit = (
-        "fit",
-        "--no-verdict",
-        "--test=0.15",
-        job.answers,
-        "--store",
-        job.states,
-        "--recipe",
-        folder / "recipe.yaml",
-    )
+    fit = (*SEALED_FIT, job.answers, "--store", job.states, "--recipe", folder / "recipe.yaml")
     succeeded(*fit, "--out", folder / "router")
     return folder / "router"
 
@@ -53,15 +44,7 @@ def test_a_router_does_not_differ_from_itself(job: Job) -> None:
 def test_queries_that_one_learned_from_are_left_out(job: Job, tmp_path: Path) -> None:
     save_split(split(read_dataset(job.answers), seed=1), tmp_path / "split.json")
     (tmp_path / "recipe.yaml").write_text("features: prefill\npredictor: constant\n")
-    fit = (
-        "fit",
-        "--no-verdict",
-        job.answers,
-        "--store",
-        job.states,
-        "--recipe",
-        tmp_path / "recipe.yaml",
-    )
+    fit = (*FIT, job.answers, "--store", job.states, "--recipe", tmp_path / "recipe.yaml")
     succeeded(*fit, "--split", tmp_path / "split.json", "--out", tmp_path / "router")
     with_states = ("--data", job.answers, "--store", job.states)
     found = ("compare", job.router, tmp_path / "router", *with_states, "--json")

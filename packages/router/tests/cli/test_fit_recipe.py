@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from packages.router.tests.commands import Job, malformed, refused, succeeded
+from packages.router.tests.commands import SEALED_FIT, Job, malformed, refused, succeeded
 from prefill_router.router import Router
 
 
@@ -15,32 +15,14 @@ def test_an_encoder_that_a_recipe_names_is_found_by_its_folder(
     recipe, to = tmp_path / "recipe.yaml", tmp_path / "router"
     recipe.write_text("features: {kind: embedding, encoder: tiny}\npredictor: constant\n")
     succeeded(
-        "fit",
-        "--no-verdict",
-        "--test=0.15",
-        job.answers,
-        "--recipe",
-        recipe,
-        "--out",
-        to,
-        "--encoder-folder",
-        job.tiny,
+        *SEALED_FIT, job.answers, "--recipe", recipe, "--out", to, "--encoder-folder", job.tiny
     )
     [source] = Router.load(to).features.sources
     assert source.provenance.encoder == "tiny"
 
 
 def test_a_negative_seed_is_refused(job: Job, tmp_path: Path) -> None:
-    asked = (
-        "fit",
-        "--no-verdict",
-        "--test=0.15",
-        job.answers,
-        "--store",
-        job.states,
-        "--out",
-        tmp_path / "router",
-    )
+    asked = (*SEALED_FIT, job.answers, "--store", job.states, "--out", tmp_path / "router")
     malformed("--seed is -1", *asked, "--seed", -1)
     assert not (tmp_path / "router").exists()
 
@@ -58,16 +40,7 @@ def test_the_papers_recipe_by_name_is_what_few_rows_take(job: Job, tmp_path: Pat
 
 
 def test_an_effort_beside_a_recipe_is_refused(job: Job, tmp_path: Path) -> None:
-    asked = (
-        "fit",
-        "--no-verdict",
-        "--test=0.15",
-        job.answers,
-        "--store",
-        job.states,
-        "--out",
-        tmp_path / "router",
-    )
+    asked = (*SEALED_FIT, job.answers, "--store", job.states, "--out", tmp_path / "router")
     malformed("--effort chooses a recipe", *asked, "--effort", "best", "--select", "mean.1")
     malformed("--effort chooses a recipe", *asked, "--effort", "best", "--recipe", "paper")
     malformed("--effort is 'much'", *asked, "--effort", "much")

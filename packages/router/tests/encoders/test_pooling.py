@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from packages.router.tests.commands import succeeded
+from packages.router.tests.commands import SEALED_FIT, succeeded
 from packages.router.tests.encoders.families import plainly
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS, ActivationStore, Site
@@ -94,16 +94,7 @@ def test_a_store_of_every_pooling_gives_routers_of_each(tmp_path: Path) -> None:
         np.testing.assert_array_equal(
             every.read(site, answers.prompt_keys), few.read(site, answers.prompt_keys)
         )
-    fit = (
-        "fit",
-        "--no-verdict",
-        "--test=0.15",
-        tmp_path / "answers",
-        "--store",
-        states,
-        "--dim",
-        4,
-    )
+    fit = (*SEALED_FIT, tmp_path / "answers", "--store", states, "--dim", 4)
     said = succeeded(*fit, "--pooling", "rest", "--scope", "pool", "--out", tmp_path / "router")
     assert "read tiny rest." in said
     ask = ("route", tmp_path / "router", "--encoder-folder", tiny, "--json")
