@@ -61,11 +61,12 @@ def test_a_step_that_takes_long_is_told_once_it_is_done() -> None:
     ]
 
 
-def test_nothing_done_promises_nothing() -> None:
-    bar, _, text = shown(terminal=False)
+@pytest.mark.parametrize("terminal", [False, True])
+def test_work_that_is_already_done_shows_nothing(terminal: bool) -> None:
+    bar, _, text = shown(terminal=terminal)
     with bar.task("bootstrap", total=0):
         pass
-    assert text.getvalue() == "bootstrap: 0 of 0, 0:00:00 gone\n"
+    assert text.getvalue() == ""
 
 
 def test_what_fails_has_no_last_line() -> None:

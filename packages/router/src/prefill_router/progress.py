@@ -112,7 +112,9 @@ class BarProgress(Progress):
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def task(self, label: str, *, total: float) -> AbstractContextManager[Advance]:
-        """A task with its own bar or lines."""
+        """A task with its own bar or lines; one without work shows nothing."""
+        if not total:
+            return SilentProgress().task(label, total=total)
         shown = self._bar if self._console.is_terminal else self._lines
         return shown(label, total)
 
