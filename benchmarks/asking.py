@@ -21,7 +21,7 @@ import openai
 
 from benchmarks._system import machine
 from prefill_router import files
-from prefill_router.client import Upstream
+from prefill_router.endpoints import Upstream
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
 
 RESULTS = Path(__file__).parent / "results"

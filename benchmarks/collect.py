@@ -28,8 +28,8 @@ from typing import Any
 from benchmarks._bare import requests_of, send_all
 from benchmarks._system import machine
 from prefill_router import files
-from prefill_router.client import Reply, Upstream, Usage
 from prefill_router.data import Query
+from prefill_router.endpoints import Reply, Upstream, Usage
 from prefill_router.runs import Answer, Attempt, Run, Task
 from prefill_router.targets import Pool, read_pool, write_pool
 from prefill_router_lab.benchmarks import load_tasks, write_tasks

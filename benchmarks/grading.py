@@ -26,8 +26,8 @@ import polars as pl
 
 from benchmarks._system import machine
 from prefill_router import files
-from prefill_router.client import Reply, Usage
 from prefill_router.data import Query
+from prefill_router.endpoints import Reply, Usage
 from prefill_router.grading import grade_run
 from prefill_router.grading.text import extract_letter
 from prefill_router.runs import Answer, Task

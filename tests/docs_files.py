@@ -14,8 +14,8 @@ from packages.gateway.tests.litellm import stand_in as litellm_stand_in
 from packages.gateway.tests.receipts import receipts_made
 from packages.lab.tests.benchmarks import task_files
 from packages.lab.tests.collection import runs as collecting
-from packages.router.tests.client import price_lists
 from packages.router.tests.encoders import families, vllm_stand_in
+from packages.router.tests.endpoints import price_lists
 from packages.router.tests.fakes.s3_server import s3_server
 from packages.router.tests.grading import graded_runs
 from packages.router.tests.importers import samples

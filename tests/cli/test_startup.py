@@ -14,9 +14,9 @@ from packages.router.tests.commands import SEALED_FIT, succeeded
 from prefill_router.cli.commands import all_commands
 from prefill_router.cli.encode import encode
 from prefill_router.cli.prices import prices
-from prefill_router.client.price_list import OPENROUTER
 from prefill_router.data import write_dataset
 from prefill_router.encoders import MINILM
+from prefill_router.endpoints.price_list import OPENROUTER
 from prefill_router.testing import make_routing_dataset
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ LEFT_OUT = (
     *("transformers", "huggingface_hub", "torch._dynamo", "sympy", "jinja2"),  # other encoders'
     *("polars", "matplotlib", "rich.markdown"),  # reports'
     *("scipy", "sklearn", "xgboost"),  # fitting's
-    *("fastapi", "uvicorn", "openai", "httpx2", "prefill_router.client"),  # the gateway's
+    *("fastapi", "uvicorn", "openai", "httpx2", "prefill_router.endpoints"),  # the gateway's
 )
 ROUTE = """
 import sys

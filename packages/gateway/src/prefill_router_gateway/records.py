@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, final, get_args
 
-from prefill_router.client import Usage
+from prefill_router.endpoints import Usage
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Ability, Endpoint
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from prefill_router.client import Usage
 from prefill_router.cost import CostEstimator
+from prefill_router.endpoints import Usage
 from prefill_router.policy import Lambda, Policy
 from prefill_router.router import Forecast
 from prefill_router.targets import Pool, Target

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from packages.gateway.tests.decide.deciders import AT, World, ask, forecast, parts, target, world
-from prefill_router.client import Usage
+from prefill_router.endpoints import Usage
 from prefill_router.policy import Threshold
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.decide import TargetSpeeds

@@ -19,7 +19,7 @@ from packages.gateway.tests.learning.traffic import PRICE, SKILL, START, answer,
 from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of
 from packages.gateway.tests.world import router_folder
 from packages.router.tests.fakes.answering_server import answering
-from prefill_router.client import Usage, cost_of
+from prefill_router.endpoints import Usage, cost_of
 from prefill_router.errors import ConfigError
 from prefill_router.fitting import recipe_from_dict
 from prefill_router.router import EncoderSources, Router, VersionRegistry

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from prefill_router.client import Usage
 from prefill_router.cost import CostScale
 from prefill_router.data import RoutingDataset
+from prefill_router.endpoints import Usage
 from prefill_router.policy import Lambda
 from prefill_router.router.decision import decide
 from prefill_router_gateway import Receipt

@@ -12,8 +12,8 @@ import pytest
 from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
 from packages.router.tests.commands import SEALED_FIT, malformed, refused, succeeded
 from prefill_router import Router, read_dataset
-from prefill_router.client import Usage
 from prefill_router.data import RoutingDataset, prompt_key
+from prefill_router.endpoints import Usage
 from prefill_router.policy import OperatingPoints
 from prefill_router.router import VersionRegistry
 from prefill_router.targets import Pool, Target, write_pool

@@ -17,7 +17,7 @@ from packages.gateway.tests.receipts.postgres_server import (
     PostgresServer,
 )
 from packages.gateway.tests.receipts.receipts_made import COSTS, START, made_receipt, name_of, plain
-from prefill_router.client import Usage
+from prefill_router.endpoints import Usage
 from prefill_router.errors import ConfigError, CorruptError, StoreError
 from prefill_router_gateway.receipts import (
     DownError,

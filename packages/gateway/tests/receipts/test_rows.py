@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from packages.gateway.tests.receipts.receipts_made import made_receipt, plain
-from prefill_router.client import Usage
+from prefill_router.endpoints import Usage
 from prefill_router.errors import CorruptError, DataError
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.receipts import Feedback

@@ -18,7 +18,7 @@ from packages.gateway.tests.receipts.receipts_made import (
     write,
 )
 from packages.router.tests.commands import refused, succeeded
-from prefill_router.client import Usage
+from prefill_router.endpoints import Usage
 from prefill_router.errors import DataError
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.page import views

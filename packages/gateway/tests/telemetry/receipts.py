@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from prefill_router.client import Usage
+from prefill_router.endpoints import Usage
 from prefill_router_gateway.records import (
     AttemptEnd,
     Receipt,

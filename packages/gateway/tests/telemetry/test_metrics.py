@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from packages.gateway.tests.telemetry.receipts import RECEIPT, attempt, receipt
-from prefill_router.client import Usage
+from prefill_router.endpoints import Usage
 from prefill_router_gateway.forecast import Drift, DriftWatch, stability_index
 from prefill_router_gateway.telemetry import (
     GAUGES,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from packages.router.tests.commands import SEALED_FIT, Job, flip, malformed, refused, succeeded
-from prefill_router.client import Reply, Usage
 from prefill_router.data import Prompt, Query, read_dataset
+from prefill_router.endpoints import Reply, Usage
 from prefill_router.runs import Task
 from prefill_router.targets import Pool
 from prefill_router_lab.collection.job import collect

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prefill_router.client import Reply, Usage
-from prefill_router.client.client import Upstream
 from prefill_router.data import Prompt, Query
+from prefill_router.endpoints import Reply, Usage
+from prefill_router.endpoints.client import Upstream
 from prefill_router.errors import UpstreamError
 from prefill_router.runs import Answer, Run, Task
 from prefill_router.targets import Pool, Provider, RequestOptions, Target

@@ -22,8 +22,8 @@ from packages.lab.tests.collection.runs import (
     write_tasks_file,
 )
 from packages.router.tests.commands import run
-from prefill_router.client import Reply
 from prefill_router.data import Prompt
+from prefill_router.endpoints import Reply
 from prefill_router.errors import UpstreamError
 from prefill_router.runs import Answer
 from prefill_router.targets import write_pool

@@ -24,8 +24,8 @@ from packages.lab.tests.collection.runs import (
     rows,
     tasks,
 )
-from prefill_router.client import Reply, Usage
-from prefill_router.client.paid_calls import bill_of, bound
+from prefill_router.endpoints import Reply, Usage
+from prefill_router.endpoints.paid_calls import bill_of, bound
 from prefill_router.runs import Answer, Run
 from prefill_router_minipool.server import Faults, Record, Rule, Server, serve
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from packages.lab.tests.collection.runs import two_providers
-from prefill_router.client.paid_calls import SpendingLedger
-from prefill_router.client.retries import (
+from prefill_router.endpoints.paid_calls import SpendingLedger
+from prefill_router.endpoints.retries import (
     CircuitBreaker,
     ProviderGate,
     Retries,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from packages.lab.tests.collection.runs import PRICES, ask, models, pool_of, tasks, two_providers
-from prefill_router.client import Reply, Usage
 from prefill_router.data import Prompt
+from prefill_router.endpoints import Reply, Usage
 from prefill_router.runs import Run
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
 from prefill_router_lab.collection.job import collect

@@ -17,8 +17,8 @@ from hypothesis import given, settings, strategies as st
 
 from packages.lab.tests.collection.runs import make_run, pool_of, rows, tasks
 from packages.router.tests.commands import truncate
-from prefill_router.client import Reply, Usage
 from prefill_router.data import Message, Query
+from prefill_router.endpoints import Reply, Usage
 from prefill_router.errors import (
     ConfigError,
     CorruptError,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from packages.lab.tests.collection.runs import QUICK, pool_of, tasks
-from prefill_router.client import Upstream
+from prefill_router.endpoints import Upstream
 from prefill_router.errors import ConfigError
 from prefill_router.runs import Task
 from prefill_router_lab.collection import TargetQuestions

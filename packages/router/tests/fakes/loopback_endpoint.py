@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from prefill_router.client import Reply, Upstream
 from prefill_router.data import Prompt
+from prefill_router.endpoints import Reply, Upstream
 from prefill_router.errors import UpstreamError
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
 

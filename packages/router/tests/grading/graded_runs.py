@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from prefill_router.client import Reply, Usage
 from prefill_router.data import Query
+from prefill_router.endpoints import Reply, Usage
 from prefill_router.runs import Answer, Task
 from prefill_router.runs.run import Run
 from prefill_router.targets import Pool, Target

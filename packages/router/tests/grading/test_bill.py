@@ -9,7 +9,7 @@ from packages.router.tests.commands import succeeded
 from packages.router.tests.grading.graded_runs import answer, make_run, run_of, task
 from packages.router.tests.grading.judges import YES, court, judge_pool
 from prefill_router.cli.application import counted, dollars, rounded_up
-from prefill_router.client import Reply
+from prefill_router.endpoints import Reply
 from prefill_router.grading.caches import Judgments
 from prefill_router.targets import Target, write_pool
 from prefill_router_minipool.server import Rule

@@ -20,8 +20,8 @@ from packages.router.tests.grading.judges import (
     graded_part,
     judge_pool,
 )
-from prefill_router.client import Reply, bound
 from prefill_router.data.storage import is_dataset
+from prefill_router.endpoints import Reply, bound
 from prefill_router.errors import ConfigError, CorruptError, StoreError
 from prefill_router.grading import GradingReport, Settings, grade_run
 from prefill_router.grading.caches import JUDGMENTS_DATABASE, Judgments

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from prefill_router.client import NO_KEY, provider_keys
+from prefill_router.endpoints import NO_KEY, provider_keys
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.targets import (
     Pool,

@@ -15,7 +15,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
-from prefill_router.client import ErrorBody, Usage, cost_of
+from prefill_router.endpoints import ErrorBody, Usage, cost_of
 from prefill_router.errors import StoreError
 from prefill_router.targets import Endpoint, Target
 from prefill_router_gateway.api.routed_calls import decide, read_incoming

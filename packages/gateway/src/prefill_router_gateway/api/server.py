@@ -20,7 +20,7 @@ from typing import Any, final
 
 import uvicorn
 
-from prefill_router.client import NO_KEY, provider_keys
+from prefill_router.endpoints import NO_KEY, provider_keys
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router_gateway.api.app import guarded_app
 from prefill_router_gateway.guard import Guard, guarded_protocol

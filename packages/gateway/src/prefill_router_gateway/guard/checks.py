@@ -15,7 +15,7 @@ from typing import Annotated, Any, final
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator
 from starlette.types import Scope
 
-from prefill_router.client import is_loopback
+from prefill_router.endpoints import is_loopback
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.settings import BudgetSettings, ListenSettings

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, final
 
-from prefill_router.client import PaidCall, Reply, Usage, cost_of, estimated_usage
 from prefill_router.data import CUT, Query
+from prefill_router.endpoints import PaidCall, Reply, Usage, cost_of, estimated_usage
 from prefill_router.errors import ConfigError
 from prefill_router.grading import RUBRIC, judge_prompt, pair_prompt, read_preference, read_verdict
 from prefill_router.runs import Task

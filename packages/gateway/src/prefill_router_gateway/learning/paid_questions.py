@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, final
 
-from prefill_router.client import (
+from prefill_router.data import Prompt
+from prefill_router.endpoints import (
     CircuitBreaker,
     PaidCall,
     PaidCalls,
@@ -27,7 +28,6 @@ from prefill_router.client import (
     Upstream,
     estimated_usage,
 )
-from prefill_router.data import Prompt
 from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.progress import Advance
 from prefill_router.runs import PERMANENT

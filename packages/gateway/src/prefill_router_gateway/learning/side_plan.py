@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.client import Reply, bound, cost_of, estimated_usage
+from prefill_router.endpoints import Reply, bound, cost_of, estimated_usage
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool, Target
 from prefill_router_gateway import Receipt

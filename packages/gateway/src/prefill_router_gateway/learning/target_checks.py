@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
-from prefill_router.client import cost_of, reported_cost
 from prefill_router.data import CUT
+from prefill_router.endpoints import cost_of, reported_cost
 from prefill_router.router import VersionRegistry, read_light
 from prefill_router.targets import PRICES, Pool, Target
 from prefill_router_gateway import Receipt

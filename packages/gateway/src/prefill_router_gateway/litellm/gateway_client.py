@@ -12,7 +12,7 @@ from typing import Any, final
 
 import httpx2
 
-from prefill_router.client import check_encrypted, is_loopback
+from prefill_router.endpoints import check_encrypted, is_loopback
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router.policy import check_lam
 from prefill_router.targets import Endpoint

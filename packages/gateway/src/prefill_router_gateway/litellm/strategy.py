@@ -20,7 +20,7 @@ from datetime import datetime
 from inspect import isawaitable
 from typing import Any, final
 
-from prefill_router.client import read_usage
+from prefill_router.endpoints import read_usage
 from prefill_router.errors import ConfigError
 from prefill_router.remote import PathOrUrl, location
 from prefill_router_gateway.litellm.gateway_client import (

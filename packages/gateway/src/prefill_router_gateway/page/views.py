@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from prefill_router.client import Usage
+from prefill_router.endpoints import Usage
 from prefill_router.router import VersionState
 from prefill_router.targets import Pool
 from prefill_router_gateway.decide import BudgetState

@@ -16,7 +16,7 @@ from typing import Any, cast, final
 import httptools
 import httpx2
 
-from prefill_router.client import is_loopback
+from prefill_router.endpoints import is_loopback
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError
 from prefill_router_gateway.records import AttemptEnd, Header

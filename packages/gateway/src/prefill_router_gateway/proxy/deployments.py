@@ -26,7 +26,7 @@ from urllib.parse import unquote_to_bytes
 
 import httpx2
 
-from prefill_router.client import NO_KEY, limits_left
+from prefill_router.endpoints import NO_KEY, limits_left
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Endpoint, Provider, Target
 from prefill_router_gateway.errors import BrokenResponseError

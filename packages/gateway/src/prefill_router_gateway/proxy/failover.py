@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
-from prefill_router.client import ErrorBody, forms_of_key, read_error, without_key
+from prefill_router.endpoints import ErrorBody, forms_of_key, read_error, without_key
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError, RefusalError
 from prefill_router_gateway.proxy.connections import ClientConnection, ResponseStream
 from prefill_router_gateway.proxy.deployments import (

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from prefill_router.client import ErrorBody, kind_of, read_error, retry_after
+from prefill_router.endpoints import ErrorBody, kind_of, read_error, retry_after
 from prefill_router.errors import FailureKind
 from prefill_router.targets import Endpoint
 from prefill_router_gateway.errors import RefusalError

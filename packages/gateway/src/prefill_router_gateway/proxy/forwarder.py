@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import final
 
-from prefill_router.client import provider_keys
+from prefill_router.endpoints import provider_keys
 from prefill_router.targets import Pool
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError
 from prefill_router_gateway.proxy.connections import (

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
-from prefill_router.client import Usage, read_error
+from prefill_router.endpoints import Usage, read_error
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.proxy.response_metadata import ResponseMetadata, StreamObserver, parsed
 from prefill_router_gateway.records import AnswerText

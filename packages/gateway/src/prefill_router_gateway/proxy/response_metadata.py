@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeGuard, final
 
-from prefill_router.client import (
+from prefill_router.endpoints import (
     ErrorBody,
     Usage,
     forms_of_key,

@@ -12,8 +12,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, final
 
-from prefill_router.client import Usage
 from prefill_router.data import Message, Prompt
+from prefill_router.endpoints import Usage
 from prefill_router.errors import CorruptError, DataError
 from prefill_router_gateway.records import (
     PredictedWaits,

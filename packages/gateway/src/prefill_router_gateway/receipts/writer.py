@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Literal, NamedTuple, final
 
-from prefill_router.client import Redaction
+from prefill_router.endpoints import Redaction
 from prefill_router.errors import StoreError
 from prefill_router_gateway.receipts.labels import (
     SampleDraft,

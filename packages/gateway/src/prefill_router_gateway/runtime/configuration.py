@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, final
 import numpy as np
 from pydantic import PlainSerializer, PlainValidator
 
-from prefill_router.client import PLAIN_HTTP, provider_keys
+from prefill_router.endpoints import PLAIN_HTTP, provider_keys
 from prefill_router.errors import ConfigError, CorruptError, PrefillRouterError, refer
 from prefill_router.remote import PathOrUrl, location
 from prefill_router.router import (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, final, runtime_checkable
 
-from prefill_router.client import NO_KEY, Redaction, provider_keys
+from prefill_router.endpoints import NO_KEY, Redaction, provider_keys
 from prefill_router.errors import StoreError
 from prefill_router.router import VersionRegistry
 from prefill_router.targets import Pool

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
 from urllib.parse import quote
 
-from prefill_router.client import cost_of, identity_parameters, reported_cost
 from prefill_router.data import Prompt
+from prefill_router.endpoints import cost_of, identity_parameters, reported_cost
 from prefill_router.targets import TRAITS, Endpoint
 from prefill_router_gateway.decide import (
     Decider,

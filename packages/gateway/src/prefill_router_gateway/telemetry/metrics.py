@@ -27,7 +27,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from prefill_router.client import Redaction
+from prefill_router.endpoints import Redaction
 from prefill_router.errors import PrefillRouterError
 from prefill_router_gateway.records import Receipt, RequestOutcome
 from prefill_router_gateway.settings import LogSettings

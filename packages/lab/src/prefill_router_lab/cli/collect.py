@@ -145,7 +145,7 @@ def collect(
 
     Example: prefill-router collect --pool pool.yaml --tasks mmlu_pro --max-cost 20 --out run
     """
-    from prefill_router.client import Upstream
+    from prefill_router.endpoints import Upstream
     from prefill_router.progress import BarProgress
     from prefill_router_lab.benchmarks import LoadReport, load_tasks, sample_tasks
     from prefill_router_lab.collection import CollectOptions, collect, estimate_collection

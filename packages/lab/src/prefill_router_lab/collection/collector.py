@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, final
 
-from prefill_router.client import (
+from prefill_router.endpoints import (
     LIMITED,
     Asker,
     CircuitBreaker,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from prefill_router.client import Asker
+from prefill_router.endpoints import Asker
 from prefill_router.errors import ConfigError
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.runs import Run, Task, is_run

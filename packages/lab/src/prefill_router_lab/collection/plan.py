@@ -20,7 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, final
 
-from prefill_router.client import (
+from prefill_router.data import Prompt, Query
+from prefill_router.endpoints import (
     CallBill,
     CostSource,
     PaidCall,
@@ -31,7 +32,6 @@ from prefill_router.client import (
     estimated_usage,
     request_parameters,
 )
-from prefill_router.data import Prompt, Query
 from prefill_router.errors import ConfigError, StoreError, UpstreamError
 from prefill_router.runs import Answer, Attempt, Retry, Run, is_finished
 from prefill_router.targets import Pool, Provider, Target, public_address

@@ -5,8 +5,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import final
 
-from prefill_router.client import Asker, Upstream
 from prefill_router.data import RoutingDataset, read_dataset
+from prefill_router.endpoints import Asker, Upstream
 from prefill_router.errors import ConfigError
 from prefill_router.grading import Settings, grade_run
 from prefill_router.progress import Progress

@@ -291,7 +291,7 @@ def serve(
     import torch
 
     from prefill_router import targets
-    from prefill_router.client import is_loopback
+    from prefill_router.endpoints import is_loopback
     from prefill_router_minipool.server import (
         Faults,
         parse_rule,

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, final, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from prefill_router.client import TokenBucket
+from prefill_router.endpoints import TokenBucket
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.targets import Dialect
 from prefill_router.yaml_files import DistinctLoader, NotYamlError, parse_yaml

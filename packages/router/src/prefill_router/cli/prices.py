@@ -15,7 +15,7 @@ from prefill_router.cli.commands import UsageError, by_name, check_suffix
 from prefill_router.files import check_place
 
 if TYPE_CHECKING:
-    from prefill_router.client import PriceChange, RefreshedPool
+    from prefill_router.endpoints import PriceChange, RefreshedPool
 
 _COMMENT = re.compile(r"(?:^|\s)#", re.MULTILINE)
 _HEADS = ("input", "output", "cached input", "reasoning")
@@ -48,7 +48,7 @@ def prices(
 
     Example: prefill-router prices --pool pool.yaml --map fast=openai/gpt-oss-20b
     """
-    from prefill_router.client import refresh_prices
+    from prefill_router.endpoints import refresh_prices
     from prefill_router.targets import read_pool, write_pool
 
     place = to or pool

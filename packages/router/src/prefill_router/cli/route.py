@@ -15,8 +15,8 @@ from prefill_router.cli.commands import UsageError
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
 
 if TYPE_CHECKING:
-    from prefill_router.client import Reply
     from prefill_router.data import Prompt
+    from prefill_router.endpoints import Reply
     from prefill_router.policy import CascadeRun
     from prefill_router.router import CascadePlan, Decision
     from prefill_router.targets import Pool
@@ -72,7 +72,7 @@ def route(
     if not as_json:
         _show(decision)
     if endpoints is not None:
-        from prefill_router.client import ask_once
+        from prefill_router.endpoints import ask_once
 
         try:
             reply = ask_once(endpoints, decision.target, asked)
@@ -104,7 +104,7 @@ def _cascade(
     plan: "CascadePlan", prompt: "Prompt", endpoints: "Pool | None", *, as_json: bool
 ) -> None:
     """Print the targets that a cascade asks; ask them where their endpoints are given."""
-    from prefill_router.client import ask_once
+    from prefill_router.endpoints import ask_once
 
     if not as_json:
         show_plan(plan)

@@ -24,18 +24,6 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 
 from prefill_router.activations import Provenance
-from prefill_router.client import (
-    RETRIABLE,
-    ErrorBody,
-    Retries,
-    RetryPolicy,
-    check_encrypted,
-    direct,
-    kind_of,
-    read_error,
-    request_headers,
-    retry_after,
-)
 from prefill_router.data import Query, prompt_text
 from prefill_router.encoders.base import (
     KEY,
@@ -50,6 +38,18 @@ from prefill_router.encoders.base import (
     check_vector_options,
     estimated_tokens,
     vector_prompt,
+)
+from prefill_router.endpoints import (
+    RETRIABLE,
+    ErrorBody,
+    Retries,
+    RetryPolicy,
+    check_encrypted,
+    direct,
+    kind_of,
+    read_error,
+    request_headers,
+    retry_after,
 )
 from prefill_router.errors import (
     ConfigError,

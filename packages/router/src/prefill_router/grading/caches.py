@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
 
-from prefill_router.client import Reply
 from prefill_router.data import prompt_key
+from prefill_router.endpoints import Reply
 from prefill_router.errors import StoreError, upgrade_advice
 from prefill_router.grading.base import Grade, GraderTraits
 from prefill_router.runs import SqliteFile, refusals, storable

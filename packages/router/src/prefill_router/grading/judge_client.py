@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, final
 
-from prefill_router.client import (
+from prefill_router.endpoints import (
     PaidCall,
     PaidCalls,
     Reply,

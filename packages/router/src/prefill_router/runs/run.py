@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any, Literal, final
 
 from prefill_router import __version__, files
-from prefill_router.client import CostSource, Reply, Usage
 from prefill_router.data import Message, Query
+from prefill_router.endpoints import CostSource, Reply, Usage
 from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError, upgrade_advice
 from prefill_router.runs import run_database
 from prefill_router.short_repr import short_repr

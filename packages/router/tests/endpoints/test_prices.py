@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from packages.router.tests.client.price_lists import MODELS, Page, PriceServer, serving_prices
 from packages.router.tests.commands import refused, run, succeeded
-from prefill_router.client.price_list import RefreshedPool, fetch, refresh_prices
+from packages.router.tests.endpoints.price_lists import MODELS, Page, PriceServer, serving_prices
+from prefill_router.endpoints.price_list import RefreshedPool, fetch, refresh_prices
 from prefill_router.errors import ConfigError, FormatError, UpstreamError
 from prefill_router.targets import Pool, Provider, RequestOptions, Target, read_pool, write_pool
 
@@ -196,7 +196,7 @@ def test_server_that_is_slow_or_not_there(server: PriceServer) -> None:
 
 
 def test_endless_answer(server: PriceServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prefill_router.client.price_list.MOST_BYTES", 500)
+    monkeypatch.setattr("prefill_router.endpoints.price_list.MOST_BYTES", 500)
     with pytest.raises(UpstreamError, match="sends more than 500 bytes"):
         refresh(server)
 

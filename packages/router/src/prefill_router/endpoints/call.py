@@ -13,11 +13,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 
-from prefill_router.client.client import Redaction, is_loopback
-from prefill_router.client.failures import ErrorBody, failed, kind_of, read_error
-from prefill_router.client.reply import EventReader, MalformedError, Reply, parse_object
-from prefill_router.client.reply_reader import ErrorEventError, ReplyReader
-from prefill_router.client.retries import retry_after
+from prefill_router.endpoints.client import Redaction, is_loopback
+from prefill_router.endpoints.failures import ErrorBody, failed, kind_of, read_error
+from prefill_router.endpoints.reply import EventReader, MalformedError, Reply, parse_object
+from prefill_router.endpoints.reply_reader import ErrorEventError, ReplyReader
+from prefill_router.endpoints.retries import retry_after
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
 from prefill_router.targets import Provider, public_address
 

@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal, Protocol, final, runtime_checkable
 
-from prefill_router.client.client import MAX_TOKENS_FIELDS
-from prefill_router.client.reply import Reply, Usage
-from prefill_router.client.retries import ProviderGate
 from prefill_router.data import Prompt, prompt_text
+from prefill_router.endpoints.client import MAX_TOKENS_FIELDS
+from prefill_router.endpoints.reply import Reply, Usage
+from prefill_router.endpoints.retries import ProviderGate
 from prefill_router.errors import UpstreamError
 from prefill_router.targets import Pool, Target
 
@@ -374,7 +374,7 @@ class SpendingLedger:
 
 @runtime_checkable
 class Asker(Protocol):
-    """Something that calls targets, for example `prefill_router.client.Upstream`."""
+    """Something that calls targets, for example `prefill_router.endpoints.Upstream`."""
 
     async def ask(self, target: str, prompt: Prompt, /) -> Reply:
         """A target's reply to a prompt.

@@ -28,8 +28,8 @@ from packages.router.tests.fakes.loopback_endpoint import (
     plain,
     pool_of,
 )
-from prefill_router.client import RETRIABLE, ask_once
-from prefill_router.client.failures import kind_of, read_error
+from prefill_router.endpoints import RETRIABLE, ask_once
+from prefill_router.endpoints.failures import kind_of, read_error
 from prefill_router.errors import FAILURE_KINDS, FailureKind, UpstreamError
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from prefill_router.client import Usage, reply as reply_module
-from prefill_router.client.reply import EventReader, MalformedError, parse_object, read_usage
-from prefill_router.client.reply_reader import MergedObject, ReplyReader, split_thinking
-from prefill_router.client.retries import retry_after
+from prefill_router.endpoints import Usage, reply as reply_module
+from prefill_router.endpoints.reply import EventReader, MalformedError, parse_object, read_usage
+from prefill_router.endpoints.reply_reader import MergedObject, ReplyReader, split_thinking
+from prefill_router.endpoints.retries import retry_after
 from prefill_router.targets import Dialect
 
 NOW = 1_800_000_000.0

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from prefill_router.client import (
+from prefill_router.data import Message
+from prefill_router.endpoints import (
     CallBound,
     Reply,
     Usage,
@@ -16,7 +17,6 @@ from prefill_router.client import (
     plausible,
     reported_cost,
 )
-from prefill_router.data import Message
 from prefill_router.errors import ConfigError
 from prefill_router.targets import RequestOptions, Target
 

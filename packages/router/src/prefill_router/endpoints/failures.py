@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-from prefill_router.client.reply import Reply
+from prefill_router.endpoints.reply import Reply
 from prefill_router.errors import FailureKind, UpstreamError
 
 RETRIABLE: frozenset[FailureKind] = frozenset(

@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 from urllib.parse import quote, urlsplit
 
-from prefill_router.client.failures import failed
-from prefill_router.client.reply import Reply
-from prefill_router.client.reply_reader import ReplyReader
-from prefill_router.client.retries import Retries, RetryPolicy
 from prefill_router.data import Message, Prompt, prompt_text
+from prefill_router.endpoints.failures import failed
+from prefill_router.endpoints.reply import Reply
+from prefill_router.endpoints.reply_reader import ReplyReader
+from prefill_router.endpoints.retries import Retries, RetryPolicy
 from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.targets import (
     TRAITS,
@@ -38,7 +38,7 @@ from prefill_router.targets import (
 )
 
 if TYPE_CHECKING:
-    from prefill_router.client.call import ProviderClient
+    from prefill_router.endpoints.call import ProviderClient
 
 
 MAX_TOKENS_FIELDS = ("max_tokens", "max_completion_tokens")
@@ -353,7 +353,7 @@ class Upstream:
         self._gates: dict[Provider, asyncio.Semaphore] = {}
 
     async def __aenter__(self) -> "Upstream":
-        from prefill_router.client.call import ProviderClient
+        from prefill_router.endpoints.call import ProviderClient
 
         redaction = Redaction.of_keys(self._secrets)
         for provider, key in self._keys.items():
@@ -401,7 +401,7 @@ class Upstream:
         caller = self._callers.get(provider)
         if caller is None:
             raise ConfigError("the client isn't open; ask within: async with Upstream(pool) as ...")
-        from prefill_router.client.call import EndpointRequest
+        from prefill_router.endpoints.call import EndpointRequest
 
         body = self._body(target, prompt)
         question = EndpointRequest(target.name, body, prompt_text(prompt))

@@ -6,11 +6,11 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from packages.router.tests.client.recorded import RECORDED, Recorded, in_one_piece
+from packages.router.tests.endpoints.recorded import RECORDED, Recorded, in_one_piece
 from packages.router.tests.fakes.loopback_endpoint import Script, answer, events, failure, plain
-from prefill_router.client import Reply, Usage
-from prefill_router.client.reply import EventReader
-from prefill_router.client.reply_reader import ReplyReader
+from prefill_router.endpoints import Reply, Usage
+from prefill_router.endpoints.reply import EventReader
+from prefill_router.endpoints.reply_reader import ReplyReader
 from prefill_router.targets import DIALECTS, Dialect
 
 pytestmark = pytest.mark.slow

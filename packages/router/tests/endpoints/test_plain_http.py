@@ -5,9 +5,9 @@ import asyncio
 import httpx2
 import pytest
 
-from prefill_router.client import Upstream, is_loopback, provider_keys
 from prefill_router.encoders.base import Address
 from prefill_router.encoders.endpoint import EmbeddingsApi
+from prefill_router.endpoints import Upstream, is_loopback, provider_keys
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool, Provider, Target
 

@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
-from prefill_router.client.failures import ErrorBody, read_error
-from prefill_router.client.reply import MalformedError, Reply, Usage, read_usage
+from prefill_router.endpoints.failures import ErrorBody, read_error
+from prefill_router.endpoints.reply import MalformedError, Reply, Usage, read_usage
 from prefill_router.targets import TRAITS, Dialect
 
 _EVENT_FIELDS = frozenset(("choices", "model", "object", "usage"))

@@ -20,7 +20,7 @@ from packages.router.tests.fakes.loopback_endpoint import (
     events,
     pool_of,
 )
-from prefill_router.client import (
+from prefill_router.endpoints import (
     Reply,
     Upstream,
     ask_once,
@@ -257,7 +257,7 @@ def test_compressed_answers_are_read_all_the_same() -> None:
 
 def test_importing_loads_no_client() -> None:
     heavy = ("openai", "httpx2", "torch")
-    program = f"import prefill_router.client, sys; print({{*{heavy}}} & {{*sys.modules}})"
+    program = f"import prefill_router.endpoints, sys; print({{*{heavy}}} & {{*sys.modules}})"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
