@@ -44,6 +44,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path not in slow, len(item.path.parts)))
 
 
+def pytest_runtest_setup() -> None:
+    """Check the types of each function's first calls in each test."""
+    typechecks.begin_test()
+
+
 def pytest_collection_finish() -> None:
     """Leave all that is there by now out of the collector's rounds, some millions of objects."""
     gc.freeze()

@@ -3,7 +3,9 @@
 jaxtyping's import hook puts `jaxtyping.jaxtyped` on each function of the package. `install` has it
 put the `jaxtyped` below there, which checks the same and costs little: jaxtyping's own binds the
 arguments of every call to a signature, and compiles two more functions for each one that is
-defined: up to a third of a test's time, and ten seconds of each process.
+defined: up to a third of a test's time, and ten seconds of each process. A function that a test
+calls thousands of times, such as a step of a solver, is checked in its first calls alone; checking
+the rest took another third.
 """
 
 import dataclasses
@@ -21,11 +23,20 @@ with_numeric_tower = beartype(
 )
 _theirs, _AXES = jaxtyping.jaxtyped, jaxtyping.jaxtyped("context")
 Function = Callable[..., Any]
+MOST_CALLS = 100
+"""How many calls of one function are checked in each test."""
+_tests_begun = 0
 
 
 def install() -> None:
     """Have the import hook use what is below from now on."""
     jaxtyping.jaxtyped = jaxtyped
+
+
+def begin_test() -> None:
+    """Check the first calls of every function anew."""
+    global _tests_begun  # noqa: PLW0603
+    _tests_begun += 1
 
 
 def jaxtyped(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -45,12 +56,16 @@ def jaxtyped(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _checked(function: Function, typechecker: Callable[[Any], Any]) -> Function:
     """The function, made one that checks its annotations when it is first called."""
     checking: Function | None = None
+    test = calls = 0
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        nonlocal checking
+        nonlocal calls, checking, test
         __tracebackhide__ = True
-        if jaxtyping.config.jaxtyping_disable:
+        if test != _tests_begun:
+            test, calls = _tests_begun, 0
+        calls += 1
+        if calls > MOST_CALLS or jaxtyping.config.jaxtyping_disable:
             return function(*args, **options)
         if checking is None:
             written, function.__annotations__ = function.__annotations__, _resolved(function)
