@@ -1,18 +1,22 @@
 """From samples without a label to a version that is the candidate, with a judge that errs."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from packages.gateway.tests.learning.traffic import answer, is_right, pools, write_traffic
+from packages.gateway.tests.learning.traffic import (
+    QUICK_RECIPE,
+    answer,
+    is_right,
+    pools,
+    write_traffic,
+)
 from packages.router.tests.fakes.answering_server import answering
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router.files import writer_lock
-from prefill_router.fitting import recipe_from_dict
 from prefill_router.router import EncoderSources, VersionRegistry
 from prefill_router.testing import FakeEncoder
 from prefill_router_gateway.learning import LearnerSettings, PurseLimits, learn
@@ -48,7 +52,7 @@ def test_samples_become_a_candidate_within_the_purse_and_nothing_is_asked_twice(
 ) -> None:
     base_url, seen = served
     url = write_traffic(tmp_path, 300)
-    told = settings(url, base_url, tmp_path)
+    told = settings(url, base_url, tmp_path, recipe=QUICK_RECIPE)
     found = learn(told)
     assert found.word == "worth it"
     assert found.is_candidate
@@ -68,7 +72,7 @@ def test_samples_become_a_candidate_within_the_purse_and_nothing_is_asked_twice(
     assert again.version is None
     registry.promote()
     write_traffic(tmp_path, 340, first=300)
-    later = learn(replace(told, recipe=recipe_from_dict({"predictor": "logistic"})))
+    later = learn(told)
     assert later.labels == {"judge:judge-1": 680}
     verdict = registry.state().versions[-1].verdict
     assert verdict is not None

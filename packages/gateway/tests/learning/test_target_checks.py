@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packages.gateway.tests.learning.traffic import PRICE, SKILL, START, answer, pools
+from packages.gateway.tests.learning.traffic import PRICE, QUICK_RECIPE, SKILL, START, answer, pools
 from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of
 from packages.gateway.tests.world import router_folder
 from packages.router.tests.fakes.answering_server import answering
 from prefill_router.endpoints import Usage, cost_of
 from prefill_router.errors import ConfigError
-from prefill_router.fitting import recipe_from_dict
 from prefill_router.router import EncoderSources, Router, VersionRegistry
 from prefill_router.targets import Pool
 from prefill_router.testing import FakeEncoder
@@ -109,7 +108,7 @@ class Work:
             judges=self.judges,
             versions=str(self.folder / "versions"),
             encoder="fake",
-            recipe=recipe_from_dict({"predictor": "logistic"}),
+            recipe=QUICK_RECIPE,
             sources=EncoderSources(loaded=(FakeEncoder(),)),
             cache=self.folder / "cache",
             **{"limits": PurseLimits(in_all=100), "anchors_every": 20, "least": 30, **more},
