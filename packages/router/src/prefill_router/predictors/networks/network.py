@@ -6,6 +6,7 @@ gradients. Tests run them in torch, whose autograd confirms the gradients.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, final
 
@@ -49,7 +50,7 @@ class Network:
     side_by_side: int = 1
     tables: Mapping[str, Shape] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def hidden(self) -> tuple[Layer, ...]:
         """The hidden layers, from the first to the last."""
         return tuple(Layer(str(i), *pair) for i, pair in enumerate(pairwise(self.widths)))
