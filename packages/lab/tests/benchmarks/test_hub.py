@@ -1,9 +1,6 @@
 """Benchmarks from a hub; it is one of our own, on 127.0.0.1."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +15,12 @@ from packages.lab.tests.benchmarks.task_files import (
     write_mmlu_pro,
 )
 from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
+from packages.router.tests.fakes.hub_worker import SECRET, HubWorker, hub_worker
 
 pytestmark = pytest.mark.slow
 
 MMLU_PRO, HLE = "TIGER-Lab/MMLU-Pro", "cais/hle"
 LIVECODEBENCH = "livecodebench/code_generation_lite"
-SECRET = "hf_secretsecretsecret"
 Job = Callable[..., dict[str, Any]]
 
 
@@ -47,50 +44,17 @@ def hub(tmp_path: Path) -> Iterator[FakeHub]:
 
 
 @pytest.fixture(scope="module")
-def worker(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A process that does jobs, and the file of its standard error."""
-    log = tmp_path_factory.mktemp("worker") / "stderr"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
-    with (
-        log.open("w") as stderr,
-        subprocess.Popen(
-            [sys.executable, tasks_hub_job.__file__],
-            env=kept,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        ) as process,
-    ):
-        yield process, log
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubWorker]:
+    with hub_worker(tasks_hub_job.__name__, tmp_path_factory.mktemp("worker")) as worker:
+        yield worker
 
 
 @pytest.fixture
-def load(hub: FakeHub, worker: tuple[subprocess.Popen[str], Path], tmp_path: Path) -> Job:
-    process, log = worker
-    assert process.stdin
-    assert process.stdout
-
+def load(hub: FakeHub, worker: HubWorker, tmp_path: Path) -> Job:
     def run(
         spec: str, revision: str | None = None, *, token: str | None = None, **settings: str
     ) -> dict[str, Any]:
-        environment = {
-            "HF_ENDPOINT": hub.url,
-            "HF_HOME": str(tmp_path / "hf"),
-            "HF_HUB_DISABLE_XET": "1",
-            "NO_PROXY": "*",
-            **settings,
-        }
-        environment |= {} if token is None else {"HF_TOKEN": token}
-        process.stdin.write(json.dumps([environment, spec, revision]) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        assert SECRET not in line
-        assert SECRET not in log.read_text()
-        assert "crashed" not in line, log.read_text()
-        return dict(json.loads(line))
+        return worker.do(hub, tmp_path / "hf", (spec, revision), token=token, settings=settings)
 
     return run
 

@@ -82,7 +82,7 @@ def command(folder: Path) -> Iterator[Command]:
             arguments = ["collect", *files, "--out", out, "--max-cost", limit]
             stem.stdin.write(json.dumps([[str(a) for a in arguments], number, seconds]) + "\n")
             stem.stdin.flush()
-            code = json.loads(stem.stdout.readline())
+            code, _ = json.loads(stem.stdout.readline())
             said = (folder / "log").read_text()[-3000:]
             ends = SIGNALS[signal.Signals(number)] if number else (0,)
             spent = code == 1 and said.rstrip().splitlines()[-1].startswith(SPENT)

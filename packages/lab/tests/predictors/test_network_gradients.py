@@ -12,16 +12,14 @@ from packages.router.tests.predictors.gradient_contract import (
     check_finite_differences,
 )
 from prefill_router.predictors.networks import Architecture
-from prefill_router_lab.predictors.latent import ItemResponse, PairwiseFactorisation
+from prefill_router_lab.predictors.latent import Factorisation, ItemResponse, PairwiseFactorisation
 from prefill_router_lab.predictors.latent_architectures import Factors, Items, Preferences
 
-LATENT = PairwiseFactorisation.shapes((FEATURES, 4), TARGETS)
-FACTORS = {name: LATENT[name] for name in ("weight.query", "bias.query", "target", "combine")}
 CASES: dict[str, Architecture] = {
-    "factors": Factors(FACTORS, RATES),
-    "preferences": Preferences(LATENT, RATES),
-    "items": Items(ItemResponse.shapes((FEATURES, 6, 2), TARGETS), RATES, 1),
-    "items of one dimension": Items(ItemResponse.shapes((FEATURES, 1), TARGETS), RATES, 0),
+    "factors": Factors(Factorisation.describe((FEATURES, 4), TARGETS), RATES),
+    "preferences": Preferences(PairwiseFactorisation.describe((FEATURES, 4), TARGETS), RATES),
+    "items": Items(ItemResponse.describe((FEATURES, 6, 2), TARGETS), RATES),
+    "items of one dimension": Items(ItemResponse.describe((FEATURES, 1), TARGETS), RATES),
 }
 UNTRAINED = {"preferences": {"slope", "offset"}}
 """What is fitted on held-out rows, after training."""
@@ -31,7 +29,7 @@ def forward_in_torch(architecture: Architecture, step: TorchPass) -> TorchOutput
     from torch.nn.functional import normalize, softplus
 
     if isinstance(architecture, Items):
-        units = step.hidden(architecture.hidden)
+        units = step.hidden(architecture.network)
         matters = step.linear(units, "discrimination")
         if matters.shape[-1] == 1:
             matters = softplus(matters)

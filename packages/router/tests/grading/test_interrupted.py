@@ -59,7 +59,7 @@ def command(stem: subprocess.Popen[str], *arguments: object, number: int, second
     assert stem.stdout
     stem.stdin.write(json.dumps([[str(a) for a in arguments], number, seconds]) + "\n")
     stem.stdin.flush()
-    return int(json.loads(stem.stdout.readline()))
+    return int(json.loads(stem.stdout.readline())[0])
 
 
 def test_stopped_at_random_moments(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from prefill_router.predictors import Draws
 from prefill_router.predictors.networks import (
     Architecture,
+    Network,
     NetworkLabels,
     Outputs,
     Pass,
@@ -39,7 +40,7 @@ class Planted:
         )
         self.gradients = self.parameters.zeros()
         self.rows = random.normal(size=(ROWS, FEATURES))
-        networks = self.architecture.networks
+        networks = self.architecture.network.side_by_side
         shape = (networks, ROWS, TARGETS // networks)
         weights = (random.random((1, ROWS, 1)) + 0.5) * (random.random(shape) < 0.7)
         self.labels = NetworkLabels(
@@ -121,11 +122,11 @@ class TorchPass:
     def linear(self, units: Any, name: str) -> Any:
         return units @ self.parameters[f"weight.{name}"] + self.parameters[f"bias.{name}"]
 
-    def hidden(self, layers: int) -> Any:
-        """The last of some hidden layers."""
+    def hidden(self, network: Network) -> Any:
+        """The last hidden layer, or the features."""
         units = self.rows
-        for i in range(layers):
-            units = self.drop(self.linear(units, f"{i}").relu(), i + 1)
+        for i, layer in enumerate(network.hidden):
+            units = self.drop(self.linear(units, layer.name).relu(), i + 1)
         return units
 
 

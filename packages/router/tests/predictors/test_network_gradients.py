@@ -14,17 +14,15 @@ from packages.router.tests.predictors.gradient_contract import (
     check_autograd,
     check_finite_differences,
 )
-from prefill_router.predictors.networks import Heads, perceptron_shapes
+from prefill_router.predictors.networks import Heads, Network
 from prefill_router.predictors.networks.layers import ParameterBuffer
 from prefill_router.predictors.networks.losses import cross_entropy
 from prefill_router.predictors.networks.optimiser import Adam
 
 
 def heads(networks: int, **options: Any) -> Heads:
-    outputs = TARGETS // networks
-    layers = [("correctness", outputs), ("difficulty", 1)]
-    shapes = perceptron_shapes((FEATURES, 8, 6), layers, side_by_side=networks)
-    return Heads(shapes, RATES.reshape(networks, -1), hidden=2, **options)
+    each = {"correctness": TARGETS // networks, "difficulty": 1}
+    return Heads(Network((FEATURES, 8, 6), each, networks), RATES.reshape(networks, -1), **options)
 
 
 CASES = {
@@ -35,7 +33,7 @@ CASES = {
 
 
 def forward_in_torch(architecture: Heads, step: TorchPass) -> TorchOutputs:
-    units = step.hidden(architecture.hidden)
+    units = step.hidden(architecture.network)
     correct, pairs = step.linear(units, "correctness"), architecture.pairs
     outputs = TorchOutputs(correct, preference=correct if pairs else None, preference_weight=pairs)
     if architecture.difficulty is not None:

@@ -1,25 +1,22 @@
-"""Talks to the hub that HF_ENDPOINT names, in a process of its own for each job, since the hub's
-library reads its settings when it is imported.
+"""Talks to the hub that HF_ENDPOINT names; arguments:
 
-Each line of standard input is a job, [environment, arguments], each line printed its answer:
-
-    push FOLDER REPOSITORY [TOKEN]
-    load REPOSITORY [REVISION]
-    promote FOLDER REPOSITORY
+push FOLDER REPOSITORY [TOKEN]
+load REPOSITORY [REVISION]
+promote FOLDER REPOSITORY
 """
 
-import json
-import os
-import sys
-
-from prefill_router.errors import PrefillRouterError
+from packages.router.tests.fakes.hub_worker import do_jobs
 from prefill_router.router import EncoderSources, Router, VersionRegistry, read_light
 from prefill_router.testing import FakeEncoder
 
 REQUESTS = ["Question 1 of difficulty 0.10: why?", "Question 2 of difficulty 0.95: why?", "Ünï 🦜"]
 
 
-def work(job: str, name: str, *rest: str) -> object:
+def work(*arguments: str) -> dict[str, object]:
+    return {"answer": answer(*arguments)}
+
+
+def answer(job: str, name: str, *rest: str) -> object:
     sources = EncoderSources(loaded=(FakeEncoder(),))
     if job == "promote":
         registry = VersionRegistry.at(f"hf://{rest[0]}")
@@ -34,21 +31,5 @@ def work(job: str, name: str, *rest: str) -> object:
     return [decision.to_dict() for decision in router.route_many(REQUESTS, lam=0.6)]
 
 
-def answer(environment: dict[str, str], arguments: list[str]) -> None:
-    os.environ.update(environment)
-    try:
-        told = {"answer": work(*arguments)}
-    except PrefillRouterError as error:
-        told = {"error": type(error).__name__, "message": str(error)}
-    sys.stdout.write(json.dumps(told) + "\n")
-
-
 if __name__ == "__main__":
-    for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            answer(*json.loads(line))
-            sys.exit(0)
-        if os.waitpid(child, 0)[1]:
-            sys.stdout.write('{"error": "it crashed", "message": "see the standard error"}\n')
-        sys.stdout.flush()
+    do_jobs(work)

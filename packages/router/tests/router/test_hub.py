@@ -1,9 +1,6 @@
 """Routers to a hub and back; the hub is one of our own, on 127.0.0.1."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,7 @@ from typing import Any
 import pytest
 
 from packages.router.tests.fakes.hub import GOOD_TOKEN, FakeHub, running_hub
+from packages.router.tests.fakes.hub_worker import SECRET, HubWorker, hub_worker
 from packages.router.tests.router import hub_job
 from prefill_router import files
 from prefill_router.router import Router, read_light
@@ -19,7 +17,6 @@ from prefill_router.router.storage import CHECKED
 pytestmark = pytest.mark.slow
 
 NAME = "somebody/a-router"
-SECRET = "hf_secretsecretsecret"
 Job = Callable[..., dict[str, Any]]
 
 
@@ -30,47 +27,16 @@ def hub() -> Iterator[FakeHub]:
 
 
 @pytest.fixture(scope="module")
-def worker(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A process that does jobs, and the file of its standard error."""
-    log = tmp_path_factory.mktemp("worker") / "stderr"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
-    with (
-        log.open("w") as stderr,
-        subprocess.Popen(
-            [sys.executable, hub_job.__file__],
-            env=kept,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        ) as process,
-    ):
-        yield process, log
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubWorker]:
+    with hub_worker(hub_job.__name__, tmp_path_factory.mktemp("worker")) as worker:
+        yield worker
 
 
 @pytest.fixture
-def job(hub: FakeHub, worker: tuple[subprocess.Popen[str], Path], tmp_path: Path) -> Job:
-    process, log = worker
-    assert process.stdin
-    assert process.stdout
-
+def job(hub: FakeHub, worker: HubWorker, tmp_path: Path) -> Job:
     def run(*arguments: str, token: str | None = GOOD_TOKEN, url: str = "") -> dict[str, Any]:
-        environment = {
-            "HF_ENDPOINT": url or hub.url,
-            "HF_HOME": str(tmp_path / "hf"),
-            "HF_HUB_DISABLE_XET": "1",  # our hub keeps large files in the older way
-            "NO_PROXY": "*",
-        }
-        environment |= {} if token is None else {"HF_TOKEN": token}
-        process.stdin.write(json.dumps([environment, arguments]) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        assert SECRET not in line
-        assert SECRET not in log.read_text()
-        assert "crashed" not in line, log.read_text()
-        return dict(json.loads(line))
+        settings = {"HF_ENDPOINT": url} if url else {}
+        return worker.do(hub, tmp_path / "hf", arguments, token=token, settings=settings)
 
     return run
 

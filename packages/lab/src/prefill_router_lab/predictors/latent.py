@@ -18,8 +18,7 @@ and the query's difficulty b (IRT-Router and MIRT-Router, Song and others 2025).
 difficulty are functions of the features, so that new queries have them.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, final
 
 import numpy as np
@@ -33,11 +32,11 @@ from prefill_router.predictors.networks import (
     DIFFICULTY,
     Arrays,
     Logits,
+    Network,
     NetworkConfig,
     NetworkEnsemble,
     Rates,
-    perceptron_outputs,
-    perceptron_shapes,
+    Rows,
 )
 from prefill_router.serialization import Shape
 
@@ -46,9 +45,7 @@ if TYPE_CHECKING:
 
 DISCRIMINATION = "discrimination"
 """The name of the head for a query's discrimination."""
-Rows = Float64[NDArray[np.float64], "query feature"]
 _LEAST = 1e-12  # the least length that a vector is divided by
-_HEADS = DISCRIMINATION, DIFFICULTY
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,15 +53,18 @@ class LatentVectors(NetworkEnsemble):
     """Vectors of the targets, and a linear map from features to such vectors."""
 
     @classmethod
-    def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
-        """The names and shapes of the arrays."""
+    def describe(cls, widths: Shape, targets: int) -> Network:
+        """A linear map to the dimensions, and the targets' vectors."""
         features, *_, dimensions = widths
-        return {
-            "weight.query": (1, features, dimensions),
-            "bias.query": (1, 1, dimensions),
-            "target": (1, targets, dimensions),
-            "combine": (1, 1, dimensions),
-        }
+        tables = {"target": (1, targets, dimensions), "combine": (1, 1, dimensions)}
+        return Network((features,), {"query": dimensions}, tables=tables)
+
+    def _scores(
+        self, arrays: Arrays, rows: Rows, vectors: Float64[NDArray[np.float64], "target dimension"]
+    ) -> Logits:
+        """The score of every query with each target's vector."""
+        query = self.network.outputs(arrays, rows, "query")
+        return np.asarray(query * arrays["combine"][0] @ vectors.T)
 
 
 @final
@@ -75,7 +75,7 @@ class Factorisation(LatentVectors):
     kind: ClassVar[str] = "matrix_factorisation"
 
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
-        return _products(arrays, rows, arrays["target"][0])
+        return self._scores(arrays, rows, arrays["target"][0])
 
 
 @final
@@ -86,18 +86,24 @@ class PairwiseFactorisation(LatentVectors):
     kind: ClassVar[str] = "pairwise_factorisation"
 
     @classmethod
-    def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
-        """The names and shapes of the arrays."""
-        return super().shapes(widths, targets) | {
-            "weight.level": (1, widths[0], 1),
-            "bias.level": (1, 1, 1),
-            "slope": (1, 1, 1),
-            "offset": (1, 1, targets),
-        }
+    def describe(cls, widths: Shape, targets: int) -> Network:
+        """The same, with a head for the level, and what is fitted on held-out rows."""
+        network = super().describe(widths, targets)
+        fitted = {"slope": (1, 1, 1), "offset": (1, 1, targets)}
+        return replace(
+            network, heads={**network.heads, "level": 1}, tables={**network.tables, **fitted}
+        )
 
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
-        level = rows @ arrays["weight.level"][0] + arrays["bias.level"][0]
-        return np.asarray(level + arrays["slope"][0] * _ahead(arrays, rows) + arrays["offset"][0])
+        level, ahead = self.network.outputs(arrays, rows, "level"), self._ahead(arrays, rows)
+        return np.asarray(level + arrays["slope"][0] * ahead + arrays["offset"][0])
+
+    def _ahead(self, arrays: Arrays, rows: Rows) -> Logits:
+        """Each target's score minus the mean over targets."""
+        vectors = arrays["target"][0]
+        unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _LEAST)
+        scores = self._scores(arrays, rows, unit)
+        return np.asarray(scores - scores.mean(axis=1, keepdims=True))
 
     def win_rate(
         self, features: Features, strong: str, weak: str
@@ -118,26 +124,10 @@ class PairwiseFactorisation(LatentVectors):
         i, j = self.learned.index(strong), self.learned.index(weak)
 
         def gap(arrays: Arrays, rows: Rows) -> Logits:
-            ahead = _ahead(arrays, rows)
+            ahead = self._ahead(arrays, rows)
             return np.asarray(ahead[:, [i]] - ahead[:, [j]])
 
         return self._mean(features, gap, 1)[:, 0]
-
-
-def _products(
-    arrays: Arrays, rows: Rows, vectors: Float64[NDArray[np.float64], "target dimension"]
-) -> Logits:
-    """The score of every query with each target's vector."""
-    query = rows @ arrays["weight.query"][0] + arrays["bias.query"][0]
-    return np.asarray(query * arrays["combine"][0] @ vectors.T)
-
-
-def _ahead(arrays: Arrays, rows: Rows) -> Logits:
-    """Each target's score minus the mean over targets."""
-    vectors = arrays["target"][0]
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _LEAST)
-    scores = _products(arrays, rows, unit)
-    return np.asarray(scores - scores.mean(axis=1, keepdims=True))
 
 
 @final
@@ -148,12 +138,11 @@ class ItemResponse(NetworkEnsemble):
     kind: ClassVar[str] = "irt"
 
     @classmethod
-    def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
-        """The names and shapes of the arrays."""
+    def describe(cls, widths: Shape, targets: int) -> Network:
+        """Hidden layers, a head for each function of the query, and the targets' abilities."""
         *before, dimensions = widths
-        heads = list(zip(_HEADS, (dimensions, 1), strict=True))
-        found = perceptron_shapes(tuple(before), heads, side_by_side=1)
-        return found | {"ability": (1, targets, dimensions)}
+        heads = {DISCRIMINATION: dimensions, DIFFICULTY: 1}
+        return Network(tuple(before), heads, tables={"ability": (1, targets, dimensions)})
 
     @property
     def abilities(self) -> Float64[NDArray[np.float64], "learned dimension"]:
@@ -162,8 +151,8 @@ class ItemResponse(NetworkEnsemble):
         return found
 
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
-        layers = len(self.widths) - 2
-        matters, hard = (perceptron_outputs(arrays, rows, layers, head) for head in _HEADS)
+        matters = self.network.outputs(arrays, rows, DISCRIMINATION)
+        hard = self.network.outputs(arrays, rows, DIFFICULTY)
         if self.widths[-1] == 1:
             matters = np.logaddexp(matters, 0)
         return np.asarray(matters @ arrays["ability"][0].T - hard)
@@ -195,16 +184,11 @@ class FactorisationConfig(LatentConfig):
 
     predictor: ClassVar[type[NetworkEnsemble]] = Factorisation
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The map to the dimensions."""
-        return ("query",)
-
-    def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
-        """The network."""
+    def architecture(self, network: Network, rates: Rates) -> "Architecture":
+        """The training of a seed."""
         from prefill_router_lab.predictors.latent_architectures import Factors
 
-        return Factors(shapes, rates)
+        return Factors(network, rates)
 
 
 @final
@@ -214,16 +198,11 @@ class PairwiseConfig(LatentConfig):
 
     predictor: ClassVar[type[NetworkEnsemble]] = PairwiseFactorisation
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The map to the dimensions, and the level."""
-        return ("query", "level")
-
-    def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
-        """The network."""
+    def architecture(self, network: Network, rates: Rates) -> "Architecture":
+        """The training of a seed."""
         from prefill_router_lab.predictors.latent_architectures import Preferences
 
-        return Preferences(shapes, rates)
+        return Preferences(network, rates)
 
 
 @final
@@ -247,16 +226,11 @@ class IRTConfig(NetworkConfig):
         """The hidden layers, then the dimensions."""
         return (*self.hidden, self.dimensions)
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The first hidden layer, or the heads themselves."""
-        return ("0",) if self.hidden else _HEADS
-
-    def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
-        """The network."""
+    def architecture(self, network: Network, rates: Rates) -> "Architecture":
+        """The training of a seed."""
         from prefill_router_lab.predictors.latent_architectures import Items
 
-        return Items(shapes, rates, len(self.hidden))
+        return Items(network, rates)
 
 
 ROUTELLM = "RouteLLM, Ong and others 2024"

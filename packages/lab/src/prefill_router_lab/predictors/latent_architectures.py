@@ -77,8 +77,8 @@ class Factors(Architecture):
     def initial(self, draws: Draws) -> Parameters:
         """The first dimension holds the base rates, the others are random."""
         found = self._layers(draws)
-        target = draws.normal(self.shapes["target"])
-        combine = np.full(self.shapes["combine"], target.shape[-1] ** -0.5, np.float32)
+        target = draws.normal(self.network.shapes["target"])
+        combine = np.full(self.network.shapes["combine"], target.shape[-1] ** -0.5, np.float32)
         found["weight.query"][..., 0], found["bias.query"][..., 0], combine[..., 0] = 0, 1, 1
         target[..., 0] = logit(self.rates)
         return found | {"target": target, "combine": combine}
@@ -96,17 +96,11 @@ class Factors(Architecture):
 @final
 @dataclass(frozen=True, eq=False)
 class Items(Architecture):
-    """Item response theory; see `latent`.
-
-    Attributes:
-        hidden: The number of hidden layers.
-    """
-
-    hidden: int
+    """Item response theory; see `latent`."""
 
     @property
     def _dimensions(self) -> int:
-        return self.shapes["ability"][-1]
+        return self.network.heads[DISCRIMINATION]
 
     def initial(self, draws: Draws) -> Parameters:
         """Discriminations of 1, and abilities near those that the base rates imply."""
@@ -114,12 +108,12 @@ class Items(Architecture):
         found[f"bias.{DISCRIMINATION}"].fill(_UNIT if dimensions == 1 else 1.0)
         found[f"bias.{DIFFICULTY}"].fill(0.0)
         shares = logit(self.rates).astype(np.float32) / dimensions
-        noise = draws.normal(self.shapes["ability"])
+        noise = draws.normal(self.network.shapes["ability"])
         return found | {"ability": shares[:, None] + np.float32(_SPREAD * (dimensions > 1)) * noise}
 
     def forward(self, step: Pass, rows: Rows) -> tuple[Outputs, Backward]:
         """The logits of a right answer; the difficulty has no label of its own."""
-        units, ability = step.hidden(rows, self.hidden), step.parameters["ability"]
+        units, ability = step.hidden(rows, self.network), step.parameters["ability"]
         raw = step.linear(units[-1], DISCRIMINATION)
         matters = np.logaddexp(raw, 0) if self._dimensions == 1 else raw
         hard = step.linear(units[-1], DIFFICULTY)
@@ -144,7 +138,7 @@ class Preferences(Architecture):
 
     def initial(self, draws: Draws) -> Parameters:
         """The weights of features are initialised like torch's Linear."""
-        found, shapes = self._layers(draws), self.shapes
+        found, shapes = self._layers(draws), self.network.shapes
         found["bias.level"].fill(float(logit(self.rates.mean())))
         return found | {
             "target": draws.normal(shapes["target"]),

@@ -521,8 +521,83 @@ def check_batch_tokens(request: EncoderRequest) -> None:
 _BYTES_PER_TOKEN = 4
 
 
-class VectorEncoder(Encoder):
-    """An encoder with the single site `own.1`; it batches prompts of similar length."""
+Batch = tuple[list[int], Float32[NDArray[np.float32], "site query hidden"]]
+"""The numbers of some prompts, and their states at each site."""
+
+
+class BatchEncoder(Encoder):
+    """An encoder that reads prompts in batches.
+
+    Attributes:
+        made_by: The provenance of its states.
+    """
+
+    made_by: Provenance
+
+    @property
+    def provenance(self) -> Provenance:
+        """How the states are made."""
+        return self.made_by
+
+    @abstractmethod
+    def read_batches(
+        self, prompts: Sequence[TokenizedPrompt], sites: Sequence[Site]
+    ) -> Iterator[Batch]:
+        """The states of every prompt, in batches of any order; the sites are distinct."""
+
+    def states(
+        self,
+        prompts: Sequence[TokenizedPrompt],
+        sites: Sequence[Site],
+        *,
+        progress: Progress | None = None,
+    ) -> dict[Site, States]:
+        """The states of each prompt at each site, in order.
+
+        Raises:
+            ConfigError: A site can't be read.
+            StoreError: A state isn't finite.
+        """
+        self.check_sites(sites)
+        wanted = tuple(dict.fromkeys(sites))
+        shape = (len(wanted), len(prompts), self.made_by.hidden_size)
+        rows = np.empty(shape, dtype=np.float32)
+        lengths = [len(prompt.ids) for prompt in prompts]
+        with (progress or SilentProgress()).task("tokens", total=float(sum(lengths))) as advance:
+            for numbers, batch in self.read_batches(prompts, wanted):
+                rows[:, numbers] = batch
+                advance(float(sum(lengths[i] for i in numbers)))
+        states = dict(zip(wanted, rows, strict=True))
+        require_finite(states, prompts, self.made_by.dtype)
+        return states
+
+
+class NetworkEncoder(BatchEncoder):
+    """An encoder of the layers of a network.
+
+    Attributes:
+        tokenizer: The network's tokenizer.
+    """
+
+    tokenizer: Any
+
+    def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
+        """The tokens of each query's prompt, in order, truncated to the encoder's limit.
+
+        Raises:
+            PromptError: A prompt can't be encoded, or the template refuses its roles.
+        """
+        return tokenize_prompts(queries, self.tokenizer, self.made_by)
+
+
+class VectorEncoder(BatchEncoder):
+    """An encoder with the single site `own.1`; it batches prompts of similar length.
+
+    Attributes:
+        batch_tokens: The most tokens, padding included, in one batch.
+    """
+
+    batch_tokens: int
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -534,38 +609,18 @@ class VectorEncoder(Encoder):
         """The single site, `own.1`."""
         return (OWN,)
 
-    @property
-    @abstractmethod
-    def batch_tokens(self) -> int:
-        """The most tokens, padding included, in one batch."""
-
     @abstractmethod
     def vectors(self, prompts: Sequence[TokenizedPrompt]) -> States:
         """The vector of each prompt of a batch, in order."""
 
-    def states(
+    def read_batches(
         self,
         prompts: Sequence[TokenizedPrompt],
-        sites: Sequence[Site],
-        *,
-        progress: Progress | None = None,
-    ) -> dict[Site, States]:
-        """The vector of each prompt, in order, at the single site.
-
-        Raises:
-            ConfigError: Another site is requested.
-            StoreError: A vector isn't finite.
-        """
-        self.check_sites(sites)
-        rows = np.empty((len(prompts), self.provenance.hidden_size), dtype=np.float32)
-        lengths = [len(prompt.ids) for prompt in prompts]
-        with (progress or SilentProgress()).task("tokens", total=float(sum(lengths))) as advance:
-            for numbers in batches(lengths, self.batch_tokens):
-                rows[numbers] = self.vectors([prompts[i] for i in numbers])
-                advance(float(sum(lengths[i] for i in numbers)))
-        states = {OWN: rows}
-        require_finite(states, prompts, self.provenance.dtype)
-        return states
+        sites: Sequence[Site],  # noqa: ARG002
+    ) -> Iterator[Batch]:
+        """The vectors of prompts of similar length."""
+        for numbers in batches([len(prompt.ids) for prompt in prompts], self.batch_tokens):
+            yield numbers, self.vectors([prompts[i] for i in numbers])[None]
 
 
 def vector_prompt(

@@ -291,22 +291,12 @@ class EndpointEncoder(VectorEncoder):
     Attributes:
         made_by: The provenance of its embeddings.
         api: The client of the endpoint.
-        most_tokens: The most estimated tokens in one request.
+        batch_tokens: The most estimated tokens in one request.
     """
 
     made_by: Provenance
     api: EmbeddingsApi
-    most_tokens: int
-
-    @property
-    def provenance(self) -> Provenance:
-        """How the embeddings are made."""
-        return self.made_by
-
-    @property
-    def batch_tokens(self) -> int:
-        """The most estimated tokens in one request."""
-        return self.most_tokens
+    batch_tokens: int
 
     @property
     def billed_tokens(self) -> int:

@@ -27,17 +27,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from prefill_router.activations import Pooling, Provenance, Site
-from prefill_router.data import Query
 from prefill_router.encoders.base import (
+    Batch,
     Encoder,
-    States,
+    NetworkEncoder,
     TokenizedPrompt,
     batches,
-    require_finite,
-    tokenize_prompts,
 )
 from prefill_router.errors import ConfigError
-from prefill_router.progress import Progress, SilentProgress
 from prefill_router.short_repr import short_repr
 
 Launch = Callable[[list[int]], Tensor]
@@ -262,7 +259,7 @@ def pad(rows: list[Any], padding: int, device: torch.device) -> TokenBatch:
 
 
 def read_batch(
-    network: nn.Module, blocks: nn.ModuleList, batch: TokenBatch, sites: tuple[Site, ...]
+    network: nn.Module, blocks: nn.ModuleList, batch: TokenBatch, sites: Sequence[Site]
 ) -> Tensor:
     """The pooled states of a batch in float32, [site, query, hidden].
 
@@ -302,7 +299,7 @@ def _options(network: nn.Module) -> dict[str, Any]:
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class HubEncoder(Encoder):
+class HubEncoder(NetworkEncoder):
     """A `transformers` network whose blocks are read. Made by `load_encoder`.
 
     Attributes:
@@ -322,11 +319,6 @@ class HubEncoder(Encoder):
     batch_tokens: int
 
     @property
-    def provenance(self) -> Provenance:
-        """How the states are made."""
-        return self.made_by
-
-    @property
     def layers(self) -> tuple[int, ...]:
         """The layers that can be read."""
         return tuple(range(self.last_layer + 1))
@@ -343,44 +335,16 @@ class HubEncoder(Encoder):
         ids = (config.pad_token_id, self.tokenizer.pad_token_id, 0)
         return next(i for i in ids if isinstance(i, int) and i >= 0)
 
-    def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
-        """The tokens of each query's prompt, in order, truncated to the encoder's limit.
-
-        Raises:
-            PromptError: A prompt can't be encoded, or the template refuses its roles.
-        """
-        return tokenize_prompts(queries, self.tokenizer, self.made_by)
-
-    def states(
-        self,
-        prompts: Sequence[TokenizedPrompt],
-        sites: Sequence[Site],
-        *,
-        progress: Progress | None = None,
-    ) -> dict[Site, States]:
-        """The states of each prompt at each site, in order.
-
-        Raises:
-            ConfigError: A site's layer isn't loaded.
-            StoreError: A state isn't finite.
-        """
-        self.check_sites(sites)
-        wanted = tuple(dict.fromkeys(sites))
-        shape = (len(wanted), len(prompts), self.made_by.hidden_size)
-        rows = np.empty(shape, dtype=np.float32)
-        lengths = [len(prompt.ids) for prompt in prompts]
+    def read_batches(
+        self, prompts: Sequence[TokenizedPrompt], sites: Sequence[Site]
+    ) -> Iterator[Batch]:
+        """The states of prompts of similar length."""
 
         def launch(numbers: list[int]) -> Tensor:
             batch = pad([prompts[i].ids for i in numbers], self.padding, self.device)
-            return read_batch(self.network, self.blocks, batch, wanted)
+            return read_batch(self.network, self.blocks, batch, sites)
 
-        with (progress or SilentProgress()).task("tokens", total=float(sum(lengths))) as advance:
-            for numbers, found in self._batches.read(lengths, launch):
-                rows[:, numbers] = found
-                advance(float(sum(lengths[i] for i in numbers)))
-        states = dict(zip(wanted, rows, strict=True))
-        require_finite(states, prompts, self.made_by.dtype)
-        return states
+        return self._batches.read([len(prompt.ids) for prompt in prompts], launch)
 
     def with_prefix_cache(self, *, most_bytes: int) -> Encoder:
         """The encoder with a cache of shared prefixes, or itself if its network can't use one.

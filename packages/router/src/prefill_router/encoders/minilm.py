@@ -6,7 +6,7 @@ from which states in bfloat16 differ by its rounding, 0.4 to 1.2 % of their norm
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,15 +18,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from prefill_router.activations import Pooling, Provenance, Site
-from prefill_router.data import Query
 from prefill_router.encoders.base import (
-    Encoder,
+    Batch,
     EncoderRequest,
-    States,
+    NetworkEncoder,
     TokenizedPrompt,
     batches,
-    require_finite,
-    tokenize_prompts,
 )
 from prefill_router.encoders.minilm_network import MiniLMNetwork
 from prefill_router.encoders.provenance import (
@@ -41,7 +38,6 @@ from prefill_router.encoders.provenance import (
     provenance_of,
 )
 from prefill_router.encoders.threads import default_threads
-from prefill_router.progress import Progress, SilentProgress
 from prefill_router.short_repr import short_repr
 
 
@@ -74,7 +70,7 @@ class WordPieces:
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class MiniLMEncoder(Encoder):
+class MiniLMEncoder(NetworkEncoder):
     """The packaged encoder. Made by `load_encoder`.
 
     Attributes:
@@ -92,48 +88,16 @@ class MiniLMEncoder(Encoder):
     batch_tokens: int
 
     @property
-    def provenance(self) -> Provenance:
-        """How the states are made."""
-        return self.made_by
-
-    @property
     def layers(self) -> tuple[int, ...]:
         """The layers that can be read."""
         return tuple(range(self.last_layer + 1))
 
-    def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
-        """The tokens of each query's prompt, in order, truncated to the encoder's limit.
-
-        Raises:
-            PromptError: A prompt can't be encoded.
-        """
-        return tokenize_prompts(queries, self.tokenizer, self.made_by)
-
-    def states(
-        self,
-        prompts: Sequence[TokenizedPrompt],
-        sites: Sequence[Site],
-        *,
-        progress: Progress | None = None,
-    ) -> dict[Site, States]:
-        """The states of each prompt at each site, in order.
-
-        Raises:
-            ConfigError: A site's layer isn't loaded.
-            StoreError: A state isn't finite.
-        """
-        self.check_sites(sites)
-        wanted = tuple(dict.fromkeys(sites))
-        shape = (len(wanted), len(prompts), self.made_by.hidden_size)
-        rows = np.empty(shape, dtype=np.float32)
-        lengths = [len(prompt.ids) for prompt in prompts]
-        with (progress or SilentProgress()).task("tokens", total=float(sum(lengths))) as advance:
-            for numbers in batches(lengths, self.batch_tokens):
-                rows[:, numbers] = self._read_batch([prompts[i] for i in numbers], wanted)
-                advance(float(sum(lengths[i] for i in numbers)))
-        states = dict(zip(wanted, rows, strict=True))
-        require_finite(states, prompts, self.made_by.dtype)
-        return states
+    def read_batches(
+        self, prompts: Sequence[TokenizedPrompt], sites: Sequence[Site]
+    ) -> Iterator[Batch]:
+        """The states of prompts of similar length."""
+        for numbers in batches([len(prompt.ids) for prompt in prompts], self.batch_tokens):
+            yield numbers, self._read_batch([prompts[i] for i in numbers], sites)
 
     def _read_batch(
         self, prompts: Sequence[TokenizedPrompt], sites: Sequence[Site]

@@ -39,23 +39,13 @@ class SentenceEncoder(VectorEncoder):
         made_by: The provenance of its embeddings.
         model: The `SentenceTransformer`.
         prompt: The text that is put before each prompt.
-        most_tokens: The most tokens, padding included, in one batch.
+        batch_tokens: The most tokens, padding included, in one batch.
     """
 
     made_by: Provenance
     model: Any
     prompt: str
-    most_tokens: int
-
-    @property
-    def provenance(self) -> Provenance:
-        """How the embeddings are made."""
-        return self.made_by
-
-    @property
-    def batch_tokens(self) -> int:
-        """The most tokens, padding included, in one batch."""
-        return self.most_tokens
+    batch_tokens: int
 
     def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
         """The tokens of each query's prompt, in order; the model truncates long ones at the end.

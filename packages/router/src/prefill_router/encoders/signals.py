@@ -65,24 +65,14 @@ class SignalsEncoder(VectorEncoder):
         tokenizer: The model's tokenizer.
         model: The model with its vocabulary head.
         start: The token that begins documents, if there is one.
-        most_tokens: The most tokens, padding included, in one batch.
+        batch_tokens: The most tokens, padding included, in one batch.
     """
 
     made_by: Provenance
     tokenizer: Any
     model: nn.Module
     start: int | None
-    most_tokens: int
-
-    @property
-    def provenance(self) -> Provenance:
-        """How the signals are made."""
-        return self.made_by
-
-    @property
-    def batch_tokens(self) -> int:
-        """The most tokens, padding included, in one batch."""
-        return self.most_tokens
+    batch_tokens: int
 
     @cached_property
     def device(self) -> torch.device:

@@ -27,11 +27,10 @@ from prefill_router import files
 from prefill_router.activations import Provenance, Site
 from prefill_router.data import Query
 from prefill_router.encoders.base import (
-    Encoder,
+    Batch,
     EncoderRequest,
-    States,
+    NetworkEncoder,
     TokenizedPrompt,
-    tokenize_prompts,
 )
 from prefill_router.encoders.devices import dtype_name, dtype_of
 from prefill_router.encoders.hub import TokenBatch
@@ -55,7 +54,7 @@ _DEFAULT_DTYPE = "bfloat16"
 @short_repr
 @final
 @dataclass(frozen=True, eq=False)
-class VllmStates(Encoder):
+class VllmStates(NetworkEncoder):
     """An encoder whose states vLLM has computed. Made by `load_vllm_states`.
 
     Attributes:
@@ -73,47 +72,22 @@ class VllmStates(Encoder):
     names: Mapping[bytes, str]
 
     @property
-    def provenance(self) -> Provenance:
-        """How the states were made."""
-        return self.made_by
-
-    @property
     def layers(self) -> tuple[int, ...]:
         """The layers that vLLM was told to extract."""
         return self.read_layers
 
-    def tokenize(self, queries: Sequence[Query]) -> list[TokenizedPrompt]:
-        """The tokens of each query's prompt, in order, truncated to the encoder's limit.
+    def read_batches(
+        self, prompts: Sequence[TokenizedPrompt], sites: Sequence[Site]
+    ) -> Iterator[Batch]:
+        """The states of one prompt at a time.
 
         Raises:
-            PromptError: A prompt can't be encoded, or the template refuses its roles.
-        """
-        return tokenize_prompts(queries, self.tokenizer, self.made_by)
-
-    def states(
-        self,
-        prompts: Sequence[TokenizedPrompt],
-        sites: Sequence[Site],
-        *,
-        progress: Progress | None = None,
-    ) -> dict[Site, States]:
-        """The states of each prompt at each site, in order.
-
-        Raises:
-            ConfigError: A site's layer wasn't extracted.
             StoreError: A prompt has no file.
             CorruptError: A file isn't one of this prompt, model and choice of layers, or vLLM
                 didn't compute all that is in it.
         """
-        self.check_sites(sites)
-        wanted = tuple(dict.fromkeys(sites))
-        rows = np.empty((len(wanted), len(prompts), self.made_by.hidden_size), dtype=np.float32)
-        total = float(sum(len(prompt.ids) for prompt in prompts))
-        with (progress or SilentProgress()).task("tokens", total=total) as advance:
-            for number, prompt in enumerate(prompts):
-                rows[:, number] = self._pooled(prompt, wanted)
-                advance(float(len(prompt.ids)))
-        return dict(zip(wanted, rows, strict=True))
+        for number, prompt in enumerate(prompts):
+            yield [number], self._pooled(prompt, sites)[:, None]
 
     def split(self, plan: EncodingPlan) -> tuple[EncodingPlan, EncodingPlan]:
         """The part of a plan whose prompts have files, and the part whose prompts have none."""
@@ -148,7 +122,7 @@ class VllmStates(Encoder):
         digests = (_digest(prompt.ids) for prompt in self.tokenize(queries))
         return np.fromiter((digest in self.names for digest in digests), dtype=np.bool_)
 
-    def _pooled(self, prompt: TokenizedPrompt, sites: tuple[Site, ...]) -> NDArray[np.float32]:
+    def _pooled(self, prompt: TokenizedPrompt, sites: Sequence[Site]) -> NDArray[np.float32]:
         """The states of one prompt, [site, hidden]."""
         name = self.names.get(_digest(prompt.ids))
         if name is None:

@@ -157,7 +157,11 @@ class MetricEntry:
 @final
 @dataclass(eq=False)
 class MetricTable(Mapping[str, MetricEntry]):
-    """The metrics of a system, of its targets, or of the consensus regimes, by name."""
+    """The metrics of a system, of its targets, or of the consensus regimes, by name.
+
+    One line over a function registers it, and its docstring is what reports say of it. Without that
+    each of 65 metrics would need an entry of five lines more.
+    """
 
     _registered: dict[str, dict[str, MetricEntry]] = field(default_factory=dict)
 

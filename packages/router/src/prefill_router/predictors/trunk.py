@@ -6,7 +6,6 @@ The defaults of its options are those of the method's authors. It is evaluated a
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, final
 
 import numpy as np
@@ -38,6 +37,7 @@ from prefill_router.predictors.base import (
     check_features,
     left_out_note,
 )
+from prefill_router.predictors.networks import Network
 from prefill_router.predictors.training import (
     Holdout,
     TrainingCurves,
@@ -123,6 +123,12 @@ class TrunkConfig(PredictorConfig):
 _ROWS = 4096  # rows per batch; bounds the memory
 
 
+def _describe(widths: Sequence[int]) -> Network:
+    """One of the networks; its layers are saved as 0, 1, ..., the last for all targets."""
+    *inner, outputs = widths
+    return Network(tuple(inner), {str(len(inner) - 1): outputs})
+
+
 class _SavedTrunk(StrictModel):
     kind: Literal["shared_trunk"]
     targets: Names
@@ -165,29 +171,29 @@ class SharedTrunkNet(Predictor):
         return result
 
     def _mean(self, rows: Float64[NDArray[np.float64], "query feature"]) -> Correctness:
-        total = np.zeros((len(rows), len(self.targets)))
-        for layers in self._layers:
-            hidden = rows
-            for weight, bias in layers[:-1]:
-                hidden = np.maximum(hidden @ weight + bias, 0)
-            weight, bias = layers[-1]
-            total += sigmoid(hidden @ weight + bias)
+        network, total = _describe(self._widths), np.zeros((len(rows), len(self.targets)))
+        head = network.layers[-1].name
+        for arrays in self._each:
+            total += sigmoid(network.outputs(arrays, rows, head))
         return total / self.networks
 
     @cached_property
-    def _layers(self) -> list[list[tuple[NDArray[np.float64], NDArray[np.float64]]]]:
-        """Each network's layers, in double precision so that batches hardly change results."""
-        pairs = list(zip(self.weights, self.biases, strict=True))
+    def _each(self) -> list[dict[str, NDArray[np.float64]]]:
+        """Each network's arrays, in double precision so that batches hardly change results."""
+        saved = self.tensors().items()
         return [
-            [(w[n].astype(np.float64), b[n].astype(np.float64)) for w, b in pairs]
+            {name: a[n].reshape(1, -1, a.shape[-1]).astype(np.float64) for name, a in saved}
             for n in range(self.networks)
         ]
 
+    @property
+    def _widths(self) -> list[int]:
+        return [self.width, *(int(bias.shape[1]) for bias in self.biases)]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        widths = [self.width, *(int(bias.shape[1]) for bias in self.biases)]
         told = {"kind": self.kind, "targets": list(self.targets)}
-        return told | {"widths": widths, "networks": self.networks}
+        return told | {"widths": self._widths, "networks": self.networks}
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """`weight.0`, `bias.0`, ... from the first layer to the last."""
@@ -204,9 +210,9 @@ class SharedTrunkNet(Predictor):
         if widths[-1] != len(targets):
             raise ConfigError(f"its widths {widths} don't end in one output for each of {targets}")
         shapes: dict[str, Shape] = {}
-        for i, (before, after) in enumerate(pairwise(widths)):
-            shapes[f"weight.{i}"] = (networks, before, after)
-            shapes[f"bias.{i}"] = (networks, after)
+        for name, before, after in _describe(widths).layers:
+            shapes[f"weight.{name}"] = (networks, before, after)
+            shapes[f"bias.{name}"] = (networks, after)
         arrays = take_tensors(tensors, shapes, what=cls.called())
         return cls(targets, tuple(arrays[0::2]), tuple(arrays[1::2]))
 
@@ -283,7 +289,7 @@ def _train(
     progress: Progress,
 ) -> tuple[TrainingCurves, list[NDArray[np.float32]], list[NDArray[np.float32]]]:
     """The curves of all seeds, and the stacked weights and biases of the best."""
-    from prefill_router.predictors.trunk_training import LAYERS, train, trunk_rows
+    from prefill_router.predictors.trunk_training import train, trunk_rows
 
     rows = trunk_rows(features, np.where(counts > 0, correct, 0), counts)
     runs = train(rows, parts, config, seeds=list(range(config.seeds)), progress=progress)
@@ -295,11 +301,13 @@ def _train(
         )
     kept = np.sort(np.argsort(best, kind="stable")[: config.keep])
     curves = TrainingCurves.of(runs, np.isin(np.arange(len(runs)), kept))
-    weights, biases = (
-        [np.concatenate([runs[i].parameters[f"{kind}.{layer}"] for i in kept]) for layer in LAYERS]
-        for kind in ("weight", "bias")
-    )
-    return curves, weights, [bias[:, 0] for bias in biases]
+    stacked = {
+        name: np.concatenate([runs[i].parameters[name] for i in kept])
+        for name in runs[0].parameters  # from the first layer to the last
+    }
+    weights = [array for name, array in stacked.items() if name.startswith("weight.")]
+    biases = [array[:, 0] for name, array in stacked.items() if name.startswith("bias.")]
+    return curves, weights, biases
 
 
 def _set_constants(

@@ -1,7 +1,6 @@
 """Training of the seeds of a shared trunk, each on one core."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import final
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from prefill_router.predictors.networks import (
     CORRECTNESS,
     Heads,
+    Network,
     NetworkLabels,
     NetworkRows,
     NetworkRun,
@@ -21,11 +21,7 @@ from prefill_router.predictors.networks import (
 from prefill_router.predictors.training import Draws, Holdout
 from prefill_router.predictors.trunk import TrunkConfig
 from prefill_router.progress import Progress
-from prefill_router.serialization import Shape
 from prefill_router.training import train_together
-
-LAYERS = ("0", "1", CORRECTNESS)
-"""The names of the layers, from the first to the last."""
 
 Table = Float[NDArray[np.floating], "query target"]
 
@@ -73,7 +69,8 @@ def train(
         progress: Shows the number of epochs done.
     """
     targets = rows.labels.correct.shape[2]
-    trunk = Trunk(_shapes((rows.features.shape[1], *config.hidden, targets)), np.zeros(0), 2)
+    network = Network((rows.features.shape[1], *config.hidden), {CORRECTNESS: targets})
+    trunk = Trunk(network, np.zeros(0))
     schedule = Schedule(
         batch_size=config.batch_size,
         patience=config.patience,
@@ -88,10 +85,3 @@ def train(
         trainers.append(NetworkTrainer(rows, parts, trunk, schedule, trunk.initial(draws), draws))
     train_together(trainers, max_epochs=config.max_epochs, progress=progress)
     return [trainer.run for trainer in trainers]
-
-
-def _shapes(widths: Shape) -> dict[str, Shape]:
-    shapes: dict[str, Shape] = {}
-    for name, (before, after) in zip(LAYERS, pairwise(widths), strict=True):
-        shapes |= {f"weight.{name}": (1, before, after), f"bias.{name}": (1, 1, after)}
-    return shapes

@@ -215,7 +215,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Something fitted and frozen that is saved; see this module."""
+    """Something fitted and frozen that is saved; see this module.
+
+    Of 50 parts, 47 write and check themselves by their fields alone, with two more lines each for
+    shapes of mappings and for `verify`. The three that write their own have 23 to 33 lines for it.
+    """
 
     kind: ClassVar[str] = ""
     """The name that tells a saved part from others with the same `noun`."""
@@ -479,6 +483,10 @@ Entry = TypeVar("Entry")
 @final
 class Kinds(Generic[Entry]):
     """The registry of one sort of part, such as predictors.
+
+    A kind's module is loaded on first use, which `plugins.Registry` doesn't do, and an error says
+    which distribution has a kind that lacks. Four registries, of 25 kinds, would each need these
+    60 lines.
 
     Args:
         noun: The noun for one of them in error messages; a plural for some, such as features.

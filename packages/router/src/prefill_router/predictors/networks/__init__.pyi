@@ -5,18 +5,21 @@ from .architectures import (
     Parameters as Parameters,
 )
 from .ensemble import (
-    CORRECTNESS as CORRECTNESS,
-    DIFFICULTY as DIFFICULTY,
-    Arrays as Arrays,
-    Logits as Logits,
     NetworkConfig as NetworkConfig,
     NetworkEnsemble as NetworkEnsemble,
     Rates as Rates,
-    perceptron_outputs as perceptron_outputs,
-    perceptron_shapes as perceptron_shapes,
 )
 from .layers import Pass as Pass, Workspace as Workspace
 from .losses import NetworkLabels as NetworkLabels, Outputs as Outputs, Slopes as Slopes
+from .network import (
+    CORRECTNESS as CORRECTNESS,
+    DIFFICULTY as DIFFICULTY,
+    Arrays as Arrays,
+    Layer as Layer,
+    Logits as Logits,
+    Network as Network,
+    Rows as Rows,
+)
 from .training import (
     NetworkRows as NetworkRows,
     NetworkRun as NetworkRun,

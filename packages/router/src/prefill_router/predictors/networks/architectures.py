@@ -1,4 +1,4 @@
-"""The architectures of networks in training: initialisation, forward pass and gradients.
+"""How networks are trained, by kind: initialisation, forward pass and gradients.
 
 Every parameter's first axis is the networks that are trained side by side on the same rows, each
 with its own early stopping: one per target, or one for all targets.
@@ -6,7 +6,7 @@ with its own early stopping: one per target, or one for all targets.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,10 @@ from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from prefill_router.predictors.networks.ensemble import CORRECTNESS, DIFFICULTY
 from prefill_router.predictors.networks.layers import Pass
 from prefill_router.predictors.networks.losses import NetworkLabels, Outputs, Slopes
+from prefill_router.predictors.networks.network import CORRECTNESS, DIFFICULTY, Network
 from prefill_router.predictors.training import Draws
-from prefill_router.serialization import Shape
 
 Parameters = dict[str, NDArray[Any]]
 Rows = Float[NDArray[np.floating], "row feature"]
@@ -31,17 +30,12 @@ class Architecture(ABC):
     """The initialisation, forward pass and gradients of networks of one kind.
 
     Attributes:
-        shapes: Shapes of the parameters of a seed, by name; see `NetworkEnsemble.shapes`.
+        network: The layers; its parallel networks are trained side by side.
         rates: The base rates of the targets, from which biases are initialised.
     """
 
-    shapes: Mapping[str, Shape]
+    network: Network
     rates: Float64[NDArray[np.float64], "*_ target"]
-
-    @property
-    def networks(self) -> int:
-        """The number of networks trained side by side."""
-        return next(iter(self.shapes.values()))[0]
 
     @abstractmethod
     def initial(self, draws: Draws) -> Parameters:
@@ -49,12 +43,12 @@ class Architecture(ABC):
 
     def _layers(self, draws: Draws) -> Parameters:
         """Weights and biases as torch's Linear begins: uniform within 1 / sqrt(inputs)."""
-        found: Parameters = {}
-        for name in (name for name in self.shapes if name.startswith("weight.")):
-            bound = 1 / math.sqrt(self.shapes[name][1])
-            for part in (name, name.replace("weight.", "bias.")):
-                found[part] = draws.uniform(self.shapes[part], bound=bound)
-        return found
+        parameters: Parameters = {}
+        for layer in self.network.layers:
+            for name in (f"weight.{layer.name}", f"bias.{layer.name}"):
+                shape = self.network.shapes[name]
+                parameters[name] = draws.uniform(shape, bound=1 / math.sqrt(layer.inputs))
+        return parameters
 
     @abstractmethod
     def forward(self, step: Pass, rows: Rows) -> tuple[Outputs, Backward]:
@@ -81,12 +75,10 @@ class Heads(Architecture):
     """Hidden layers and heads.
 
     Attributes:
-        hidden: The number of hidden layers.
         difficulty: The weight of the difficulty's loss; None where there is no head for it.
         pairs: The weight of the loss of pairs of targets, of the difference of their logits.
     """
 
-    hidden: int
     difficulty: float | None = None
     pairs: float = 0.0
 
@@ -97,7 +89,7 @@ class Heads(Architecture):
 
     def forward(self, step: Pass, rows: Rows) -> tuple[Outputs, Backward]:
         """The logits of the heads."""
-        units = step.hidden(rows, self.hidden)
+        units = step.hidden(rows, self.network)
         correct = step.linear(units[-1], CORRECTNESS)
         preference = correct if self.pairs else None
         hard = None if self.difficulty is None else step.linear(units[-1], DIFFICULTY)

@@ -1,14 +1,12 @@
 """Predictors that average networks, evaluated with NumPy alone, and the options of their training.
 
-`NetworkConfig` has the options that all networks share. The names of the arrays of networks of
-hidden layers with heads, and their forward pass, are defined here for all.
+`NetworkConfig` has the options that all networks share.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -28,6 +26,7 @@ from prefill_router.predictors.base import (
     PredictorFit,
     check_features,
 )
+from prefill_router.predictors.networks.network import Arrays, Logits, Network, Rows
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import Shape
 
@@ -73,17 +72,12 @@ class NetworkConfig(PredictorConfig):
     def inner(self) -> tuple[int, ...]:
         """The widths of the layers between the features and the outputs."""
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of the layers whose input is the features."""
-        return ("0",)
-
     @abstractmethod
-    def architecture(self, shapes: Mapping[str, "Shape"], rates: "Rates") -> "Architecture":
-        """The networks of a seed.
+    def architecture(self, network: Network, rates: "Rates") -> "Architecture":
+        """The training of a seed.
 
         Args:
-            shapes: Shapes of the arrays, see `NetworkEnsemble.shapes`.
+            network: The network.
             rates: Base rates of the learned targets.
         """
 
@@ -110,9 +104,6 @@ _ROWS = 1024  # rows per batch; bounds the memory
 _SURE = 30.0
 """Logits are clipped to this distance from 0, a probability of about 1e-13."""
 
-Arrays = Mapping[str, Float64[NDArray[np.float64], "..."]]
-Rows = Float64[NDArray[np.float64], "query feature"]
-Logits = Float64[NDArray[np.float64], "query output"]
 Rates = Float64[NDArray[np.float64], " learned"]
 
 
@@ -148,14 +139,19 @@ class NetworkEnsemble(Predictor):
 
     @classmethod
     @abstractmethod
-    def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
-        """The names and shapes of one network's arrays, for this number of learned targets."""
+    def describe(cls, widths: Shape, targets: int) -> Network:
+        """One of the networks, for this number of learned targets."""
+
+    @cached_property
+    def network(self) -> Network:
+        """One of the networks."""
+        return self.describe(self.widths, len(self.learned))
 
     @classmethod
     def array_shapes(cls, plain: Mapping[str, Any]) -> dict[str, Shape]:
         """The shapes of the stacked arrays of all networks."""
         learned = len(plain["targets"]) - len(plain["fixed"])
-        shapes = cls.shapes(plain["widths"], learned)
+        shapes = cls.describe(plain["widths"], learned).shapes
         return {name: (plain["networks"], *shape) for name, shape in shapes.items()}
 
     @abstractmethod
@@ -195,37 +191,3 @@ class NetworkEnsemble(Predictor):
         """Check that the targets that couldn't be learned are some of the targets, but not all."""
         if not set(self.targets) > set(self.fixed):
             raise ConfigError(f"of the targets {self.targets}, {list(self.fixed)} are fixed")
-
-
-CORRECTNESS, DIFFICULTY = "correctness", "difficulty"
-
-
-def perceptron_shapes(
-    widths: Shape, heads: Sequence[tuple[str, int]], *, side_by_side: int
-) -> dict[str, Shape]:
-    """The names and shapes of the arrays.
-
-    Args:
-        widths: The number of features, and the width of each hidden layer.
-        heads: Names and widths of the last layers.
-        side_by_side: The number of parallel networks, each with its own layers.
-    """
-    found: dict[str, Shape] = {}
-    for name, before, after in (
-        *((f"{i}", before, after) for i, (before, after) in enumerate(pairwise(widths))),
-        *((name, widths[-1], width) for name, width in heads),
-    ):
-        found[f"weight.{name}"] = (side_by_side, before, after)
-        found[f"bias.{name}"] = (side_by_side, 1, after)
-    return found
-
-
-def perceptron_outputs(
-    arrays: Arrays, rows: Rows, layers: int, head: str
-) -> Float64[NDArray[np.float64], "query output"]:
-    """The outputs of one head after the hidden layers, of all parallel networks in order."""
-    units = rows
-    for i in range(layers):
-        units = np.maximum(units @ arrays[f"weight.{i}"] + arrays[f"bias.{i}"], 0)
-    found = units @ arrays[f"weight.{head}"] + arrays[f"bias.{head}"]
-    return np.moveaxis(found, 0, 1).reshape(len(rows), -1)

@@ -12,6 +12,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import DTypeLike, NDArray
 
+from prefill_router.predictors.networks.network import Network
+
 Rows = Float[NDArray[np.floating], "... row _"]  # shared by the networks, or of each
 Units = Float[NDArray[np.floating], "network row _"]
 Kept = Bool[NDArray[np.bool_], "... row _"]
@@ -126,11 +128,11 @@ class Pass:
         units *= slopes
         return slopes
 
-    def hidden(self, rows: Rows, layers: int) -> list[Rows]:
+    def hidden(self, rows: Rows, network: Network) -> list[Rows]:
         """The rows, then the units of each hidden layer, after ReLU and dropout."""
         units, self._slopes = [rows], []
-        for i in range(layers):
-            now = self.linear(units[-1], f"{i}")
+        for i, layer in enumerate(network.hidden):
+            now = self.linear(units[-1], layer.name)
             if self._keep is None:
                 np.maximum(now, np.zeros(now.shape[-1], now.dtype), out=now)
             else:

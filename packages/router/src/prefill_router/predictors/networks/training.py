@@ -25,6 +25,7 @@ from prefill_router.predictors.networks.losses import (
     PerNetwork,
     compute_losses,
 )
+from prefill_router.predictors.networks.network import Network
 from prefill_router.predictors.networks.optimiser import Adam
 from prefill_router.predictors.training import (
     Draws,
@@ -130,7 +131,9 @@ class NetworkTrainer(Trainer):
         initial: Arrays,
         draws: Draws,
     ) -> None:
-        self.run = NetworkRun(networks=[TrainingRun() for _ in range(architecture.networks)])
+        self.run = NetworkRun(
+            networks=[TrainingRun() for _ in range(architecture.network.side_by_side)]
+        )
         self._architecture, self._schedule, self._draws = architecture, schedule, draws
         self._rows, self._fit, self._held = rows, parts.fit, parts.held
         self._held_labels = rows.labels[parts.held]
@@ -303,14 +306,14 @@ def fit_ensemble(
     mean, scale = _scaling(used.features)
     widths = (examples.features.shape[1], *config.inner)
     learned = rates[examples.learnable]
-    shapes = config.predictor.shapes(widths, len(learned))
-    architecture = config.architecture(shapes, learned)
+    network = config.predictor.describe(widths, len(learned))
+    architecture = config.architecture(network, learned)
     scaled = np.empty_like(used.features)
     for block in row_blocks(len(scaled)):
         scaled[block] = (used.features[block] - mean) / scale
     labels = NetworkLabels.of(
         used,
-        networks=architecture.networks,
+        networks=network.side_by_side,
         disagreement_weight=config.disagreement_weight,
     )
     runs = train(NetworkRows(scaled, labels), architecture, config, seed=seed, progress=progress)
@@ -319,7 +322,7 @@ def fit_ensemble(
             "the losses aren't finite; check the features, which are up to "
             f"{np.abs(examples.features).max():.3g}, or lower learning_rate"
         )
-    each = [_unscaled(run.parameters, mean, scale, config.inputs) for run in runs]
+    each = [_unscaled(run.parameters, mean, scale, network) for run in runs]
     arrays = {name: np.stack([one[name] for one in each]) for name in each[0]}
     named = zip(examples.targets, rates.tolist(), examples.learnable, strict=True)
     fixed = {name: rate for name, rate, is_learned in named if not is_learned}
@@ -331,13 +334,11 @@ def fit_ensemble(
     return PredictorFit(predictor, notes, curves.to_dict())
 
 
-def _unscaled(
-    parameters: Arrays, mean: PerFeature, scale: PerFeature, inputs: tuple[str, ...]
-) -> Arrays:
+def _unscaled(parameters: Arrays, mean: PerFeature, scale: PerFeature, network: Network) -> Arrays:
     """The parameters of the same network for unscaled features."""
     found = dict(parameters)
-    for layer in inputs:
-        weight, bias = f"weight.{layer}", f"bias.{layer}"
+    for layer in network.inputs:
+        weight, bias = f"weight.{layer.name}", f"bias.{layer.name}"
         divided = parameters[weight] / scale[:, None]
         found[weight] = divided.astype(np.float32)
         found[bias] = (parameters[bias] - (mean @ divided)[:, None]).astype(np.float32)

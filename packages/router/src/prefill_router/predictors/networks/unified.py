@@ -4,7 +4,6 @@
 that name. Other networks of hidden layers with such heads share its base classes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
@@ -14,17 +13,14 @@ from numpy.typing import NDArray
 
 from prefill_router.options import Dropout, NotNegative, Positive, Widths
 from prefill_router.predictors.base import Features, PredictorEntry
-from prefill_router.predictors.networks.ensemble import (
+from prefill_router.predictors.networks.ensemble import NetworkConfig, NetworkEnsemble, Rates
+from prefill_router.predictors.networks.network import (
     CORRECTNESS,
     DIFFICULTY,
     Arrays,
     Logits,
-    NetworkConfig,
-    NetworkEnsemble,
-    Rates,
+    Network,
     Rows,
-    perceptron_outputs,
-    perceptron_shapes,
 )
 from prefill_router.serialization import Shape
 
@@ -45,14 +41,14 @@ class Perceptrons(NetworkEnsemble):
     has_difficulty: ClassVar[bool] = False
 
     @classmethod
-    def shapes(cls, widths: Shape, targets: int) -> dict[str, Shape]:
-        """The names and shapes of the arrays."""
-        networks, outputs = (1, targets) if cls.shared else (targets, 1)
-        heads = [(CORRECTNESS, outputs)] + [(DIFFICULTY, 1)] * cls.has_difficulty
-        return perceptron_shapes(widths, heads, side_by_side=networks)
+    def describe(cls, widths: Shape, targets: int) -> Network:
+        """One network for all targets, or one for each, side by side."""
+        side_by_side, outputs = (1, targets) if cls.shared else (targets, 1)
+        heads = {CORRECTNESS: outputs} | ({DIFFICULTY: 1} if cls.has_difficulty else {})
+        return Network(widths, heads, side_by_side)
 
     def _logits(self, arrays: Arrays, rows: Rows) -> Logits:
-        return perceptron_outputs(arrays, rows, len(self.widths) - 1, CORRECTNESS)
+        return self.network.outputs(arrays, rows, CORRECTNESS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +61,9 @@ class DifficultyNetworks(Perceptrons):
         """The predicted share of targets that answer each query wrongly, mean over networks."""
 
         def head(arrays: Arrays, rows: Rows) -> Logits:
-            return perceptron_outputs(arrays, rows, len(self.widths) - 1, DIFFICULTY)
+            return self.network.outputs(arrays, rows, DIFFICULTY)
 
-        each = self._mean(features, head, 1 if self.shared else len(self.learned))
+        each = self._mean(features, head, self.network.side_by_side)
         found: NDArray[np.float64] = each.mean(axis=1)
         return found
 
@@ -107,12 +103,12 @@ class PerceptronConfig(NetworkConfig):
     def _pairs(self) -> float:
         return 0.0
 
-    def architecture(self, shapes: Mapping[str, Shape], rates: Rates) -> "Architecture":
-        """The networks."""
+    def architecture(self, network: Network, rates: Rates) -> "Architecture":
+        """The training of a seed."""
         from prefill_router.predictors.networks.architectures import Heads
 
-        each = rates[None] if self.predictor.shared else rates[:, None]
-        return Heads(shapes, each, len(self.hidden), self.difficulty, self._pairs)
+        each = rates.reshape(network.side_by_side, -1)
+        return Heads(network, each, self.difficulty, self._pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
