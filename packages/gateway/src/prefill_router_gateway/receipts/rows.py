@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple, final
 
 from prefill_router.data import Message, Prompt
+from prefill_router.database import storable, storable_count
 from prefill_router.endpoints import Usage
 from prefill_router.errors import CorruptError, DataError
 from prefill_router_gateway.records import (
@@ -26,7 +27,6 @@ from prefill_router_gateway.records import (
 Kind = Literal["text", "real", "integer"]
 Value = str | int | float | None
 Row = tuple[Value, ...]
-_MOST_INTEGER = 2**63 - 1
 _MOST_TEXT = 1000
 _COUNTS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
@@ -59,10 +59,8 @@ class ReceiptColumn(NamedTuple):
             return _text(value)
         if self.kind == "real":
             return float(value) if math.isfinite(value) else None
-        known = (
-            int(value) if abs(value) <= _MOST_INTEGER else None
-        )  # a provider may report anything
-        return known if self.optional else known or 0
+        count = storable_count(int(value))  # a provider may report anything
+        return count if self.optional else count or 0
 
     def read(self, value: Any) -> Any:
         """The value as it was before it was written."""
@@ -238,10 +236,7 @@ def _corrupt(identity: str) -> CorruptError:
 
 def _text(value: str) -> str:
     """A text that any database accepts: without zero bytes and lone surrogates."""
-    value = value[:_MOST_TEXT]
-    if not value.isascii():
-        value = value.encode("utf-8", "replace").decode()
-    return value.replace("\0", "�")
+    return storable(value[:_MOST_TEXT]).replace("\0", "�")
 
 
 FEEDBACK_COLUMNS: tuple[ReceiptColumn, ...] = (

@@ -15,17 +15,10 @@
 Rows are added and never changed: triggers refuse everything else.
 """
 
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
-from prefill_router.database import (
-    Database,
-    DownError,
-    Prepare,
-    RunStatement,
-    SqliteDatabase,
-    refusals,
-)
+from prefill_router.database import Database, DownError, RunStatement, SqliteDatabase, refusals
 from prefill_router.errors import CorruptError, FormatError, upgrade_advice
 
 DATABASE = "run.sqlite"
@@ -76,9 +69,17 @@ SELECT * FROM answers WHERE seq IN (SELECT MAX(seq) FROM answers GROUP BY query_
 """
 
 
+_open = partial(
+    SqliteDatabase,
+    repair="copy the run again, or begin a new one",
+    advice="what was recorded before is kept: free space or repair the disk, and the same command "
+    "goes on",
+)
+
+
 def create(folder: Path) -> None:
     """Create the empty database, whole or not at all, unless it exists."""
-    _open(folder, _make, mode="rwc", pragmas=("PRAGMA journal_mode = WAL",)).close()
+    _open(folder / DATABASE, pragmas=("PRAGMA journal_mode = WAL",), prepare=_make).close()
 
 
 def open_to_read(folder: Path) -> SqliteDatabase:
@@ -88,11 +89,11 @@ def open_to_read(folder: Path) -> SqliteDatabase:
         CorruptError: The database is missing or damaged.
         FormatError: A newer version of the package wrote it.
     """
-    _check_file(folder)
+    path = _existing_file(folder)
     try:
-        return _open(folder, _check, mode="ro")
+        return _open(path, mode="ro", read_only=True, prepare=_check)
     except DownError:  # the folder is read-only
-        return _open(folder, _check, mode="ro&immutable=1")
+        return _open(path, mode="ro&immutable=1", read_only=True, prepare=_check)
 
 
 def open_to_write(folder: Path) -> SqliteDatabase:
@@ -103,32 +104,15 @@ def open_to_write(folder: Path) -> SqliteDatabase:
         FormatError: A newer version of the package wrote it.
         StoreError: It can't be written to.
     """
-    _check_file(folder)
-    return _open(folder, _check_to_write, mode="rw", pragmas=("PRAGMA synchronous = FULL",))
+    pragmas = ("PRAGMA synchronous = FULL",)
+    return _open(_existing_file(folder), mode="rw", pragmas=pragmas, prepare=_check_to_write)
 
 
-def _open(
-    folder: Path,
-    prepare: Prepare,
-    *,
-    mode: Literal["ro", "ro&immutable=1", "rw", "rwc"],
-    pragmas: tuple[str, ...] = (),
-) -> SqliteDatabase:
-    return SqliteDatabase(
-        folder / DATABASE,
-        mode=mode,
-        pragmas=pragmas,
-        prepare=prepare,
-        read_only=mode.startswith("ro"),
-        repair="copy the run again, or begin a new one",
-        advice="what was recorded before is kept: free space or repair the disk, and the same "
-        "command goes on",
-    )
-
-
-def _check_file(folder: Path) -> None:
-    if not (folder / DATABASE).is_file():
+def _existing_file(folder: Path) -> Path:
+    path = folder / DATABASE
+    if not path.is_file():
         raise CorruptError(f"{folder} lacks the file {DATABASE}; copy the run again")
+    return path
 
 
 def _make(_: Database, run: RunStatement) -> None:
