@@ -49,7 +49,7 @@ _COLUMNS = (
     ReceiptColumn("purpose", "text"),
     ReceiptColumn("at", "real"),
     ReceiptColumn("dollars", "real"),
-    ReceiptColumn("open", "integer", form="flag"),
+    ReceiptColumn("open", "flag"),
 )
 _IDENTITY = "id, target, purpose"
 _DAY = 86_400.0

@@ -209,7 +209,7 @@ class RecordedChange:
 LearningRow = SampledRequest | SideQuestions | SideAnswer | AnswerLabel | RecordedChange
 _Kind = TypeVar("_Kind", bound=LearningRow)
 _text, _real = partial(ReceiptColumn, kind="text"), partial(ReceiptColumn, kind="real")
-_json = partial(ReceiptColumn, kind="text", form="json")
+_json = partial(ReceiptColumn, kind="json")
 _count = partial(ReceiptColumn, kind="integer", optional=True)
 _ID, _AT, _TARGET = _text("id"), _real("at"), _text("target")
 LEARNING_COLUMNS: Final[Mapping[type, tuple[ReceiptColumn, ...]]] = {

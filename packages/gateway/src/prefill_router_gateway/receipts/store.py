@@ -27,10 +27,14 @@ _UPGRADES: Mapping[int, tuple[str, ...]] = {
 }
 """The statements that make tables of an earlier version those of the next."""
 _IDENTITY: Mapping[str, str] = {RECEIPTS: "id", FEEDBACK: "id, source, at"}
-_TYPES: Mapping[Dialect, Mapping[Kind, str]] = {
-    "sqlite": {"text": "TEXT", "real": "REAL", "integer": "INTEGER"},
-    "postgresql": {"text": "TEXT", "real": "DOUBLE PRECISION", "integer": "BIGINT"},
+_TYPES: Mapping[Kind, tuple[str, str]] = {
+    "text": ("TEXT", "TEXT"),
+    "json": ("TEXT", "TEXT"),
+    "real": ("REAL", "DOUBLE PRECISION"),
+    "integer": ("INTEGER", "BIGINT"),
+    "flag": ("INTEGER", "BIGINT"),
 }
+"""The types of columns, in SQLite and in PostgreSQL."""
 _LOCK_TABLES: Mapping[Dialect, tuple[str, ...]] = {
     "sqlite": (),
     "postgresql": ("SELECT pg_advisory_xact_lock(7346512)",),
@@ -179,7 +183,7 @@ def _creations(dialect: Dialect) -> list[str]:
     """The statements that make the tables."""
     return [
         *(_creation(table, _COLUMNS[table], _IDENTITY[table], dialect) for table in _COLUMNS),
-        f"CREATE TABLE {SCHEMA} (version {_TYPES[dialect]['integer']} NOT NULL)",
+        f"CREATE TABLE {SCHEMA} (version {_type_of('integer', dialect)} NOT NULL)",
         f"INSERT INTO {SCHEMA} VALUES ({VERSION})",
         f"CREATE INDEX {RECEIPTS}_at ON {RECEIPTS} (at, id)",
         f"CREATE INDEX {FEEDBACK}_at ON {FEEDBACK} (at)",
@@ -187,11 +191,14 @@ def _creations(dialect: Dialect) -> list[str]:
 
 
 def _creation(name: str, columns: Sequence[ReceiptColumn], identity: str, dialect: Dialect) -> str:
-    types = _TYPES[dialect]
     listed = ", ".join(
-        f"{c.name} {types[c.kind]}{'' if c.optional else ' NOT NULL'}" for c in columns
+        f"{c.name} {_type_of(c.kind, dialect)}{'' if c.optional else ' NOT NULL'}" for c in columns
     )
     return f"CREATE TABLE IF NOT EXISTS {name} ({listed}, PRIMARY KEY ({identity}))"
+
+
+def _type_of(kind: Kind, dialect: Dialect) -> str:
+    return _TYPES[kind][dialect == "postgresql"]
 
 
 @cache
