@@ -21,6 +21,7 @@ from prefill_router_gateway.receipts import (
     AnswerLabel,
     SideQuestions,
     export,
+    insert_rows,
     labelled_samples,
     open_learning,
     scored_receipts,
@@ -69,7 +70,7 @@ def write(
         for _, sample in made
     ]
     with closing(open_learning(url)) as store:
-        store.insert([to_row(replace(receipt, router=router)) for receipt, _ in made], [])
+        insert_rows(store, [to_row(replace(receipt, router=router)) for receipt, _ in made], [])
         write_learning(store, [*(sample for _, sample in made), *drawn, *labels])
 
 

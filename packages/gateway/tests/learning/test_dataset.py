@@ -19,6 +19,7 @@ from prefill_router_gateway.receipts import (
     SideQuestions,
     combined,
     export,
+    insert_rows,
     labelled_samples,
     open_learning,
     scored_receipts,
@@ -67,7 +68,7 @@ def test_tables_have_what_was_drawn_asked_and_labelled(tmp_path: Path) -> None:
         Feedback(id=two.id, score=1.0, at=START),
     ]
     with closing(open_learning(url)) as store:
-        store.insert([to_row(r) for r in (first, second, third)], [f.row() for f in feedback])
+        insert_rows(store, [to_row(r) for r in (first, second, third)], [f.row() for f in feedback])
         write_learning(store, rows)
     told = {"user": 0.2, "judge:j": 0.1}
     samples = labelled_samples(url)

@@ -39,6 +39,7 @@ from prefill_router_gateway.receipts import (
     RecordedChange,
     SampledRequest,
     SideAnswer,
+    insert_rows,
     open_learning,
     read_learning,
     write_learning,
@@ -98,7 +99,7 @@ class Work:
             made.append((receipt, sample))
         self.count += count
         with closing(open_learning(self.url)) as store:
-            store.insert([to_row(receipt) for receipt, _ in made], [])
+            insert_rows(store, [to_row(receipt) for receipt, _ in made], [])
             write_learning(store, [sample for _, sample in made])
 
     def learn(self, *, pool: Pool | None = None, **more: Any) -> LearningRound:
@@ -282,7 +283,7 @@ def looked(
     ]
     registry = VersionRegistry.at(folder / "versions")
     with closing(open_learning(url)) as store:
-        store.insert([to_row(receipt) for receipt in receipts], [])
+        insert_rows(store, [to_row(receipt) for receipt in receipts], [])
         write_learning(store, [*samples, *labels])
         found = TargetChecks(url, store, pool, registry, **settings).look()
         assert TargetChecks(url, store, pool, registry, **settings).look() == ()

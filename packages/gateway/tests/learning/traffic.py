@@ -12,7 +12,12 @@ from packages.gateway.tests.receipts.receipts_made import made_receipt
 from prefill_router.fitting import recipe_from_dict
 from prefill_router.targets import Pool, Provider, RequestOptions, Target
 from prefill_router_gateway import Receipt
-from prefill_router_gateway.receipts import SampledRequest, open_learning, write_learning
+from prefill_router_gateway.receipts import (
+    SampledRequest,
+    insert_rows,
+    open_learning,
+    write_learning,
+)
 from prefill_router_gateway.receipts.rows import to_row
 
 SKILL = {"weak-1": 0.45, "strong-1": 0.9}
@@ -106,6 +111,6 @@ def write_traffic(folder: Path, count: int, *, first: int = 0) -> str:
     url = f"sqlite:///{folder}/receipts.sqlite"
     made = [sampled(i, routed=("weak-1", "strong-1")[i % 3 == 0]) for i in range(first, count)]
     with closing(open_learning(url)) as store:
-        store.insert([to_row(receipt) for receipt, _ in made], [])
+        insert_rows(store, [to_row(receipt) for receipt, _ in made], [])
         write_learning(store, [sample for _, sample in made])
     return url

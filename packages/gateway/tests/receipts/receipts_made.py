@@ -14,7 +14,7 @@ from prefill_router.endpoints import Usage
 from prefill_router.policy import Lambda
 from prefill_router.router.decision import decide
 from prefill_router_gateway import Receipt
-from prefill_router_gateway.receipts import Feedback, open_store, scale_details
+from prefill_router_gateway.receipts import Feedback, insert_rows, open_store, scale_details
 from prefill_router_gateway.receipts.rows import to_row
 from prefill_router_gateway.records import RequestOutcome, RoutingDecision, TargetAttempt
 
@@ -109,7 +109,7 @@ def plain(receipt: Receipt) -> Any:
 
 def write(file: Path, receipts: Sequence[Receipt], feedback: Sequence[Feedback] = ()) -> Path:
     with closing(open_store(str(file))) as store:
-        store.insert([to_row(r) for r in receipts], [f.row() for f in feedback])
+        insert_rows(store, [to_row(r) for r in receipts], [f.row() for f in feedback])
     return file
 
 

@@ -17,15 +17,15 @@ from packages.gateway.tests.receipts.postgres_server import (
     PostgresServer,
 )
 from packages.gateway.tests.receipts.receipts_made import COSTS, START, made_receipt, name_of, plain
+from prefill_router.database import DownError, RowError
 from prefill_router.endpoints import Usage
 from prefill_router.errors import ConfigError, CorruptError, StoreError
 from prefill_router_gateway.receipts import (
-    DownError,
     Feedback,
     ReceiptWriter,
     RequestSpend,
-    RowError,
     SessionTurn,
+    insert_rows,
     latest_feedback,
     open_store,
     read_receipts,
@@ -62,14 +62,14 @@ def run(url: str, *statements: str) -> None:
 def fill(url: str, count: int, *feedback: Feedback) -> None:
     with closing(open_store(url)) as store:
         rows = [to_row(made_receipt(n)) for n in range(count)]
-        store.insert(rows, [f.row() for f in feedback])
+        insert_rows(store, rows, [f.row() for f in feedback])
 
 
 def test_what_is_written_comes_back(url: str) -> None:
     fill(url, 4)
     odd = made_receipt(4, choice={"session": None}, requested="é\0", prompt="\ud800\0")
     with closing(open_store(url)) as store:
-        store.insert([to_row(odd)], [])
+        insert_rows(store, [to_row(odd)], [])
         assert PASSWORD not in store.place
         assert IN_URL not in store.place
     got = list(read_receipts(url))
@@ -92,9 +92,9 @@ def test_a_row_that_is_never_taken_spoils_its_transaction_alone(url: str) -> Non
     wrong[NAMES.index("requested")] = None
     with closing(open_store(url)) as store:
         with pytest.raises(RowError, match="rejected a row"):
-            store.insert([to_row(made_receipt(1)), tuple(wrong)], [])
+            insert_rows(store, [to_row(made_receipt(1)), tuple(wrong)], [])
         assert store.select("SELECT count(*) FROM receipts") == [(1,)]
-        store.insert([to_row(made_receipt(3))], [])
+        insert_rows(store, [to_row(made_receipt(3))], [])
     assert [r.choice.id for r in read_receipts(url)] == [name_of(0), name_of(3)]
 
 
@@ -104,7 +104,7 @@ def test_gateways_that_write_at_once_lose_nothing(url: str) -> None:
     def write(writer: int) -> None:
         with closing(open_store(url)) as store:
             for number in range(60):
-                store.insert([to_row(made_receipt(1000 * writer + number))], [])
+                insert_rows(store, [to_row(made_receipt(1000 * writer + number))], [])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(write, range(4)))
@@ -133,7 +133,7 @@ def test_receipts_are_found_by_what_is_asked_for(url: str) -> None:
 
 def test_receipts_of_one_moment_are_all_read(url: str) -> None:
     with closing(open_store(url)) as store:
-        store.insert([to_row(made_receipt(n, at=START)) for n in range(1100)], [])
+        insert_rows(store, [to_row(made_receipt(n, at=START)) for n in range(1100)], [])
     assert {r.choice.id for r in read_receipts(url)} == {name_of(n) for n in range(1100)}
 
 
@@ -165,7 +165,7 @@ def test_budgets_and_sessions_are_restored(url: str) -> None:
         cut = made_receipt(9, outcome={"kind": "cut"}, endpoint="responses", cost=None)
         broken = made_receipt(10, outcome={"kind": "cut"}, cost=None)
         rows = (none, alone, stored, refused, ended, told, cut, broken)
-        store.insert([to_row(r) for r in rows], [])
+        insert_rows(store, [to_row(r) for r in rows], [])
     assert list(spend_since(url, START + 1)) == [
         RequestSpend("team", START + n, 2 * COSTS["large" if n % 2 else "small"])
         for n in (1, 2, 4, 5)
@@ -186,7 +186,7 @@ def test_sums(url: str) -> None:
         failed = made_receipt(11, outcome={"target": None, "kind": "failed"}, cost=None)
         apart = {"reason": "named", "correctness": {}, "estimated_cost": {"helper": 1.0}}
         other = made_receipt(12, choice=apart, outcome={"target": "helper"}, cost=0.0)
-        store.insert([to_row(failed), to_row(other)], [])
+        insert_rows(store, [to_row(failed), to_row(other)], [])
     found = summary(url, START + 2)
     assert list(found.by_target) == ["large", "small", "helper"]
     large, small, _ = found.by_target.values()
@@ -206,7 +206,9 @@ def test_sums(url: str) -> None:
 def test_counts_that_no_integer_holds_are_summed_all_the_same(url: str) -> None:
     most = Usage(input_tokens=2**63 - 1, output_tokens=1)
     with closing(open_store(url)) as store:
-        store.insert([to_row(made_receipt(2 * n, outcome={"usage": most})) for n in range(3)], [])
+        insert_rows(
+            store, [to_row(made_receipt(2 * n, outcome={"usage": most})) for n in range(3)], []
+        )
     (found,) = summary(url, 0).by_target.values()
     assert found.input_tokens == pytest.approx(3 * 2**63)
     assert found.output_tokens == 3
@@ -279,7 +281,7 @@ def test_receipts_of_version_1_are_upgraded_by_who_writes_them(url: str) -> None
     with pytest.raises(StoreError, match=r"version 1; .* start the gateway on it"):
         list(read_receipts(url))
     with closing(open_store(url)) as store:
-        store.insert([to_row(made_receipt(3))], [])
+        insert_rows(store, [to_row(made_receipt(3))], [])
     assert [one.baseline for one in read_receipts(url)] == [None, None, None, "large"]
     assert savings_since(url, SavingsSettings()).unnamed == 3
 

@@ -7,7 +7,13 @@ import pytest
 
 from packages.gateway.tests.receipts.receipts_made import made_receipt, plain
 from prefill_router_gateway import Receipt
-from prefill_router_gateway.receipts import open_store, purge, read_receipts, report_outcome
+from prefill_router_gateway.receipts import (
+    insert_rows,
+    open_store,
+    purge,
+    read_receipts,
+    report_outcome,
+)
 from prefill_router_gateway.receipts.rows import to_row
 from prefill_router_gateway.records import RequestOutcome
 
@@ -25,7 +31,7 @@ def answered(before: Receipt, *, cost: float = 0.5) -> Receipt:
 @pytest.fixture
 def url(url: str) -> str:
     with closing(open_store(url)) as store:
-        store.insert([to_row(BEFORE), to_row(made_receipt(1))], [])
+        insert_rows(store, [to_row(BEFORE), to_row(made_receipt(1))], [])
     return url
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from packages.gateway.tests.receipts.receipts_made import START, made_receipt, name_of
 from packages.router.tests.commands import refused, succeeded
+from prefill_router.database import DownError
 from prefill_router.errors import DataError, StoreError
 from prefill_router_gateway.receipts import (
     AnswerLabel,
-    DownError,
     Feedback,
     ReceiptWriter,
     SampleDraft,
@@ -24,6 +24,7 @@ from prefill_router_gateway.receipts import (
     SideAnswer,
     SideQuestions,
     WriterStats,
+    insert_rows,
     latest_feedback,
     open_learning,
     open_store,
@@ -64,7 +65,7 @@ def fill(url: str, numbers: Iterable[int], **changed: Any) -> None:
             AnswerLabel(id=name, target="t", source="judge:j", at=at + 9, score=1),
         ]
     with closing(open_learning(url)) as store:
-        store.insert(receipts, feedback)
+        insert_rows(store, receipts, feedback)
         write_learning(store, learned)
 
 
@@ -99,7 +100,7 @@ def test_what_was_learned_goes_with_its_receipt_and_after_days_of_its_own(url: s
 
 def test_databases_without_these_tables_are_looked_after_too(url: str) -> None:
     with closing(open_store(url)) as store:
-        store.insert([to_row(made_receipt(n)) for n in range(3)], [])
+        insert_rows(store, [to_row(made_receipt(n)) for n in range(3)], [])
         assert not Retention(store, 1, 1, clock=lambda: START + 9 * DAY).work()
     assert purge(url, before=START) == {"receipts": 0, "receipt_feedback": 0}
     assert list(read_receipts(url)) == []

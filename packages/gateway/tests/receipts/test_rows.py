@@ -67,7 +67,7 @@ def test_a_receipt_comes_back_as_it_was(what: str) -> None:
     assert plain(from_row(row)) == plain(receipt)
     for column, value in zip(COLUMNS, row, strict=True):
         assert (value is None) <= column.optional, column.name
-        kinds = {"text": str, "real": float, "integer": int}
+        kinds = {"text": str, "json": str, "real": float, "integer": int, "flag": int}
         assert value is None or type(value) is kinds[column.kind], column.name
 
 

@@ -13,30 +13,31 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.receipts.receipts_made import made_receipt, name_of, write
+from prefill_router.database import Database, DownError, RowError, Statement
 from prefill_router_gateway.receipts import (
-    DownError,
     Feedback,
     ReceiptWriter,
-    RowError,
-    Store,
+    insert_rows,
     latest_feedback,
     open_store,
     read_receipts,
     writer as writer_module,
 )
-from prefill_router_gateway.receipts.rows import COLUMNS, Row, to_row
-from prefill_router_gateway.receipts.store import Statement
+from prefill_router_gateway.receipts.rows import COLUMNS, to_row
 from prefill_router_gateway.settings import ReceiptSettings
 
 PROMPT = [column.name for column in COLUMNS].index("prompt")
 
 
-class HeldStore(Store):
+class HeldStore(Database):
     """Keeps rows in memory; writes only while it may, and fails as often as it is told."""
 
+    dialect = "sqlite"
     tables_query = "{}"
+    place = "memory"
 
     def __init__(self, *, failures: int = 0, never: str = "") -> None:
+        super().__init__()
         self.may = threading.Event()
         self.may.set()
         self.begun = threading.Event()
@@ -44,32 +45,33 @@ class HeldStore(Store):
         self.batches: list[list[str]] = []
         self.prompts: list[Any] = []
         self.closed = False
-        self.further: list[Statement] = []
 
-    @property
-    def place(self) -> str:
-        return "memory"
-
-    def insert(
-        self, receipts: Sequence[Row], feedback: Sequence[Row], further: Sequence[Statement] = ()
-    ) -> None:
+    def change(self, statements: Sequence[Statement]) -> list[int]:
         self.begun.set()
         self.may.wait()
-        self.further += further
         if self.failures:
             self.failures -= 1
             raise DownError("down", kind="out for lunch")
-        names = [str(row[0]) for row in [*receipts, *feedback]]
+        rows = [row for statement in statements for row in inserted(*statement)]
+        names = [str(row[0]) for row in rows]
         if self.never in names:
             raise RowError("never")
         self.batches.append(names)
-        self.prompts += [json.loads(str(row[PROMPT] or "null")) for row in receipts]
+        receipts = (row for row in rows if len(row) == len(COLUMNS))
+        self.prompts += [json.loads(row[PROMPT] or "null") for row in receipts]
+        return [1] * len(statements)
 
     def _run(self, statements: Sequence[Any], read: Any) -> list[Any]:
         raise AssertionError(f"only rows are inserted here, and not {statements} for {read}")
 
     def close(self) -> None:
         self.closed = True
+
+
+def inserted(query: str, values: Sequence[Any]) -> list[Sequence[Any]]:
+    """The rows of an INSERT."""
+    width = query.partition(") VALUES")[0].count(",") + 1
+    return [values[start : start + width] for start in range(0, len(values), width)]
 
 
 def names(*numbers: int) -> list[str]:
@@ -258,10 +260,8 @@ def test_a_row_that_is_never_taken_is_lost_alone() -> None:
 
 
 class BrokenStore(HeldStore):
-    def insert(
-        self, receipts: Sequence[Row], feedback: Sequence[Row], further: Sequence[Statement] = ()
-    ) -> None:
-        raise ZeroDivisionError(len(receipts), len(feedback), len(further))
+    def change(self, statements: Sequence[Statement]) -> list[int]:
+        raise ZeroDivisionError(len(statements))
 
 
 # That a thread ends with an error is what this is about.
@@ -310,10 +310,10 @@ def test_a_file_that_stays_locked_is_an_error(
     with closing(sqlite3.connect(tmp_path / "receipts.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(DownError, match="database is locked") as caught:
-            store.insert([to_row(made_receipt(0))], [])
+            insert_rows(store, [to_row(made_receipt(0))], [])
         assert caught.value.kind == "SQLITE_BUSY"
         other.execute("ROLLBACK")
-        store.insert([to_row(made_receipt(0))], [])
+        insert_rows(store, [to_row(made_receipt(0))], [])
     store.close()
 
 

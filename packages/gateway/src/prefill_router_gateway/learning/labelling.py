@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import final
 
+from prefill_router.database import Database
 from prefill_router.errors import PrefillRouterError
 from prefill_router.progress import Progress
 from prefill_router.targets import Pool, Target
@@ -40,7 +41,6 @@ from prefill_router_gateway.receipts import (
     SampledRequest,
     SideAnswer,
     SideQuestions,
-    Store,
     latest_feedback,
     read_learning,
     read_receipts,
@@ -101,7 +101,7 @@ class Labelling:
     def __init__(
         self,
         url: str,
-        store: Store,
+        store: Database,
         pool: Pool,
         judges: AnswerJudges,
         *,

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, final
 
 from prefill_router.data import Prompt
+from prefill_router.database import Database
 from prefill_router.endpoints import (
     CircuitBreaker,
     PaidCall,
@@ -38,8 +39,8 @@ from prefill_router_gateway.receipts import (
     ReceiptColumn,
     RepeatedRequest,
     SideAnswer,
-    Store,
     learning_insert,
+    make_table,
 )
 
 _COLUMNS = (
@@ -48,7 +49,7 @@ _COLUMNS = (
     ReceiptColumn("purpose", "text"),
     ReceiptColumn("at", "real"),
     ReceiptColumn("dollars", "real"),
-    ReceiptColumn("open", "integer", form="flag"),
+    ReceiptColumn("open", "flag"),
 )
 _IDENTITY = "id, target, purpose"
 _DAY = 86_400.0
@@ -107,9 +108,9 @@ class Purse:
     """
 
     def __init__(
-        self, store: Store, limits: PurseLimits, *, clock: Callable[[], float] = time.time
+        self, store: Database, limits: PurseLimits, *, clock: Callable[[], float] = time.time
     ) -> None:
-        store.make_table(CHARGES, _COLUMNS, identity=_IDENTITY)
+        make_table(store, CHARGES, _COLUMNS, identity=_IDENTITY)
         self._store, self._limits, self._clock = store, limits, clock
 
     def spent(self, *, today: bool = False) -> float:

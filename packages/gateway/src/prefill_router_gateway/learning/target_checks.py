@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 
 from prefill_router.data import CUT
+from prefill_router.database import Database
 from prefill_router.endpoints import cost_of, reported_cost
 from prefill_router.router import VersionRegistry, read_light
 from prefill_router.targets import PRICES, Pool, Target
@@ -37,7 +38,6 @@ from prefill_router_gateway.learning.target_changes import (
 from prefill_router_gateway.receipts import (
     ChangeKind,
     RecordedChange,
-    Store,
     read_learning,
     read_receipts,
     write_learning,
@@ -86,7 +86,7 @@ class TargetChecks:
     def __init__(
         self,
         url: str,
-        store: Store,
+        store: Database,
         pool: Pool,
         registry: VersionRegistry,
         *,

@@ -33,7 +33,6 @@ from .labels import (
     read_learning as read_learning,
     write_learning as write_learning,
 )
-from .postgres import postgres_options as postgres_options, unreachable as unreachable
 from .reader import (
     RequestSpend as RequestSpend,
     SessionTurn as SessionTurn,
@@ -87,10 +86,9 @@ from .savings import (
     savings_since as savings_since,
 )
 from .store import (
-    DownError as DownError,
-    RowError as RowError,
-    Store as Store,
     file_of as file_of,
+    insert_rows as insert_rows,
+    make_table as make_table,
     open_store as open_store,
 )
 from .writer import (

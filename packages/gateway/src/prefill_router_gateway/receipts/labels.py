@@ -16,12 +16,13 @@ from functools import cached_property, partial
 from typing import Any, Final, Literal, TypeVar, cast, final
 
 from prefill_router.data import Message, Prompt
+from prefill_router.database import Database, Statement
 from prefill_router.errors import CorruptError, DataError
 from prefill_router.targets import Endpoint, Target
 from prefill_router_gateway.protocol import Envelope, read_envelope, scored_prompt
 from prefill_router_gateway.receipts.reader import Conditions, pages
 from prefill_router_gateway.receipts.rows import Feedback, ReceiptColumn, Row
-from prefill_router_gateway.receipts.store import RECEIPTS, Statement, Store, open_store
+from prefill_router_gateway.receipts.store import RECEIPTS, make_table, open_store
 from prefill_router_gateway.records import AnswerText, Scored, repeatable_body
 
 REVERSED: Final = ":reversed"
@@ -208,7 +209,7 @@ class RecordedChange:
 LearningRow = SampledRequest | SideQuestions | SideAnswer | AnswerLabel | RecordedChange
 _Kind = TypeVar("_Kind", bound=LearningRow)
 _text, _real = partial(ReceiptColumn, kind="text"), partial(ReceiptColumn, kind="real")
-_json = partial(ReceiptColumn, kind="text", form="json")
+_json = partial(ReceiptColumn, kind="json")
 _count = partial(ReceiptColumn, kind="integer", optional=True)
 _ID, _AT, _TARGET = _text("id"), _real("at"), _text("target")
 LEARNING_COLUMNS: Final[Mapping[type, tuple[ReceiptColumn, ...]]] = {
@@ -252,7 +253,7 @@ def learning_row(kept: LearningRow) -> Row:
     return tuple(column.written(getattr(kept, column.name)) for column in columns)
 
 
-def open_learning(url: str) -> Store:
+def open_learning(url: str) -> Database:
     """Open a database of receipts to write these tables; they are made if there are none.
 
     Raises:
@@ -263,17 +264,17 @@ def open_learning(url: str) -> Store:
     return store
 
 
-def make_learning_tables(store: Store) -> None:
+def make_learning_tables(store: Database) -> None:
     """Make these tables, unless they exist.
 
     Raises:
         DownError: They can't be made now.
     """
     for kind, columns in LEARNING_COLUMNS.items():
-        store.make_table(TABLE_OF[kind], columns, identity=", ".join(IDENTITY_OF[kind]))
+        make_table(store, TABLE_OF[kind], columns, identity=", ".join(IDENTITY_OF[kind]))
 
 
-def write_learning(store: Store, rows: Sequence[LearningRow]) -> None:
+def write_learning(store: Database, rows: Sequence[LearningRow]) -> None:
     """Insert rows, all or none; existing ones stay unchanged.
 
     Raises:

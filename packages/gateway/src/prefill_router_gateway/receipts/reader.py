@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, final
 
+from prefill_router.database import Database
 from prefill_router.errors import DataError
 from prefill_router_gateway.receipts.rows import NAMES, Feedback, from_row, named_values
-from prefill_router_gateway.receipts.store import FEEDBACK, RECEIPTS, Store, open_store
+from prefill_router_gateway.receipts.store import FEEDBACK, RECEIPTS, open_store
 from prefill_router_gateway.records import OutcomeKind, Receipt
 
 Conditions = list[tuple[str, list[Any]]]
@@ -226,7 +227,7 @@ def latest_feedback(url: str, ids: Sequence[str] | None = None) -> dict[str, lis
         return _latest(store, ids)
 
 
-def _latest(store: Store, ids: Sequence[str] | None) -> dict[str, list[Feedback]]:
+def _latest(store: Database, ids: Sequence[str] | None) -> dict[str, list[Feedback]]:
     named = "" if ids is None else f" WHERE id IN ({', '.join('?' * len(ids)) or 'NULL'})"
     query = f"SELECT id, source, at, score FROM {FEEDBACK}{named} ORDER BY at"
     latest = {
@@ -240,7 +241,7 @@ def _latest(store: Store, ids: Sequence[str] | None) -> dict[str, list[Feedback]
 
 
 def pages(
-    store: Store,
+    store: Database,
     columns: Sequence[str],
     given: Conditions,
     *,

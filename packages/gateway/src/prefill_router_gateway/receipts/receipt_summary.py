@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from prefill_router.database import Database
 from prefill_router.errors import DataError
 from prefill_router_gateway.receipts.rows import Feedback
-from prefill_router_gateway.receipts.store import RECEIPTS, Store, open_store
+from prefill_router_gateway.receipts.store import RECEIPTS, open_store
 from prefill_router_gateway.records import Receipt
 
 _UNKNOWN = "sum(CASE WHEN cost IS NULL AND answered_by IS NOT NULL THEN 1 ELSE 0 END)"
@@ -109,7 +110,7 @@ def summary(url: str, since: float) -> ReceiptsSummary:
     )
 
 
-def _by_key(store: Store, since: float) -> dict[str | None, KeyTotals]:
+def _by_key(store: Database, since: float) -> dict[str | None, KeyTotals]:
     rows = store.select(
         "SELECT client_key, count(*), sum(CAST(cost AS DOUBLE PRECISION)) "
         f"FROM {RECEIPTS} WHERE at >= ? GROUP BY client_key",
@@ -122,7 +123,7 @@ def _by_key(store: Store, since: float) -> dict[str | None, KeyTotals]:
     return dict(sorted(found.items(), key=lambda item: (-(item[1].cost or 0.0), item[0] or "")))
 
 
-def _totals(store: Store, since: float) -> dict[str, TargetTotals]:
+def _totals(store: Database, since: float) -> dict[str, TargetTotals]:
     # as floats, since sums of absurd counts that a provider may report would overflow
     sums = ", ".join(f"sum(CAST({name} AS DOUBLE PRECISION))" for name in _SUMS)
     rows = store.select(

@@ -10,6 +10,7 @@ from contextlib import closing
 from itertools import islice
 from typing import final
 
+from prefill_router.database import Database, Statement
 from prefill_router.errors import DataError, StoreError
 from prefill_router_gateway.receipts.labels import (
     IDENTITY_OF,
@@ -20,13 +21,7 @@ from prefill_router_gateway.receipts.labels import (
     SideQuestions,
 )
 from prefill_router_gateway.receipts.reader import Conditions, pages
-from prefill_router_gateway.receipts.store import (
-    FEEDBACK,
-    RECEIPTS,
-    Statement,
-    Store,
-    open_store,
-)
+from prefill_router_gateway.receipts.store import FEEDBACK, RECEIPTS, open_store
 
 _log = logging.getLogger(__name__)
 _DAY = 86_400
@@ -55,7 +50,7 @@ class Retention:
 
     def __init__(
         self,
-        store: Store,
+        store: Database,
         keep_days: int | None,
         learning_days: int | None = None,
         *,
@@ -127,7 +122,7 @@ class Retention:
         return [name for (name,) in self._store.select(query, [before])]
 
 
-def _learning_tables(store: Store) -> list[str]:
+def _learning_tables(store: Database) -> list[str]:
     """The tables about sampled requests that have been made; all have, or none."""
     return sorted(store.existing([_SAMPLES, *(TABLE_OF[kind] for kind in _ABOUT)]))
 
@@ -196,7 +191,7 @@ def purge(
         while ids := [name for _, name in islice(rows, _AT_ONCE)]:
             for table, count in _purged(store, list(counts), ids, texts_only, dry_run).items():
                 counts[table] += count
-        if not dry_run and not store.erase():
+        if not dry_run and not store.empty_log():
             raise StoreError(
                 f"{store.place}: all is deleted, but another process is reading, so the journal "
                 "beside the file still has it; run the same again when nothing else reads it"
@@ -205,7 +200,7 @@ def purge(
 
 
 def _purged(
-    store: Store, tables: Sequence[str], ids: Sequence[str], texts_only: bool, dry_run: bool
+    store: Database, tables: Sequence[str], ids: Sequence[str], texts_only: bool, dry_run: bool
 ) -> dict[str, int]:
     """Purge some requests, or count; by table, how many rows it concerns."""
     where = {t: _these(ids) + (f" AND {_ERASED[t][1]}" if texts_only else "") for t in tables}

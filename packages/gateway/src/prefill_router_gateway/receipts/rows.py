@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple, final
 
 from prefill_router.data import Message, Prompt
+from prefill_router.database import storable, storable_count
 from prefill_router.endpoints import Usage
 from prefill_router.errors import CorruptError, DataError
 from prefill_router_gateway.records import (
@@ -23,10 +24,10 @@ from prefill_router_gateway.records import (
     TargetAttempt,
 )
 
-Kind = Literal["text", "real", "integer"]
+Kind = Literal["text", "real", "integer", "flag", "json"]
+"""What a column has: a short text, a number, 0 or 1, or JSON."""
 Value = str | int | float | None
 Row = tuple[Value, ...]
-_MOST_INTEGER = 2**63 - 1
 _MOST_TEXT = 1000
 _COUNTS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
@@ -35,40 +36,40 @@ _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 class ReceiptColumn(NamedTuple):
     """A column of a table.
 
+    Each is named once: the tables of both databases, their INSERT, and the ways to a row and back
+    are made from it. A pydantic model would name it no less, and check again what the gateway has
+    made; what any database accepts of it (64 bits, 1,000 characters, JSON in ASCII) is here.
+
     Attributes:
         name: Its name.
-        kind: Its type.
+        kind: What it has.
         field: The receipt's field; empty where it is computed, see `_COMPUTED`.
-        form: How it is written: unchanged, as 0 or 1, or as JSON.
         optional: Whether it may be null.
     """
 
     name: str
     kind: Kind
     field: str = ""
-    form: Literal["plain", "flag", "json"] = "plain"
     optional: bool = False
 
     def written(self, value: Any) -> Value:
         """A value as it is written; numbers that no database can hold become null or 0."""
         if value is None:
             return None
-        if self.form == "json":
+        if self.kind == "json":
             return _encode(dict(value) if isinstance(value, Mapping) else value)
         if self.kind == "text":
             return _text(value)
         if self.kind == "real":
             return float(value) if math.isfinite(value) else None
-        known = (
-            int(value) if abs(value) <= _MOST_INTEGER else None
-        )  # a provider may report anything
-        return known if self.optional else known or 0
+        count = storable_count(int(value))  # a provider may report anything
+        return count if self.optional else count or 0
 
     def read(self, value: Any) -> Any:
         """The value as it was before it was written."""
-        if self.form == "flag":
+        if self.kind == "flag":
             return bool(value)
-        return json.loads(value) if self.form == "json" and value is not None else value
+        return json.loads(value) if self.kind == "json" and value is not None else value
 
 
 COLUMNS: tuple[ReceiptColumn, ...] = (
@@ -92,7 +93,7 @@ COLUMNS: tuple[ReceiptColumn, ...] = (
     ReceiptColumn("probability", "real", optional=True),
     ReceiptColumn("estimated_cost", "real", optional=True),
     ReceiptColumn("cost", "real", "cost", optional=True),
-    ReceiptColumn("cost_is_estimated", "integer", "cost_is_estimated", form="flag"),
+    ReceiptColumn("cost_is_estimated", "flag", "cost_is_estimated"),
     ReceiptColumn("input_tokens", "integer", optional=True),
     ReceiptColumn("cached_tokens", "integer", optional=True),
     ReceiptColumn("output_tokens", "integer", optional=True),
@@ -102,18 +103,18 @@ COLUMNS: tuple[ReceiptColumn, ...] = (
     ReceiptColumn("forecast_seconds", "real", "forecast_seconds", optional=True),
     ReceiptColumn("first_byte_seconds", "real", "outcome.first_byte_seconds", optional=True),
     ReceiptColumn("total_seconds", "real", "outcome.total_seconds"),
-    ReceiptColumn("stream", "integer", "stream", form="flag"),
-    ReceiptColumn("tool_loop", "integer", "choice.tool_loop", form="flag"),
+    ReceiptColumn("stream", "flag", "stream"),
+    ReceiptColumn("tool_loop", "flag", "choice.tool_loop"),
     ReceiptColumn("scored", "text", "scored"),
     ReceiptColumn("novelty", "real", "choice.novelty", optional=True),
-    ReceiptColumn("ranking", "text", "choice.order", form="json"),
-    ReceiptColumn("correctness", "text", "choice.correctness", form="json"),
-    ReceiptColumn("estimated_costs", "text", "choice.estimated_cost", form="json"),
-    ReceiptColumn("excluded", "text", "choice.excluded", form="json"),
-    ReceiptColumn("attempts", "text", form="json"),
-    ReceiptColumn("answer", "text", form="json"),
-    ReceiptColumn("details", "text", form="json"),
-    ReceiptColumn("prompt", "text", "prompt", form="json", optional=True),
+    ReceiptColumn("ranking", "json", "choice.order"),
+    ReceiptColumn("correctness", "json", "choice.correctness"),
+    ReceiptColumn("estimated_costs", "json", "choice.estimated_cost"),
+    ReceiptColumn("excluded", "json", "choice.excluded"),
+    ReceiptColumn("attempts", "json"),
+    ReceiptColumn("answer", "json"),
+    ReceiptColumn("details", "json"),
+    ReceiptColumn("prompt", "json", "prompt", optional=True),
     ReceiptColumn("baseline", "text", "baseline", optional=True),
 )
 """The columns of the table of receipts, in order."""
@@ -238,10 +239,7 @@ def _corrupt(identity: str) -> CorruptError:
 
 def _text(value: str) -> str:
     """A text that any database accepts: without zero bytes and lone surrogates."""
-    value = value[:_MOST_TEXT]
-    if not value.isascii():
-        value = value.encode("utf-8", "replace").decode()
-    return value.replace("\0", "�")
+    return storable(value[:_MOST_TEXT]).replace("\0", "�")
 
 
 FEEDBACK_COLUMNS: tuple[ReceiptColumn, ...] = (

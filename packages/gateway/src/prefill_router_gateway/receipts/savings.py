@@ -8,6 +8,7 @@ conversation's name, which is a hash, give up to 256 groups. Intervals are from 
 these groups, since requests of one conversation aren't independent.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -17,11 +18,12 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from prefill_router.database import Database, Dialect
 from prefill_router.errors import DataError
 from prefill_router_gateway.receipts.labels import TABLE_OF, AnswerLabel, SideAnswer
 from prefill_router_gateway.receipts.reader import Conditions, pages
 from prefill_router_gateway.receipts.rows import named_values
-from prefill_router_gateway.receipts.store import FEEDBACK, RECEIPTS, Store, open_store
+from prefill_router_gateway.receipts.store import FEEDBACK, RECEIPTS, open_store
 from prefill_router_gateway.records import APART, Receipt
 from prefill_router_gateway.settings import SavingsSettings
 
@@ -122,9 +124,28 @@ _SPENT_THERE = """CASE WHEN less < estimated_cost AND less_there < there
 """As `cost_elsewhere`."""
 
 
-def _discounts(store: Store) -> str:
+_JSON_NUMBER: Mapping[Dialect, str] = {
+    "sqlite": "CAST(json_extract({}, ?) AS REAL)",
+    "postgresql": "CAST(CAST({} AS json) ->> CAST(? AS TEXT) AS DOUBLE PRECISION)",
+}
+"""The number at a key of a JSON object in the column `{}`; its `?` is a `_json_key`."""
+_CACHE_NUMBER: Mapping[Dialect, str] = {
+    "sqlite": "CAST(json_extract(details, '$.cache.' || json_quote({}) || '[{}]') AS REAL)",
+    "postgresql": (
+        "CAST(CAST(details AS json) -> 'cache' -> CAST({} AS TEXT) ->> {} AS DOUBLE PRECISION)"
+    ),
+}
+"""One of the numbers that the details have of the cache of target `{}`: 0 or 1."""
+
+
+def _json_key(store: Database, name: str) -> str:
+    """A key of a JSON object; for SQLite a path, escaped as in the columns."""
+    return f"$.{json.dumps(name)}" if store.dialect == "sqlite" else name
+
+
+def _discounts(store: Database) -> str:
     """What the cached tokens saved, and would save at the baseline, which its two `?` name."""
-    number, here = store.cache_number.format, "answered_by"
+    number, here = _CACHE_NUMBER[store.dialect].format, "answered_by"
     there = f"{number('?', 0)} / NULLIF({number(here, 0)}, 0) * {number('?', 1)}"
     return ", ".join(
         f"CASE WHEN cached_tokens > 0 THEN cached_tokens * {saved} END AS {name}"
@@ -167,7 +188,7 @@ class SavingsSums:
         forecast_seconds: How long requests waited for them.
     """
 
-    def __init__(self, store: Store, since: float, named: str | None = None) -> None:
+    def __init__(self, store: Database, since: float, named: str | None = None) -> None:
         self.baselines, self.unpriced = dict[str, int](), dict[str, int]()
         self.unnamed, self.forecasts, self.forecast_seconds = 0, 0, 0.0
         apart, sums = dict[str, tuple[int, float]](), Sums()
@@ -204,7 +225,7 @@ class SavingsSums:
             self.unpriced[lacking] = self.unpriced.get(lacking, 0) + count
 
 
-def baselines_of(store: Store, since: float) -> list[str | None]:
+def baselines_of(store: Database, since: float) -> list[str | None]:
     """The baselines that receipts name; None among them where some name none."""
     rows = store.select(
         f"SELECT DISTINCT baseline FROM {RECEIPTS} WHERE at >= ? ORDER BY baseline", [since]
@@ -222,11 +243,11 @@ def _where(baseline: str | None, since: float, *, every: bool) -> tuple[str, lis
 
 
 def _select_sums(
-    store: Store, baseline: str | None, since: float, *, every: bool
+    store: Database, baseline: str | None, since: float, *, every: bool
 ) -> list[tuple[Any, ...]]:
     """Rows of kind, group, target without a cost, `GroupSums`, forecasts, and their seconds."""
     name, (which, values) = baseline or "", _where(baseline, since, every=every)
-    number, key = store.json_number, store.json_key(name)
+    number, key = _JSON_NUMBER[store.dialect], _json_key(store, name)
     return store.select(
         f"""WITH one AS (SELECT {_GROUP} AS part, {_WHY_APART} AS why, target, answered_by,
             cost, estimated_cost, probability, forecast_seconds,
@@ -247,7 +268,7 @@ def _select_sums(
     )
 
 
-def switched_conversations(store: Store, since: float, named: str | None = None) -> int:
+def switched_conversations(store: Database, since: float, named: str | None = None) -> int:
     """How many conversations another target than the baseline continued, each counted once.
 
     A request continues a conversation if an earlier one is of it. A first request that is
@@ -280,7 +301,7 @@ def estimate(groups: PerGroup, of: Callable[[GroupSums], Any]) -> SavingsEstimat
     return SavingsEstimate(value, low, high)
 
 
-def learning_costs(store: Store, since: float) -> Iterator[Deduction]:
+def learning_costs(store: Database, since: float) -> Iterator[Deduction]:
     """What scores and side answers cost; nothing where their tables haven't been made.
 
     By the learner's charges where it has any: these stay when answers are deleted, and have the
@@ -310,7 +331,7 @@ def read_costs(url: str) -> list[Deduction]:
         return list(learning_costs(store, 0.0))
 
 
-def score_sums(store: Store, since: float) -> PerGroup:
+def score_sums(store: Database, since: float) -> PerGroup:
     """Scored answers and the sum of their scores, by group; sources of an answer are averaged."""
     labels = TABLE_OF[AnswerLabel]
     more = f" UNION ALL SELECT id, target, source, at, score FROM {labels}"
@@ -330,7 +351,9 @@ def score_sums(store: Store, since: float) -> PerGroup:
     return np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 2)
 
 
-def also_asked_of(store: Store, since: float, named: str | None = None) -> tuple[int, float | None]:
+def also_asked_of(
+    store: Database, since: float, named: str | None = None
+) -> tuple[int, float | None]:
     """Requests whose baseline was asked on the side, and their cost by the estimate."""
     if not store.existing([TABLE_OF[SideAnswer]]):
         return 0, None
@@ -345,10 +368,10 @@ def also_asked_of(store: Store, since: float, named: str | None = None) -> tuple
 
 
 def _asked_there(
-    store: Store, baseline: str, since: float, *, every: bool
+    store: Database, baseline: str, since: float, *, every: bool
 ) -> tuple[int, float, float]:
     """Requests that one baseline was asked on the side, what they cost, and their estimate."""
-    number = store.json_number.format("estimated_costs")
+    number = _JSON_NUMBER[store.dialect].format("estimated_costs")
     which, values = _where(baseline, since, every=every)
     ((count, paid, estimated),) = store.select(
         f"""WITH asked AS (SELECT id, cost AS paid FROM {TABLE_OF[SideAnswer]} WHERE target = ?),
@@ -358,7 +381,7 @@ def _asked_there(
             paid IS NOT NULL AND cost IS NOT NULL AND estimated_cost > 0)
         SELECT count(there), sum(CASE WHEN there IS NOT NULL THEN paid END), sum({_SPENT_THERE})
             FROM one""",
-        [baseline, *values, store.json_key(baseline), baseline, baseline],
+        [baseline, *values, _json_key(store, baseline), baseline, baseline],
     )
     return count, paid or 0.0, estimated or 0.0
 
@@ -559,7 +582,7 @@ def request_saving(url: str, receipt: Receipt, named: str | None = None) -> Requ
 _RATIOS, _FEWEST_RATIOS = 20_000, 20
 
 
-def _spread(store: Store, baseline: str) -> tuple[float, float] | tuple[None, None]:
+def _spread(store: Database, baseline: str) -> tuple[float, float] | tuple[None, None]:
     """Where 95 % of a target's costs lie, by the estimate times the mean ratio."""
     rows = store.select(
         "SELECT cost / estimated_cost FROM (SELECT answered_by, outcome, cost, estimated_cost "
@@ -574,7 +597,7 @@ def _spread(store: Store, baseline: str) -> tuple[float, float] | tuple[None, No
     return low, high
 
 
-def _check_named(store: Store, since: float) -> list[str]:
+def _check_named(store: Database, since: float) -> list[str]:
     """The baselines that receipts name; refuses where none does."""
     named = [baseline for baseline in baselines_of(store, since) if baseline is not None]
     if not named:
@@ -585,7 +608,7 @@ def _check_named(store: Store, since: float) -> list[str]:
     return named
 
 
-def _check_known(store: Store, baseline: str, since: float) -> None:
+def _check_known(store: Database, baseline: str, since: float) -> None:
     """Refuse a name that isn't one of the targets, where there are any."""
     columns = ("at", "id", "estimated_costs", "target")
     given: Conditions = [("at >= ?", [since])]

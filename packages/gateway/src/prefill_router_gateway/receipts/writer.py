@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Literal, NamedTuple, final
 
+from prefill_router.database import Database, DownError, RowError, Statement
 from prefill_router.endpoints import Redaction
 from prefill_router.errors import StoreError
 from prefill_router_gateway.receipts.labels import (
@@ -23,14 +24,7 @@ from prefill_router_gateway.receipts.labels import (
 )
 from prefill_router_gateway.receipts.retention import Retention
 from prefill_router_gateway.receipts.rows import COLUMNS, NAMES, Feedback, Row, from_row, to_row
-from prefill_router_gateway.receipts.store import (
-    RECEIPTS,
-    DownError,
-    RowError,
-    Statement,
-    Store,
-    open_store,
-)
+from prefill_router_gateway.receipts.store import RECEIPTS, insert_rows, open_store
 from prefill_router_gateway.records import Receipt
 
 _log = logging.getLogger(__name__)
@@ -108,7 +102,7 @@ class ReceiptWriter:
 
     def __init__(
         self,
-        store: Store,
+        store: Database,
         *,
         wait_seconds: float = 2.0,
         max_queue: int = 10_000,
@@ -284,7 +278,8 @@ class ReceiptWriter:
         good = [item for item in rows if item.row is not None]
         try:
             if good:
-                self._store.insert(
+                insert_rows(
+                    self._store,
                     [item.row for item in good if item.row and isinstance(item.kept, Receipt)],
                     [item.row for item in good if item.row and isinstance(item.kept, Feedback)],
                 )

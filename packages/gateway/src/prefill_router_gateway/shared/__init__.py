@@ -1,9 +1,8 @@
 """What replicas of the gateway share through one PostgreSQL database.
 
-tables        the tables and statements
-connection    one connection, which never blocks the event loop and never waits long
-leases        leases of budgets, limits of keys, and conversations
-state         keeps a gateway and the database in step
+tables    the tables and statements
+leases    leases of budgets, limits of keys, and conversations
+state     keeps a gateway and the database in step
 """
 
 from prefill_router.lazy_imports import face

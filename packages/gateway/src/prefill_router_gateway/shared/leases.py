@@ -29,6 +29,7 @@ from hashlib import sha256
 from operator import itemgetter
 from typing import Any, final
 
+from prefill_router.database import DownError, PostgresStatement, Rows
 from prefill_router_gateway.decide import AffinityPlace, BudgetState, Per, Sessions, SessionState
 from prefill_router_gateway.guard import (
     ROUNDING,
@@ -38,10 +39,8 @@ from prefill_router_gateway.guard import (
     too_many_at_once,
     too_many_per_minute,
 )
-from prefill_router_gateway.receipts import DownError
 from prefill_router_gateway.settings import BudgetSettings
 from prefill_router_gateway.shared import tables
-from prefill_router_gateway.shared.connection import Rows, Statement
 
 LeaseName = tuple[str, Per, int]
 """The owner of a budget (a key's name, or empty for the whole gateway), hour or day, and which."""
@@ -103,7 +102,7 @@ class BudgetLeases:
         """Those of these budgets of whose lease less than half is left."""
         return [s for s in states if s.leased < self._size(s) / 2 and self._may_ask(s)]
 
-    def grants(self, states: Iterable[BudgetState], replicas: int) -> Iterator[Statement]:
+    def grants(self, states: Iterable[BudgetState], replicas: int) -> Iterator[PostgresStatement]:
         """The statements that ask for leases, each for one of these budgets.
 
         Args:
@@ -152,7 +151,9 @@ class BudgetLeases:
         for owner, per, window, dollars in rows:
             self._lease((owner, per, window)).others = float(dollars)
 
-    def returns(self, reserved: Callable[[str], float] | None = None) -> Iterator[Statement]:
+    def returns(
+        self, reserved: Callable[[str], float] | None = None
+    ) -> Iterator[PostgresStatement]:
         """The statements that give back what isn't used.
 
         Args:

@@ -15,15 +15,14 @@ from contextlib import suppress
 from typing import Any, final
 from uuid import uuid4
 
+from prefill_router.database import AsyncPostgresDatabase, DownError, PostgresStatement, Rows
 from prefill_router.errors import StoreError
 from prefill_router_gateway.decide import Budgets, Sessions, affinity_places
 from prefill_router_gateway.guard import KeyLimits
 from prefill_router_gateway.proxy import Breakers
-from prefill_router_gateway.receipts import DownError
 from prefill_router_gateway.records import RoutingRequest
 from prefill_router_gateway.settings import SharedSettings
 from prefill_router_gateway.shared import tables
-from prefill_router_gateway.shared.connection import Rows, SharedConnection, Statement
 from prefill_router_gateway.shared.leases import (
     BudgetLeases,
     SharedAffinity,
@@ -74,8 +73,11 @@ class SharedState:
         take_lam: Callable[[float], None],
     ) -> None:
         url, seconds = settings.url or "", settings.wait_seconds
-        self._reads = [SharedConnection(url, seconds=seconds) for _ in range(_READS)]
-        self._writes = SharedConnection(url, seconds=seconds)
+        databases = [
+            AsyncPostgresDatabase(url, of="the shared state's", seconds=seconds)
+            for _ in range(_READS + 1)
+        ]
+        *self._reads, self._writes = databases
         self._replica = uuid4().hex[:16]
         self._leases = BudgetLeases(self._replica, share=settings.lease)
         self._wake, self._wake_writer = asyncio.Event(), asyncio.Event()
@@ -275,10 +277,11 @@ class SharedState:
             except StoreError as error:
                 self._lost(error)
 
-    async def _connect(self, *first: Statement) -> None:
+    async def _connect(self, *first: PostgresStatement) -> None:
         """Connect, and tell the database which requests are in flight here."""
         for connection in (*self._reads, self._writes):
             await connection.open()
+            await tables.prepare(connection)
         limits = self.key_limits
         async with limits.turn:
             limits.ended.clear()
@@ -339,7 +342,7 @@ class SharedState:
             self._purged_at = time.monotonic()
             await self._purge()
 
-    def _breaker_told(self, target: str) -> Statement:
+    def _breaker_told(self, target: str) -> PostgresStatement:
         opened = self._breakers.opened_for(target)
         if opened is None:
             return tables.CLOSE_BREAKER, (target,)

@@ -5,6 +5,9 @@ whose success never became known can be repeated. Times are the database's, in s
 since replicas' clocks differ; only `shared_affinity` has the time of an answer's end.
 """
 
+from prefill_router.database import AsyncPostgresDatabase, refuse_newer
+from prefill_router.errors import StoreError
+
 VERSION = 1
 """The version of the tables; other versions are refused."""
 TABLES_LOCK, LEASES_LOCK = 7_346_513, 7_346_514
@@ -13,7 +16,7 @@ DEAD_SECONDS = 10
 """A replica that hasn't been heard of for this long has ended, as far as the others know."""
 _NOW = "extract(epoch FROM clock_timestamp())::float8"
 
-CREATE = (
+_CREATE = (
     "CREATE TABLE IF NOT EXISTS shared_replicas "
     "(replica TEXT PRIMARY KEY, seen DOUBLE PRECISION NOT NULL)",
     # `owner` is a key's name, or empty for the whole gateway; `win` is the number of the hour or
@@ -34,8 +37,8 @@ CREATE = (
     "CREATE TABLE IF NOT EXISTS shared_schema (version BIGINT NOT NULL)",
     f"INSERT INTO shared_schema SELECT {VERSION} WHERE NOT EXISTS (SELECT FROM shared_schema)",
 )
-EXISTS = "SELECT to_regclass('shared_schema') IS NOT NULL"
-READ_VERSION = "SELECT max(version) FROM shared_schema"
+_EXISTS = "SELECT to_regclass('shared_schema') IS NOT NULL"
+_READ_VERSION = "SELECT max(version) FROM shared_schema"
 LOCK = "SELECT pg_advisory_xact_lock(%s)"
 DURABLE = "SET LOCAL synchronous_commit = on"
 
@@ -169,3 +172,24 @@ PURGE = (
 )
 """Deletes past windows and expired conversations, some at a time, and keeps the latest entries of
 each kind."""
+
+
+async def prepare(database: AsyncPostgresDatabase) -> None:
+    """Make the tables if there are none, or check their version.
+
+    Raises:
+        DownError: The database can't be used now.
+        StoreError: A newer package made them.
+    """
+    # what a crash of the database may lose here is written again, or soon forgotten anyway
+    await database.run(("SET synchronous_commit = off", None))
+    (((exists,),),) = await database.run((_EXISTS, None))
+    if not exists:
+        made = ((statement, None) for statement in _CREATE)
+        await database.run((LOCK, (TABLES_LOCK,)), *made, together=True)
+    (((version,),),) = await database.run((_READ_VERSION, None))
+    try:
+        refuse_newer(database.place, "shared state", version, newest=VERSION)
+    except StoreError:
+        await database.close()
+        raise

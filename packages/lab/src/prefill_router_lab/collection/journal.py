@@ -4,7 +4,6 @@ All waiting answers are written in one transaction, and their callbacks are call
 disk. So one flush of the disk serves many answers, and no answer waits for a batch to fill.
 """
 
-import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
@@ -14,6 +13,7 @@ from typing import NamedTuple, final
 from uuid import uuid4
 
 from prefill_router.data import prompt_text
+from prefill_router.database import Statement, storable, storable_count
 from prefill_router.errors import ConfigError, DataError, PromptError, StoreError
 from prefill_router.files import writer_lock
 from prefill_router.runs import (
@@ -26,7 +26,6 @@ from prefill_router.runs import (
     open_to_write,
     pack_text,
     refuse_second,
-    storable,
     task_digest,
     task_texts,
 )
@@ -35,8 +34,8 @@ Recorded = Callable[[StoreError | None], object]
 """Called in the journal's thread once something is on the disk, or with the error if it isn't."""
 _TASKS_AT_ONCE = 500
 _BYTES_AT_ONCE = 16_000_000
-_LARGEST = 2**63 - 1
 _COLUMNS = 17
+_EXPOSE = "INSERT INTO exposure (session, dollars) VALUES (?, ?)"
 
 
 class _JournalEntry(NamedTuple):
@@ -88,7 +87,7 @@ class Journal:
         self._queue.put(None)
         self._thread.join()
         with suppress(StoreError):  # everything is on the disk; this merges it into one file
-            self._database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._database.empty_log()
         self._database.close()
 
     def add_tasks(self, tasks: Iterable[Task]) -> list[str]:
@@ -142,9 +141,7 @@ class Journal:
         Raises:
             StoreError: It can't be written.
         """
-        with self._database.transaction() as database:
-            query = "INSERT INTO exposure (session, dollars) VALUES (?, ?)"
-            database.execute(query, (f"settled {uuid4().hex}", -dollars))
+        self._database.change([(_EXPOSE, (f"settled {uuid4().hex}", -dollars))])
 
     def _row_of(
         self, task: Task, ids: dict[str, None], known: Mapping[str, str]
@@ -173,10 +170,8 @@ class Journal:
 
     def _insert_tasks(self, rows: list[tuple[str, str, str | bytes, str | bytes]]) -> None:
         if rows:
-            with self._database.transaction() as database:
-                database.executemany(
-                    "INSERT INTO tasks (id, digest, body, options) VALUES (?, ?, ?, ?)", rows
-                )
+            query = "INSERT INTO tasks (id, digest, body, options) VALUES (?, ?, ?, ?)"
+            self._database.change([(query, row) for row in rows])
 
     def _work(self) -> None:
         open_ = True
@@ -193,11 +188,11 @@ class Journal:
     def _commit(self, group: list[_JournalEntry]) -> None:
         if group and self._error is None:
             try:
-                with self._database.transaction() as database:
-                    self._insert_exposure(database, [what for what, _ in group])
-                    for what, _ in group:
-                        if isinstance(what, Answer):
-                            _insert_answer(database, what)
+                statements = self._exposure([what for what, _ in group])
+                for what, _ in group:
+                    if isinstance(what, Answer):
+                        statements += _insertions(what)
+                self._database.change(statements)
             except StoreError as error:
                 self._error = error
             except (ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
@@ -206,21 +201,23 @@ class Journal:
             with suppress(RuntimeError):  # the event loop has ended
                 waiting.recorded(self._error)
 
-    def _insert_exposure(self, database: sqlite3.Connection, added: list[Answer | float]) -> None:
+    def _exposure(self, added: list[Answer | float]) -> list[Statement]:
+        """The statement that writes what is exposed now, if that has changed."""
         before = self._exposed
         for what in added:
             change = -what.charged if isinstance(what, Answer) else what
             self._exposed = max(self._exposed + change, 0.0)
-        if self._exposed != before:
-            query = "INSERT INTO exposure (session, dollars) VALUES (?, ?)"
-            database.execute(query, (self._session, self._exposed))
+        is_changed = self._exposed != before
+        return [(_EXPOSE, (self._session, self._exposed))] if is_changed else []
 
 
-def _insert_answer(database: sqlite3.Connection, answer: Answer) -> None:
-    values = ",".join("?" * _COLUMNS)
-    made = database.execute(f"INSERT INTO answers VALUES (NULL,{values})", _columns(answer))
-    body = pack_text(answer_text(answer))
-    database.execute("INSERT INTO records VALUES (?,?,?)", (made.lastrowid, checksum(body), body))
+def _insertions(answer: Answer) -> list[Statement]:
+    """The statements that insert an answer, and its record under the same number."""
+    marks, body = ",".join("?" * _COLUMNS), pack_text(answer_text(answer))
+    return [
+        (f"INSERT INTO answers VALUES (NULL,{marks})", _columns(answer)),
+        ("INSERT INTO records VALUES (last_insert_rowid(),?,?)", (checksum(body), body)),
+    ]
 
 
 def _columns(answer: Answer) -> tuple[object, ...]:
@@ -238,19 +235,15 @@ def _columns(answer: Answer) -> tuple[object, ...]:
         answer.cost_source,
         finish_reason,
         served_by,
-        _count(usage and usage.input_tokens),
-        _count(usage and usage.cached_tokens),
-        _count(usage and usage.output_tokens),
-        _count(usage and usage.reasoning_tokens),
+        storable_count(usage and usage.input_tokens),
+        storable_count(usage and usage.cached_tokens),
+        storable_count(usage and usage.output_tokens),
+        storable_count(usage and usage.reasoning_tokens),
         reply and reply.first_token_seconds,
         reply and reply.first_answer_seconds,
         reply and reply.seconds,
         answer.attempts[-1].began if answer.attempts else None,
     )
-
-
-def _count(value: int | None) -> int | None:
-    return value if value is not None and abs(value) <= _LARGEST else None
 
 
 def _is_writable(text: str) -> bool:

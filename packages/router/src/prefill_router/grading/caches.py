@@ -20,10 +20,16 @@ from pathlib import Path
 from typing import Any, final
 
 from prefill_router.data import prompt_key
+from prefill_router.database import (
+    Database,
+    RunStatement,
+    SqliteDatabase,
+    refusals,
+    refuse_newer,
+    storable,
+)
 from prefill_router.endpoints import Reply
-from prefill_router.errors import StoreError, upgrade_advice
 from prefill_router.grading.base import Grade, GraderTraits
-from prefill_router.runs import SqliteFile, refusals, storable
 from prefill_router.targets import Target
 
 
@@ -54,9 +60,8 @@ class JudgeBill:
 
 JUDGMENTS_DATABASE = "judgments.sqlite"
 _JUDGMENTS_VERSION = 1
-_DURABLE = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"  # what was paid for stays
+_DURABLE = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")  # what was paid for stays
 _JUDGMENTS_SCHEMA = """
-BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS calls (
   call INTEGER PRIMARY KEY, asked TEXT NOT NULL, most REAL NOT NULL
 );
@@ -96,20 +101,12 @@ class Judgments:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._database = SqliteFile(
+        self._database = SqliteDatabase(
             folder / JUDGMENTS_DATABASE,
+            pragmas=_DURABLE,
+            prepare=_make_judgments,
             repair="move it away, and judges are asked again",
-            setup=_DURABLE,
         )
-        version = self._database.rows("PRAGMA user_version")[0][0]
-        if version > _JUDGMENTS_VERSION:
-            self.close()
-            raise StoreError(
-                f"{self._database.path} has format {version}; {upgrade_advice(_JUDGMENTS_VERSION)}"
-            )
-        never = refusals(("calls", "judgments", "failures"), "judgments are never changed")
-        marks = f"PRAGMA user_version = {_JUDGMENTS_VERSION};\nCOMMIT;"
-        self._database.script(_JUDGMENTS_SCHEMA + never + marks)
 
     def close(self) -> None:
         """Close the file."""
@@ -118,7 +115,7 @@ class Judgments:
     @property
     def charged(self) -> float:
         """US dollars of all calls, with the most that those of unknown bill can have cost."""
-        return float(self._database.rows(_CHARGED)[0][0])
+        return float(self._database.select(_CHARGED)[0][0])
 
     def bill(self, *, held_back: float = 0.0) -> JudgeBill:
         """The cost of all calls.
@@ -126,7 +123,7 @@ class Judgments:
         Args:
             held_back: Most US dollars of the calls that a limit stopped.
         """
-        calls, cost, at_risk, unpriced = self._database.rows(_BILL)[0]
+        calls, cost, at_risk, unpriced = self._database.select(_BILL)[0]
         enough = cost + at_risk + held_back if held_back else None
         return JudgeBill(
             calls=calls,
@@ -139,7 +136,7 @@ class Judgments:
     def texts(self, key: str, sample: int) -> list[str]:
         """The texts of the replies for a key so far, the newest first."""
         query = "SELECT text FROM judgments WHERE key = ? AND sample = ? ORDER BY call DESC"
-        return [str(text) for (text,) in self._database.rows(query, key, sample)]
+        return [str(text) for (text,) in self._database.select(query, [key, sample])]
 
     def begin(self, most: float) -> int:
         """Record that a call begins; returns its number.
@@ -148,7 +145,7 @@ class Judgments:
             most: Most US dollars that it can cost.
         """
         query = "INSERT INTO calls VALUES (NULL, ?, ?) RETURNING call"
-        return int(self._database.rows(query, _now(), most)[0][0])
+        return int(self._database.select(query, [_now(), most])[0][0])
 
     def add_reply(
         self,
@@ -187,7 +184,16 @@ class Judgments:
     def _add(self, table: str, row: tuple[Any, ...]) -> None:
         marks = ", ".join("?" * len(row))
         cells = [storable(cell) if isinstance(cell, str) else cell for cell in row]
-        self._database.rows(f"INSERT INTO {table} VALUES ({marks})", *cells)
+        self._database.change([(f"INSERT INTO {table} VALUES ({marks})", cells)])
+
+
+def _make_judgments(database: Database, run: RunStatement) -> None:
+    ((version,),) = run("PRAGMA user_version")
+    refuse_newer(database.place, "judgments", version, newest=_JUDGMENTS_VERSION)
+    never = refusals(("calls", "judgments", "failures"), "judgments are never changed")
+    mark = f"PRAGMA user_version = {_JUDGMENTS_VERSION}"
+    for statement in (*_JUDGMENTS_SCHEMA.split(";"), *never, mark):
+        run(statement)
 
 
 def judgment_key(judge: Target, prompt: str) -> str:
@@ -206,7 +212,7 @@ def _now() -> str:
 
 GRADES_DATABASE = "grades.sqlite"
 _GRADES_SCHEMA = (
-    "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; CREATE TABLE IF NOT EXISTS grades "
+    "CREATE TABLE IF NOT EXISTS grades "
     "(key BLOB PRIMARY KEY, score REAL NOT NULL, extracted TEXT, detail TEXT) WITHOUT ROWID"
 )
 
@@ -224,10 +230,11 @@ class GradeCache:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._database = SqliteFile(
+        self._database = SqliteDatabase(
             folder / GRADES_DATABASE,
+            pragmas=("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL"),
+            prepare=lambda _, run: run(_GRADES_SCHEMA),
             repair="remove it, and answers are graded again",
-            setup=_GRADES_SCHEMA,
         )
 
     def close(self) -> None:
@@ -237,7 +244,7 @@ class GradeCache:
     def get(self, key: bytes) -> Grade | None:
         """The verdict under this key, if there is one."""
         query = "SELECT score, extracted, detail FROM grades WHERE key = ?"
-        rows = self._database.rows(query, key)
+        rows = self._database.select(query, [key])
         if not rows:
             return None
         score, extracted, detail = rows[0]
@@ -248,7 +255,7 @@ class GradeCache:
         if grade.score is not None:
             insert = "INSERT OR REPLACE INTO grades VALUES (?, ?, ?, ?)"
             texts = (storable(grade.extracted), storable(grade.detail))
-            self._database.rows(insert, key, grade.score, *texts)
+            self._database.change([(insert, (key, grade.score, *texts))])
 
 
 def grade_key(about: GraderTraits, task_digest: str, text: str) -> bytes:

@@ -19,11 +19,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from prefill_router.data import LabelMeaning, Query, RoutingDataset, prompt_text
+from prefill_router.database import storable
 from prefill_router.errors import DataError
 from prefill_router.grading.base import Grade
 from prefill_router.grading.caches import JudgeBill
 from prefill_router.grading.judge import FAILED, JUDGES, OVER_LIMIT
-from prefill_router.runs import Answer, Run, Task, storable
+from prefill_router.runs import Answer, Run, Task
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool
 

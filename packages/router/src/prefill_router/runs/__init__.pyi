@@ -16,8 +16,5 @@ from .run import (
     task_texts as task_texts,
 )
 from .run_database import (
-    SqliteFile as SqliteFile,
     open_to_write as open_to_write,
-    refusals as refusals,
-    storable as storable,
 )

@@ -19,6 +19,7 @@ from typing import Any, Literal, final
 
 from prefill_router import __version__, files
 from prefill_router.data import Message, Query
+from prefill_router.database import SqliteDatabase
 from prefill_router.endpoints import CostSource, Reply, Usage
 from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError, upgrade_advice
 from prefill_router.runs import run_database
@@ -301,9 +302,7 @@ def checksum(stored: str | bytes) -> int:
     return zlib.crc32(stored.encode() if isinstance(stored, str) else stored)
 
 
-def read_records(
-    database: run_database.SqliteFile, folder: Path, wanted: Sequence[int]
-) -> Iterator[Answer]:
+def read_records(database: SqliteDatabase, folder: Path, wanted: Sequence[int]) -> Iterator[Answer]:
     """The answers with these numbers, in this order.
 
     Raises:
@@ -313,7 +312,7 @@ def read_records(
         part = wanted[start : start + _ROWS_AT_ONCE]
         marks = ",".join("?" * len(part))
         query = f"SELECT seq, checksum, body FROM records WHERE seq IN ({marks})"
-        rows = {seq: (check, body) for seq, check, body in database.each(query, *part)}
+        rows = {seq: (check, body) for seq, check, body in database.stream(query, part)}
         for seq in part:
             yield _answer(rows.get(seq), seq, folder)
 
@@ -355,7 +354,7 @@ class Run:
         self.options: Mapping[str, Any] = manifest["options"]
         self.created: str = manifest["created"]
         self._database = run_database.open_to_read(folder)
-        self._each = self._database.each
+        self._each = self._database.stream
 
     @classmethod
     def create(
@@ -406,7 +405,7 @@ class Run:
     def tasks(self) -> Iterator[Task]:
         """The tasks in the order in which they were added, one by one."""
         for position, _ in self._each("SELECT position, id FROM tasks ORDER BY position"):
-            found = self._each("SELECT body, options FROM tasks WHERE position = ?", position)
+            found = self._each("SELECT body, options FROM tasks WHERE position = ?", [position])
             yield self._task(*next(found))
 
     def digested_tasks(self) -> Iterator[tuple[str, Task]]:
@@ -420,7 +419,7 @@ class Run:
         Raises:
             DataError: The run has no such task.
         """
-        for row in self._each("SELECT body, options FROM tasks WHERE id = ?", query_id):
+        for row in self._each("SELECT body, options FROM tasks WHERE id = ?", [query_id]):
             return self._task(*row)
         raise self._no_task(query_id)
 
@@ -433,7 +432,7 @@ class Run:
         for start in range(0, len(query_ids), _ROWS_AT_ONCE):
             part = query_ids[start : start + _ROWS_AT_ONCE]
             marks = ",".join("?" * len(part))
-            bodies = dict(self._each(f"SELECT id, body FROM tasks WHERE id IN ({marks})", *part))
+            bodies = dict(self._each(f"SELECT id, body FROM tasks WHERE id IN ({marks})", part))
             for query_id in part:
                 if query_id not in bodies:
                     raise self._no_task(query_id)
@@ -515,11 +514,11 @@ class Run:
             "SELECT SUM(charged) FROM answers "
             "WHERE target = ? AND (missing IS NULL OR charged > 0) GROUP BY query_id"
         )
-        return [dollars for (dollars,) in self._each(query, target)]
+        return [dollars for (dollars,) in self._each(query, [target])]
 
     def measured(self, target: str, what: Literal["output_tokens", "seconds"]) -> list[float]:
         """This value of all recorded answers of a target that have it."""
-        rows = self._each(f"SELECT {what} FROM answers WHERE target = ?", target)
+        rows = self._each(f"SELECT {what} FROM answers WHERE target = ?", [target])
         return [value for (value,) in rows if value is not None]
 
     def asked_targets(self, *, answered: bool = False) -> set[str]:
