@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from prefill_router.errors import ConfigError
+from prefill_router.options import PORT, POSITIVE, SHARE, SHARE_ABOVE_ZERO, SHARE_BELOW_ONE
 from prefill_router.yaml_files import Number, WholeNumber, line_of, read_yaml
 from prefill_router_gateway.records import Scored
 
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-Share = Annotated[Number, Field(ge=0, le=1)]
-Seconds = Annotated[Number, Field(gt=0, le=86_400)]
+SECONDS = Field(gt=0, le=86_400)
+DOLLARS_PER_SECOND = Field(ge=0, le=1000)
+Share = Annotated[Number, SHARE]
+Seconds = Annotated[Number, SECONDS]
 Count = Annotated[WholeNumber, Field(ge=1, le=10_000_000)]
 
 
@@ -58,7 +61,7 @@ class ListenSettings(SettingsSection):
     """
 
     host: str = "127.0.0.1"
-    port: Annotated[WholeNumber, Field(ge=0, le=65_535)] = 8080
+    port: Annotated[WholeNumber, PORT] = 8080
     hosts: tuple[str, ...] = ()
     unready_seconds: Annotated[Number, Field(ge=0, le=86_400)] = 5.0
     drain_seconds: Annotated[Number, Field(ge=0, le=86_400)] = 30.0
@@ -80,7 +83,7 @@ class LatencySettings(SettingsSection):
     """
 
     deadline_seconds: Seconds | None = None
-    dollars_per_second: Annotated[Number, Field(ge=0, le=1000)] = 0.0
+    dollars_per_second: Annotated[Number, DOLLARS_PER_SECOND] = 0.0
     until: Literal["answer", "first_token"] = "answer"
     keep: Share = 1.0
 
@@ -185,10 +188,10 @@ class BudgetSettings(SettingsSection):
         stop: Whether requests are refused once all is spent; otherwise the cheapest target answers.
     """
 
-    dollars: Annotated[Number, Field(gt=0)]
+    dollars: Annotated[Number, POSITIVE]
     per: Literal["hour", "day"]
     key: str | None = None
-    soften_from: Annotated[Number, Field(ge=0, lt=1)] = 0.5
+    soften_from: Annotated[Number, SHARE_BELOW_ONE] = 0.5
     stop: bool = False
 
 
@@ -309,7 +312,7 @@ class SharedSettings(SettingsSection):
     """
 
     url: str | None = None
-    lease: Annotated[Number, Field(gt=0, le=1)] = 0.02
+    lease: Annotated[Number, SHARE_ABOVE_ZERO] = 0.02
     wait_seconds: Annotated[Number, Field(gt=0, le=60)] = 1.0
 
     @field_validator("url")

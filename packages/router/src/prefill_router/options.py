@@ -6,8 +6,9 @@ An option of a command has a constraint beside its type, `Annotated[int, AT_LEAS
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from functools import cache
+from functools import cache, reduce
 from itertools import chain
+from operator import ge, gt, le, lt, or_
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -18,14 +19,16 @@ from prefill_router.errors import ConfigError
 _Config = TypeVar("_Config")
 
 AT_LEAST_ONE = Field(ge=1)
+AT_LEAST_TWO = Field(ge=2)
 NOT_NEGATIVE = Field(ge=0)
 POSITIVE = Field(gt=0)
+PORT = Field(ge=0, le=65_535)
 SHARE = Field(ge=0, le=1)
 SHARE_ABOVE_ZERO = Field(gt=0, le=1)
 SHARE_BELOW_ONE = Field(ge=0, lt=1)
 SHARE_BETWEEN = Field(gt=0, lt=1)
 Count = Annotated[int, AT_LEAST_ONE]
-Several = Annotated[int, Field(ge=2)]
+Several = Annotated[int, AT_LEAST_TWO]
 Positive = Annotated[float, POSITIVE]
 NotNegative = Annotated[float, NOT_NEGATIVE]
 Dropout = Annotated[float, SHARE_BELOW_ONE]
@@ -52,6 +55,15 @@ def read_bounds(constraints: Iterable[Any]) -> Bounds:
         for name in ("ge", "gt", "le", "lt")
         if hasattr(constraint, name)
     }
+
+
+def find_outside(numbers: Any, bounds: Bounds) -> Any:
+    """Whether a number, or each number of an array, is out of bounds; NaN isn't."""
+    outside = (_OUTSIDE[name](numbers, bound) for name, bound in bounds.items())
+    return reduce(or_, outside, False)
+
+
+_OUTSIDE = {"ge": lt, "gt": le, "le": gt, "lt": ge}
 
 
 def describe_bounds(bounds: Bounds) -> str:
@@ -91,7 +103,8 @@ def check_options(config: Any) -> None:
     Raises:
         ConfigError: An option is outside its limits.
     """
-    for name, (validate, words) in _limit_options(type(config)).items():
+    kind: type = type(config)
+    for name, (validate, words) in _limit_options(kind).items():
         value = getattr(config, name)
         try:
             validate(value)
@@ -121,7 +134,8 @@ def build(config: type[_Config], options: Mapping[str, Any], *, what: str) -> _C
     Raises:
         ConfigError: An option is unknown, of the wrong type, or outside its limits.
     """
-    known = [one.name for one in fields(config) if one.init]  # type: ignore[arg-type]
+    kind: type = config
+    known = [one.name for one in fields(kind) if one.init]
     unknown = [name for name in options if name not in known]
     if unknown:
         raise ConfigError(f"{what} has no option {unknown}; it has {known}")
@@ -131,7 +145,7 @@ def build(config: type[_Config], options: Mapping[str, Any], *, what: str) -> _C
         first = error.errors()[0]
         name = str(first["loc"][0])
         if first["type"] in _OUT_OF_BOUNDS:
-            words = _limit_options(config)[name][1]
+            words = _limit_options(kind)[name][1]
             raise ConfigError(f"{name} is {options[name]!r}; it must be {words}") from None
         place = ".".join(map(str, first["loc"]))
         raise ConfigError(f"{what}: {place}: {first['msg']}, got {first['input']!r}") from None

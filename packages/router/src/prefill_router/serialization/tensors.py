@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from safetensors import SafetensorError, safe_open
 
 from prefill_router.errors import CorruptError
-from prefill_router.options import describe_bounds, read_bounds
+from prefill_router.options import describe_bounds, find_outside, read_bounds
 
 _READ = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U8", "BOOL")
 _MOST_AXES = 8
@@ -130,14 +130,8 @@ def check_bounds(array: NDArray[Any], bounds: FieldInfo, what: str) -> None:
         CorruptError: A number is out of bounds.
     """
     limits = read_bounds([bounds])
-    outside = np.zeros(array.shape, dtype=bool)
-    for name, compare in _OUTSIDE.items():
-        if name in limits:
-            outside |= compare(array, limits[name])
-    if outside.any():
+    outside = find_outside(array, limits)
+    if np.any(outside):
         low, high = np.nanmin(array), np.nanmax(array)
         words = describe_bounds(limits)
         raise CorruptError(f"{what} are from {low} to {high}; they must be {words}; {AGAIN}")
-
-
-_OUTSIDE = {"ge": np.less, "gt": np.less_equal, "le": np.greater, "lt": np.greater_equal}
