@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
+COUNT = Field(ge=1, le=10_000_000)
 SECONDS = Field(gt=0, le=86_400)
 DOLLARS_PER_SECOND = Field(ge=0, le=1000)
 Share = Annotated[Number, SHARE]
 Seconds = Annotated[Number, SECONDS]
-Count = Annotated[WholeNumber, Field(ge=1, le=10_000_000)]
+Count = Annotated[WholeNumber, COUNT]
 
 
 class SettingsSection(BaseModel):
