@@ -611,6 +611,9 @@ _QUOTED = (
 class SettingSources:
     """The sources of settings; the last source that sets one counts.
 
+    With them an error names the line or the variable that sets a value. pydantic-settings joins its
+    sources before it checks them, so its errors can't, and it stops at the first broken variable.
+
     Attributes:
         path: The file; None for none.
         value: The settings in the file.
