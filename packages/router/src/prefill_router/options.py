@@ -33,6 +33,7 @@ Positive = Annotated[float, POSITIVE]
 NotNegative = Annotated[float, NOT_NEGATIVE]
 Dropout = Annotated[float, SHARE_BELOW_ONE]
 Validation = Annotated[float, SHARE_BETWEEN]
+Share = Annotated[float, SHARE]
 Fraction = Annotated[float, SHARE_ABOVE_ZERO]
 Widths = Annotated[tuple[Count, ...], Field(min_length=1, title="width")]
 
