@@ -27,15 +27,13 @@ from pydantic import (
 from prefill_router.errors import ConfigError
 from prefill_router.options import PORT, POSITIVE, SHARE, SHARE_ABOVE_ZERO, SHARE_BELOW_ONE
 from prefill_router.yaml_files import Number, WholeNumber, line_of, read_yaml
+from prefill_router_gateway.limits import COUNT, DOLLARS_PER_SECOND, SECONDS
 from prefill_router_gateway.records import Scored
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-COUNT = Field(ge=1, le=10_000_000)
-SECONDS = Field(gt=0, le=86_400)
-DOLLARS_PER_SECOND = Field(ge=0, le=1000)
 Share = Annotated[Number, SHARE]
 Seconds = Annotated[Number, SECONDS]
 Count = Annotated[WholeNumber, COUNT]

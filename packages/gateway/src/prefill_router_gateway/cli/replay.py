@@ -25,7 +25,7 @@ from prefill_router.options import SHARE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 from prefill_router_gateway.cli.receipts import SINCE_HELP, URL, moment
-from prefill_router_gateway.settings import DOLLARS_PER_SECOND, SECONDS
+from prefill_router_gateway.limits import DOLLARS_PER_SECOND, SECONDS
 
 if TYPE_CHECKING:
     from prefill_router.targets import Pool

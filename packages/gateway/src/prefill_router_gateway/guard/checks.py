@@ -19,7 +19,8 @@ from prefill_router.endpoints import is_loopback
 from prefill_router.errors import ConfigError
 from prefill_router.options import POSITIVE
 from prefill_router_gateway.errors import RefusalError
-from prefill_router_gateway.settings import COUNT, BudgetSettings, ListenSettings
+from prefill_router_gateway.limits import COUNT
+from prefill_router_gateway.settings import BudgetSettings, ListenSettings
 
 _Rate = Annotated[StrictInt, COUNT]
 _Dollars = Annotated[float, POSITIVE]
