@@ -7,6 +7,7 @@ The pages are plain Markdown, so that a forge shows them, too. Each is read into
 - A page that is nothing but a link to a Markdown file outside this folder shows that file, and
   links to the file lead to the page. The first page shows the README.
 - A notebook's cells are Markdown, code and the outputs that are stored with it. Nothing is run.
+- A page with `<!-- settings_tables.py -->` has the tables of that file there, made as it is read.
 - In a docstring, an indented block after a paragraph is text as it stands.
 """
 
@@ -15,6 +16,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from html import escape
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ MADE = re.compile(r"= [A-Z]\w*\(")
 TWICE = re.compile(r"~[\w.]+\.(?=~)")
 PRIVATE = re.compile(r", _\w+: [^=]*= \.\.\.")
 UNWRITTEN = re.compile(r"<(?:[^<>]|<\w+>)+>")
+TABLES = "<!-- settings_tables.py -->"
 SECTION = re.compile(r"\w[\w ]*:$")
 
 
@@ -133,6 +136,8 @@ def read_page(app: Sphinx, name: str, source: list[str]) -> None:
         text = markdown(page, docs)
         for origin in (origin for origin, shown in elsewhere.items() if shown == page):
             app.env.note_dependency(str(origin))
+    if TABLES in text:
+        text = text.replace(TABLES, import_module("settings_tables").render_tables())
     first = page.stem == app.config.root_doc or page not in elsewhere.values()
     source[0] = with_navigation(text, page, elsewhere) if first else text
 

@@ -31,8 +31,8 @@ CALLED = (FunctionType, classmethod, staticmethod, property)
 IMAGE = re.compile(r"!\[([^]]*)\]\(([^)]+)\)")
 
 
-def load_site_pages() -> ModuleType:
-    spec = util.spec_from_file_location("site_pages", DOCS / "site_pages.py")
+def load_module(name: str) -> ModuleType:
+    spec = util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = util.module_from_spec(spec)
@@ -40,7 +40,7 @@ def load_site_pages() -> ModuleType:
     return module
 
 
-site_pages = load_site_pages()
+site_pages = load_module("site_pages")
 
 
 def below(page: Path) -> list[Path]:
@@ -102,6 +102,18 @@ def test_the_reference_has_what_is_imported_from_the_package() -> None:
         assert getattr(import_module(package), name) is getattr(prefill_router, name)
         pages = [page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.rst")]
         assert any(f".. automodule:: {package}\n" in page for page in pages), package
+
+
+def test_every_setting_and_option_has_its_type_and_a_sentence() -> None:
+    text = load_module("settings_tables").render_tables()
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    assert [row for row in rows if not row[1] or len(row[-1].split()) < 2] == []
+    parts = {part.partition("\n")[0]: part for part in text.split("### ")}
+
+    assert "`keep` | number | `1.0` | from 0 to 1 |" in parts["routing.latency"]
+    assert "`--lam` | list: number | none | from 0 to 1 |" in parts["prefill-router replay"]
+    assert "`kernel` | `uniform` or `inverse`" in parts["knn_score"]
+    assert "`keep_days` | whole number | `30` | from 1 to 36500 |" in parts["learning"]
 
 
 @pytest.mark.parametrize("name", ["flow", "request"])

@@ -11,7 +11,8 @@ import pytest
 import prefill_router
 from packages.router.tests.commands import Job, malformed, refused, run, succeeded
 from prefill_router.cli.application import Command, ExitCode, load
-from prefill_router.cli.commands import CommandEntry, all_commands, range_of
+from prefill_router.cli.commands import CommandEntry, all_commands
+from prefill_router.cli.ranges import describe_range, find_ranges
 
 pytestmark = pytest.mark.slow
 
@@ -129,11 +130,10 @@ def required(name: str) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_number_is_bounded_and_told_alike(name: str) -> None:
     for option in numeric(name):
-        span = range_of(name, option)
-        assert span is not None, option
-        below = int(span.least) - 1
+        bounds = find_ranges(command(name).callback)[options(name)[option].name]
+        below = int(min(bounds.values())) - 1
         told = malformed(f"{option} is", *name.split(), *required(name), f"{option}={below}")
-        assert told == f"error: {option} is {below}; it must be {span}"
+        assert told == f"error: {option} is {below}; it must be {describe_range(bounds)}"
         if annotation(options(name)[option]) is float:
             assert "is nan" in malformed("", *name.split(), *required(name), f"{option}=nan")
 

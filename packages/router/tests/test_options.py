@@ -1,14 +1,12 @@
 """Options are checked by their types."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pytest
 
 from prefill_router.errors import ConfigError
 from prefill_router.options import (
-    AT_LEAST_ONE,
-    BELOW_ONE,
     Count,
     Dropout,
     Fraction,
@@ -31,8 +29,8 @@ class Options:
     share: Validation = 0.5
     part: Fraction = 1.0
     widths: Widths = (1,)
-    layers: Annotated[tuple[int, ...], AT_LEAST_ONE.each] = ()
-    drops: Annotated[tuple[float, float], BELOW_ONE.each] = (0.0, 0.9)
+    layers: tuple[Count, ...] = ()
+    drops: tuple[Dropout, Dropout] = (0.0, 0.9)
     either: Dropout | None = None
     kernel: Literal["flat", "steep"] = "flat"
     name: str = "anything"

@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 
 import prefill_router
-from prefill_router.errors import ConfigError, PrefillRouterError
+from prefill_router.errors import ConfigError, PrefillRouterError, addressing_python, name_option
 from prefill_router.importers import Columns, Scale
+from prefill_router.importers.values import advice
 from prefill_router.quickstart import read_table
 
 
@@ -136,3 +137,19 @@ def test_errors_name_what_a_notebook_has(table: pl.DataFrame, named: str) -> Non
     assert not re.search(r"(?<!install )--[a-z]|parquet|/tmp|prefill-router-", told)
     for name in re.findall(r"\b([A-Z][a-z]+)\(", told):
         assert hasattr(prefill_router, name)
+
+
+def test_rows_that_cannot_be_read_are_to_be_corrected() -> None:
+    table = [{**row, "rating": "?" if row["rating"] == 2 else row["rating"]} for row in rows(20)]
+    with pytest.raises(
+        PrefillRouterError, match=r"row \d+ of the table: .*; correct these"
+    ) as caught:
+        read_table(table, columns=Columns(correct="rating", scale=Scale(ends=(1, 5))))
+    assert "--" not in str(caught.value)
+
+
+def test_an_option_is_named_as_its_reader_gives_it() -> None:
+    assert advice([1.0, 5.0]).endswith("such as --threshold 4")
+    with addressing_python():
+        assert "columns=Columns(scale=Scale(ends=(1, 5)))" in advice([1.0, 5.0])
+        assert name_option("--batch-tokens 9") == "batch tokens 9"

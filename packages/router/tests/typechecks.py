@@ -35,7 +35,7 @@ def install() -> None:
 
 def begin_test() -> None:
     """Check the first calls of every function anew."""
-    global _tests_begun  # noqa: PLW0603
+    global _tests_begun
     _tests_begun += 1
 
 

@@ -25,16 +25,18 @@ from pydantic import (
 )
 
 from prefill_router.errors import ConfigError
+from prefill_router.options import PORT, POSITIVE, SHARE, SHARE_ABOVE_ZERO, SHARE_BELOW_ONE
 from prefill_router.yaml_files import Number, WholeNumber, line_of, read_yaml
+from prefill_router_gateway.limits import COUNT, DOLLARS_PER_SECOND, SECONDS
 from prefill_router_gateway.records import Scored
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-Share = Annotated[Number, Field(ge=0, le=1)]
-Seconds = Annotated[Number, Field(gt=0, le=86_400)]
-Count = Annotated[WholeNumber, Field(ge=1, le=10_000_000)]
+Share = Annotated[Number, SHARE]
+Seconds = Annotated[Number, SECONDS]
+Count = Annotated[WholeNumber, COUNT]
 
 
 class SettingsSection(BaseModel):
@@ -58,7 +60,7 @@ class ListenSettings(SettingsSection):
     """
 
     host: str = "127.0.0.1"
-    port: Annotated[WholeNumber, Field(ge=0, le=65_535)] = 8080
+    port: Annotated[WholeNumber, PORT] = 8080
     hosts: tuple[str, ...] = ()
     unready_seconds: Annotated[Number, Field(ge=0, le=86_400)] = 5.0
     drain_seconds: Annotated[Number, Field(ge=0, le=86_400)] = 30.0
@@ -80,7 +82,7 @@ class LatencySettings(SettingsSection):
     """
 
     deadline_seconds: Seconds | None = None
-    dollars_per_second: Annotated[Number, Field(ge=0, le=1000)] = 0.0
+    dollars_per_second: Annotated[Number, DOLLARS_PER_SECOND] = 0.0
     until: Literal["answer", "first_token"] = "answer"
     keep: Share = 1.0
 
@@ -185,10 +187,10 @@ class BudgetSettings(SettingsSection):
         stop: Whether requests are refused once all is spent; otherwise the cheapest target answers.
     """
 
-    dollars: Annotated[Number, Field(gt=0)]
+    dollars: Annotated[Number, POSITIVE]
     per: Literal["hour", "day"]
     key: str | None = None
-    soften_from: Annotated[Number, Field(ge=0, lt=1)] = 0.5
+    soften_from: Annotated[Number, SHARE_BELOW_ONE] = 0.5
     stop: bool = False
 
 
@@ -309,7 +311,7 @@ class SharedSettings(SettingsSection):
     """
 
     url: str | None = None
-    lease: Annotated[Number, Field(gt=0, le=1)] = 0.02
+    lease: Annotated[Number, SHARE_ABOVE_ZERO] = 0.02
     wait_seconds: Annotated[Number, Field(gt=0, le=60)] = 1.0
 
     @field_validator("url")
@@ -606,6 +608,9 @@ _QUOTED = (
 @dataclass(frozen=True)
 class SettingSources:
     """The sources of settings; the last source that sets one counts.
+
+    With them an error names the line or the variable that sets a value. pydantic-settings joins its
+    sources before it checks them, so its errors can't, and it stops at the first broken variable.
 
     Attributes:
         path: The file; None for none.

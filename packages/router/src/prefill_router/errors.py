@@ -19,7 +19,9 @@ Every message says what was wrong, what is accepted, and how to fix it.
     └── UpstreamError      an endpoint gave no answer (carries the reason, never the prompt or key)
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -74,6 +76,32 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """A suggestion, " (did you mean ...?)", of the most similar known name; empty where none is."""
     close = get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+_IN_PYTHON = ContextVar("in_python", default=False)
+
+
+@contextmanager
+def addressing_python() -> Iterator[None]:
+    """A context in which errors name arguments of functions, not options of the command line."""
+    token = _IN_PYTHON.set(True)
+    try:
+        yield
+    finally:
+        _IN_PYTHON.reset(token)
+
+
+def name_option(option: str, python: str | None = None) -> str:
+    """An option, or words of an error with one, as the reader of the error would give it.
+
+    Args:
+        option: As on the command line, such as `--template plain`.
+        python: As in Python, where `addressing_python` is; by default without hyphens.
+    """
+    if not _IN_PYTHON.get():
+        return option
+    name, space, value = option.removeprefix("--").partition(" ")
+    return f"{name.replace('-', ' ')}{space}{value}" if python is None else python
 
 
 class PrefillRouterError(Exception):

@@ -54,7 +54,9 @@ def face(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """The `__getattr__`, `__dir__` and `__all__` of a package, as its `__init__.pyi` has them.
 
-    A name is imported when it is first asked for, as PEP 562 has it.
+    A name is imported when it is first asked for, as PEP 562 has it. If all were imported at once,
+    `prefill-router --help` would take 14 seconds of processor time instead of 0.7, and `from
+    prefill_router import Router` 12 instead of 1.4; `EAGER_IMPORT=1` shows it.
 
     Args:
         package: The package's name.

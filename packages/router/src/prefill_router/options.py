@@ -1,96 +1,142 @@
-"""Limits on the options of a method, declared in their types and checked when they are set.
+"""Limits on options, declared in their types as constraints of pydantic, which checks them.
 
 A dataclass annotates a field with one of these types and calls `check_options` in `__post_init__`.
-A `Literal` is checked without an annotation, and an option that is None isn't checked.
+An option of a command has a constraint beside its type, `Annotated[int, AT_LEAST_ONE, Option()]`.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from functools import cache
-from math import inf
-from typing import Annotated, Any, Literal, TypeVar, final, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import cache, reduce
+from itertools import chain
+from operator import ge, gt, le, lt, or_
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from prefill_router.errors import ConfigError
 
 _Config = TypeVar("_Config")
 
-
-@final
-@dataclass(frozen=True)
-class Limit:
-    """A condition that an option must meet.
-
-    Attributes:
-        wanted: The condition in words, after "it must be".
-        holds: Whether a value meets it.
-    """
-
-    wanted: str
-    holds: Callable[[Any], bool]
-
-    @property
-    def each(self) -> "Limit":
-        """The same condition for every number of a tuple."""
-        return Limit(f"{self.wanted} each", lambda values: all(map(self.holds, values)))
-
-
-AT_LEAST_ONE = Limit("at least 1", lambda value: value >= 1)
-BELOW_ONE = Limit("in [0, 1)", lambda value: 0 <= value < 1)
-POSITIVE = Limit("positive and finite", lambda value: 0 < value < inf)
-NOT_NEGATIVE = Limit("0 or more, and finite", lambda value: 0 <= value < inf)
+AT_LEAST_ONE = Field(ge=1)
+AT_LEAST_TWO = Field(ge=2)
+NOT_NEGATIVE = Field(ge=0)
+POSITIVE = Field(gt=0)
+PORT = Field(ge=0, le=65_535)
+SHARE = Field(ge=0, le=1)
+SHARE_ABOVE_ZERO = Field(gt=0, le=1)
+SHARE_BELOW_ONE = Field(ge=0, lt=1)
+SHARE_BETWEEN = Field(gt=0, lt=1)
 Count = Annotated[int, AT_LEAST_ONE]
-Several = Annotated[int, Limit("at least 2", lambda value: value >= 2)]
+Several = Annotated[int, AT_LEAST_TWO]
 Positive = Annotated[float, POSITIVE]
 NotNegative = Annotated[float, NOT_NEGATIVE]
-Dropout = Annotated[float, BELOW_ONE]
-Validation = Annotated[float, Limit("in (0, 1)", lambda value: 0 < value < 1)]
-Fraction = Annotated[float, Limit("in (0, 1]", lambda value: 0 < value <= 1)]
-Widths = Annotated[
-    tuple[int, ...],
-    Limit("one width or more, at least 1 each", lambda widths: min(widths, default=0) >= 1),
-]
+Dropout = Annotated[float, SHARE_BELOW_ONE]
+Validation = Annotated[float, SHARE_BETWEEN]
+Share = Annotated[float, SHARE]
+Fraction = Annotated[float, SHARE_ABOVE_ZERO]
+Widths = Annotated[tuple[Count, ...], Field(min_length=1, title="width")]
+
+Bounds = Mapping[str, float]
+"""The bounds `ge`, `gt`, `le` and `lt` of a number, those that it has."""
+
+
+def read_bounds(constraints: Iterable[Any]) -> Bounds:
+    """The bounds of a number.
+
+    Args:
+        constraints: What stands beside its type in `Annotated`.
+    """
+    plain = chain.from_iterable(
+        one.metadata if isinstance(one, FieldInfo) else [one] for one in constraints
+    )
+    return {
+        name: getattr(constraint, name)
+        for constraint in plain
+        for name in ("ge", "gt", "le", "lt")
+        if hasattr(constraint, name)
+    }
+
+
+def find_outside(numbers: Any, bounds: Bounds) -> Any:
+    """Whether a number, or each number of an array, is out of bounds; NaN isn't."""
+    outside = (_OUTSIDE[name](numbers, bound) for name, bound in bounds.items())
+    return reduce(or_, outside, False)
+
+
+_OUTSIDE = {"ge": lt, "gt": le, "le": gt, "lt": ge}
+
+
+def describe_bounds(bounds: Bounds) -> str:
+    """The numbers within bounds, after "it must be"."""
+    low, high = (bounds.get(a, bounds.get(b)) for a, b in (("ge", "gt"), ("le", "lt")))
+    if high is not None:
+        return f"in {'(' if 'gt' in bounds else '['}{low}, {high}{')' if 'lt' in bounds else ']'}"
+    if low == 0:
+        return "positive" if "gt" in bounds else "0 or more"
+    return f"at least {low}"
+
+
+def describe_limits(hint: Any) -> str:
+    """The values that a type allows, after "it must be"; empty for a type without limits."""
+    parts = get_args(hint)
+    if get_origin(hint) is Literal:
+        return f"one of {list(parts)}"
+    if get_origin(hint) is Annotated:
+        return _describe_constraints(parts[0], parts[1:])
+    words = next(filter(None, map(describe_limits, parts)), "")
+    return f"{words} each" if words and get_origin(hint) is tuple else words
+
+
+def _describe_constraints(kind: Any, constraints: Iterable[Any]) -> str:
+    if bounds := read_bounds(constraints):
+        words = describe_bounds(bounds)
+        if kind is int or bounds.keys() & {"le", "lt"}:
+            return words
+        return f"{words}{'' if 'gt' in bounds else ','} and finite"
+    first = "".join(f"one {one.title} or more, " for one in constraints if hasattr(one, "title"))
+    return first + describe_limits(kind)
 
 
 def check_options(config: Any) -> None:
-    """Check every option of a dataclass against the limits in its type.
+    """Check every option of a dataclass against the limits in its type; all numbers are finite.
 
     Raises:
         ConfigError: An option is outside its limits.
     """
     kind: type = type(config)
-    for name, limits in _limits(kind).items():
+    for name, (validate, words) in _limit_options(kind).items():
         value = getattr(config, name)
-        for limit in limits:
-            if value is not None and not limit.holds(value):
-                raise ConfigError(f"{name} is {value!r}; it must be {limit.wanted}")
+        try:
+            validate(value)
+        except ValidationError:
+            raise ConfigError(f"{name} is {value!r}; it must be {words}") from None
 
 
 @cache
-def _limits(kind: type) -> dict[str, tuple[Limit, ...]]:
+def _limit_options(kind: type) -> dict[str, tuple[Callable[[Any], Any], str]]:
+    """The options that have limits, each with what checks it and with its limits in words."""
     hints = get_type_hints(kind, include_extras=True)
-    found = {name: _limits_of(hint) for name, hint in hints.items()}
-    return {name: limits for name, limits in found.items() if limits}
+    limits = {name: describe_limits(hint) for name, hint in hints.items()}
+    config = ConfigDict(allow_inf_nan=False)
+    return {
+        name: (TypeAdapter(hints[name], config=config).validator.validate_python, words)
+        for name, words in limits.items()
+        if words
+    }
 
 
-def _limits_of(hint: Any) -> tuple[Limit, ...]:
-    if get_origin(hint) is Literal:
-        known = list(get_args(hint))
-        return (Limit(f"one of {known}", known.__contains__),)
-    parts = get_args(hint)
-    if get_origin(hint) is Annotated:
-        return tuple(limit for limit in parts[1:] if isinstance(limit, Limit))
-    return tuple(limit for part in parts for limit in _limits_of(part))
+_OUT_OF_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_short")
 
 
 def build(config: type[_Config], options: Mapping[str, Any], *, what: str) -> _Config:
     """The options of a dataclass from plain values.
 
     Raises:
-        ConfigError: An option is unknown, or of the wrong type.
+        ConfigError: An option is unknown, of the wrong type, or outside its limits.
     """
-    known = [one.name for one in fields(config) if one.init]  # type: ignore[arg-type]
+    kind: type = config
+    known = [one.name for one in fields(kind) if one.init]
     unknown = [name for name in options if name not in known]
     if unknown:
         raise ConfigError(f"{what} has no option {unknown}; it has {known}")
@@ -98,5 +144,9 @@ def build(config: type[_Config], options: Mapping[str, Any], *, what: str) -> _C
         return TypeAdapter(config).validate_python(dict(options))
     except ValidationError as error:
         first = error.errors()[0]
+        name = str(first["loc"][0])
+        if first["type"] in _OUT_OF_BOUNDS:
+            words = _limit_options(kind)[name][1]
+            raise ConfigError(f"{name} is {options[name]!r}; it must be {words}") from None
         place = ".".join(map(str, first["loc"]))
         raise ConfigError(f"{what}: {place}: {first['msg']}, got {first['input']!r}") from None

@@ -11,7 +11,7 @@ from typing import Any, final
 import polars as pl
 
 from prefill_router.data import RoutingDataset
-from prefill_router.errors import ConfigError, PrefillRouterError, nearest
+from prefill_router.errors import ConfigError, PrefillRouterError, addressing_python, nearest
 from prefill_router.evaluation import Curve, Evaluation, Verdict, WinVerdict
 from prefill_router.features import Need
 from prefill_router.files import default_cache
@@ -65,7 +65,7 @@ def fit(
     """
     shown = progress or default_progress()
     dataset = read_table(table, columns=columns, prices=prices)
-    with _errors_in_python():
+    with addressing_python():
         states = gather([Need(encoder)], dataset, (), progress=shown)
         fitted, _ = fit_chosen(
             *(dataset, states),
@@ -129,13 +129,13 @@ def read_table(
     if isinstance(table, RoutingDataset):
         return table
     if isinstance(table, str | Path):
-        with _errors_in_python():
+        with addressing_python():
             return _imported([Path(table)], named, prices)
     frame = _frame(table)
     with TemporaryDirectory(prefix="prefill-router-") as folder:
         place = Path(folder) / "table.parquet"
         frame.write_parquet(place)
-        with _errors_in_python(place):
+        with addressing_python(), _naming_rows(place):
             return _imported([place], named, prices)
 
 
@@ -156,45 +156,17 @@ def _read_columns(columns: Columns | Mapping[str, Any] | None) -> Columns | None
 
 
 @contextmanager
-def _errors_in_python(place: Path | None = None) -> Iterator[None]:
-    """Name what a caller of `fit` has: no options of the command line, and no temporary file.
-
-    Args:
-        place: Where the table lies for the moment.
-    """
+def _naming_rows(place: Path) -> Iterator[None]:
+    """Name rows of the table instead of the temporary file where it lies for the moment."""
     try:
         yield
     except PrefillRouterError as error:
-        error.retell(lambda message: _word_for_python(message, place))
+        error.retell(
+            lambda message: re.sub(
+                rf"{re.escape(str(place))}:(\d+)", r"row \1 of the table", message
+            ).replace(str(place), "the table")
+        )
         raise
-
-
-_PYTHON = (
-    (
-        r"Name them with --target-column .*",
-        "Give columns=Columns(target=..., correct=...), or columns=Columns(targets=(...))",
-    ),
-    (r"--scale WORST-BEST( or --threshold)?", "columns=Columns(scale=Scale(ends=(WORST, BEST)))"),
-    (r"--scale (-?[\d.e+]+)[-:](-?[\d.e+]+)", r"columns=Columns(scale=Scale(ends=(\1, \2)))"),
-    (r"--threshold ([\d.e+-]+)", r"columns=Columns(scale=Scale(threshold=\1))"),
-    (r"--scale and --threshold", "columns=Columns(scale=...)"),
-    (r"--repeats mean", 'columns=Columns(repeats="mean")'),
-    (r"; to leave all such rows out nevertheless, pass --skip-malformed", "; correct these rows"),
-    (r"--target-columns( [\w,]+)?", "columns=Columns(targets=(...))"),
-    (r"--(\w+)-column\b", r"columns=Columns(\1=...)"),
-    (r" \(--[\w -]+\)", ""),
-    (r"(?<!install )--([a-z]+)(?:-([a-z]+))?", r"\1 \2"),
-)
-"""Options of the command line, and what a caller of `fit` gives in their place."""
-
-
-def _word_for_python(message: str, place: Path | None) -> str:
-    if place is not None:
-        message = re.sub(rf"{re.escape(str(place))}:(\d+)", r"row \1 of the table", message)
-        message = message.replace(str(place), "the table")
-    for option, given in _PYTHON:
-        message = re.sub(option, given, message)
-    return message
 
 
 def _frame(table: Any) -> pl.DataFrame:

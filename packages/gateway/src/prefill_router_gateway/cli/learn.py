@@ -18,6 +18,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out
 from prefill_router.cli.commands import UsageError, reading_words
 from prefill_router.errors import FormatError
+from prefill_router.options import AT_LEAST_TWO, NOT_NEGATIVE, SHARE
 from prefill_router.progress import BarProgress
 from prefill_router_gateway.cli.receipts import URL
 
@@ -45,10 +46,12 @@ def learn(
     ],
     versions: Annotated[str, typer.Option(help="The folder or URL of the versions.")],
     per_day: Annotated[
-        float | None, typer.Option(help="US dollars a day (UTC), for answers and judges.")
+        float | None,
+        NOT_NEGATIVE,
+        typer.Option(help="US dollars a day (UTC), for answers and judges."),
     ] = None,
     max_cost: Annotated[
-        float | None, typer.Option(help="US dollars in all, for this database.")
+        float | None, NOT_NEGATIVE, typer.Option(help="US dollars in all, for this database.")
     ] = None,
     encoder: Annotated[str, typer.Option(help="The encoder, as for encode.")] = "minilm",
     encoder_folder: opt.EncoderFolders = None,
@@ -63,7 +66,7 @@ def learn(
         typer.Option(help="Judge each answer, or pairs with the client's in both orders."),
     ] = "rubric",
     judge_twice: Annotated[
-        float, typer.Option(help="The share of answers judged twice, to measure the judge.")
+        float, SHARE, typer.Option(help="The share of answers judged twice, to measure the judge.")
     ] = 0.1,
     pattern: Annotated[
         str | None, typer.Option(help="A regular expression found in every right answer.")
@@ -81,10 +84,11 @@ def learn(
         ),
     ] = False,
     least_labels: Annotated[
-        int, typer.Option(help="The fewest labels of a target that is fitted on.")
+        int, AT_LEAST_TWO, typer.Option(help="The fewest labels of a target that is fitted on.")
     ] = 50,
     anchors_every: Annotated[
         int,
+        NOT_NEGATIVE,
         typer.Option(help="Requests of a target until anchors are asked again; 0: never."),
     ] = 100,
     follow: Annotated[

@@ -27,6 +27,7 @@ from prefill_router.cli.application import (
 )
 from prefill_router.cli.commands import UsageError
 from prefill_router.errors import DataError
+from prefill_router.options import NOT_NEGATIVE
 
 if TYPE_CHECKING:
     from prefill_router.router import VersionStep
@@ -305,10 +306,10 @@ def savings(
         ),
     ] = None,
     encoder_second_dollars: Annotated[
-        float, typer.Option(help="Dollars of a second of waiting for forecasts.")
+        float, NOT_NEGATIVE, typer.Option(help="Dollars of a second of waiting for forecasts.")
     ] = 0.0,
     encoder_thousand_dollars: Annotated[
-        float, typer.Option(help="Dollars of 1,000 forecasts.")
+        float, NOT_NEGATIVE, typer.Option(help="Dollars of 1,000 forecasts.")
     ] = 0.0,
     as_json: opt.AsJson = False,
 ) -> None:

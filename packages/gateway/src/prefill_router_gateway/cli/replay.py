@@ -21,9 +21,11 @@ from prefill_router.cli.application import (
 )
 from prefill_router.cli.commands import UsageError
 from prefill_router.files import check_place
+from prefill_router.options import SHARE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 from prefill_router_gateway.cli.receipts import SINCE_HELP, URL, moment
+from prefill_router_gateway.limits import DOLLARS_PER_SECOND, SECONDS
 
 if TYPE_CHECKING:
     from prefill_router.targets import Pool
@@ -39,6 +41,7 @@ def replay(
     receipts: Annotated[str, typer.Argument(metavar="RECEIPTS", help=URL)],
     lam: Annotated[
         list[float] | None,
+        SHARE,
         typer.Option(
             help="A trade-off to try; repeatable. By default 0 to 1 in quarters, or with --router "
             "that router's own."
@@ -54,13 +57,17 @@ def replay(
     pool: Annotated[Path | None, typer.Option(help="A pool file with other prices.")] = None,
     deadline_seconds: Annotated[
         float | None,
+        SECONDS,
         typer.Option(help="A deadline to try, as in routing.latency."),
     ] = None,
     dollars_per_second: Annotated[
-        float, typer.Option(help="A price of waiting to try, as in routing.latency.")
+        float,
+        DOLLARS_PER_SECOND,
+        typer.Option(help="A price of waiting to try, as in routing.latency."),
     ] = 0.0,
     keep: Annotated[
         float | None,
+        SHARE,
         typer.Option(
             help="With a deadline or a price of waiting: the share of the accuracy to keep, by "
             "default 1."

@@ -16,6 +16,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, check_suffix
 from prefill_router.errors import PrefillRouterError
+from prefill_router.options import AT_LEAST_ONE, PORT, POSITIVE, SHARE
 from prefill_router.remote import PathOrUrl
 
 if TYPE_CHECKING:
@@ -53,9 +54,12 @@ def serve(
     host: Annotated[
         str | None, typer.Option(help="The address to listen on; 127.0.0.1 by default.")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="8080 by default; 0 picks a free one.")] = None,
+    port: Annotated[
+        int | None, PORT, typer.Option(help="8080 by default; 0 picks a free one.")
+    ] = None,
     lam: Annotated[
         float | None,
+        SHARE,
         typer.Option(help="0 is cheapest, 1 most probably correct; the router's own by default."),
     ] = None,
     receipts: Annotated[
@@ -69,10 +73,12 @@ def serve(
         str | None, typer.Option(help="Where the encoder runs, such as cuda.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of the encoder; by default one fewer than cores.")
+        int | None,
+        AT_LEAST_ONE,
+        typer.Option(help="Threads of the encoder; by default one fewer than cores."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(help="Processes that serve the port, sharing one encoder.")
+        int, AT_LEAST_ONE, typer.Option(help="Processes that serve the port, sharing one encoder.")
     ] = 1,
     check: Annotated[
         bool, typer.Option("--check", help="Check the settings and every file, and exit.")
@@ -308,11 +314,17 @@ def new(
     name: _Name,
     file: _File = _DEFAULT,
     requests_per_minute: Annotated[
-        int | None, typer.Option(help="Most requests in a minute.")
+        int | None, AT_LEAST_ONE, typer.Option(help="Most requests in a minute.")
     ] = None,
-    concurrent: Annotated[int | None, typer.Option(help="Most requests at once.")] = None,
-    dollars_per_day: Annotated[float | None, typer.Option(help="US dollars a day.")] = None,
-    dollars_per_hour: Annotated[float | None, typer.Option(help="US dollars an hour.")] = None,
+    concurrent: Annotated[
+        int | None, AT_LEAST_ONE, typer.Option(help="Most requests at once.")
+    ] = None,
+    dollars_per_day: Annotated[
+        float | None, POSITIVE, typer.Option(help="US dollars a day.")
+    ] = None,
+    dollars_per_hour: Annotated[
+        float | None, POSITIVE, typer.Option(help="US dollars an hour.")
+    ] = None,
     target: Annotated[
         list[str] | None, typer.Option(help="A target that it may use, repeatable; by default all.")
     ] = None,

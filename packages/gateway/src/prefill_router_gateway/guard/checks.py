@@ -17,11 +17,13 @@ from starlette.types import Scope
 
 from prefill_router.endpoints import is_loopback
 from prefill_router.errors import ConfigError
+from prefill_router.options import POSITIVE
 from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.limits import COUNT
 from prefill_router_gateway.settings import BudgetSettings, ListenSettings
 
-_Rate = Annotated[StrictInt, Field(ge=1, le=10_000_000)]
-_Dollars = Annotated[float, Field(gt=0)]
+_Rate = Annotated[StrictInt, COUNT]
+_Dollars = Annotated[float, POSITIVE]
 
 
 @final

@@ -16,15 +16,24 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, final
+from typing import Annotated, Any, Final, Literal, final
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
+from pydantic import Field
 
 from prefill_router.activations import Activations
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError, DataError
+from prefill_router.options import (
+    NOT_NEGATIVE,
+    SHARE_BETWEEN,
+    Fraction,
+    NotNegative,
+    Positive,
+    check_options,
+)
 from prefill_router.policy import Predictions
 from prefill_router.progress import Progress
 from prefill_router.router import (
@@ -75,32 +84,22 @@ class RolloutSettings:
         ConfigError: One is outside its limits.
     """
 
-    most_dollars: float
-    margin: float = 0.01
-    first_margin: float = 0.05
-    dearer: float = 0.0
-    level: float = 0.05
-    floor: float = 0.1
-    most_error: float = 0.2
-    share: float = 0.1
-    least_live: int = 50
+    most_dollars: Positive
+    margin: Annotated[float, SHARE_BETWEEN] = 0.01
+    first_margin: Annotated[float, SHARE_BETWEEN] = 0.05
+    dearer: NotNegative = 0.0
+    level: Annotated[float, SHARE_BETWEEN] = 0.05
+    floor: Fraction = 0.1
+    most_error: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
+    share: Annotated[float, SHARE_BETWEEN] = 0.1
+    least_live: Annotated[int, NOT_NEGATIVE] = 50
 
     def __post_init__(self) -> None:
-        limits = {
-            "most_dollars": 0 < self.most_dollars < math.inf,
-            "margin": 0 < self.margin < 1,
-            "first_margin": self.margin <= self.first_margin < 1,
-            "dearer": 0 <= self.dearer < math.inf,
-            "level": 0 < self.level < 1,
-            "floor": 0 < self.floor <= 1,
-            "most_error": 0 <= self.most_error < 0.5,
-            "share": 0 < self.share < 1,
-            "least_live": self.least_live >= 0,
-        }
-        wrong = [name for name, holds in limits.items() if not holds]
-        if wrong:
-            told = ", ".join(f"{name} = {getattr(self, name)}" for name in wrong)
-            raise ConfigError(f"rollout settings are outside their limits: {told}")
+        check_options(self)
+        if self.first_margin < self.margin:
+            raise ConfigError(
+                f"first_margin is {self.first_margin}; it must be at least margin, {self.margin}"
+            )
 
 
 @short_repr

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.endpoints import Reply, bound, cost_of, estimated_usage
-from prefill_router.errors import ConfigError
+from prefill_router.options import Share, check_options
 from prefill_router.targets import Pool, Target
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.learning.judging import AnswerJudges
@@ -132,12 +132,11 @@ class LabellingSettings:
         ConfigError: The share isn't in [0, 1].
     """
 
-    again: float = 0.1
+    again: Share = 0.1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.again <= 1:
-            raise ConfigError(f"the share that is judged again is {self.again}; give 0 to 1")
+        check_options(self)
 
 
 @final

@@ -15,14 +15,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, final
+from typing import Annotated, Any, Literal, final
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+from pydantic import Field
 
 from prefill_router.errors import ConfigError
 from prefill_router.fitting import remove_target
+from prefill_router.options import NOT_NEGATIVE, SHARE_BETWEEN, Count, check_options
 from prefill_router.policy import OperatingPoints
 from prefill_router.router import Router, VersionRegistry, VersionState, read_light
 from prefill_router.statistics import ChangeDetector
@@ -52,22 +54,13 @@ class ChangeSettings:
         ConfigError: A number is out of range.
     """
 
-    false_alarms: float = 0.05
-    horizon: int = 10_000
-    tolerance: float = 0.05
-    reference: int = 100
+    false_alarms: Annotated[float, SHARE_BETWEEN] = 0.05
+    horizon: Count = 10_000
+    tolerance: Annotated[float, Field(ge=0, lt=0.5)] = 0.05
+    reference: Annotated[int, NOT_NEGATIVE] = 100
 
     def __post_init__(self) -> None:
-        if not 0 < self.false_alarms < 1 or not 0 <= self.tolerance < 0.5:
-            raise ConfigError(
-                f"false_alarms is {self.false_alarms:g} and tolerance {self.tolerance:g}; they "
-                "must be between 0 and 1, and from 0 to below 0.5"
-            )
-        if self.horizon < 1 or self.reference < 0:
-            raise ConfigError(
-                f"horizon is {self.horizon} and reference {self.reference}; they must be at least "
-                "1 and 0"
-            )
+        check_options(self)
 
     @property
     def threshold(self) -> float:

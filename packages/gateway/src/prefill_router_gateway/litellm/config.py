@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.options import read_bounds
 from prefill_router.targets import PRICES, Pool, Provider, Target, TargetEndpoint
 from prefill_router.yaml_files import read_yaml
 from prefill_router_gateway.litellm.deployments import (
@@ -26,6 +27,7 @@ from prefill_router_gateway.litellm.deployments import (
     read_deployment,
 )
 from prefill_router_gateway.litellm.model_list import ModelList, read_model_list
+from prefill_router_gateway.settings import FailureSettings, LimitSettings, SettingsSection
 
 _NO_COUNTERPART = "has no counterpart"
 _ROUTES = "the router chooses, and its order gives the fallbacks"
@@ -53,7 +55,6 @@ _ODD = re.compile(r"[^A-Za-z0-9._-]")
 _WHOLE = ("num_retries", "max_fallbacks", "allowed_fails")
 _TIMES = ("cooldown_time", "timeout", "stream_timeout")
 _PARTS = ("router_settings", "litellm_settings", "general_settings")
-_MOST_RETRIES, _MOST_TARGETS, _MOST_SECONDS, _MOST_COUNT = 10, 100, 86_400.0, 10_000_000
 
 
 @final
@@ -125,22 +126,25 @@ def _settings(known: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     Some counts are one higher than LiteLLM's: it counts allowed failures and fallbacks, the gateway
     the failure that opens a breaker and all targets that are tried.
     """
-    parts: dict[str, dict[str, tuple[str, int, float]]] = {
-        "failures": {
-            "retries": ("num_retries", 0, _MOST_RETRIES),
-            "targets": ("max_fallbacks", 1, _MOST_TARGETS),
-            "breaker_failures": ("allowed_fails", 1, _MOST_COUNT),
-            "breaker_seconds": ("cooldown_time", 0, _MOST_SECONDS),
-        },
-        "limits": {"requests": ("requests", 0, _MOST_COUNT)},
+    parts: dict[str, tuple[type[SettingsSection], dict[str, tuple[str, int]]]] = {
+        "failures": (
+            FailureSettings,
+            {
+                "retries": ("num_retries", 0),
+                "targets": ("max_fallbacks", 1),
+                "breaker_failures": ("allowed_fails", 1),
+                "breaker_seconds": ("cooldown_time", 0),
+            },
+        ),
+        "limits": (LimitSettings, {"requests": ("requests", 0)}),
     }
     found = {
         part: {
-            own: min(known[theirs] + more, most)
-            for own, (theirs, more, most) in settings.items()
+            own: min(known[theirs] + more, read_bounds(section.model_fields[own].metadata)["le"])
+            for own, (theirs, more) in settings.items()
             if theirs in known
         }
-        for part, settings in parts.items()
+        for part, (section, settings) in parts.items()
     }
     return {part: settings for part, settings in found.items() if settings}
 

@@ -24,6 +24,7 @@ from prefill_router.cli.application import (
 from prefill_router.cli.commands import check_suffix, one_of
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
+from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router_lab.benchmarks import BENCHMARKS
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ _LISTING = "  \n".join(f"{name}: {known.summary}" for name, known in BENCHMARKS.
 def tasks(
     spec: Annotated[str, typer.Argument(metavar="SPEC", help="A benchmark, or a file.")],
     to: Annotated[Path, typer.Option("--out", help="The file to write.")],
-    sample: Annotated[int | None, typer.Option(help="Draw a sample of this size.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
+    sample: Annotated[
+        int | None, AT_LEAST_ONE, typer.Option(help="Draw a sample of this size.")
+    ] = None,
+    seed: Annotated[int, NOT_NEGATIVE, typer.Option(help="Seed of the sample.")] = 0,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of the hub's repository.")
     ] = None,
@@ -100,28 +103,37 @@ def collect(
     ],
     max_cost: Annotated[
         float | None,
+        NOT_NEGATIVE,
         typer.Option(help="US dollars that the whole run may cost, earlier calls included."),
     ] = None,
     only: Annotated[
         str | None, typer.Option(help="Ask only these targets, separated by commas.")
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(help="Ask only a sample of this size; a larger one contains it.")
+        int | None,
+        AT_LEAST_ONE,
+        typer.Option(help="Ask only a sample of this size; a larger one contains it."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the sample and of the waits.")] = 0,
-    attempts: Annotated[int, typer.Option(help="Most calls for one question.")] = 5,
+    seed: Annotated[
+        int, NOT_NEGATIVE, typer.Option(help="Seed of the sample and of the waits.")
+    ] = 0,
+    attempts: Annotated[int, AT_LEAST_ONE, typer.Option(help="Most calls for one question.")] = 5,
     retry: Annotated[
         str,
         typer.Option(help="Missing answers to ask again: failed (those that may come), all, none."),
     ] = "failed",
     backoff: Annotated[
-        float, typer.Option(help="Longest wait before the first retry, in seconds.")
+        float, NOT_NEGATIVE, typer.Option(help="Longest wait before the first retry, in seconds.")
     ] = 1.0,
     patience: Annotated[
-        float, typer.Option(help="Give up on a provider that asks for a longer wait, in seconds.")
+        float,
+        NOT_NEGATIVE,
+        typer.Option(help="Give up on a provider that asks for a longer wait, in seconds."),
     ] = 600.0,
     assume_output_tokens: Annotated[
-        int, typer.Option(help="Tokens of an answer, for estimates where none is recorded.")
+        int,
+        NOT_NEGATIVE,
+        typer.Option(help="Tokens of an answer, for estimates where none is recorded."),
     ] = 1000,
     assume_free: Annotated[
         bool,

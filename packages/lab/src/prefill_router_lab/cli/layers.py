@@ -12,6 +12,7 @@ import typer
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
+from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -25,12 +26,16 @@ def layers(
     data: opt.DataFolder,
     store: opt.NeededStores,
     split_file: opt.SplitFile = None,
-    seed: Annotated[int, typer.Option(help="Seed of the split and of the folds.")] = 0,
+    seed: Annotated[
+        int, NOT_NEGATIVE, typer.Option(help="Seed of the split and of the folds.")
+    ] = 0,
     pooling: opt.Poolings = "last,mean",
     all_layers: Annotated[
         bool, typer.Option("--all-layers", help="Layers below the middle too, if stored.")
     ] = False,
-    dim: Annotated[int, typer.Option(help="PCA components for J and the probes.")] = 100,
+    dim: Annotated[
+        int, AT_LEAST_ONE, typer.Option(help="PCA components for J and the probes.")
+    ] = 100,
     to: Annotated[
         Path | None, typer.Option("--out", help="A folder for figures, with their data as CSV.")
     ] = None,
@@ -206,9 +211,11 @@ def sweep(
     store: opt.NeededStores,
     to: Annotated[Path, typer.Option("--out", help="A folder for the heat map and its CSV.")],
     split_file: opt.SplitFile = None,
-    seed: Annotated[int, typer.Option(help="Seed of the split and of the folds.")] = 0,
+    seed: Annotated[
+        int, NOT_NEGATIVE, typer.Option(help="Seed of the split and of the folds.")
+    ] = 0,
     pooling: opt.Poolings = "last",
-    dim: Annotated[int, typer.Option(help="PCA components.")] = 100,
+    dim: Annotated[int, AT_LEAST_ONE, typer.Option(help="PCA components.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Compare encoders: the test AUC of a linear probe for every target under each of them.

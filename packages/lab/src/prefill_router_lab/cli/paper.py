@@ -19,6 +19,7 @@ from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, one_of, reading_words
 from prefill_router.cli.options import SplitFile, with_engine
 from prefill_router.errors import ConfigError
+from prefill_router.options import AT_LEAST_ONE, AT_LEAST_TWO, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 from prefill_router_lab.cli.study import (
@@ -84,7 +85,9 @@ def reproduce(
     encoder_folder: opt.EncoderFolders = None,
     prices: Annotated[Path | None, typer.Option(help="Prices, for data without prices.")] = None,
     encoder_price: Annotated[
-        float, typer.Option(help="US dollars per million tokens that the encoder reads.")
+        float,
+        NOT_NEGATIVE,
+        typer.Option(help="US dollars per million tokens that the encoder reads."),
     ] = 0.1625,
     speeds: Annotated[
         Path | None, typer.Option(help="TTFT and throughput of each target: YAML or CSV.")
@@ -97,10 +100,13 @@ def reproduce(
         Path | None, typer.Option(help="A judge's scores, for a router that learns from them.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="Seeds of the seed study; by default 5 (the paper has 10).")
+        int | None,
+        AT_LEAST_ONE,
+        typer.Option(help="Seeds of the seed study; by default 5 (the paper has 10)."),
     ] = None,
     resamples: Annotated[
         int | None,
+        NOT_NEGATIVE,
         typer.Option(help="Bootstrap resamples; by default 1000, with --quick 100."),
     ] = None,
     seed: opt.StudySeed = 0,
@@ -288,7 +294,7 @@ def seeds(
     data: Data,
     to: Out,
     store: Stores = None,
-    count: Annotated[int, typer.Option(help="How many seeds, from --seed on.")] = 10,
+    count: Annotated[int, AT_LEAST_TWO, typer.Option(help="How many seeds, from --seed on.")] = 10,
     split_file: SplitFile = None,
     seed: Seed = 0,
     encoder_folder: Folders = None,

@@ -10,6 +10,7 @@ from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, one_of
 from prefill_router.cli.options import with_engine
+from prefill_router.options import AT_LEAST_ONE, AT_LEAST_TWO, NOT_NEGATIVE, POSITIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
@@ -34,24 +35,29 @@ def search(
     ] = None,
     to: Annotated[Path | None, typer.Option("--out", help="The search's folder.")] = None,
     store: opt.Stores = None,
-    trials: Annotated[int, typer.Option(help="Fits to try, those of earlier runs included.")] = 200,
+    trials: Annotated[
+        int, AT_LEAST_ONE, typer.Option(help="Fits to try, those of earlier runs included.")
+    ] = 200,
     minutes: Annotated[
         float | None,
+        POSITIVE,
         typer.Option(help="Start no fit after this many minutes; no limit by default."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
-    folds: Annotated[int, typer.Option(help="Folds of the cross-validation.")] = 5,
+    jobs: Annotated[int, AT_LEAST_ONE, typer.Option(help="Processes.")] = 1,
+    folds: Annotated[int, AT_LEAST_TWO, typer.Option(help="Folds of the cross-validation.")] = 5,
     objective: Annotated[str, typer.Option(help="choice, auc, brier or headroom.")] = "choice",
     margin: Annotated[
         float | None,
+        NOT_NEGATIVE,
         typer.Option(help="Stop a fit that is this far behind the best on the same folds."),
     ] = None,
     split_file: opt.SplitFile = None,
     seed: Annotated[
-        int, typer.Option(help="Seed of the split and of all else that is random.")
+        int, NOT_NEGATIVE, typer.Option(help="Seed of the split and of all else that is random.")
     ] = 0,
     resamples: Annotated[
         int,
+        NOT_NEGATIVE,
         typer.Option(help="Bootstrap resamples for the intervals on the test part; 0 for none."),
     ] = 1000,
     sealed: Annotated[

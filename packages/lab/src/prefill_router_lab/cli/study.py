@@ -18,6 +18,7 @@ from prefill_router.cli.judged_queries import JudgedQueries, check_part_name
 from prefill_router.cli.options import SplitFile, with_engine
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.files import default_cache
+from prefill_router.options import AT_LEAST_ONE, AT_LEAST_TWO, NOT_NEGATIVE, SHARE_ABOVE_ZERO
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, location
 
@@ -46,7 +47,9 @@ Stores = opt.Stores
 Folders = opt.EncoderFolders
 Resamples = opt.Resamples
 Out = Annotated[Path, typer.Option("--out", help="The study's folder.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is random.")]
+Seed = Annotated[
+    int, NOT_NEGATIVE, typer.Option("--seed", help="Seed of everything that is random.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print every number as JSON.")]
 
 
@@ -231,9 +234,11 @@ def learning(
     measured: Annotated[
         str | None, typer.Option(help="Labelled targets per query, such as 1,2,4.")
     ] = None,
-    draws: Annotated[int, typer.Option(help="How often each size is drawn and fitted.")] = 3,
+    draws: Annotated[
+        int, AT_LEAST_TWO, typer.Option(help="How often each size is drawn and fitted.")
+    ] = 3,
     split_file: SplitFile = None,
-    resamples: Resamples = 200,
+    resamples: Annotated[int, AT_LEAST_ONE, typer.Option(help="Bootstrap resamples.")] = 200,
     seed: Seed = 0,
     encoder_folder: Folders = None,
     as_json: AsJson = False,
@@ -303,11 +308,15 @@ def robustness(
     given_lam: opt.OwnLam = None,
     paraphrases: opt.Paraphrases = None,
     typos: Annotated[
-        float, typer.Option(help="The share of words of four or more letters that have a typo.")
+        float,
+        SHARE_ABOVE_ZERO,
+        typer.Option(help="The share of words of four or more letters that have a typo."),
     ] = 0.05,
     part: opt.UnseenPart = None,
     sample: Annotated[
-        int | None, typer.Option(help="How many queries, drawn at random; by default all.")
+        int | None,
+        AT_LEAST_ONE,
+        typer.Option(help="How many queries, drawn at random; by default all."),
     ] = None,
     resamples: Resamples = 1000,
     seed: Seed = 0,

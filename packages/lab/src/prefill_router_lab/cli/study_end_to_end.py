@@ -18,6 +18,7 @@ from prefill_router.cli.options import (
 )
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.files import default_cache
+from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 from prefill_router_lab.cli.study import (
@@ -54,13 +55,19 @@ def end_to_end(
         ),
     ] = None,
     encoder_price: Annotated[
-        float | None, typer.Option(help="US dollars per million tokens that the encoder reads.")
+        float | None,
+        NOT_NEGATIVE,
+        typer.Option(help="US dollars per million tokens that the encoder reads."),
     ] = None,
     per_hour: Annotated[
-        float | None, typer.Option(help="Or US dollars per hour of the machine that routes.")
+        float | None,
+        NOT_NEGATIVE,
+        typer.Option(help="Or US dollars per hour of the machine that routes."),
     ] = None,
     reference_price: Annotated[
-        float, typer.Option(help="The same for the reference's encoder; in the paper 0.")
+        float,
+        NOT_NEGATIVE,
+        typer.Option(help="The same for the reference's encoder; in the paper 0."),
     ] = 0.0,
     speeds: Annotated[
         Path | None,
@@ -70,13 +77,17 @@ def end_to_end(
         Path | None, typer.Option(help="The run that the answers come from, with their times.")
     ] = None,
     routing_ms: Annotated[
-        float | None, typer.Option(help="The routing latency; by default it is measured here.")
+        float | None,
+        NOT_NEGATIVE,
+        typer.Option(help="The routing latency; by default it is measured here."),
     ] = None,
-    reference_ms: Annotated[float | None, typer.Option(help="The same for the reference.")] = None,
-    sample: Annotated[int, typer.Option(help="How many prompts are timed.")] = 100,
-    rounds: Annotated[int, typer.Option(help="How often each of them is timed.")] = 5,
+    reference_ms: Annotated[
+        float | None, NOT_NEGATIVE, typer.Option(help="The same for the reference.")
+    ] = None,
+    sample: Annotated[int, AT_LEAST_ONE, typer.Option(help="How many prompts are timed.")] = 100,
+    rounds: Annotated[int, AT_LEAST_ONE, typer.Option(help="How often each of them is timed.")] = 5,
     lam: Annotated[
-        list[float] | None, typer.Option(help="A setting; repeatable. By default 1 and 0.5.")
+        list[float] | None, SHARE, typer.Option(help="A setting; repeatable. By default 1 and 0.5.")
     ] = None,
     best: Annotated[
         str | None,

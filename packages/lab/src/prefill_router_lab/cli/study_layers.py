@@ -22,6 +22,7 @@ from prefill_router.cli.options import (
     with_engine,
 )
 from prefill_router.errors import ConfigError
+from prefill_router.options import AT_LEAST_ONE
 from prefill_router.progress import BarProgress
 from prefill_router_lab.cli.study import AsJson, Out, Seed, facts, finish, study
 
@@ -35,7 +36,7 @@ def layers(
     data: DataFolders,
     to: Out,
     store: NeededStores,
-    dim: Annotated[int, typer.Option(help="PCA components of the probes.")] = 100,
+    dim: Annotated[int, AT_LEAST_ONE, typer.Option(help="PCA components of the probes.")] = 100,
     pooling: Poolings = "last",
     all_layers: Annotated[
         bool, typer.Option("--all-layers", help="Layers below the middle too, if stored.")

@@ -18,7 +18,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, final
+from typing import Annotated, Any, Literal, final
 
 from prefill_router.data import Prompt, Query
 from prefill_router.endpoints import (
@@ -33,6 +33,7 @@ from prefill_router.endpoints import (
     request_parameters,
 )
 from prefill_router.errors import ConfigError, StoreError, UpstreamError
+from prefill_router.options import NOT_NEGATIVE, Count, NotNegative, check_options
 from prefill_router.runs import Answer, Attempt, Retry, Run, is_finished
 from prefill_router.targets import Pool, Provider, Target, public_address
 
@@ -227,28 +228,18 @@ class CollectOptions:
         seed: The seed of the waits.
     """
 
-    limit: float | None = None
-    attempts: int = 5
+    limit: NotNegative | None = None
+    attempts: Count = 5
     retry: Retry = "failed"
     assume_free: bool = False
     settled: bool = False
-    assume_output_tokens: int = 1000
-    backoff_seconds: float = 1.0
-    patience_seconds: float = 600.0
+    assume_output_tokens: Annotated[int, NOT_NEGATIVE] = 1000
+    backoff_seconds: NotNegative = 1.0
+    patience_seconds: NotNegative = 600.0
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.limit is not None and not (math.isfinite(self.limit) and self.limit >= 0):
-            raise ConfigError(f"the limit is {self.limit} dollars; it must be a number, 0 or above")
-        if self.attempts < 1:
-            raise ConfigError(f"the attempts are {self.attempts}; at least 1 is needed")
-        if self.assume_output_tokens < 0:
-            raise ConfigError(
-                f"answers of {self.assume_output_tokens} tokens; the number can't be negative"
-            )
-        for what in ("backoff_seconds", "patience_seconds"):
-            if not 0 <= getattr(self, what) < math.inf:
-                raise ConfigError(f"{what} is {getattr(self, what)}; it must be 0 or above")
+        check_options(self)
 
     def chance(self) -> random.Random:
         """The random generator of the waits."""

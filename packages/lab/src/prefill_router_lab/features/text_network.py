@@ -26,7 +26,6 @@ from prefill_router.features import (
     SavedProvenance,
 )
 from prefill_router.options import (
-    BELOW_ONE,
     Count,
     Dropout,
     NotNegative,
@@ -86,7 +85,7 @@ class TextNetworkConfig(FamilyConfig):
     batch_size: Count = 32
     learning_rate: Positive = 5e-4
     weight_decay: NotNegative = 0.01
-    warmup: Annotated[float, BELOW_ONE] = 0.1
+    warmup: Dropout = 0.1
     max_tokens: Count = 512
     validation: Validation = 0.1
     patience: Count = 2

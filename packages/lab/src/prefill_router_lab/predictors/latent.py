@@ -19,14 +19,14 @@ difficulty are functions of the features, so that new queries have them.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
-from prefill_router.options import AT_LEAST_ONE, Count, Dropout, NotNegative
+from prefill_router.options import Count, Dropout, NotNegative
 from prefill_router.predictors import Features, PredictorEntry
 from prefill_router.predictors.networks import (
     DIFFICULTY,
@@ -219,7 +219,7 @@ class IRTConfig(NetworkConfig):
 
     predictor: ClassVar[type[NetworkEnsemble]] = ItemResponse
     dimensions: Count = 1
-    hidden: Annotated[tuple[int, ...], AT_LEAST_ONE.each] = (128,)
+    hidden: tuple[Count, ...] = (128,)
 
     @property
     def inner(self) -> tuple[int, ...]:

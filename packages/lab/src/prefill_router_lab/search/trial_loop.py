@@ -12,14 +12,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, final
 
 import numpy as np
 
 from prefill_router.activations import Activations
 from prefill_router.calibration import CalibratorKind
 from prefill_router.engines import Engine, LocalEngine, TaskPool
-from prefill_router.errors import ConfigError, FitError
+from prefill_router.errors import FitError
 from prefill_router.evaluation import Evaluation, plain
 from prefill_router.fitting import (
     MARGINS,
@@ -33,6 +33,7 @@ from prefill_router.fitting import (
     fit_router,
 )
 from prefill_router.lazy_imports import optional_imports
+from prefill_router.options import NOT_NEGATIVE, Count, Positive, Several, check_options
 from prefill_router.progress import Advance, Progress, SilentProgress
 from prefill_router.router import EncoderSources, Router
 from prefill_router_lab.search.holdout_guard import SealedTest
@@ -211,24 +212,16 @@ class SearchConfig:
         minutes: Time after which no new fold is started; None for no limit.
     """
 
-    trials: int = 200
-    folds: int = 5
+    trials: Count = 200
+    folds: Several = 5
     objective: Objective = "choice"
-    margin: float | None = None
-    seed: int = 0
-    jobs: int = 1
-    minutes: float | None = None
+    margin: Positive | None = None
+    seed: Annotated[int, NOT_NEGATIVE] = 0
+    jobs: Count = 1
+    minutes: Positive | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("trials", 1), ("folds", 2), ("jobs", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        if self.seed < 0:
-            raise ConfigError(f"the seed is {self.seed}; it must be 0 or more")
-        for name in ("margin", "minutes"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} is {value}; it must be above 0")
+        check_options(self)
 
     @property
     def stop_behind(self) -> float:

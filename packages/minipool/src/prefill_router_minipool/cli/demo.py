@@ -17,6 +17,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
+from pydantic import Field
 
 from prefill_router import files
 from prefill_router.cli import options as opt
@@ -25,6 +26,7 @@ from prefill_router.cli.commands import reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
 from prefill_router.lazy_imports import installed
+from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE, PORT
 
 if TYPE_CHECKING:
     from prefill_router.evaluation import Comparison, Estimate, Evaluation
@@ -40,14 +42,18 @@ _EMBEDDING = "mean.6"
 @app.command()
 def demo(
     to: Annotated[Path, typer.Option("--out", help="The folder for all files.")] = Path("demo"),
-    questions: Annotated[int, typer.Option(help="How many questions are asked.")] = 1600,
+    questions: Annotated[
+        int, Field(ge=200), typer.Option(help="How many questions are asked.")
+    ] = 1600,
     loop: Annotated[
         bool, typer.Option("--loop", help="Learn from traffic instead, with no label given.")
     ] = False,
     max_cost: Annotated[
-        float, typer.Option(help="US dollars for side answers and a judge, with --loop.")
+        float,
+        NOT_NEGATIVE,
+        typer.Option(help="US dollars for side answers and a judge, with --loop."),
     ] = 0.15,
-    seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 0,
+    seed: Annotated[int, NOT_NEGATIVE, typer.Option(help="Seed of the questions.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
     """Run every step on the pool of tiny language models, without key, download or GPU.
@@ -263,7 +269,9 @@ _minipool = typer.Typer()
 
 @_minipool.command()
 def serve(
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 picks a free one.")] = 8123,
+    port: Annotated[
+        int, PORT, typer.Option(help="The port to listen on; 0 picks a free one.")
+    ] = 8123,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = _LOOPBACK,
     only: Annotated[str | None, typer.Option(help="Targets, separated by commas.")] = None,
     write_pool: Annotated[
@@ -279,8 +287,12 @@ def serve(
     api_key_env: Annotated[
         str | None, typer.Option(help="The environment variable of the key that clients need.")
     ] = None,
-    max_batch: Annotated[int, typer.Option(help="Most answers generated at once.")] = 64,
-    threads: Annotated[int, typer.Option(help="Processor threads to generate with.")] = 1,
+    max_batch: Annotated[
+        int, AT_LEAST_ONE, typer.Option(help="Most answers generated at once.")
+    ] = 64,
+    threads: Annotated[
+        int, AT_LEAST_ONE, typer.Option(help="Processor threads to generate with.")
+    ] = 1,
 ) -> None:
     """Serve the tiny pool over the OpenAI protocol until it is interrupted.
 
@@ -329,8 +341,8 @@ def serve(
 @_minipool.command()
 def tasks(
     to: Annotated[Path, typer.Option("--out", help="The file to write, JSON Lines.")],
-    count: Annotated[int, typer.Option(help="The number of tasks.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 0,
+    count: Annotated[int, AT_LEAST_ONE, typer.Option(help="The number of tasks.")] = 2000,
+    seed: Annotated[int, NOT_NEGATIVE, typer.Option(help="Seed of the questions.")] = 0,
     domains: Annotated[
         str | None, typer.Option(help="Families of tasks, separated by commas.")
     ] = None,

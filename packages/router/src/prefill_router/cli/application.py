@@ -37,7 +37,6 @@ from prefill_router.cli.commands import (
     UsageError,
     all_commands,
     check_drawing,
-    check_numbers,
     check_places,
 )
 from prefill_router.cli.usage_sentences import describe_usage
@@ -89,9 +88,10 @@ class Command(TyperCommand):
         Raises:
             UsageError: The number of an option is out of range, or its path is a URL.
         """
-        command = ctx.command_path.partition(" ")[2]
+        from prefill_router.cli.ranges import check_numbers  # it loads pydantic
+
         rest = super().parse_args(ctx, args)
-        check_numbers(command, self.params, ctx)
+        check_numbers(self, ctx)
         check_places(self.params, ctx)
         return rest
 

@@ -4,12 +4,9 @@ A command is a function of its file, decorated with `app.command`, `study.comman
 file is imported when the command is called, so that `--help` reads tables alone: the one here, and
 those that other distributions add by entry points (`plugins`).
 
-The checks find errors in the command line itself, before the files that it names are read. One
-table has the range of every option's number, so that all commands refuse a number with the same
-error.
+The checks find errors in the command line itself, before the files that it names are read.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +22,9 @@ from prefill_router.plugins import Registry, describe_fault, find_plugins
 @dataclass(frozen=True)
 class CommandEntry:
     """A command, or a group of them, in the list of commands.
+
+    Typer would import every command to list them: `--help` would take 1.3 seconds of processor time
+    instead of 0.4, and a distribution that can't be imported would break it.
 
     Attributes:
         summary: One sentence, the first of the command's own help.
@@ -245,108 +245,6 @@ def one_of(option: str, text: str, choices: Sequence[Choice]) -> Choice:
         if choice == text:
             return choice
     raise UsageError(f"{option} is {text!r}; it must be one of {', '.join(choices)}")
-
-
-@final
-@dataclass(frozen=True)
-class NumberRange:
-    """The numbers that an option takes.
-
-    Attributes:
-        least: The lower bound.
-        most: The upper bound; None for none.
-        above: Whether `least` itself is excluded.
-        below: Whether `most` itself is excluded.
-    """
-
-    least: float = 0
-    most: float | None = None
-    above: bool = False
-    below: bool = False
-
-    def __contains__(self, number: float) -> bool:
-        if not math.isfinite(number):
-            return False
-        low = number > self.least if self.above else number >= self.least
-        if self.most is None:
-            return low
-        return low and (number < self.most if self.below else number <= self.most)
-
-    def __str__(self) -> str:
-        low = f"above {self.least:g}" if self.above else f"{self.least:g} or more"
-        if self.most is None:
-            return low
-        if self.above or self.below:
-            return f"{low} and {'below' if self.below else 'at most'} {self.most:g}"
-        return f"from {self.least:g} to {self.most:g}"
-
-
-_ANY, _COUNT, _POSITIVE = NumberRange(), NumberRange(1), NumberRange(above=True)
-NUMBER_RANGES: dict[str, NumberRange] = {
-    **dict.fromkeys(("--seed", "--resamples", "--assume-output-tokens", "--margin"), _ANY),
-    **dict.fromkeys(("--backoff", "--patience", "--max-cost", "--judge-max-cost"), _ANY),
-    **dict.fromkeys(("--per-day", "--robustness"), _ANY),
-    **dict.fromkeys(("--encoder-price", "--reference-price", "--per-hour"), _ANY),
-    **dict.fromkeys(("--routing-ms", "--reference-ms"), _ANY),
-    **dict.fromkeys(("--minutes", "--dollars-per-day", "--dollars-per-hour"), _POSITIVE),
-    **dict.fromkeys(("--attempts", "--jobs", "--judge-samples", "--sample", "--trials"), _COUNT),
-    **dict.fromkeys(("--dim", "--bins", "--seeds", "--max-tokens", "--rounds"), _COUNT),
-    **dict.fromkeys(("--batch-tokens", "--threads", "--max-batch", "--workers"), _COUNT),
-    **dict.fromkeys(("--requests-per-minute", "--concurrent"), _COUNT),
-    **dict.fromkeys(("--labels", "--caution", "--anchors-every"), _ANY),
-    "--worker-cpus": _COUNT,
-    "--deadline-seconds": NumberRange(0, 86_400, above=True),
-    "--dollars-per-second": NumberRange(0, 1000),
-    "--encoder-second-dollars": NumberRange(0),
-    "--encoder-thousand-dollars": NumberRange(0),
-    "--folds": NumberRange(2),
-    "--questions": NumberRange(200),
-    "--lam": NumberRange(0, 1),
-    "--lose": NumberRange(0, 100),
-    "--test": NumberRange(0, 0.5),
-    "--keep": NumberRange(0, 1, above=True),
-    "--typos": NumberRange(0, 1, above=True),
-    "--step": NumberRange(0, 1, above=True),
-    "--confidence": NumberRange(0, 1, above=True, below=True),
-    "--port": NumberRange(0, 65535),
-}
-"""The range of each option, in all commands that have it."""
-_OF_COMMANDS: dict[tuple[str, str], NumberRange] = {
-    ("replay", "--keep"): NumberRange(0, 1),
-    ("import", "--threshold"): NumberRange(-100_000),
-    ("quickstart", "--threshold"): NumberRange(-100_000),
-    ("study seeds", "--count"): NumberRange(2),
-    ("study learning", "--draws"): NumberRange(2),
-    ("doctor", "--resamples"): NumberRange(20),
-    ("learn", "--judge-twice"): NumberRange(0, 1),
-    ("learn", "--least-labels"): NumberRange(2),
-    ("versions list", "--steps"): NumberRange(0),
-    ("versions promote", "--share"): NumberRange(0, 1, above=True, below=True),
-    ("study learning", "--resamples"): _COUNT,
-    ("minipool tasks", "--count"): _COUNT,
-}
-"""The range of an option in one command, where it differs from the others."""
-
-
-def range_of(command: str, option: str) -> NumberRange | None:
-    """The numbers that an option of a command takes; None for one that takes none."""
-    return _OF_COMMANDS.get((command, option)) or NUMBER_RANGES.get(option)
-
-
-def check_numbers(command: str, params: list[Any], ctx: Any) -> None:
-    """Check the numbers of a command line.
-
-    Raises:
-        UsageError: A number is out of its option's range.
-    """
-    for param in params:
-        found = ctx.params.get(param.name)
-        span = range_of(command, param.opts[0])
-        for number in found if isinstance(found, list | tuple) else [found]:
-            is_number = isinstance(number, int | float) and not isinstance(number, bool)
-            if is_number and span is not None and number not in span:
-                shown = number if isinstance(number, int) else f"{number:g}"
-                raise UsageError(f"{param.opts[0]} is {shown}; it must be {span}")
 
 
 def check_places(params: list[Any], ctx: Any) -> None:

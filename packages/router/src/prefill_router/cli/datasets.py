@@ -15,6 +15,7 @@ from prefill_router.cli.application import app, columns, out, print_json
 from prefill_router.cli.commands import one_of
 from prefill_router.cli.import_ import REPEATS
 from prefill_router.errors import ConfigError, FormatError
+from prefill_router.options import NOT_NEGATIVE
 
 if TYPE_CHECKING:
     from prefill_router.data import LabelMeaning, PartSummary, Split
@@ -191,7 +192,7 @@ def _percent(share: float | None) -> str:
 def split_command(
     folder: opt.DataFolder,
     to: Annotated[Path, typer.Option("--out", help="The JSON file to write.")],
-    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
+    seed: Annotated[int, NOT_NEGATIVE, typer.Option(help="Seed of the split.")] = 0,
     calibration: Annotated[
         bool, typer.Option("--calibration", help="Draw a calibration part: 75/10/15, not 85/15.")
     ] = False,

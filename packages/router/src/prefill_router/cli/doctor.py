@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import Field
 
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import ExitCode, app, columns, err, out, print_json
 from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries, check_part_name
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
+from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -47,14 +49,15 @@ def doctor(
     part: opt.UnseenPart = None,
     store: opt.Stores = None,
     resamples: Annotated[
-        int, typer.Option(help="Bootstrap resamples and shuffles, at least 20.")
+        int, Field(ge=20), typer.Option(help="Bootstrap resamples and shuffles, at least 20.")
     ] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of everything that is random.")] = 0,
+    seed: Annotated[int, NOT_NEGATIVE, typer.Option(help="Seed of everything that is random.")] = 0,
     probe: Annotated[
         bool, typer.Option(help="Also predict on nonsense prompts; needs the encoder.")
     ] = True,
     robustness: Annotated[
         int,
+        NOT_NEGATIVE,
         typer.Option(
             help="Queries that are perturbed to count the decisions that change; 0 for none; "
             "needs the encoder."
@@ -262,7 +265,7 @@ def calibration(
     to: Annotated[Path, typer.Option("--out", help="A folder for the figure and the tables.")],
     store: opt.Stores = None,
     bins: Annotated[
-        int, typer.Option(help="Bins of the calibration error and of the figure.")
+        int, AT_LEAST_ONE, typer.Option(help="Bins of the calibration error and of the figure.")
     ] = 15,
     resamples: opt.Resamples = 1000,
     seed: opt.ResampleSeed = 0,

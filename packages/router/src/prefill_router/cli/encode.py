@@ -12,6 +12,7 @@ from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, one_of
 from prefill_router.cli.options import with_engine, worker_range
 from prefill_router.files import default_cache
+from prefill_router.options import AT_LEAST_ONE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
@@ -60,10 +61,10 @@ def encode(
     ] = None,
     pooling: opt.Poolings = "last,mean",
     max_tokens: Annotated[
-        int | None, typer.Option(help="Longer prompts are truncated to this length.")
+        int | None, AT_LEAST_ONE, typer.Option(help="Longer prompts are truncated to this length.")
     ] = None,
     batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens in one batch, padding included.")
+        int | None, AT_LEAST_ONE, typer.Option(help="Tokens in one batch, padding included.")
     ] = None,
     dtype: Annotated[
         str | None,

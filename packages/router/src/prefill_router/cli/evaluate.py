@@ -16,6 +16,7 @@ from prefill_router.cli.commands import UsageError, by_name
 from prefill_router.cli.judged_queries import ALL_PARTS, JudgedQueries, check_part_name
 from prefill_router.cli.options import with_engine
 from prefill_router.errors import DataError, MissingExtraError
+from prefill_router.options import SHARE_ABOVE_ZERO
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
@@ -45,7 +46,9 @@ def evaluate(
     resamples: opt.Resamples = 1000,
     seed: opt.ResampleSeed = 0,
     step: Annotated[
-        float | None, typer.Option(help="Compute the curve at steps of lam, not exactly.")
+        float | None,
+        SHARE_ABOVE_ZERO,
+        typer.Option(help="Compute the curve at steps of lam, not exactly."),
     ] = None,
     linear: Annotated[
         bool, typer.Option("--linear", help="Normalise costs linearly, not by the inverse.")

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
+from pydantic import Field
 
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, by_name, one_of, reading_words
+from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
@@ -71,7 +73,7 @@ def fit(
     scope: Annotated[
         str, typer.Option(help="target: a site for each target; pool: one for all.")
     ] = "target",
-    dim: Annotated[int, typer.Option(help="PCA components of each block.")] = 100,
+    dim: Annotated[int, AT_LEAST_ONE, typer.Option(help="PCA components of each block.")] = 100,
     pooling: opt.Poolings = "last,mean",
     all_layers: Annotated[
         bool, typer.Option("--all-layers", help="Consider layers below the middle too.")
@@ -81,6 +83,7 @@ def fit(
     ] = None,
     lose: Annotated[
         float | None,
+        Field(ge=0, le=100),
         typer.Option(
             help="The setting that the router is used at is the cheapest that loses at most these "
             "points of accuracy to the best target, one standard error included. By default 2."
@@ -95,10 +98,12 @@ def fit(
     ] = None,
     max_cost: Annotated[
         float | None,
+        NOT_NEGATIVE,
         typer.Option(help="The setting costs at most so many dollars per 1,000 queries."),
     ] = None,
     test: Annotated[
         float,
+        Field(ge=0, le=0.5),
         typer.Option(help="The share of the queries that is sealed as a test part, such as 0.15."),
     ] = 0.0,
     split_file: opt.SplitFile = None,
@@ -109,9 +114,13 @@ def fit(
             "fifth of them."
         ),
     ] = True,
-    seed: Annotated[int, typer.Option(help="Seed of the split and of the training.")] = 0,
+    seed: Annotated[
+        int, NOT_NEGATIVE, typer.Option(help="Seed of the split and of the training.")
+    ] = 0,
     assume_output_tokens: Annotated[
-        float | None, typer.Option(help="For targets with prices and without token counts.")
+        float | None,
+        NOT_NEGATIVE,
+        typer.Option(help="For targets with prices and without token counts."),
     ] = None,
     encoder_folder: opt.EncoderFolders = None,
     overwrite: opt.Overwrite = False,

@@ -21,6 +21,7 @@ from prefill_router.cli.application import (
 )
 from prefill_router.cli.commands import one_of, reading_words
 from prefill_router.grading import GRADERS
+from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 
@@ -50,15 +51,21 @@ def grade(
         bool, typer.Option("--soft", help="Take the judge's score from 0 to 1, not its yes or no.")
     ] = False,
     judge_samples: Annotated[
-        int, typer.Option(help="Times that the judge is asked; the score is the mean.")
+        int,
+        AT_LEAST_ONE,
+        typer.Option(help="Times that the judge is asked; the score is the mean."),
     ] = 1,
     judge_max_cost: Annotated[
-        float | None, typer.Option(help="Dollars that judging this run may cost in all.")
+        float | None,
+        NOT_NEGATIVE,
+        typer.Option(help="Dollars that judging this run may cost in all."),
     ] = None,
     judge_again: Annotated[
         bool, typer.Option("--judge-again", help="Ask again where a judge's reply can't be read.")
     ] = False,
-    jobs: Annotated[int, typer.Option(help="Programs and calculations that run at once.")] = 2,
+    jobs: Annotated[
+        int, AT_LEAST_ONE, typer.Option(help="Programs and calculations that run at once.")
+    ] = 2,
     interpreter: Annotated[
         Path | None,
         typer.Option(

@@ -9,6 +9,7 @@ from prefill_router.cli.application import ExitCode, app, err, out, print_json
 from prefill_router.cli.commands import one_of
 from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries, check_part_name
 from prefill_router.errors import DataError
+from prefill_router.options import NOT_NEGATIVE, SHARE_ABOVE_ZERO, SHARE_BETWEEN
 from prefill_router.progress import BarProgress
 
 if TYPE_CHECKING:
@@ -22,9 +23,13 @@ def guarantee(
     folder: opt.RouterFolder,
     data: opt.Data,
     share: Annotated[
-        float, typer.Option("--keep", help="Share of the best single target's accuracy to keep.")
+        float,
+        SHARE_ABOVE_ZERO,
+        typer.Option("--keep", help="Share of the best single target's accuracy to keep."),
     ] = 0.98,
-    confidence: Annotated[float, typer.Option(help="Confidence of the guarantee.")] = 0.95,
+    confidence: Annotated[
+        float, SHARE_BETWEEN, typer.Option(help="Confidence of the guarantee.")
+    ] = 0.95,
     part: opt.UnseenPart = None,
     best: Annotated[
         str | None,
@@ -39,9 +44,9 @@ def guarantee(
     ] = "nothing",
     store: opt.Stores = None,
     resamples: Annotated[
-        int, typer.Option(help="Bootstrap resamples for the intervals; 0 for none.")
+        int, NOT_NEGATIVE, typer.Option(help="Bootstrap resamples for the intervals; 0 for none.")
     ] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of the resampling.")] = 0,
+    seed: Annotated[int, NOT_NEGATIVE, typer.Option(help="Seed of the resampling.")] = 0,
     encoder_folder: opt.EncoderFolders = None,
     as_json: opt.AsJson = False,
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
+from pydantic import Field
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
@@ -84,7 +85,9 @@ def import_command(
         ),
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="An answer is right at this score or above, else wrong.")
+        float | None,
+        Field(ge=-100_000),
+        typer.Option(help="An answer is right at this score or above, else wrong."),
     ] = None,
     repeats: Annotated[
         str | None,

@@ -20,6 +20,7 @@ from prefill_router import files
 from prefill_router.cli.application import err, out
 from prefill_router.cli.commands import UsageError, one_of
 from prefill_router.errors import ConfigError, DataError, StoreError, refer
+from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE
 from prefill_router.plugins import Registry
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, RemotePath, location
@@ -88,10 +89,14 @@ DataFolders = Annotated[
     list[PathOrUrl],
     typer.Argument(metavar="DATA...", help="Datasets' folders.", parser=path_or_url),
 ]
-Resamples = Annotated[int, typer.Option("--resamples", help="Bootstrap resamples; 0 for none.")]
-ResampleSeed = Annotated[int, typer.Option("--seed", help="Seed of the resampling.")]
+Resamples = Annotated[
+    int, NOT_NEGATIVE, typer.Option("--resamples", help="Bootstrap resamples; 0 for none.")
+]
+ResampleSeed = Annotated[int, NOT_NEGATIVE, typer.Option("--seed", help="Seed of the resampling.")]
 StudySeed = Annotated[
-    int, typer.Option("--seed", help="Seed of the split, the training and the resampling.")
+    int,
+    NOT_NEGATIVE,
+    typer.Option("--seed", help="Seed of the split, the training and the resampling."),
 ]
 DatasetOut = Annotated[
     PathOrUrl, typer.Option("--out", help="The dataset folder to write.", parser=path_or_url)
@@ -105,6 +110,7 @@ SplitFile = Annotated[
 ]
 OwnLam = Annotated[
     float | None,
+    SHARE,
     typer.Option(
         "--lam",
         help="From 0, cheapest, to 1, most probably correct; the router's own if not given.",
@@ -118,7 +124,9 @@ Paraphrases = Annotated[
         parser=path_or_url,
     ),
 ]
-Lam = Annotated[float, typer.Option("--lam", help="From 0, cheapest, to 1, most probably correct.")]
+Lam = Annotated[
+    float, SHARE, typer.Option("--lam", help="From 0, cheapest, to 1, most probably correct.")
+]
 UnseenPart = Annotated[
     str | None,
     typer.Option(
@@ -364,7 +372,9 @@ def _engine(
         typer.Option(help="Workers of --engine ray, such as 4, or 1-8 where they come and go."),
     ] = None,
     worker_cpus: Annotated[
-        int | None, typer.Option(help="Processors and threads of each worker, by default 1.")
+        int | None,
+        AT_LEAST_ONE,
+        typer.Option(help="Processors and threads of each worker, by default 1."),
     ] = None,
 ) -> "RayEngine | None":
     from prefill_router.engines import RayEngine

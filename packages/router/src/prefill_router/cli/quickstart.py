@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
 
 import typer
+from pydantic import Field
 
 from prefill_router import files
 from prefill_router.cli.application import CommandRun, app, err, out, print_json
@@ -63,7 +64,9 @@ def quickstart(
     scale: Annotated[
         str | None, typer.Option(metavar="WORST-BEST", help="Such as 1-5; by default guessed.")
     ] = None,
-    threshold: Annotated[float | None, typer.Option(help="Right from this score on.")] = None,
+    threshold: Annotated[
+        float | None, Field(ge=-100_000), typer.Option(help="Right from this score on.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Make a router of what you have: a table, logs of calls, or receipts.

@@ -20,6 +20,7 @@ from prefill_router.cli.application import app, counted, dollars, err, out, prin
 from prefill_router.cli.commands import UsageError, reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.files import default_cache, file_digest
+from prefill_router.options import NOT_NEGATIVE, SHARE_BETWEEN
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, reading
 
@@ -205,7 +206,9 @@ _versions = typer.Typer()
 def list_versions(
     registry: Registry,
     steps: Annotated[
-        int, typer.Option(help="How many of the latest steps to show, with their evidence.")
+        int,
+        NOT_NEGATIVE,
+        typer.Option(help="How many of the latest steps to show, with their evidence."),
     ] = 5,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -260,6 +263,7 @@ def promote(
     ] = None,
     share: Annotated[
         float | None,
+        SHARE_BETWEEN,
         typer.Option(help="Let it decide on this share of the conversations, not on all."),
     ] = None,
     as_json: opt.AsJson = False,
@@ -343,7 +347,9 @@ def add_target(
     name: TargetName,
     data: opt.Data,
     to: opt.RouterOut,
-    labels: Annotated[int, typer.Option(help="How many questions to choose and to ask.")] = 100,
+    labels: Annotated[
+        int, NOT_NEGATIVE, typer.Option(help="How many questions to choose and to ask.")
+    ] = 100,
     pool: Annotated[
         Path | None, typer.Option(help="A pool.yaml that says who serves the target.")
     ] = None,
@@ -355,13 +361,14 @@ def add_target(
     ] = None,
     max_cost: Annotated[
         float | None,
+        NOT_NEGATIVE,
         typer.Option(help="US dollars that the calls may cost, earlier ones included."),
     ] = None,
     judge: Annotated[
         Path | None, typer.Option(help="A pool.yaml of the one target that judges.")
     ] = None,
     judge_max_cost: Annotated[
-        float | None, typer.Option(help="Dollars that judging may cost in all.")
+        float | None, NOT_NEGATIVE, typer.Option(help="Dollars that judging may cost in all.")
     ] = None,
     answers: Annotated[
         PathOrUrl | None,
@@ -370,7 +377,9 @@ def add_target(
         ),
     ] = None,
     caution: Annotated[
-        float, typer.Option(help="Standard deviations by which its log-odds are lowered.")
+        float,
+        NOT_NEGATIVE,
+        typer.Option(help="Standard deviations by which its log-odds are lowered."),
     ] = 0.5,
     store: opt.Stores = None,
     encoder_folder: opt.EncoderFolders = None,

@@ -35,7 +35,7 @@ from prefill_router.activations import (
     rounded,
 )
 from prefill_router.data import Message, Query, prompt_key, prompt_text
-from prefill_router.errors import ConfigError, PromptError, StoreError
+from prefill_router.errors import ConfigError, PromptError, StoreError, name_option
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.short_repr import short_repr
 
@@ -185,7 +185,8 @@ def require_finite(
     for site in sorted(states):
         bad = np.flatnonzero(~np.isfinite(states[site]).all(axis=1))
         if len(bad):
-            fix = "" if dtype == "float32" else "; encode in float32 (--dtype float32)"
+            option = name_option(" (--dtype float32)", "")
+            fix = "" if dtype == "float32" else f"; encode in float32{option}"
             raise StoreError(
                 f"the states of {len(bad)} queries at {site.name} aren't finite in {dtype}, the "
                 f"first is query {prompts[bad[0]].query_id!r}{fix}"
@@ -304,9 +305,10 @@ def _rendered(query: Query, messages: list[dict[str, str]], tokenizer: Any, enco
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except (jinja2.TemplateError, TypeError, ValueError):
         roles = [message["role"] for message in messages]
+        option = name_option("--template plain")
         raise PromptError(
             f"the chat template of {encoder} refuses a chat with the roles {roles}; change the "
-            "chat, or encode with --template plain",
+            f"chat, or encode with {option}",
             query_id=query.id,
         ) from None
     return str(text)

@@ -57,6 +57,7 @@ from prefill_router.errors import (
     PromptError,
     ProvenanceError,
     UpstreamError,
+    name_option,
 )
 from prefill_router.short_repr import short_repr
 
@@ -70,17 +71,22 @@ _SECONDS, _CONNECT_SECONDS = 120.0, 10.0
 _SAYS: dict[FailureKind, str] = {
     "connect": "can't be reached; check its URL, and that it runs",
     "connect_timeout": "didn't accept the connection in time; check its URL",
-    "answer_timeout": "didn't respond in time; lower --batch-tokens",
+    "answer_timeout": "didn't respond in time",
     "rate_limited": "has reached its rate limit; try again later",
     "overloaded": "is overloaded; try again later",
     "server_error": "had an internal error; try again later",
     "broken_off": "closed the connection before the end of its response; try again later",
     "unauthorised": f"refuses the key, or the account has no credit; set {KEY}",
     "unknown_model": "has no such model, or no embeddings at this URL; check name and URL",
-    "context_too_long": "can't read a prompt of this length; lower --max-tokens",
+    "context_too_long": "can't read a prompt of this length",
     "content_filter": "refused a prompt by its content filter; remove the prompt",
     "refused": "refuses the request; check that the model returns embeddings of text",
 }
+_LOWERED: dict[FailureKind, str] = {
+    "answer_timeout": "--batch-tokens",
+    "context_too_long": "--max-tokens",
+}
+"""The option that may help against a failure if it is lowered."""
 
 
 @final
@@ -170,7 +176,9 @@ class EndpointCalls:
         return error
 
     def _failed(self, failure: FailureKind, *, status: int | None = None) -> UpstreamError:
-        return self._error(failure, _SAYS.get(failure, _SAYS["refused"]), status)
+        option = _LOWERED.get(failure)
+        fix = "" if option is None else f"; lower {name_option(option)}"
+        return self._error(failure, _SAYS.get(failure, _SAYS["refused"]) + fix, status)
 
     def _error(self, failure: FailureKind, words: str, status: int | None = None) -> UpstreamError:
         place = "" if status is None else f" (HTTP {status})"

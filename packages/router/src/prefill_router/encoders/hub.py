@@ -34,7 +34,7 @@ from prefill_router.encoders.base import (
     TokenizedPrompt,
     batches,
 )
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, name_option
 from prefill_router.short_repr import short_repr
 
 Launch = Callable[[list[int]], Tensor]
@@ -59,7 +59,8 @@ def on_device(network: nn.Module, device: torch.device, source: str) -> nn.Modul
     try:
         return network.to(device)
     except torch.OutOfMemoryError:
-        fix = "choose another --device, or read fewer blocks (--layers)"
+        option = name_option(" (--layers)", "")
+        fix = f"choose another {name_option('--device')}, or read fewer blocks{option}"
     raise ConfigError(f"the weights of {source} don't fit into {_memory(device)}; {fix}")
 
 
@@ -124,10 +125,12 @@ class DeviceBatches:
     def _halve(self, lengths: list[int]) -> None:
         """Lower the limit to half of the batch that was too large."""
         if len(lengths) == 1:
+            tokens, device = name_option("--max-tokens"), name_option("--device")
+            option = name_option(" (--layers)", "")
             raise ConfigError(
                 f"a prompt of {lengths[0]:,} tokens doesn't fit into {_memory(self._device)}; "
-                "lower --max-tokens, read fewer blocks (--layers), choose another --device, or end "
-                "other programs that use its memory"
+                f"lower {tokens}, read fewer blocks{option}, choose another {device}, or end other "
+                "programs that use its memory"
             )
         self.tokens = len(lengths) // 2 * max(lengths)
         torch.cuda.empty_cache()

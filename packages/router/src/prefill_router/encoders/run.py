@@ -35,7 +35,7 @@ from prefill_router.activations import (
 from prefill_router.data import Query, QueryFile, RoutingDataset, prompt_key
 from prefill_router.encoders.base import Encoder
 from prefill_router.encoders.prompt_table import PromptTable, PromptTexts, tokenised_table
-from prefill_router.errors import ConfigError, CorruptError, StoreError
+from prefill_router.errors import ConfigError, CorruptError, StoreError, name_option
 from prefill_router.files import remove_stale_locks
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.remote import PathOrUrl, held_files, location
@@ -132,9 +132,10 @@ class EncodingPlan:
         folder = next(p for p in [self.out.absolute(), *self.out.absolute().parents] if p.exists())
         free = shutil.disk_usage(folder).free
         if self.bytes_left and free < self.bytes_left + _SPARE_BYTES:
+            place, layers = name_option("--out", "folder"), name_option("--layers")
             raise StoreError(
                 f"{self.out} needs {self.bytes_left / 1e9:.2f} GB and the disk has "
-                f"{free / 1e9:.2f} GB free; free some, choose another --out, or fewer --layers"
+                f"{free / 1e9:.2f} GB free; free some, choose another {place}, or fewer {layers}"
             )
 
 

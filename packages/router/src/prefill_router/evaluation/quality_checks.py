@@ -10,7 +10,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.data import binary
-from prefill_router.errors import ConfigError, DataError
+from prefill_router.errors import DataError
+from prefill_router.options import Share, check_options
 from prefill_router.short_repr import short_repr
 
 PerCell = Float[NDArray[np.float64], "query target"]
@@ -118,14 +119,12 @@ class SimulatedCheck(QualityCheck):
         ConfigError: A rate is outside [0, 1].
     """
 
-    sensitivity: float
-    specificity: float
+    sensitivity: Share
+    specificity: Share
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("sensitivity", "specificity"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be in [0, 1]")
+        check_options(self)
 
     def scores(
         self, query_ids: tuple[str, ...], targets: tuple[str, ...], correct: PerCell

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from prefill_router.data import LabelMeaning, Query, RoutingDataset
-from prefill_router.errors import ConfigError, DataError, FormatError
+from prefill_router.errors import ConfigError, DataError, FormatError, name_option
 from prefill_router.importers.values import ScoreError, advice
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Pool, Target
@@ -30,7 +30,6 @@ MOST_CELLS = 2**28
 """The most queries times targets; each takes four numbers in memory, 8 GiB in all."""
 
 _MOST_MALFORMED = 0.01
-_RUNS = "; if these are runs of the same question, --repeats mean averages them"
 
 
 class Place(NamedTuple):
@@ -213,9 +212,10 @@ class DatasetBuilder:
         """
         self._targets.setdefault(name, len(self._targets))
         if len(self._targets) > MOST_TARGETS:
+            option = name_option("--target-column", "columns=Columns(target=...)")
             raise ConfigError(
                 f"there are more than {MOST_TARGETS:,} targets, such as {name[:80]!r}; name the "
-                "column of the targets with --target-column, or import fewer targets"
+                f"column of the targets with {option}, or import fewer targets"
             )
 
     def add(
@@ -272,10 +272,13 @@ class DatasetBuilder:
             )
         malformed, rows = self._counts["malformed rows"], self._counts["rows"]
         if malformed > _MOST_MALFORMED * rows and not self.skip_malformed:
+            fix = name_option(
+                "to leave all such rows out nevertheless, pass --skip-malformed",
+                "correct these rows",
+            )
             raise FormatError(
                 f"{malformed:,} of {rows:,} rows are malformed, more than one in a hundred, so "
-                f"nothing is imported{first}{self._advice()}; to leave all such rows out "
-                "nevertheless, pass --skip-malformed",
+                f"nothing is imported{first}{self._advice()}; {fix}",
                 file=sources[0],
             )
         dataset = self._dataset()
@@ -300,7 +303,7 @@ class DatasetBuilder:
         if cell[0] != outcome:
             raise DataError(
                 f"query {query_id!r} and target {target!r} have another outcome at {cell[1]}, "
-                "which is kept" + (_RUNS if self.scaled else "")
+                "which is kept" + (_advise_mean() if self.scaled else "")
             )
         return True
 
@@ -375,3 +378,8 @@ class DatasetBuilder:
                 self.note(f"target {name!r} has no label at all")
             elif len(seen) == 1:
                 self.note(f"target {name!r} has the label {seen[0]:g} on every query")
+
+
+def _advise_mean() -> str:
+    option = name_option("--repeats mean", 'columns=Columns(repeats="mean")')
+    return f"; if these are runs of the same question, {option} averages them"

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from prefill_router.data import MOST_COST, MOST_TOKENS, Prompt, Query, prompt_key
-from prefill_router.errors import ConfigError, DataError, FormatError
+from prefill_router.errors import ConfigError, DataError, FormatError, name_option
 from prefill_router.importers import sources, tables, values
 from prefill_router.importers.builder import DatasetBuilder, TargetOutcome
 from prefill_router.importers.tables import Record
@@ -268,10 +268,11 @@ def _guessed(path: Path, columns: Columns) -> tuple[str, ...]:
         and _are_labels(cells.get(column, ()), label)
     ]
     if not found:
+        option = name_option("--target-columns a,b,c", "columns=Columns(targets=(...))")
         raise ConfigError(
             "a wide table has one column per target; none holds only labels, so name them with "
-            f"--target-columns a,b,c ({path} has the columns {tables.columns_of(path)}), and the "
-            "scale of their scores, if that isn't 0 to 1, with --scale WORST-BEST"
+            f"{option} ({path} has the columns {tables.columns_of(path)}), and the scale of their "
+            f"scores, if that isn't 0 to 1, with {values.name_scale('WORST-BEST')}"
         )
     return tuple(found)
 

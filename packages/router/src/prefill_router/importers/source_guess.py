@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
-from prefill_router.errors import ConfigError, DataError, FormatError
+from prefill_router.errors import ConfigError, DataError, FormatError, name_option
 from prefill_router.importers import call_logs, column_names as names, sources, tables, values
 from prefill_router.importers.builder import MOST_TARGETS, DatasetBuilder
 from prefill_router.importers.registry import FORMATS
@@ -259,9 +259,13 @@ class _Table:
             f"{self.path}: {seen}; a router chooses between two targets or more. Looked for a "
             "column that names models (such as model, llm, model_name) with a column of scores, "
             "and for a column of scores per model (such as small_score, large_score). The columns "
-            f"are {list(self.cells)}. Name them with --target-column and --correct-column, or with "
-            "--target-columns small,large; in Python with Columns(target=..., correct=...) or "
-            "Columns(targets=(...))"
+            f"are {list(self.cells)}. "
+            + name_option(
+                "Name them with --target-column and --correct-column, or with "
+                "--target-columns small,large; in Python with Columns(target=..., correct=...) or "
+                "Columns(targets=(...))",
+                "Give columns=Columns(target=..., correct=...), or columns=Columns(targets=(...))",
+            )
         )
 
     def _items(self, column: str | None) -> list[object]:

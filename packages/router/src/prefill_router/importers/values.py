@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, final
 
 from prefill_router.data import MOST_TOKENS, LabelMeaning, Message, Prompt
-from prefill_router.errors import ConfigError, DataError
+from prefill_router.errors import ConfigError, DataError, name_option
 from prefill_router.short_repr import short_repr
 
 LABELS = "a label is a number from 0 to 1, true or false, yes or no, pass or fail"
@@ -297,16 +297,25 @@ def advice(scores: list[float]) -> str:
     """The options that would read scores of which some are outside [0, 1]."""
     low, high = min(scores), max(scores)
     if not math.isfinite(low) or not math.isfinite(high):
-        return "give their meaning with --scale WORST-BEST or --threshold"
+        option = name_option(" or --threshold", "")
+        return f"give their meaning with {name_scale('WORST-BEST')}{option}"
     join = ":" if low < 0 else "-"
     least = low + 0.75 * (high - low)
     if least == round(least) or high - low >= 3:
         least = math.ceil(least)
+    threshold = name_option(
+        f"--threshold {least:g}", f"columns=Columns(scale=Scale(threshold={least:g}))"
+    )
     return (
         f"scores go from {low:g} to {high:g}: give the worst and the best with "
-        f"--scale {low:g}{join}{high:g} (the other way round where low is good), or from which "
-        f"score on an answer is right, such as --threshold {least:g}"
+        f"{name_scale(f'{low:g}{join}{high:g}', f'{low:g}, {high:g}')} (the other way round where "
+        f"low is good), or from which score on an answer is right, such as {threshold}"
     )
+
+
+def name_scale(ends: str, python: str = "WORST, BEST") -> str:
+    """The option that gives the ends of a scale, such as 1-5, and in Python 1, 5."""
+    return name_option(f"--scale {ends}", f"columns=Columns(scale=Scale(ends=({python})))")
 
 
 TARGET: Final = "{target}"

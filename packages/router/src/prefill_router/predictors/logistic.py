@@ -21,7 +21,7 @@ from pydantic import Field
 from scipy.special import expit, logit
 
 from prefill_router.errors import ConfigError, FitError
-from prefill_router.options import POSITIVE, Positive, Several
+from prefill_router.options import Positive, Several
 from prefill_router.predictors.base import (
     Correctness,
     Examples,
@@ -242,7 +242,7 @@ class LogisticConfig(PredictorConfig):
     """
 
     c: Positive | None = None
-    grid: Annotated[tuple[float, ...], POSITIVE.each] = GRID
+    grid: tuple[Positive, ...] = GRID
     scaling: Choice = "choose"
     folds: Several = 5
     votes: bool = False

@@ -16,10 +16,9 @@ from pydantic import Field, PositiveInt
 from prefill_router import mapped_matrix
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.options import (
-    AT_LEAST_ONE,
-    BELOW_ONE,
     NOT_NEGATIVE,
     Count,
+    Dropout,
     NotNegative,
     Positive,
     Validation,
@@ -78,8 +77,8 @@ class TrunkConfig(PredictorConfig):
         seed: The seed of the held-out rows and of the networks.
     """
 
-    hidden: Annotated[tuple[int, int], AT_LEAST_ONE.each] = (256, 128)
-    dropout: Annotated[tuple[float, float], BELOW_ONE.each] = (0.3, 0.2)
+    hidden: tuple[Count, Count] = (256, 128)
+    dropout: tuple[Dropout, Dropout] = (0.3, 0.2)
     learning_rate: Positive = 1e-3
     weight_decay: NotNegative = 1e-4
     batch_size: Count = 512
