@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from prefill_router_gateway.guard import KEY, ClientKey, ClientKeys, Guard
+from prefill_router_gateway.guard import KEY, ClientKey, ClientKeys, Guard, guarded_config
 from prefill_router_gateway.guard.key_file import digest
 from prefill_router_gateway.settings import LimitSettings, ListenSettings
 
@@ -109,9 +109,8 @@ class Echo:
 def served(app: ASGIApp, **options: Any) -> Iterator[int]:
     """uvicorn in a thread; its port."""
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", ws="none", **options
-    )
+    options = {"header_bytes": 65536, **options}
+    config = guarded_config(app, log_config=None, access_log=False, lifespan="off", **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

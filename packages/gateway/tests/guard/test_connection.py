@@ -5,12 +5,16 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
+import uvicorn
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http import httptools_impl
 
 from packages.gateway.tests.guard.guarded_server import JSON, Served, guarded, read_reply, request
-from prefill_router_gateway.guard.http_protocol import guarded_protocol
+from prefill_router.errors import ConfigError
+from prefill_router_gateway.guard.http_protocol import check_uvicorn
 from prefill_router_gateway.settings import LimitSettings
 
 pytestmark = pytest.mark.slow
@@ -20,17 +24,15 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture(scope="module")
 def patient() -> Iterator[Served]:
-    protocol = guarded_protocol(header_bytes=2000, seconds=3600)
-    with guarded(limits=LimitSettings(header_bytes=2000), http=protocol) as server:
+    limits = LimitSettings(header_bytes=2000)
+    with guarded(limits=limits, header_bytes=2000, seconds=3600) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Served]:
-    protocol = guarded_protocol(header_bytes=2000, seconds=0.5)
-    with guarded(
-        limits=LimitSettings(body_bytes=100), http=protocol, timeout_keep_alive=3600
-    ) as server:
+    limits = LimitSettings(body_bytes=100)
+    with guarded(limits=limits, header_bytes=2000, seconds=0.5, timeout_keep_alive=3600) as server:
         yield server
 
 
@@ -144,8 +146,7 @@ class Endless:
 @pytest.mark.parametrize("piled_up", [1, 3])
 def test_a_client_that_leaves_ends_what_is_being_answered(piled_up: int) -> None:
     app = Endless()
-    protocol = guarded_protocol(header_bytes=2000, still_seconds=3600)
-    with guarded(app, http=protocol) as server, server.connect() as sock:
+    with guarded(app, header_bytes=2000, still_seconds=3600) as server, server.connect() as sock:
         sock.sendall(request("POST", CHAT, (JSON,), b"{}") * piled_up)
         assert sock.recv(1)
         sock.close()
@@ -154,22 +155,75 @@ def test_a_client_that_leaves_ends_what_is_being_answered(piled_up: int) -> None
 
 def test_so_does_one_that_reads_nothing() -> None:
     app = Endless()
-    protocol = guarded_protocol(header_bytes=2000, still_seconds=0.1)
-    with guarded(app, http=protocol) as server, server.connect() as sock:
+    with guarded(app, header_bytes=2000, still_seconds=0.1) as server, server.connect() as sock:
         sock.sendall(request("POST", CHAT, (JSON,), b"{}"))
         assert app.left.wait(60)
 
 
+class Waiting:
+    """Answers nothing, until it hears that the client has left."""
+
+    def __init__(self) -> None:
+        self.began, self.left = threading.Event(), threading.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        self.began.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.left.set()
+
+
+def test_a_client_that_leaves_with_requests_piled_up_ends_the_first_before_its_response() -> None:
+    app = Waiting()
+    with guarded(app, still_seconds=3600) as server, server.connect() as sock:
+        sock.sendall(request("POST", CHAT, (JSON,), b"{}") * 3)
+        assert app.began.wait(60)
+        sock.close()
+        assert app.left.wait(60)
+
+
+def test_requests_piled_up_without_end_are_not_read() -> None:
+    app = Waiting()
+    with guarded(app, timeout_graceful_shutdown=1) as server, server.connect() as sock:
+        sock.sendall(request("POST", CHAT, (JSON,), b"{}"))
+        assert app.began.wait(60)
+        sock.settimeout(2)
+        with pytest.raises(TimeoutError):
+            sock.sendall(request("POST", CHAT, (JSON,), b"x" * 10_000) * 10_000)
+
+
+def test_requests_on_connections_beyond_the_limit_are_refused() -> None:
+    get = request("GET", "/v1/models")
+    with guarded(connections=1) as server, server.connect() as first, server.connect() as second:
+        second.sendall(get)
+        got = read_reply(second)
+        assert (got.status, got.error["code"]) == (503, "overloaded")
+        assert is_closed(second)
+        first.sendall(get)
+        assert read_reply(first).status == 200
+
+
+def test_a_uvicorn_that_lacks_what_is_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Changed(asyncio.Protocol):
+        def __init__(self, config: Any, app_state: Any) -> None: ...
+
+    monkeypatch.setattr(httptools_impl, "HttpToolsProtocol", Changed)
+    monkeypatch.delattr(uvicorn.Server, "capture_signals")
+    with pytest.raises(ConfigError) as told:
+        check_uvicorn()
+    message = str(told.value)
+    assert f"uvicorn {uvicorn.__version__}" in message
+    assert "HttpToolsProtocol(config=, server_state=, app_state=)" in message
+    assert "Server.capture_signals" in message
+    assert "Config(" not in message
+
+
 def test_connections_that_ask_nothing_are_limited_by_address() -> None:
     told: list[tuple[str | None, str | None]] = []
-    protocol = guarded_protocol(
-        header_bytes=2000,
-        seconds=3600,
-        waiting_per_address=3,
-        refused=lambda refusal, address: told.append((refusal.code, address)),
-    )
     get = request("GET", "/v1/models")
-    with guarded(http=protocol) as server, ExitStack() as stack:
+    options: dict[str, Any] = {"header_bytes": 2000, "seconds": 3600, "waiting_per_address": 3}
+    options["refused"] = lambda refusal, address: told.append((refusal.code, address))
+    with guarded(**options) as server, ExitStack() as stack:
         asking = stack.enter_context(server.connect())
         asking.sendall(get)
         assert read_reply(asking).status == 200  # it waits no more, though it stays open
@@ -187,10 +241,9 @@ def test_connections_that_ask_nothing_are_limited_by_address() -> None:
 
 def test_what_is_refused_before_its_headers_end_is_told_with_its_address() -> None:
     told: list[tuple[int, str | None]] = []
-    protocol = guarded_protocol(
-        header_bytes=2000, refused=lambda refusal, address: told.append((refusal.status, address))
-    )
-    with guarded(http=protocol) as server, server.connect() as sock:
+    options: dict[str, Any] = {"header_bytes": 2000}
+    options["refused"] = lambda refusal, address: told.append((refusal.status, address))
+    with guarded(**options) as server, server.connect() as sock:
         sock.sendall(b"GET /" + b"a" * 5000)
         assert read_reply(sock).status == 431
     assert told == [(431, "127.0.0.1")]

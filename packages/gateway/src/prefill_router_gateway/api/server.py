@@ -23,7 +23,7 @@ import uvicorn
 from prefill_router.endpoints import NO_KEY, provider_keys
 from prefill_router.errors import ConfigError, PrefillRouterError
 from prefill_router_gateway.api.app import guarded_app
-from prefill_router_gateway.guard import Guard, guarded_protocol
+from prefill_router_gateway.guard import Guard, guarded_config, open_connections
 from prefill_router_gateway.runtime import Gateway, GatewayPaths, LoadedGateway, OtherWorkers, load
 from prefill_router_gateway.settings import GatewaySettings, ListenSettings
 from prefill_router_gateway.telemetry import LogWriter, logging_to
@@ -198,12 +198,11 @@ class GatewayServer(uvicorn.Server):
             await asyncio.wait(self.server_state.tasks, timeout=_LAST_SECONDS)
 
     def _cut(self) -> None:
-        left = list(self.server_state.connections)
+        left = open_connections(self.config)
         if left:
             _log.warning("%d connections are still open and are closed now", len(left))
         for connection in left:
-            transport: asyncio.Transport = connection.transport
-            transport.abort()
+            connection.abort()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -230,15 +229,12 @@ def _settle_memory() -> None:
 
 def server_config(app: Guard, settings: GatewaySettings) -> uvicorn.Config:
     """Uvicorn's configuration for a gateway."""
-    return uvicorn.Config(
+    return guarded_config(
         app,
-        http=guarded_protocol(
-            header_bytes=settings.limits.header_bytes,
-            connections=settings.limits.connections,
-            waiting_per_address=settings.limits.waiting_per_address,
-            refused=app.refused,
-        ),
-        ws="none",
+        header_bytes=settings.limits.header_bytes,
+        connections=settings.limits.connections,
+        waiting_per_address=settings.limits.waiting_per_address,
+        refused=app.refused,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -21,11 +21,7 @@ from .checks import (
     too_many_at_once as too_many_at_once,
     too_many_per_minute as too_many_per_minute,
 )
-from .http_protocol import (
-    error_handlers as error_handlers,
-    guarded_protocol as guarded_protocol,
-    send_refusal as send_refusal,
-)
+from .http_protocol import guarded_config as guarded_config, open_connections as open_connections
 from .key_file import (
     add_key as add_key,
     digest as digest,
@@ -34,3 +30,4 @@ from .key_file import (
     read_rows as read_rows,
     remove_key as remove_key,
 )
+from .refusals import error_handlers as error_handlers, send_refusal as send_refusal

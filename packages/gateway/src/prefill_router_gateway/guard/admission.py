@@ -27,7 +27,7 @@ from prefill_router_gateway.guard.checks import (
     read_head,
     too_long,
 )
-from prefill_router_gateway.guard.http_protocol import send_refusal
+from prefill_router_gateway.guard.refusals import send_refusal
 from prefill_router_gateway.settings import LimitSettings, ListenSettings
 
 KEY = "prefill_router.key"

@@ -1,177 +1,58 @@
 """Connections with limits on the size and time of incomplete requests (uvicorn).
 
-uvicorn reads headers of any length and waits without limit for their end, and for the end of a body
-that is no longer read. Here both are limited. uvicorn refuses bytes that aren't HTTP in plain text,
-at once, even in the middle of an earlier response; here the refusal is JSON, like all of the
-guard's, and is sent after the responses due before it. uvicorn loses the body of a request that
-offers an upgrade, as every request of Java's client does (h2c); here the offer is ignored (RFC
-9110, 7.8).
+A `GuardedConnection` stands between a socket and uvicorn's own protocol. It parses what arrives and
+gives uvicorn the whole headers of valid requests, one request at a time. So uvicorn never sees what
+it has no limits for: headers without an end, bytes that aren't HTTP, trailers, offers of an upgrade
+(ignored, RFC 9110, 7.8), and requests that come before the response to the last one.
 
-With pipelined requests, uvicorn reports a disconnect only to the last one, so that the one being
-answered goes on; and it waits without limit for a client to read. Here the answer ends when the
-client disconnects or stops reading.
+uvicorn's protocol is used only by the methods of `asyncio.Protocol`; `check_uvicorn` checks the
+rest. docs/decisions/0033-in-front-of-uvicorn.md says what stops which attack.
 """
 
 import asyncio
-import json
-from collections import Counter
+import inspect
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from http import HTTPStatus
-from typing import Any, final
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast, final
 
 import httptools
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http import httptools_impl
 
+from prefill_router.errors import ConfigError
 from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.guard.refusals import refusal_body, send_refusal
 
-
-def refusal_body(refusal: RefusalError, *, path: str) -> bytes:
-    """A refusal's JSON, in the format of the API that the path belongs to."""
-    anthropic = path.startswith("/v1/messages")
-    return json.dumps(refusal.body(anthropic=anthropic), allow_nan=False).encode()
-
-
-async def send_refusal(send: Send, refusal: RefusalError, *, path: str) -> None:
-    """Send a refusal, in the format of the API that the path belongs to."""
-    body = refusal_body(refusal, path=path)
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"x-content-type-options", b"nosniff"),
-        *((name.encode(), value.encode()) for name, value in refusal.headers.items()),
-    ]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-Handler = Callable[[Request, Any], Awaitable[Response]]
-
-
-def error_handlers() -> dict[int | type[Exception], Handler]:
-    """The `exception_handlers` of FastAPI: for Starlette's errors, refusals and unexpected errors.
-
-    The response to an unexpected error reveals nothing of it; the log has the details.
-    """
-    return {HTTPException: _of_starlette, RefusalError: _reply, Exception: _unexpected}
-
-
-async def _of_starlette(request: Request, error: HTTPException) -> Response:
-    headers = dict(error.headers or {})
-    if "Allow" in headers:
-        names = {name.strip() for name in headers["Allow"].split(",")}
-        names |= {"HEAD"} if "GET" in names else set()  # every GET also answers HEAD
-        headers["Allow"] = ", ".join(sorted(names))
-    messages = {  # without the path, which may contain anything
-        404: f"no such path{_nearest(request)}; /openapi.json lists all paths",
-        405: f"the path doesn't accept {request.method}; the header allow lists what it accepts",
-    }
-    text = messages.get(error.status_code, HTTPStatus(error.status_code).phrase)
-    code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
-    refusal = RefusalError(text, status=error.status_code, code=code, headers=headers)
-    return await _reply(request, refusal)
-
-
-def _nearest(request: Request) -> str:
-    """A suggestion of the path that was probably meant, from the server's own paths."""
-    known = request.app.openapi()["paths"]
-    parts = [part for part in request.scope["path"].split("/") if part]
-    while parts[:1] == ["v1"]:
-        parts.pop(0)
-    for path in ("/" + "/".join(parts), "/" + "/".join(["v1", *parts])):
-        if path in known and parts:
-            return (
-                f"; did you mean {path}? OpenAI's clients need a base URL that ends with /v1, "
-                "Anthropic's one without it"
-            )
-    return ""
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001
-    refusal = RefusalError(
-        "the gateway failed; its log has the error",
-        status=500,
-        kind="server_error",
-        code="internal",
-    )
-    return await _reply(request, refusal)
-
-
-async def _reply(request: Request, refusal: RefusalError) -> Response:
-    return Response(
-        refusal_body(refusal, path=request.url.path),
-        status_code=refusal.status,
-        headers={"x-content-type-options": "nosniff", **refusal.headers},
-        media_type="application/json",
-    )
-
-
-class DisconnectProtocol(HttpToolsProtocol):
-    """A connection that ends when its client disconnects or stops reading.
-
-    Attributes:
-        most_still: Seconds; a client that reads less than about 50 kB in this time counts as gone.
-    """
-
-    most_still: float
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._answering: Any = None  # uvicorn's `cycle` is that of the last request received
-        self._stuck: asyncio.TimerHandle | None = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Handle a disconnect: end the answer."""
-        self._unstick()
-        answering = self._answering
-        if answering is not None and not answering.response_complete:
-            answering.disconnected = True
-            answering.message_event.set()
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """Start the timer, since the client reads too slowly or not at all."""
-        super().pause_writing()
-        if self._stuck is None:
-            self._stuck = self.loop.call_later(self.most_still, self._give_up)
-
-    def resume_writing(self) -> None:
-        """Stop the timer, since the client has read."""
-        self._unstick()
-        super().resume_writing()
-
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        self._answering = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def _unstick(self) -> None:
-        if self._stuck is not None:
-            self._stuck.cancel()
-            self._stuck = None
-
-    def _give_up(self) -> None:
-        self._stuck = None
-        self.transport.abort()  # close() would wait until everything is read
-
-
+_Refused = Callable[[RefusalError, str | None], None]
+_REQUEST = "prefill_router_gateway.request"  # in the `state` of a scope
 _OFFER = (b"upgrade", b"http2-settings")
+_STATUS_LINES = {
+    400: b"HTTP/1.1 400 Bad Request\r\n",
+    431: b"HTTP/1.1 431 Request Header Fields Too Large\r\n",
+}
+_USED_OF_SERVER = (
+    *("serve", "startup", "main_loop", "shutdown", "capture_signals", "_captured_signals"),
+    *("config", "server_state", "started", "should_exit", "force_exit"),
+)
 
 
-def guarded_protocol(
+def guarded_config(
+    app: ASGIApp,
     *,
     header_bytes: int,
     connections: int | None = None,
     waiting_per_address: int | None = None,
-    refused: Callable[[RefusalError, str | None], None] | None = None,
+    refused: _Refused = lambda *_: None,
     seconds: float = 30.0,
     still_seconds: float = 60.0,
-) -> type[HttpToolsProtocol]:
-    """The connection class for `uvicorn.Config(http=...)`.
+    **options: Any,
+) -> uvicorn.Config:
+    """The configuration of uvicorn for an application behind guarded connections.
 
     Args:
+        app: The application.
         header_bytes: Longer headers are refused with 431 before all of them are read.
         connections: The most connections; requests on further ones are refused with 503. None for
             no limit.
@@ -180,168 +61,398 @@ def guarded_protocol(
         refused: Called with each refusal made here and the client's address.
         seconds: A connection without a request in flight is closed after this time: before its
             first request, within headers, or within a refused body.
-        still_seconds: A connection whose client reads nothing is closed after this time.
+        still_seconds: A connection is closed if a response waits for its client and the client
+            reads less than about 50 kB in this time.
+        options: uvicorn's other options.
+
+    Raises:
+        ConfigError: The installed uvicorn can't be used.
     """
-    counts: Counter[str] = Counter()
+    check_uvicorn()
+    shared = _Rules(
+        header_bytes=header_bytes,
+        connections=connections,
+        waiting_per_address=waiting_per_address,
+        refused=refused,
+        seconds=seconds,
+        still_seconds=still_seconds,
+    )
 
     @final
-    class Connection(_GuardedConnection):
-        most_bytes = header_bytes
-        most_connections = connections
-        most_waiting = waiting_per_address
-        waiting_of = counts
-        on_refusal = None if refused is None else staticmethod(refused)
-        most_seconds = seconds
-        most_still = still_seconds
+    class Connection(GuardedConnection):
+        rules = shared
 
-    return Connection
+    return uvicorn.Config(_ReportingApp(app), http=Connection, ws="none", **options)
 
 
-class _GuardedConnection(DisconnectProtocol):
-    most_bytes: int
-    most_connections: int | None
-    most_waiting: int | None
-    waiting_of: Counter[str]
-    on_refusal: Callable[[RefusalError, str | None], None] | None
-    most_seconds: float
+def open_connections(config: uvicorn.Config) -> list["GuardedConnection"]:
+    """The open connections of a server with a `guarded_config`."""
+    protocol = cast("type[GuardedConnection]", config.http)
+    return list(protocol.rules.open)
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+
+def check_uvicorn() -> None:
+    """Check that the installed uvicorn has what the gateway uses of it.
+
+    Raises:
+        ConfigError: Something is missing or has changed; the message names it.
+    """
+    protocol: Any = getattr(httptools_impl, "HttpToolsProtocol", None)
+    config: Any = uvicorn.Config
+    uses = {
+        "an asyncio.Protocol named HttpToolsProtocol": inspect.isclass(protocol)
+        and issubclass(protocol, asyncio.Protocol),
+        "HttpToolsProtocol(config=, server_state=, app_state=)": _accepts(
+            protocol, "config", "server_state", "app_state"
+        ),
+        "HttpToolsProtocol.shutdown()": hasattr(protocol, "shutdown"),
+        "Config(app, http=, ws=)": _accepts(config, "app", "http", "ws"),
+    }
+    server = uvicorn.Server(uvicorn.Config(_refuse_excess, log_config=None))
+    uses |= {f"Server.{name}": hasattr(server, name) for name in _USED_OF_SERVER}
+    uses["Server.server_state.tasks"] = hasattr(server.server_state, "tasks")
+    missing = [name for name, is_there in uses.items() if not is_there]
+    if missing:
+        raise ConfigError(
+            f"uvicorn {uvicorn.__version__} lacks what the gateway needs: {', '.join(missing)}; "
+            "install a version that prefill-router-gateway allows"
+        )
+
+
+def _accepts(function: Any, *names: str) -> bool:
+    try:
+        inspect.signature(function).bind_partial(**dict.fromkeys(names))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+@final
+@dataclass(frozen=True)
+class _Rules:
+    """The limits of a server's connections, and what they share."""
+
+    header_bytes: int
+    connections: int | None
+    waiting_per_address: int | None
+    refused: _Refused
+    seconds: float
+    still_seconds: float
+    open: set["GuardedConnection"] = field(default_factory=set)
+    waiting: Counter[str] = field(default_factory=Counter)
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A request that isn't over: its response or its body isn't complete.
+
+    Attributes:
+        is_excess: Whether its connection is beyond the limit, so that it is refused.
+        pieces: What uvicorn hasn't received of it.
+        size: The bytes received of it.
+        is_passed: Whether uvicorn has received its headers.
+        is_started: Whether its response has begun.
+        is_answered: Whether its response is complete.
+        is_complete: Whether its body is complete.
+    """
+
+    connection: "GuardedConnection"
+    is_excess: bool
+    pieces: list[bytes] = field(default_factory=list)
+    size: int = 0
+    is_passed: bool = False
+    is_started: bool = False
+    is_answered: bool = False
+    is_complete: bool = False
+
+    def add(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+        self.size += len(piece)
+
+    async def end(self, send: Send, message: Message) -> None:
+        """Send the end of the response, and go on with the next request."""
+        await send(message)
+        self.is_answered = True
+        self.connection.go_on()
+
+
+@final
+class _ReportingApp:
+    """The application; each request's connection hears when its response begins and ends."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request: _Request = scope["state"].pop(_REQUEST)
+
+        def report(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.start":
+                request.is_started = True
+            elif not message.get("more_body", False):
+                return request.end(send, message)
+            return send(message)
+
+        await (_refuse_excess if request.is_excess else self._app)(scope, receive, report)
+
+
+class GuardedConnection(asyncio.Protocol):
+    """One connection. uvicorn makes it, with the arguments of its own protocol."""
+
+    rules: ClassVar[_Rules]
+
+    def __init__(self, *, app_state: dict[str, Any], **arguments: Any) -> None:
+        self._state = {**app_state}  # uvicorn copies it into the scope of each request
+        self._uvicorn = httptools_impl.HttpToolsProtocol(app_state=self._state, **arguments)
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: Any = None
+        self._address = ""
+        self._requests: deque[_Request] = deque()  # the first one is uvicorn's
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
         self._size = 0  # bytes received of the current headers
         self._in_headers = True
+        self._is_chunked = self._is_offered = False
+        self._last: RefusalError | None = None  # to send after all responses that are due
+        self._is_deaf = self._is_lost = self._is_paused = False
         self._waiting: asyncio.TimerHandle | None = None
-        self._last: RefusalError | None = None  # the refusal to send after all responses due
-        self._is_deaf = self._is_offered = False
-        self._application = self.app
+        self._stuck: asyncio.TimerHandle | None = None
+
+    def abort(self) -> None:
+        """Close it at once; its requests end as if the client had disconnected."""
+        self._transport.abort()
+
+    # Called by asyncio.
 
     def connection_made(self, transport: Any) -> None:  # uvloop's isn't an asyncio.Transport
-        super().connection_made(transport)
+        """Count the connection, and limit the time until its first request."""
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self.rules.open.add(self)
+        self._uvicorn.connection_made(transport)
         self._wait()
-        if self.most_waiting is not None and self.waiting_of[self._address] > self.most_waiting:
-            self._report(_many_waiting(self.most_waiting))
-            self.transport.abort()
+        most = self.rules.waiting_per_address
+        if most is not None and self.rules.waiting[self._address] > most:
+            self._report(_many_waiting(most))
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """End the answer."""
+        self._unstick()
         self._wait_no_more()
-        super().connection_lost(exc)
+        self.rules.open.discard(self)
+        self._lose(exc)
+        self._requests.clear()
+        self._state.clear()
+
+    def pause_writing(self) -> None:
+        """Start the timer, since the client reads too slowly or not at all."""
+        self._uvicorn.pause_writing()
+        if self._stuck is None:
+            self._stuck = self._loop.call_later(self.rules.still_seconds, self._give_up)
+
+    def resume_writing(self) -> None:
+        """Stop the timer, since the client has read."""
+        self._unstick()
+        self._uvicorn.resume_writing()
 
     def data_received(self, data: bytes) -> None:
+        """Parse received bytes, and pass on what is valid."""
         if self._is_deaf:
             return
         if self._in_headers:
             self._size += len(data)
-        self._feed(data)
-        if self.transport.is_closing() or self._is_deaf:
+        self._parse(data)
+        self.go_on()
+        if self._transport.is_closing() or self._is_deaf:
             return
-        if self._in_headers and self._size > self.most_bytes:
-            self._refuse(_long_headers(self.most_bytes))
-        elif self._waiting is None and self._is_idle() and self.timeout_keep_alive_task is None:
-            self._wait()
+        if self._in_headers and self._size > self.rules.header_bytes:
+            self._refuse(_long_headers(self.rules.header_bytes))
+        elif self._is_idle():
+            if self._waiting is None:
+                self._wait()
+        else:
+            self._pause_if_full()
+
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_headers = True
+        """Start with no headers."""
+        self._url, self._headers = b"", []
+        self._in_headers, self._is_chunked = True, False
+
+    def on_url(self, url: bytes) -> None:
+        """Add a part of the URL."""
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header."""
         if self._in_headers:  # otherwise it is a trailer, which nothing reads
-            super().on_header(name, value)
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        """Begin a request."""
         self._size = 0
         self._wait_no_more()
-        self._is_offered = self.parser.should_upgrade()
+        self._is_offered = self._parser.should_upgrade()
         if self._is_offered:  # see `_ignore_upgrade`
             return
-        most = self.most_connections
-        is_full = most is not None and len(self.connections) > most
-        self.app = _refuse_full if is_full else self._application
-        super().on_headers_complete()
+        httptools.parse_url(self._url).path.decode("ascii")  # uvicorn would refuse others
+        most = self.rules.connections
+        request = _Request(self, is_excess=most is not None and len(self.rules.open) > most)
+        request.add(self._head(self._headers))
+        self._requests.append(request)
         self._in_headers = False
 
+    def on_chunk_header(self) -> None:
+        """Note how the body arrives."""
+        self._is_chunked = True
+
+    def on_body(self, body: bytes) -> None:
+        """Add a piece of the body."""
+        request = self._requests[-1]
+        request.add(b"%x\r\n%b\r\n" % (len(body), body) if self._is_chunked else body)
+
     def on_message_complete(self) -> None:
+        """End the body."""
         self._in_headers = True
         if self._is_offered:
             return
-        super().on_message_complete()
+        request = self._requests[-1]
+        request.is_complete = True
+        if self._is_chunked:
+            request.add(b"0\r\n\r\n")
+
+    # Requests, in their order.
+
+    def go_on(self) -> None:
+        """Pass on what has arrived of the first request, or of the next one if that is over."""
+        while self._requests and not self._transport.is_closing():
+            request = self._requests[0]
+            self._pass_on(request)
+            if not (request.is_answered and request.is_complete):
+                return
+            self._requests.popleft()
+            self._read_again()
+            if not self._requests and self._last is not None:
+                self._end_with(self._last)
+
+    def _pass_on(self, request: _Request) -> None:
+        if not request.is_passed:
+            request.is_passed = True
+            self._state[_REQUEST] = request
+        if request.pieces:
+            pieces, request.pieces = request.pieces, []
+            self._uvicorn.data_received(b"".join(pieces))
 
     def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+        return not self._requests or self._requests[0].is_answered
 
-    @property
-    def _address(self) -> str:
-        return "" if self.client is None else self.client[0]
+    def _pause_if_full(self) -> None:
+        """Stop reading while the requests behind the first one are large.
+
+        Without a pause it would hear of a disconnect, so a few small requests don't cause one.
+        """
+        queued = sum(request.size for request in self._requests) - self._requests[0].size
+        if queued > self.rules.header_bytes:
+            self._is_paused = True
+            self._transport.pause_reading()  # again, as uvicorn resumes it for the first request
+
+    def _read_again(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    # Time limits.
 
     def _wait(self) -> None:
         self._wait_no_more()
-        self.waiting_of[self._address] += 1
-        self._waiting = self.loop.call_later(self.most_seconds, self._end)
+        self.rules.waiting[self._address] += 1
+        self._waiting = self._loop.call_later(self.rules.seconds, self._end)
 
     def _wait_no_more(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
-            self.waiting_of[self._address] -= 1
-            if not self.waiting_of[self._address]:
-                del self.waiting_of[self._address]
+            self.rules.waiting[self._address] -= 1
+            if not self.rules.waiting[self._address]:
+                del self.rules.waiting[self._address]
 
     def _end(self) -> None:
         self._wait_no_more()
-        if self._is_idle() and not self.transport.is_closing():
-            self.transport.close()
+        if self._is_idle() and not self._transport.is_closing():
+            self._transport.close()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-        cycle = self.cycle
-        if not self._in_headers and cycle is not None:  # the body of this request is invalid
-            if cycle.response_complete:
-                self.transport.close()
-                return
-            if self.pipeline and self.pipeline[0][0] is cycle:
-                self.pipeline.popleft()
-            elif not cycle.response_started:
-                cycle.response_complete = True  # the refusal below is its response
-        self._refuse(RefusalError("the request isn't HTTP/1.1; send one that is", code="not_http"))
+    def _unstick(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
 
-    def on_response_complete(self) -> None:
-        was_last = not self.pipeline
-        super().on_response_complete()
-        if was_last and self._last is not None and not self.transport.is_closing():
-            self._end_with(self._last)
+    def _give_up(self) -> None:
+        self._stuck = None
+        self._transport.abort()  # close() would wait until everything is read
 
-    def _feed(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+    # Requests that aren't valid.
+
+    def _parse(self, data: bytes) -> None:
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
-            self.send_400_response("")
+            self._refuse_malformed()
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Parse a request again, without the upgrade that it offers."""
-        method, version = self.parser.get_method(), self.parser.get_http_version()
-        if method == b"CONNECT":
-            self.send_400_response("")
+        if self._parser.get_method() == b"CONNECT":
+            self._refuse_malformed()
             return
-        rows = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
-        for name, value in self.headers:
-            if name == b"connection":
-                value = b", ".join(
-                    word for word in value.split(b",") if word.strip().lower() not in _OFFER
-                )
-            if name not in _OFFER:
-                rows.append(b"%b: %b" % (name, value))
-        self.parser = httptools.HttpRequestParser(self)
-        self._feed(b"\r\n".join(rows) + b"\r\n\r\n" + rest)
+        headers = []
+        for name, value in self._headers:
+            if name.lower() == b"connection":
+                words = value.split(b",")
+                value = b", ".join(word for word in words if word.strip().lower() not in _OFFER)
+            if name.lower() not in _OFFER:
+                headers.append((name, value))
+        head = self._head(headers)
+        self._parser = httptools.HttpRequestParser(self)
+        self._parse(head + rest)
+
+    def _head(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        version = self._parser.get_http_version().encode()
+        rows = [b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, version)]
+        rows += [b"%b: %b" % header for header in headers]
+        return b"\r\n".join(rows) + b"\r\n\r\n"
+
+    def _refuse_malformed(self) -> None:
+        refusal = RefusalError("the request isn't HTTP/1.1; send one that is", code="not_http")
+        request = self._requests[-1] if self._requests and not self._in_headers else None
+        if request is None:
+            self._refuse(refusal)
+        elif request.is_answered:
+            self._is_deaf = True
+            self._transport.close()
+        elif request.is_started:
+            request.is_complete = True  # no more of its body is read
+            self._refuse(refusal)
+        else:  # the refusal is its response
+            self._requests.pop()
+            self._refuse(refusal)
+            if request.is_passed:
+                self._lose(None)
 
     def _refuse(self, refusal: RefusalError) -> None:
-        """Refuse a request after the responses due before it, and read no more."""
+        """Refuse a request after the responses that are due before it, and read no more."""
         self._last, self._is_deaf = refusal, True
         if self._is_idle():
             self._end_with(refusal)
-
-    def _report(self, refusal: RefusalError) -> None:
-        if self.on_refusal is not None:
-            self.on_refusal(refusal, self._address or None)
 
     def _end_with(self, refusal: RefusalError) -> None:
         self._report(refusal)
@@ -349,8 +460,17 @@ class _GuardedConnection(DisconnectProtocol):
         head = (
             b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         ) % len(body)
-        self.transport.write(STATUS_LINE[refusal.status] + head + body)
-        self.transport.close()
+        self._transport.write(_STATUS_LINES[refusal.status] + head + body)
+        self._transport.close()
+
+    def _report(self, refusal: RefusalError) -> None:
+        self.rules.refused(refusal, self._address or None)
+
+    def _lose(self, error: Exception | None) -> None:
+        """Tell uvicorn, and so the application, that the client has disconnected."""
+        if not self._is_lost:
+            self._is_lost = True
+            self._uvicorn.connection_lost(error)
 
 
 def _long_headers(most_bytes: int) -> RefusalError:
@@ -370,7 +490,7 @@ def _many_waiting(most: int) -> RefusalError:
     )
 
 
-async def _refuse_full(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+async def _refuse_excess(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
     refusal = RefusalError(
         "the gateway has reached its limit of connections (limits.connections); try again soon",
         status=503,
