@@ -13,7 +13,12 @@ from packages.router.tests.forked_runs import answer_runs
 from packages.router.tests.preload import preload
 from prefill_router import encoders
 
-preload("cli", "encoders", "evaluation", "features", "fitting", "reporting", "router")
+preload(
+    *(
+        f"prefill_router.{name}"
+        for name in ("cli", "encoders", "evaluation", "features", "fitting", "reporting", "router")
+    )
+)
 
 with suppress(ModuleNotFoundError):
     from prefill_router_gateway.cli import learn

@@ -3,12 +3,14 @@
 from importlib import import_module
 from pkgutil import walk_packages
 
-import prefill_router
-
 
 def preload(*packages: str) -> None:
-    """Import every module of some packages of `prefill_router`."""
-    names = tuple(f"prefill_router.{name}" for name in packages)
-    for found in walk_packages(prefill_router.__path__, "prefill_router."):
-        if found.name.startswith(names):
-            import_module(found.name)
+    """Import every module of some packages, such as `prefill_router.cli`.
+
+    Raises:
+        ImportError: There is no such package.
+    """
+    for name in packages:
+        package = import_module(name)
+        for module in walk_packages(getattr(package, "__path__", ()), f"{name}."):
+            import_module(module.name)

@@ -4,14 +4,14 @@ from packages.router.tests.forked_runs import answer_runs
 from packages.router.tests.preload import preload
 
 preload(
-    "cli.application",
-    "cli.collect",
-    "cli.labels",
-    "data",
-    "endpoints",
-    "harness",
-    "importers",
-    "targets",
+    "prefill_router.cli.application",
+    "prefill_router.data",
+    "prefill_router.endpoints",
+    "prefill_router.importers",
+    "prefill_router.runs",
+    "prefill_router.targets",
+    "prefill_router_lab.cli.collect",
+    "prefill_router_lab.collection",
 )
 
 
