@@ -28,8 +28,8 @@ from prefill_router_lab.learning_curves import (
     thinned,
 )
 from prefill_router_lab.learning_curves.advice import LabelAxis, spread_of, trend_of, verdict_of
-from prefill_router_lab.learning_curves.page import draw, report_of
-from prefill_router_lab.learning_curves.result import NUMBERS
+from prefill_router_lab.learning_curves.curves import NUMBERS
+from prefill_router_lab.learning_curves.result import draw
 
 pytestmark = pytest.mark.slow
 
@@ -292,7 +292,7 @@ def test_a_size_that_cannot_be_fitted_is_left_out_and_named(
     curve = result.curves["one"]
     assert {one.why for one in curve.failed} == {"too little"}
     assert math.isnan(curve.queries_axis[0].numbers["auc_mean"].value)
-    shown = report_of(result, title="T", known={})
+    shown = result.report(title="T", known={})
     assert "too little" in render(shown, {"learning": "<svg></svg>"})
 
 
@@ -309,7 +309,7 @@ def test_ticks_stand_apart_and_shares_are_percentages(found: LearningStudy) -> N
 
 
 def test_the_page_gives_the_advice_in_words(found: LearningStudy) -> None:
-    shown = report_of(found, title="Learning curves", known={"dataset": "d"})
+    shown = found.report(title="Learning curves", known={"dataset": "d"})
     text = " ".join(shown.summary)
     assert found.curves["one"].verdict in shown.summary[0]
     assert "targets" in text

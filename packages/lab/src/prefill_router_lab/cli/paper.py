@@ -308,7 +308,7 @@ def seeds(
     Example: prefill-router study seeds routers.yaml --data answers --store states --out seeds
     """
     from prefill_router.reporting import ROUTERS
-    from prefill_router_lab.studies import report_seeds, seed_study
+    from prefill_router_lab.studies import seed_study
 
     given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
     opened = begin("seeds", given, {"count": count})
@@ -324,7 +324,7 @@ def seeds(
         progress=opened.bar,
     )
     require_some(found.spreads, found.failed)
-    made = report_seeds(found, title=f"Seed variability on {data.name}", known=opened.known)
+    made = found.report(title=f"Seed variability on {data.name}", known=opened.known)
     finish(made, to, as_json=as_json)
 
 
@@ -357,7 +357,7 @@ def ratio(
 
     Example: prefill-router study ratio routers.yaml --data answers --store states --out ratio
     """
-    from prefill_router_lab.studies import report_ratio, routing_ratio, strongest
+    from prefill_router_lab.studies import routing_ratio, strongest
 
     one_of("--strong-by", strong_by, _BY)
 
@@ -386,7 +386,7 @@ def ratio(
     how = "named" if strong else f"the most accurate on the {strong_by} part"
     known = {**opened.known, "chosen": how, "intervals": f"95 %, {resamples:,} resamples"}
     title = f"Accuracy against routing ratio on {data.name}"
-    finish(report_ratio(found, title=title, known=known, failed=failed), to, as_json=as_json)
+    finish(found.report(title=title, known=known, failed=failed), to, as_json=as_json)
 
 
 def _routers(
@@ -447,7 +447,7 @@ def shift(
     Example: prefill-router study shift routers.yaml --data answers --hold-out hle --out shift
     """
     from prefill_router.reporting import ROUTERS
-    from prefill_router_lab.studies import arms, report_shift, shift_study
+    from prefill_router_lab.studies import arms, shift_study
 
     _check(train_on, test_on, hold_out, preset)
     wanted = partial(_shift, train_on=train_on, test_on=test_on, hold_out=hold_out, preset=preset)
@@ -472,7 +472,7 @@ def shift(
         progress=opened.bar,
     )
     require_some(found.routers, found.failed)
-    made = report_shift(found, title=f"Distribution shift on {data.name}", known=opened.known)
+    made = found.report(title=f"Distribution shift on {data.name}", known=opened.known)
     finish(made, to, as_json=as_json)
 
 

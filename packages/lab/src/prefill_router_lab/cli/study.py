@@ -251,7 +251,7 @@ def learning(
 
     Example: prefill-router study learning routers.yaml --data answers --out learning
     """
-    from prefill_router_lab.learning_curves import NAME, LearningPlan, report_of, study_learning
+    from prefill_router_lab.learning_curves import NAME, LearningPlan, study_learning
 
     sizes = _sizes(shares, measured)
     plan = LearningPlan(sizes=sizes, draws=draws, resamples=resamples, seed=seed)
@@ -271,7 +271,7 @@ def learning(
         engine=engine,
         progress=opened.bar,
     )
-    made = report_of(found, title=f"Learning curves on {data.name}", known=opened.known)
+    made = found.report(title=f"Learning curves on {data.name}", known=opened.known)
     finish(made, to, as_json=as_json)
 
 

@@ -108,7 +108,7 @@ def end_to_end(
     """
     from prefill_router.comparison import Charge
     from prefill_router.reporting import check_place, mark
-    from prefill_router_lab.end_to_end import LAMS, NAME, ROUTER, report_of, study_end_to_end
+    from prefill_router_lab.end_to_end import LAMS, NAME, ROUTER, study_end_to_end
 
     check_part_name(part)
     check_place(to, NAME)
@@ -144,7 +144,7 @@ def end_to_end(
         progress=inputs.bar,
     )
     known = facts(data, inputs.router.split, seed) | inputs.known(folder, reference)
-    made = report_of(found, title=f"End-to-end cost and latency on {data.name}", known=known)
+    made = found.report(title=f"End-to-end cost and latency on {data.name}", known=known)
     finish(made, to, as_json=as_json)
 
 

@@ -53,7 +53,7 @@ def layers(
     """
     from prefill_router.data import read_dataset, split
     from prefill_router.reporting import check_place, mark
-    from prefill_router_lab.studies import ablation_study, report_ablations
+    from prefill_router_lab.studies import ablation_study
 
     poolings = parse_poolings(pooling)
     check_place(to, "layers")
@@ -80,7 +80,7 @@ def layers(
         "pools": ", ".join(f"{name} ({len(part):,} train queries)" for name, part in pools.items()),
         "split": f"seed {seed}; the train part alone",
     }
-    made = report_ablations(found, title="Layer selection over pools and encoders", known=known)
+    made = found.report(title="Layer selection over pools and encoders", known=known)
     finish(made, to, as_json=as_json)
 
 
@@ -109,7 +109,7 @@ def dimensions(
     """
     from prefill_router.data import read_dataset
     from prefill_router.reporting import check_place, mark
-    from prefill_router_lab.studies import dimension_study, report_dimensions
+    from prefill_router_lab.studies import dimension_study
 
     sizes, poolings = _sizes(dims), parse_poolings(pooling)
     check_place(to, "dimensions")
@@ -128,7 +128,7 @@ def dimensions(
         progress=BarProgress(console=err),
     )
     known = facts(data, parts, seed)
-    made = report_dimensions(found, title=f"Pooling and dimension on {data.name}", known=known)
+    made = found.report(title=f"Pooling and dimension on {data.name}", known=known)
     finish(made, to, as_json=as_json)
 
 

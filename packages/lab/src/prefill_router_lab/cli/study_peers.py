@@ -37,7 +37,6 @@ def peers(
     from prefill_router_lab.studies import (
         CLASSIFIERS,
         classify_prompts,
-        report_peers,
         study_peers,
     )
 
@@ -63,7 +62,7 @@ def peers(
     result = study_peers(parts, tiers, name=folder.name)
     judged_on = f"{len(queries.judged):,} queries, {queries.words}"
     known = facts(data, router.split, 0) | {"router": str(folder), "judged on": judged_on}
-    finish(report_peers(result, title=f"Peers on {data.name}", known=known), to, as_json=as_json)
+    finish(result.report(title=f"Peers on {data.name}", known=known), to, as_json=as_json)
 
 
 def _list_parts(queries: JudgedQueries, trial: "Trial") -> "list[PeerPart]":

@@ -27,14 +27,14 @@ from prefill_router.policy import Predictions
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import read_tensors
 from prefill_router_lab.learning_curves.advice import LabelAxis, spread_of, trend_of, verdict_of
-from prefill_router_lab.learning_curves.result import (
+from prefill_router_lab.learning_curves.curves import (
     NUMBERS,
     FitJudge,
     LearningCurve,
-    LearningStudy,
     Number,
     SizePoint,
 )
+from prefill_router_lab.learning_curves.result import LearningStudy
 from prefill_router_lab.learning_curves.subsamples import FULL, Size, labels_of, sizes_for, thinned
 
 _LEAST_DRAWS = 2
