@@ -24,7 +24,7 @@ from prefill_router.cli.options import (
 from prefill_router.errors import ConfigError
 from prefill_router.options import AT_LEAST_ONE
 from prefill_router.progress import BarProgress
-from prefill_router_lab.cli.study import AsJson, Out, Seed, facts, finish, study
+from prefill_router_lab.cli.study import AsJson, Out, Seed, facts, study, write_and_print
 
 if TYPE_CHECKING:
     from prefill_router.engines import Engine
@@ -81,7 +81,7 @@ def layers(
         "split": f"seed {seed}; the train part alone",
     }
     made = found.report(title="Layer selection over pools and encoders", known=known)
-    finish(made, to, as_json=as_json)
+    write_and_print(made, to, as_json=as_json)
 
 
 @study.command()
@@ -129,7 +129,7 @@ def dimensions(
     )
     known = facts(data, parts, seed)
     made = found.report(title=f"Pooling and dimension on {data.name}", known=known)
-    finish(made, to, as_json=as_json)
+    write_and_print(made, to, as_json=as_json)
 
 
 def _sizes(text: str) -> list[int]:

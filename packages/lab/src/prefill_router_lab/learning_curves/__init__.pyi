@@ -5,5 +5,5 @@ from .curves import (
     Trend as Trend,
 )
 from .result import NAME as NAME, LearningStudy as LearningStudy
-from .study import LearningPlan as LearningPlan, study_learning as study_learning
+from .study import check_options as check_options, study_learning as study_learning
 from .subsamples import FULL as FULL, Size as Size, sizes_for as sizes_for, thinned as thinned
