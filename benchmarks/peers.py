@@ -30,7 +30,6 @@ from prefill_router_lab.studies import (
     CLASSIFIERS,
     PeerPart,
     classify_prompts,
-    report_peers,
     study_peers,
 )
 
@@ -77,7 +76,7 @@ def measure(name: str, work: Path) -> dict[str, Any]:
     }
     study = study_peers([part], tiers)
     facts = {"trained on": f"{len(train):,} queries", "recipe": effort.name}
-    report = report_peers(study, title=name, known=facts)
+    report = study.report(title=name, known=facts)
     place = work / name
     place.mkdir(parents=True, exist_ok=True)
     write_report_files(report, place)

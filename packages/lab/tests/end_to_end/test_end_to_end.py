@@ -24,7 +24,6 @@ from prefill_router_lab.end_to_end import (
     study_end_to_end,
     time_routing,
 )
-from prefill_router_lab.end_to_end.page import report_of
 
 
 def contender(
@@ -144,7 +143,7 @@ def test_unknown_costs_and_times_are_said_and_not_made_up() -> None:
     assert math.isnan(numbers["total_cost"].value)
     assert "prices" in numbers["total_cost"].reason
     assert "speed" in numbers["answer_seconds"].reason
-    shown = report_of(found, title="T", known={})
+    shown = found.report(title="T", known={})
     assert any("unknown" in text for text in shown.summary)
     page = render(shown, {"overhead": "<svg></svg>"})
     assert "nan" not in page.replace("Financ", "")
@@ -153,8 +152,8 @@ def test_unknown_costs_and_times_are_said_and_not_made_up() -> None:
 def test_the_page_says_what_was_found_and_draws_it() -> None:
     both = [contender(), contender("reference", encoder=0.0, seed=3)]
     charges = {"router": "$1 per million input tokens"}
-    shown = report_of(
-        study_end_to_end(both, "t3", charges=charges, resamples=30), title="T", known={"data": "d"}
+    shown = study_end_to_end(both, "t3", charges=charges, resamples=30).report(
+        title="T", known={"data": "d"}
     )
     text = " ".join(shown.summary)
     assert "of the total cost of a query" in text
@@ -239,7 +238,7 @@ def test_the_study_says_how_sure_the_latency_is() -> None:
     waited = found.points[0].against["copy"]["seconds_difference"]
     assert (waited.value, waited.lower, waited.upper) == (0, 0, 0)  # the same rounds for both
     assert found.to_dict()["latency"]["router"]["mean_seconds"]["lower"] > 0
-    page = render(report_of(found, title="T", known={}), {"overhead": "<svg></svg>"})
+    page = render(found.report(title="T", known={}), {"overhead": "<svg></svg>"})
     assert "10 prompts, 4 rounds" in page
 
 

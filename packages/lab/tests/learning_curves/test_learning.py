@@ -19,17 +19,17 @@ from prefill_router.reporting.report_files import render
 from prefill_router.testing import make_routing_dataset
 from prefill_router_lab.learning_curves import (
     FULL,
-    LearningPlan,
     LearningStudy,
     PowerLaw,
     Size,
+    check_options,
     sizes_for,
     study_learning,
     thinned,
 )
 from prefill_router_lab.learning_curves.advice import LabelAxis, spread_of, trend_of, verdict_of
-from prefill_router_lab.learning_curves.page import draw, report_of
-from prefill_router_lab.learning_curves.result import NUMBERS
+from prefill_router_lab.learning_curves.curves import NUMBERS
+from prefill_router_lab.learning_curves.result import draw
 
 pytestmark = pytest.mark.slow
 
@@ -57,8 +57,9 @@ def states(data: RoutingDataset) -> MemoryActivations:
 def studied(
     data: RoutingDataset, states: MemoryActivations, drawn: Split, folder: Path | None = None
 ) -> LearningStudy:
-    plan = LearningPlan(draws=2, resamples=20)
-    return study_learning(data, {"one": recipe()}, [states], drawn, plan=plan, folder=folder)
+    return study_learning(
+        data, {"one": recipe()}, [states], drawn, draws=2, resamples=20, folder=folder
+    )
 
 
 @pytest.fixture(scope="module")
@@ -242,11 +243,19 @@ def test_test_labels_never_reach_a_fit(
     flipped[rows] = 1 - flipped[rows]
     other = dataclasses.replace(data, correct=flipped)
     monkeypatch.setattr("prefill_router_lab.learning_curves.study.learn", watched)
-    plan = LearningPlan(sizes=(Size(0.5),), draws=2, resamples=5)
     kept = []
     for name, whole in (("a", data), ("b", other)):
         folder = tmp_path / name
-        study_learning(whole, {"r": recipe()}, [states], drawn, plan=plan, folder=folder)
+        study_learning(
+            whole,
+            {"r": recipe()},
+            [states],
+            drawn,
+            sizes=[Size(0.5)],
+            folder=folder,
+            draws=2,
+            resamples=5,
+        )
         kept.append(sorted(path.read_bytes() for path in folder.iterdir()))
     assert len(set(seen)) == 2
     assert kept[0] == kept[1]
@@ -292,7 +301,7 @@ def test_a_size_that_cannot_be_fitted_is_left_out_and_named(
     curve = result.curves["one"]
     assert {one.why for one in curve.failed} == {"too little"}
     assert math.isnan(curve.queries_axis[0].numbers["auc_mean"].value)
-    shown = report_of(result, title="T", known={})
+    shown = result.report(title="T", known={})
     assert "too little" in render(shown, {"learning": "<svg></svg>"})
 
 
@@ -309,7 +318,7 @@ def test_ticks_stand_apart_and_shares_are_percentages(found: LearningStudy) -> N
 
 
 def test_the_page_gives_the_advice_in_words(found: LearningStudy) -> None:
-    shown = report_of(found, title="Learning curves", known={"dataset": "d"})
+    shown = found.report(title="Learning curves", known={"dataset": "d"})
     text = " ".join(shown.summary)
     assert found.curves["one"].verdict in shown.summary[0]
     assert "targets" in text
@@ -320,9 +329,9 @@ def test_the_page_gives_the_advice_in_words(found: LearningStudy) -> None:
 
 
 PLANS: list[tuple[Callable[[], object], str]] = [
-    (lambda: LearningPlan(draws=1), "at least 2"),
-    (lambda: LearningPlan(resamples=0), "resamples"),
-    (lambda: LearningPlan(seed=-1), "seed is -1"),
+    (lambda: check_options(1, 1, 0), "at least 2"),
+    (lambda: check_options(2, 0, 0), "resamples"),
+    (lambda: check_options(2, 1, -1), "seed is -1"),
     (lambda: Size(0.0), "share of the queries is 0"),
     (lambda: Size(1.5), "share of the queries is 1.5"),
     (lambda: Size(measured=0), "at least 1"),

@@ -18,7 +18,6 @@ from prefill_router_lab.studies import (
     PeerPart,
     PeerStudy,
     classify_prompts,
-    report_peers,
     study_peers,
 )
 from prefill_router_lab.studies.peers import TierChoice
@@ -147,7 +146,7 @@ def test_without_costs_nothing_can_be_compared() -> None:
 
 def test_the_page_says_what_each_system_gains() -> None:
     part, tiers = make_part(size=900)
-    report = report_peers(measure(tiers, part), title="Peers", known={})
+    report = measure(tiers, part).report(title="Peers", known={})
     assert any("LiteLLM heuristic" in line for line in report.summary)
     assert {row["system"] for row in report.tables["peers"]} >= {"router", "price alone"}
 

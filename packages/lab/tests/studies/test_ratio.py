@@ -21,8 +21,8 @@ from prefill_router_lab.studies.ratio import (
     RatioStudy,
     routing_ratio,
     strongest,
+    summary,
 )
-from prefill_router_lab.studies.ratio_page import report_ratio, summary
 
 ANSWERS = make_routing_dataset(queries=240, missing=0.2, seed=4)
 STRONG = "target-2"
@@ -176,7 +176,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_it_is_written_and_read_by_people_and_programs(tmp_path: Path) -> None:
     found = studied()
     mark(tmp_path / "ratio", "ratio", {"strong": STRONG})
-    report = report_ratio(found, title="Ratio <of> all", known={"dataset": "<made up>"})
+    report = found.report(title="Ratio <of> all", known={"dataset": "<made up>"})
     write_report_files(report, tmp_path / "ratio")
     told = json.loads((tmp_path / "ratio" / "ratio.json").read_text())
     assert told["routers"]["good"]["at"]["1"]["value"] == pytest.approx(found.strong_accuracy)

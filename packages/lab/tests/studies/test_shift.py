@@ -16,8 +16,15 @@ from prefill_router.evaluation.scores import NOTHING
 from prefill_router.fitting import FitConfig, Recipe, learn, recipe_from_dict
 from prefill_router.reporting.report_files import write_report_files
 from prefill_router.testing import make_routing_dataset
-from prefill_router_lab.studies.shift import PRESETS, Shift, ShiftStudy, arms, shift_study
-from prefill_router_lab.studies.shift_page import paper_rows, report_shift, summary
+from prefill_router_lab.studies.shift import (
+    PRESETS,
+    Shift,
+    ShiftStudy,
+    arms,
+    paper_rows,
+    shift_study,
+    summary,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -202,11 +209,11 @@ def test_it_goes_on_where_it_was_and_tells_what_failed(
     none = shift_study(ANSWERS, trees, [STATES], DRAWN, SHIFT, resamples=0)
     assert not none.routers
     assert none.failed[0].why.startswith("reference: ")
-    write_report_files(report_shift(none, title="Shift", known={}), tmp_path / "none")
+    write_report_files(none.report(title="Shift", known={}), tmp_path / "none")
 
 
 def test_the_page_names_what_was_trained_and_tested_on(harmed: ShiftStudy, tmp_path: Path) -> None:
-    write_report_files(report_shift(harmed, title="Shift", known={"dataset": "x"}), tmp_path)
+    write_report_files(harmed.report(title="Shift", known={"dataset": "x"}), tmp_path)
     page = (tmp_path / "index.html").read_text()
     assert "domain-0 and domain-1" in page
     assert f"domain-2 ({harmed.queries})" in page

@@ -6,8 +6,8 @@ kind that it wasn't trained on.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,26 +17,20 @@ from rich.table import Table
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, one_of, reading_words
-from prefill_router.cli.options import SplitFile, with_engine
+from prefill_router.cli.options import with_engine
 from prefill_router.errors import ConfigError
 from prefill_router.options import AT_LEAST_ONE, AT_LEAST_TWO, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 from prefill_router_lab.cli.study import (
-    AsJson,
-    Config,
-    Data,
-    Folders,
     OpenedStudy,
-    Out,
+    RecipeOptions,
     Resamples,
-    Seed,
-    Stores,
-    StudyRequest,
     begin,
     finish,
     require_some,
     study,
+    with_options,
 )
 
 if TYPE_CHECKING:
@@ -287,20 +281,17 @@ def _show(runs: "list[PoolRun]") -> None:
             out.say(f"Table {one.number}: {one.missing}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SeedOptions(RecipeOptions):
+    """The options of `study seeds`."""
+
+    count: Annotated[int, AT_LEAST_TWO, typer.Option(help="How many seeds, from --seed on.")] = 10
+
+
 @study.command()
 @with_engine
-def seeds(
-    config: Config,
-    data: Data,
-    to: Out,
-    store: Stores = None,
-    count: Annotated[int, AT_LEAST_TWO, typer.Option(help="How many seeds, from --seed on.")] = 10,
-    split_file: SplitFile = None,
-    seed: Seed = 0,
-    encoder_folder: Folders = None,
-    as_json: AsJson = False,
-    engine: "Engine | None" = None,
-) -> None:
+@with_options(SeedOptions)
+def seeds(options: SeedOptions, engine: "Engine | None" = None) -> None:
     """Fit each router with several seeds on one split: mean, standard deviation, extremes.
 
     A router with the same predictions for every seed is reported as deterministic.
@@ -308,57 +299,54 @@ def seeds(
     Example: prefill-router study seeds routers.yaml --data answers --store states --out seeds
     """
     from prefill_router.reporting import ROUTERS
-    from prefill_router_lab.studies import report_seeds, seed_study
+    from prefill_router_lab.studies import seed_study
 
-    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
-    opened = begin("seeds", given, {"count": count})
+    opened = begin("seeds", options)
     found = seed_study(
         opened.dataset,
         opened.recipes,
         opened.states,
         opened.drawn,
-        count=count,
-        seed=seed,
-        folder=to / ROUTERS,
+        count=options.count,
+        seed=options.seed,
+        folder=options.to / ROUTERS,
         engine=engine,
         progress=opened.bar,
     )
     require_some(found.spreads, found.failed)
-    made = report_seeds(found, title=f"Seed variability on {data.name}", known=opened.known)
-    finish(made, to, as_json=as_json)
+    made = found.report(title=f"Seed variability on {options.data.name}", known=opened.known)
+    finish(made, options)
 
 
 _BY = ("train", "test")
 
 
-@study.command()
-@with_engine
-def ratio(
-    config: Config,
-    data: Data,
-    to: Out,
-    store: Stores = None,
+@dataclass(frozen=True, kw_only=True)
+class RatioOptions(RecipeOptions):
+    """The options of `study ratio`."""
+
     strong: Annotated[
         str | None, typer.Option(help="The strong target; the most accurate one if not given.")
-    ] = None,
+    ] = None
     strong_by: Annotated[
         str, typer.Option(help="The part that decides on it: train, or test as in the paper.")
-    ] = "train",
-    split_file: SplitFile = None,
-    resamples: Resamples = 1000,
-    seed: Seed = 0,
-    encoder_folder: Folders = None,
-    as_json: AsJson = False,
-    engine: "Engine | None" = None,
-) -> None:
+    ] = "train"
+    resamples: Resamples = 1000
+
+
+@study.command()
+@with_engine
+@with_options(RatioOptions)
+def ratio(options: RatioOptions, engine: "Engine | None" = None) -> None:
     """Send each share of the queries to the strong target, in the router's own order.
 
     The others go where the router's probability is highest. Prices play no part.
 
     Example: prefill-router study ratio routers.yaml --data answers --store states --out ratio
     """
-    from prefill_router_lab.studies import report_ratio, routing_ratio, strongest
+    from prefill_router_lab.studies import routing_ratio, strongest
 
+    strong, strong_by = options.strong, options.strong_by
     one_of("--strong-by", strong_by, _BY)
 
     def check(dataset: "RoutingDataset", drawn: "Split") -> None:
@@ -368,29 +356,27 @@ def ratio(
                 f"the strong target is {strong!r}; the dataset has {list(dataset.pool.names)}"
             )
 
-    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
-    opened = begin(
-        "ratio", given, {"strong": strong, "strong_by": strong_by, "resamples": resamples}, check
-    )
-    routers, failed = _routers(opened, seed, engine)
+    opened = begin("ratio", options, check)
+    routers, failed = _routers(opened, options, engine)
     part = opened.dataset.select(opened.drawn["train" if strong_by == "train" else "test"])
     test = opened.dataset.select(opened.drawn["test"])
     found = routing_ratio(
         {name: one.predict(test, stores=opened.states) for name, one in routers.items()},
         test,
         strong=strong or strongest(part),
-        resamples=resamples,
-        seed=seed,
+        resamples=options.resamples,
+        seed=options.seed,
         progress=opened.bar,
     )
     how = "named" if strong else f"the most accurate on the {strong_by} part"
-    known = {**opened.known, "chosen": how, "intervals": f"95 %, {resamples:,} resamples"}
-    title = f"Accuracy against routing ratio on {data.name}"
-    finish(report_ratio(found, title=title, known=known, failed=failed), to, as_json=as_json)
+    intervals = f"95 %, {options.resamples:,} resamples"
+    known = {**opened.known, "chosen": how, "intervals": intervals}
+    title = f"Accuracy against routing ratio on {options.data.name}"
+    finish(found.report(title=title, known=known, failed=failed), options)
 
 
 def _routers(
-    opened: OpenedStudy, seed: int, engine: "Engine | None"
+    opened: OpenedStudy, options: RecipeOptions, engine: "Engine | None"
 ) -> "tuple[dict[str, Router], list[RecipeFailure]]":
     """The router itself where its folder was given, else those of the recipes."""
     from prefill_router.comparison import fit_all
@@ -404,8 +390,8 @@ def _routers(
         opened.recipes,
         opened.states,
         opened.drawn,
-        config=FitConfig(seed=seed),
-        folder=opened.folder / ROUTERS,
+        config=FitConfig(seed=options.seed),
+        folder=options.to / ROUTERS,
         engine=engine,
         progress=opened.bar,
     )
@@ -413,32 +399,56 @@ def _routers(
     return {one.name: one.router for one in fitted}, failed
 
 
-@study.command()
-@with_engine
-def shift(
-    config: Config,
-    data: Data,
-    to: Out,
-    store: Stores = None,
+@dataclass(frozen=True, kw_only=True)
+class ShiftOptions(RecipeOptions):
+    """The options of `study shift`.
+
+    Raises:
+        UsageError: The shift is named in no way, or in several.
+    """
+
     train_on: Annotated[
         str | None, typer.Option(help="Benchmarks or domains to train on, separated by commas.")
-    ] = None,
+    ] = None
     test_on: Annotated[
         str | None, typer.Option(help="Benchmarks or domains to test on, separated by commas.")
-    ] = None,
+    ] = None
     hold_out: Annotated[
         str | None, typer.Option(help="Test on these and train on all the others.")
-    ] = None,
+    ] = None
     preset: Annotated[
         str | None, typer.Option(help="mmlu-pro-stem: STEM to humanities and social sciences.")
-    ] = None,
-    split_file: SplitFile = None,
-    resamples: Resamples = 1000,
-    seed: Seed = 0,
-    encoder_folder: Folders = None,
-    as_json: AsJson = False,
-    engine: "Engine | None" = None,
-) -> None:
+    ] = None
+    resamples: Resamples = 1000
+
+    def __post_init__(self) -> None:
+        both = self.train_on is not None or self.test_on is not None
+        ways = sum((both, bool(self.hold_out), bool(self.preset)))
+        if ways != 1 or (self.train_on is None) != (self.test_on is None):
+            raise UsageError(
+                "give --train-on with --test-on, or --hold-out, or --preset; one of these"
+            )
+        if self.preset:
+            from prefill_router_lab.studies import Shift
+
+            with reading_words():
+                Shift.preset(self.preset)
+
+    def shift(self, dataset: "RoutingDataset") -> "Shift":
+        """The shift between the named benchmarks or domains of a dataset."""
+        from prefill_router_lab.studies import Shift
+
+        if self.preset:
+            return Shift.preset(self.preset)
+        if self.hold_out:
+            return Shift.hold_out(dataset, _names(self.hold_out))
+        return Shift(_names(self.train_on or ""), _names(self.test_on or ""))
+
+
+@study.command()
+@with_engine
+@with_options(ShiftOptions)
+def shift(options: ShiftOptions, engine: "Engine | None" = None) -> None:
     """Train on some benchmarks or domains and test on others, beside routers trained on all.
 
     All are tested on the same queries of the test part. One reference is trained on the whole train
@@ -447,63 +457,26 @@ def shift(
     Example: prefill-router study shift routers.yaml --data answers --hold-out hle --out shift
     """
     from prefill_router.reporting import ROUTERS
-    from prefill_router_lab.studies import arms, report_shift, shift_study
+    from prefill_router_lab.studies import arms, shift_study
 
-    _check(train_on, test_on, hold_out, preset)
-    wanted = partial(_shift, train_on=train_on, test_on=test_on, hold_out=hold_out, preset=preset)
-    asked = {"train_on": train_on, "test_on": test_on, "hold_out": hold_out, "preset": preset}
-    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
     opened = begin(
-        "shift",
-        given,
-        {**asked, "resamples": resamples},
-        lambda dataset, drawn: arms(dataset, drawn, wanted(dataset)),
+        "shift", options, lambda dataset, drawn: arms(dataset, drawn, options.shift(dataset))
     )
     found = shift_study(
         opened.dataset,
         opened.recipes,
         opened.states,
         opened.drawn,
-        wanted(opened.dataset),
-        resamples=resamples,
-        seed=seed,
-        folder=to / ROUTERS,
+        options.shift(opened.dataset),
+        resamples=options.resamples,
+        seed=options.seed,
+        folder=options.to / ROUTERS,
         engine=engine,
         progress=opened.bar,
     )
     require_some(found.routers, found.failed)
-    made = report_shift(found, title=f"Distribution shift on {data.name}", known=opened.known)
-    finish(made, to, as_json=as_json)
-
-
-def _check(
-    train_on: str | None, test_on: str | None, hold_out: str | None, preset: str | None
-) -> None:
-    from prefill_router_lab.studies import Shift
-
-    ways = sum((train_on is not None or test_on is not None, bool(hold_out), bool(preset)))
-    if ways != 1 or (train_on is None) != (test_on is None):
-        raise UsageError("give --train-on with --test-on, or --hold-out, or --preset; one of these")
-    if preset:
-        with reading_words():
-            Shift.preset(preset)
-
-
-def _shift(
-    dataset: "RoutingDataset",
-    *,
-    train_on: str | None,
-    test_on: str | None,
-    hold_out: str | None,
-    preset: str | None,
-) -> "Shift":
-    from prefill_router_lab.studies import Shift
-
-    if preset:
-        return Shift.preset(preset)
-    if hold_out:
-        return Shift.hold_out(dataset, _names(hold_out))
-    return Shift(_names(train_on or ""), _names(test_on or ""))
+    made = found.report(title=f"Distribution shift on {options.data.name}", known=opened.known)
+    finish(made, options)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -1,11 +1,16 @@
 """`prefill-router study`: the options of all studies, and how they begin and end.
 
+The options of a study are one dataclass: its fields are the parameters of the command
+(`with_options`), and those that are its own are kept in the study's folder (`record`).
+
 The studies of labels and of prompts are here: `learning` shows quality against labelled queries and
 measured targets, `robustness` decisions on perturbed prompts.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from inspect import Parameter, get_annotations, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final
 
@@ -53,17 +58,101 @@ Seed = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print every number as JSON.")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions:
+    """The options that the studies of recipes share; a study adds its own in a subclass.
+
+    Attributes:
+        config: See `Config`.
+        data: The dataset's folder.
+        to: The study's folder.
+        store: Stores of states; what they lack is encoded now.
+        split_file: The split; by default a router's own, or one drawn with the seed.
+        seed: The seed of the split, and of everything else that is random.
+        encoder_folder: Folders of local encoders.
+        as_json: Whether the numbers are printed as JSON.
+    """
+
+    config: Config
+    data: Data
+    to: Out
+    store: Stores = None
+    split_file: SplitFile = None
+    seed: Seed = 0
+    encoder_folder: Folders = None
+    as_json: AsJson = False
+
+    def record(self) -> dict[str, Any]:
+        """The seed and the study's own options, for its folder."""
+        return {"seed": self.seed} | {n: getattr(self, n) for n in get_annotations(type(self))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterOptions:
+    """The options that the studies of a fitted router share; a study adds its own in a subclass.
+
+    Attributes:
+        folder: The router.
+        data: The dataset's folder.
+        to: The study's folder.
+        store: Stores of states; what they lack is encoded now.
+        part: The queries that it is judged on, see `JudgedQueries`.
+        encoder_folder: Folders of local encoders.
+        as_json: Whether the numbers are printed as JSON.
+    """
+
+    folder: opt.RouterFolder
+    data: Data
+    to: Out
+    store: Stores = None
+    part: opt.UnseenPart = None
+    encoder_folder: Folders = None
+    as_json: AsJson = False
+
+
+def with_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the fields of a dataclass as its parameters; it gets them as `options`.
+
+    Required fields come first, then those of the class itself, then those that it inherits.
+    """
+    own = get_annotations(kind)
+    order = sorted(fields(kind), key=lambda one: (one.default is not MISSING, one.name not in own))
+    parameters = [
+        Parameter(
+            one.name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if one.default is MISSING else one.default,
+            annotation=one.type,
+        )
+        for one in order
+    ]
+
+    def change(command: Callable[..., None]) -> Callable[..., None]:
+        rest = [one for one in signature(command).parameters.values() if one.name != "options"]
+
+        @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+        def _run(**given: Any) -> None:
+            others = {one.name: given.pop(one.name) for one in rest}
+            command(kind(**given), **others)
+
+        every = [*parameters, *(one.replace(kind=Parameter.KEYWORD_ONLY) for one in rest)]
+        _run.__signature__ = signature(command).replace(parameters=every)  # type: ignore[attr-defined]
+        _run.__annotations__ = {one.name: one.annotation for one in every}
+        return _run
+
+    return change
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class OpenedStudy:
-    """The inputs of a study.
+    """The inputs of a study of recipes.
 
     Attributes:
         dataset: Scored answers.
         recipes: The recipes, by name.
         drawn: The split.
         states: What the recipes' features read.
-        folder: The study's folder.
         bar: Shows the progress.
         known: Facts for the reader of the page.
         router: The router, where a folder of one was given.
@@ -73,48 +162,21 @@ class OpenedStudy:
     recipes: "Mapping[str, Recipe]"
     drawn: "Split"
     states: "Sequence[Activations]"
-    folder: Path
     bar: BarProgress
     known: Mapping[str, str]
     router: "Router | None" = None
 
 
-@final
-@dataclass(frozen=True)
-class StudyRequest:
-    """The options that the studies of recipes share.
-
-    Attributes:
-        config: See `Config`.
-        data: The dataset's folder.
-        to: The study's folder.
-        store: Stores of states; what they lack is encoded now.
-        split_file: The split; by default a router's own, or one drawn with the seed.
-        seed: The seed of the split.
-        encoder_folder: Folders of local encoders.
-    """
-
-    config: str
-    data: PathOrUrl
-    to: Path
-    store: Sequence[PathOrUrl] | None
-    split_file: Path | None
-    seed: int
-    encoder_folder: Sequence[Path] | None
-
-
 def begin(
     name: str,
-    given: StudyRequest,
-    asked: Mapping[str, Any],
+    options: RecipeOptions,
     check: Callable[["RoutingDataset", "Split"], object] | None = None,
 ) -> OpenedStudy:
     """Check the folder, read the inputs, and gather the states.
 
     Args:
         name: The study's name.
-        given: The options that the studies share.
-        asked: The study's own options, for the mark in its folder.
+        options: Its options.
         check: Raises an error, before any long work, if the data don't suit the study.
 
     Raises:
@@ -124,20 +186,35 @@ def begin(
     from prefill_router.fitting import gather
     from prefill_router.reporting import check_place, mark
 
-    check_place(given.to, name)
-    recipes, router = _recipes(given.config)
-    dataset = read_dataset(given.data)
-    drawn = _drawn(dataset, recipes, router, given.split_file, given.seed)
+    check_place(options.to, name)
+    recipes, router = _recipes(options.config)
+    dataset = read_dataset(options.data)
+    drawn = _drawn(dataset, recipes, router, options.split_file, options.seed)
     if check is not None:
         check(dataset, drawn)
     bar = BarProgress(console=err)
-    stores = opt.open_stores(given.store)
+    stores, sources = opt.open_stores(options.store), opt.sources(options.encoder_folder)
     plain = {name: recipe.to_dict() for name, recipe in recipes.items()}
-    mark(given.to, name, {"seed": given.seed, **asked, "recipes": plain, "split": drawn.to_dict()})
+    mark(options.to, name, {**options.record(), "recipes": plain, "split": drawn.to_dict()})
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
-    states = gather(needs, dataset, stores, sources=opt.sources(given.encoder_folder), progress=bar)
-    known = facts(given.data, drawn, given.seed)
-    return OpenedStudy(dataset, recipes, drawn, states, given.to, bar, known, router)
+    states = gather(needs, dataset, stores, sources=sources, progress=bar)
+    known = facts(options.data, drawn, options.seed)
+    return OpenedStudy(dataset, recipes, drawn, states, bar, known, router)
+
+
+def begin_judged(name: str, options: RouterOptions) -> JudgedQueries:
+    """Check the folder, and read the router and the queries that it is judged on.
+
+    Raises:
+        PrefillRouterError: Something can't be read, or the folder holds something else.
+    """
+    from prefill_router.data import read_dataset
+    from prefill_router.reporting import check_place
+
+    check_part_name(options.part)
+    check_place(options.to, name)
+    router = opt.load_router(options.folder, options.encoder_folder)
+    return JudgedQueries.of(router, read_dataset(options.data), options.part)
 
 
 def require_some(fitted: Sized, failed: "Sequence[RecipeFailure]") -> None:
@@ -162,13 +239,18 @@ def facts(data: PathOrUrl, drawn: "Split", seed: int) -> dict[str, str]:
     }
 
 
-def finish(report: "Report", to: Path, *, as_json: bool = False) -> None:
-    """Write a study's report and print its summary.
+def finish(report: "Report", options: RecipeOptions | RouterOptions) -> None:
+    """Write a study's report to its folder, and print its numbers as JSON or its summary."""
+    write_and_print(report, options.to, as_json=options.as_json)
+
+
+def write_and_print(report: "Report", to: Path, *, as_json: bool) -> None:
+    """Write a study's report.
 
     Args:
         report: What the study says.
         to: Its folder.
-        as_json: Whether the numbers are printed instead of the table.
+        as_json: Whether the numbers are printed instead of the table and the summary.
     """
     from prefill_router.reporting import PAGE, write_report_files
 
@@ -221,29 +303,26 @@ FITS = "fits"
 """The subfolder of a study that keeps the predictions of each fit."""
 
 
-@study.command()
-@with_engine
-def learning(
-    config: Config,
-    data: Data,
-    to: Out,
-    store: Stores = None,
+@dataclass(frozen=True, kw_only=True)
+class LearningOptions(RecipeOptions):
+    """The options of `study learning`."""
+
     shares: Annotated[
         str | None, typer.Option(help="Shares of the labelled queries, such as 0.1,0.3,1.")
-    ] = None,
+    ] = None
     measured: Annotated[
         str | None, typer.Option(help="Labelled targets per query, such as 1,2,4.")
-    ] = None,
+    ] = None
     draws: Annotated[
         int, AT_LEAST_TWO, typer.Option(help="How often each size is drawn and fitted.")
-    ] = 3,
-    split_file: SplitFile = None,
-    resamples: Annotated[int, AT_LEAST_ONE, typer.Option(help="Bootstrap resamples.")] = 200,
-    seed: Seed = 0,
-    encoder_folder: Folders = None,
-    as_json: AsJson = False,
-    engine: "Engine | None" = None,
-) -> None:
+    ] = 3
+    resamples: Annotated[int, AT_LEAST_ONE, typer.Option(help="Bootstrap resamples.")] = 200
+
+
+@study.command()
+@with_engine
+@with_options(LearningOptions)
+def learning(options: LearningOptions, engine: "Engine | None" = None) -> None:
     """Fit each router on fewer labels and say whether more of them would help, and which.
 
     Fewer labels are fewer queries, or all queries with fewer labelled targets each. By default,
@@ -251,28 +330,26 @@ def learning(
 
     Example: prefill-router study learning routers.yaml --data answers --out learning
     """
-    from prefill_router_lab.learning_curves import NAME, LearningPlan, report_of, study_learning
+    from prefill_router_lab.learning_curves import NAME, check_options, study_learning
 
-    sizes = _sizes(shares, measured)
-    plan = LearningPlan(sizes=sizes, draws=draws, resamples=resamples, seed=seed)
-    given = StudyRequest(config, data, to, store, split_file, seed, encoder_folder)
-    opened = begin(
-        NAME,
-        given,
-        {"shares": shares, "measured": measured, "draws": draws, "resamples": resamples},
-    )
+    sizes = _sizes(options.shares, options.measured)
+    check_options(options.draws, options.resamples, options.seed)
+    opened = begin(NAME, options)
     found = study_learning(
         opened.dataset,
         opened.recipes,
         opened.states,
         opened.drawn,
-        plan=plan,
-        folder=_fits(to),
+        sizes=sizes,
+        draws=options.draws,
+        resamples=options.resamples,
+        seed=options.seed,
+        folder=_fits(options.to),
         engine=engine,
         progress=opened.bar,
     )
-    made = report_of(found, title=f"Learning curves on {data.name}", known=opened.known)
-    finish(made, to, as_json=as_json)
+    made = found.report(title=f"Learning curves on {options.data.name}", known=opened.known)
+    finish(made, options)
 
 
 def _fits(to: Path) -> Path:
@@ -299,30 +376,29 @@ def _numbers(option: str, text: str | None) -> list[float]:
         raise UsageError(f"{option} is {text!r}; it must be numbers separated by commas") from None
 
 
-@study.command()
-def robustness(
-    folder: opt.RouterFolder,
-    data: Data,
-    to: Out,
-    store: Stores = None,
-    given_lam: opt.OwnLam = None,
-    paraphrases: opt.Paraphrases = None,
+@dataclass(frozen=True, kw_only=True)
+class RobustnessOptions(RouterOptions):
+    """The options of `study robustness`."""
+
+    given_lam: opt.OwnLam = None
+    paraphrases: opt.Paraphrases = None
     typos: Annotated[
         float,
         SHARE_ABOVE_ZERO,
         typer.Option(help="The share of words of four or more letters that have a typo."),
-    ] = 0.05,
-    part: opt.UnseenPart = None,
+    ] = 0.05
     sample: Annotated[
         int | None,
         AT_LEAST_ONE,
         typer.Option(help="How many queries, drawn at random; by default all."),
-    ] = None,
-    resamples: Resamples = 1000,
-    seed: Seed = 0,
-    encoder_folder: Folders = None,
-    as_json: AsJson = False,
-) -> None:
+    ] = None
+    resamples: Resamples = 1000
+    seed: Seed = 0
+
+
+@study.command()
+@with_options(RobustnessOptions)
+def robustness(options: RobustnessOptions) -> None:
     """Count the decisions that change if prompts have typos, other words or reordered options.
 
     Original and changed prompts are both decided at lam, by the encoder's states. The share of
@@ -331,34 +407,32 @@ def robustness(
 
     Example: prefill-router study robustness router --data answers --out robustness
     """
-    from prefill_router.data import read_dataset
-    from prefill_router.reporting import check_place, mark
+    from prefill_router.reporting import mark
     from prefill_router.robustness import NAME, report_of, robustness_study, sampled
 
-    check_part_name(part)
-    check_place(to, NAME)
-    router = opt.load_router(folder, encoder_folder)
-    lam = opt.own_lam(router, given_lam)
-    queries = JudgedQueries.of(router, read_dataset(data), part)
-    judged = sampled(queries.judged, sample, seed=seed)
-    others = None if paraphrases is None else opt.read_questions(paraphrases)
-    versions = _versions(judged.queries, others, typos, seed)
-    asked = {"router": str(folder), "part": queries.part, "lam": lam, "typos": typos, "seed": seed}
-    mark(to, NAME, asked | {"queries": len(judged), "paraphrases": str(paraphrases or "")})
+    queries = begin_judged(NAME, options)
+    router, folder, seed = queries.router, str(options.folder), options.seed
+    lam = opt.own_lam(router, options.given_lam)
+    judged = sampled(queries.judged, options.sample, seed=seed)
+    others = None if options.paraphrases is None else opt.read_questions(options.paraphrases)
+    versions = _versions(judged.queries, others, options.typos, seed)
+    asked = {"router": folder, "part": queries.part, "lam": lam, "typos": options.typos}
+    asked |= {"seed": seed, "queries": len(judged), "paraphrases": str(options.paraphrases or "")}
+    mark(options.to, NAME, asked)
     found = robustness_study(
         router,
         judged,
         versions,
         lam=lam,
-        stores=opt.open_stores(store),
+        stores=opt.open_stores(options.store),
         cache=default_cache(),
-        resamples=resamples,
+        resamples=options.resamples,
         seed=seed,
         progress=BarProgress(console=err),
     )
     judged_on = f"{len(judged):,} queries, {queries.part} part"
-    known = facts(data, router.split, seed) | {"router": str(folder), "judged on": judged_on}
-    finish(report_of(found, title=f"Robustness on {data.name}", known=known), to, as_json=as_json)
+    known = facts(options.data, router.split, seed) | {"router": folder, "judged on": judged_on}
+    finish(report_of(found, title=f"Robustness on {options.data.name}", known=known), options)
 
 
 def _versions(

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, final
 import typer
 
 from prefill_router.cli.application import err
-from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries, check_part_name
+from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries
 from prefill_router.cli.options import (
-    RouterFolder,
-    UnseenPart,
     load_router,
     open_stores,
     path_or_url,
@@ -22,16 +20,14 @@ from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 from prefill_router_lab.cli.study import (
-    AsJson,
-    Data,
-    Folders,
-    Out,
     Resamples,
+    RouterOptions,
     Seed,
-    Stores,
+    begin_judged,
     facts,
     finish,
     study,
+    with_options,
 )
 
 if TYPE_CHECKING:
@@ -42,63 +38,62 @@ if TYPE_CHECKING:
     from prefill_router_lab.end_to_end import Contender, Latency, PerCell
 
 
-@study.command(name="end-to-end")
-def end_to_end(
-    folder: RouterFolder,
-    data: Data,
-    to: Out,
-    store: Stores = None,
+@dataclass(frozen=True, kw_only=True)
+class EndToEndOptions(RouterOptions):
+    """The options of `study end-to-end`."""
+
     reference: Annotated[
         PathOrUrl | None,
         typer.Option(
             help="A second router to compare with, such as a semantic one.", parser=path_or_url
         ),
-    ] = None,
+    ] = None
     encoder_price: Annotated[
         float | None,
         NOT_NEGATIVE,
         typer.Option(help="US dollars per million tokens that the encoder reads."),
-    ] = None,
+    ] = None
     per_hour: Annotated[
         float | None,
         NOT_NEGATIVE,
         typer.Option(help="Or US dollars per hour of the machine that routes."),
-    ] = None,
+    ] = None
     reference_price: Annotated[
         float,
         NOT_NEGATIVE,
         typer.Option(help="The same for the reference's encoder; in the paper 0."),
-    ] = 0.0,
+    ] = 0.0
     speeds: Annotated[
         Path | None,
         typer.Option(help="YAML or CSV: ttft_seconds and tokens_per_second of each target."),
-    ] = None,
+    ] = None
     run: Annotated[
         Path | None, typer.Option(help="The run that the answers come from, with their times.")
-    ] = None,
+    ] = None
     routing_ms: Annotated[
         float | None,
         NOT_NEGATIVE,
         typer.Option(help="The routing latency; by default it is measured here."),
-    ] = None,
+    ] = None
     reference_ms: Annotated[
         float | None, NOT_NEGATIVE, typer.Option(help="The same for the reference.")
-    ] = None,
-    sample: Annotated[int, AT_LEAST_ONE, typer.Option(help="How many prompts are timed.")] = 100,
-    rounds: Annotated[int, AT_LEAST_ONE, typer.Option(help="How often each of them is timed.")] = 5,
+    ] = None
+    sample: Annotated[int, AT_LEAST_ONE, typer.Option(help="How many prompts are timed.")] = 100
+    rounds: Annotated[int, AT_LEAST_ONE, typer.Option(help="How often each of them is timed.")] = 5
     lam: Annotated[
         list[float] | None, SHARE, typer.Option(help="A setting; repeatable. By default 1 and 0.5.")
-    ] = None,
+    ] = None
     best: Annotated[
         str | None,
         typer.Option(help="The best single target; by default the best on the train part."),
-    ] = None,
-    part: UnseenPart = None,
-    resamples: Resamples = 1000,
-    seed: Seed = 0,
-    encoder_folder: Folders = None,
-    as_json: AsJson = False,
-) -> None:
+    ] = None
+    resamples: Resamples = 1000
+    seed: Seed = 0
+
+
+@study.command(name="end-to-end")
+@with_options(EndToEndOptions)
+def end_to_end(options: EndToEndOptions) -> None:
     """Count the encoder's cost and the decision's latency, and see what is left of the savings.
 
     For the router, a second one if given, and the best single target, at lam = 1 and 0.5: total
@@ -107,45 +102,36 @@ def end_to_end(
     Example: prefill-router study end-to-end router --data answers --encoder-price 0.16 --out costs
     """
     from prefill_router.comparison import Charge
-    from prefill_router.reporting import check_place, mark
-    from prefill_router_lab.end_to_end import LAMS, NAME, ROUTER, report_of, study_end_to_end
+    from prefill_router.reporting import mark
+    from prefill_router_lab.end_to_end import LAMS, NAME, ROUTER, study_end_to_end
 
-    check_part_name(part)
-    check_place(to, NAME)
-    charge = Charge(per_million_tokens=encoder_price, per_hour=per_hour)
-    inputs = _ContenderInputs.of(
-        folder,
-        data,
-        part=part,
-        stores=open_stores(store),
-        encoder_folder=encoder_folder,
-        sample=sample,
-        seed=seed,
-    )
-    seconds, timing = _answers_seconds(inputs.judged, speeds, run)
-    mark(to, NAME, {"router": str(folder), "reference": str(reference or ""), "part": inputs.part})
+    charge = Charge(per_million_tokens=options.encoder_price, per_hour=options.per_hour)
+    inputs = _ContenderInputs.of(options)
+    seconds, timing = _answers_seconds(inputs.judged, options.speeds, options.run)
+    named = {"router": str(options.folder), "reference": str(options.reference or "")}
+    mark(options.to, NAME, {**named, "part": inputs.part})
     routers, asked = {ROUTER: inputs.router}, {ROUTER: charge}
-    if reference is not None:
-        routers["reference"] = inputs.other(reference, encoder_folder)
-        asked["reference"] = Charge(per_million_tokens=reference_price)
-    taken = inputs.latencies(routers, {ROUTER: routing_ms, "reference": reference_ms}, rounds)
+    if options.reference is not None:
+        routers["reference"] = inputs.load_reference(options.reference)
+        asked["reference"] = Charge(per_million_tokens=options.reference_price)
+    taken = inputs.latencies(routers)
     contenders = [
         inputs.contender(name, router, asked[name], taken[name], seconds)
         for name, router in routers.items()
     ]
     found = study_end_to_end(
         contenders,
-        best or inputs.best,
+        options.best or inputs.best,
         charges={name: one.said for name, one in asked.items()},
         timing=timing,
-        lams=lam or LAMS,
-        resamples=resamples,
-        seed=seed,
+        lams=options.lam or LAMS,
+        resamples=options.resamples,
+        seed=options.seed,
         progress=inputs.bar,
     )
-    known = facts(data, inputs.router.split, seed) | inputs.known(folder, reference)
-    made = report_of(found, title=f"End-to-end cost and latency on {data.name}", known=known)
-    finish(made, to, as_json=as_json)
+    known = facts(options.data, inputs.router.split, options.seed) | inputs.known
+    title = f"End-to-end cost and latency on {options.data.name}"
+    finish(found.report(title=title, known=known), options)
 
 
 @final
@@ -153,54 +139,44 @@ def end_to_end(
 class _ContenderInputs:
     """What all contenders share: the queries at the router's prices, and how they are timed."""
 
+    options: EndToEndOptions
     router: "Router"
     judged: "RoutingDataset"
     part: str
     best: str
     stores: "Sequence[Activations]"
-    sample: int
-    seed: int
     bar: BarProgress
 
     @classmethod
-    def of(
-        cls,
-        folder: PathOrUrl,
-        data: PathOrUrl,
-        *,
-        part: str | None,
-        stores: "Sequence[Activations]",
-        encoder_folder: Sequence[Path] | None,
-        sample: int,
-        seed: int,
-    ) -> "_ContenderInputs":
-        from prefill_router.data import read_dataset
+    def of(cls, options: EndToEndOptions) -> "_ContenderInputs":
         from prefill_router.guarantee import best_single
+        from prefill_router_lab.end_to_end import NAME
 
-        router = load_router(folder, encoder_folder)
-        queries = JudgedQueries.of(router, read_dataset(data), part)
-        base = queries.train or queries.judged
+        queries = begin_judged(NAME, options)
+        stores = open_stores(options.store)
         if queries.train is None:
             err.print(
                 "note: the dataset has none of the queries that the router was trained on, so the "
                 "best single target is that of the queries that are judged; --best names another",
                 soft_wrap=True,
             )
-        best, bar = best_single(base), BarProgress(console=err)
-        return cls(router, queries.judged, queries.part, best, stores, sample, seed, bar)
+        best, bar = best_single(queries.train or queries.judged), BarProgress(console=err)
+        return cls(options, queries.router, queries.judged, queries.part, best, stores, bar)
 
-    def known(self, folder: PathOrUrl, reference: PathOrUrl | None) -> dict[str, str]:
+    @property
+    def known(self) -> dict[str, str]:
         """Facts for the reader of the page."""
+        reference = self.options.reference
         return {
-            "router": str(folder),
+            "router": str(self.options.folder),
             **({} if reference is None else {"reference": str(reference)}),
             "judged on": f"{len(self.judged):,} queries, {self.part} part",
             "prices": self.router.pool.prices_date or "undated",
         }
 
-    def other(self, folder: PathOrUrl, encoder_folder: Sequence[Path] | None) -> "Router":
+    def load_reference(self, folder: PathOrUrl) -> "Router":
         """The reference, checked to be comparable with the router."""
-        found = load_router(folder, encoder_folder)
+        found = load_router(folder, self.options.encoder_folder)
         if found.pool.names != self.router.pool.names:
             raise ConfigError(
                 f"the reference has the targets {found.pool.names}, the router "
@@ -240,20 +216,24 @@ class _ContenderInputs:
         mean = None if latency is None else latency.mean
         return Contender(name, trial, seconds, charge.dollars(tokens, mean), latency)
 
-    def latencies(
-        self, routers: "Mapping[str, Router]", given: Mapping[str, float | None], rounds: int
-    ) -> "dict[str, Latency]":
+    def latencies(self, routers: "Mapping[str, Router]") -> "dict[str, Latency]":
         """The latencies given in milliseconds; the other routers are timed here, in turns."""
         import numpy as np
 
-        from prefill_router_lab.end_to_end import Latency, time_routing
+        from prefill_router_lab.end_to_end import ROUTER, Latency, time_routing
 
+        options = self.options
+        given = {ROUTER: options.routing_ms, "reference": options.reference_ms}
         known = {n: Latency((ms / 1000,), "given") for n, ms in given.items() if ms is not None}
-        count = min(self.sample, len(self.judged))
-        picked = np.random.default_rng(self.seed).choice(len(self.judged), count, replace=False)
+        count = min(options.sample, len(self.judged))
+        picked = np.random.default_rng(options.seed).choice(len(self.judged), count, replace=False)
         prompts = [self.judged.queries[i].prompt for i in picked]
         routes = {n: _route(n, router) for n, router in routers.items() if n not in known}
-        timed = time_routing(routes, prompts, rounds=rounds, progress=self.bar) if routes else {}
+        timed = (
+            time_routing(routes, prompts, rounds=options.rounds, progress=self.bar)
+            if routes
+            else {}
+        )
         return known | timed
 
 

@@ -24,7 +24,7 @@ from prefill_router.cli.options import (
 from prefill_router.errors import ConfigError
 from prefill_router.options import AT_LEAST_ONE
 from prefill_router.progress import BarProgress
-from prefill_router_lab.cli.study import AsJson, Out, Seed, facts, finish, study
+from prefill_router_lab.cli.study import AsJson, Out, Seed, facts, study, write_and_print
 
 if TYPE_CHECKING:
     from prefill_router.engines import Engine
@@ -53,7 +53,7 @@ def layers(
     """
     from prefill_router.data import read_dataset, split
     from prefill_router.reporting import check_place, mark
-    from prefill_router_lab.studies import ablation_study, report_ablations
+    from prefill_router_lab.studies import ablation_study
 
     poolings = parse_poolings(pooling)
     check_place(to, "layers")
@@ -80,8 +80,8 @@ def layers(
         "pools": ", ".join(f"{name} ({len(part):,} train queries)" for name, part in pools.items()),
         "split": f"seed {seed}; the train part alone",
     }
-    made = report_ablations(found, title="Layer selection over pools and encoders", known=known)
-    finish(made, to, as_json=as_json)
+    made = found.report(title="Layer selection over pools and encoders", known=known)
+    write_and_print(made, to, as_json=as_json)
 
 
 @study.command()
@@ -109,7 +109,7 @@ def dimensions(
     """
     from prefill_router.data import read_dataset
     from prefill_router.reporting import check_place, mark
-    from prefill_router_lab.studies import dimension_study, report_dimensions
+    from prefill_router_lab.studies import dimension_study
 
     sizes, poolings = _sizes(dims), parse_poolings(pooling)
     check_place(to, "dimensions")
@@ -128,8 +128,8 @@ def dimensions(
         progress=BarProgress(console=err),
     )
     known = facts(data, parts, seed)
-    made = report_dimensions(found, title=f"Pooling and dimension on {data.name}", known=known)
-    finish(made, to, as_json=as_json)
+    made = found.report(title=f"Pooling and dimension on {data.name}", known=known)
+    write_and_print(made, to, as_json=as_json)
 
 
 def _sizes(text: str) -> list[int]:

@@ -3,11 +3,18 @@
 from typing import TYPE_CHECKING
 
 from prefill_router.cli.application import err
-from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries, check_part_name
-from prefill_router.cli.options import RouterFolder, UnseenPart, load_router, open_stores
+from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries
+from prefill_router.cli.options import open_stores
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
-from prefill_router_lab.cli.study import AsJson, Data, Folders, Out, Stores, facts, finish, study
+from prefill_router_lab.cli.study import (
+    RouterOptions,
+    begin_judged,
+    facts,
+    finish,
+    study,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from prefill_router.evaluation import Trial
@@ -15,15 +22,8 @@ if TYPE_CHECKING:
 
 
 @study.command()
-def peers(
-    folder: RouterFolder,
-    data: Data,
-    to: Out,
-    store: Stores = None,
-    part: UnseenPart = None,
-    encoder_folder: Folders = None,
-    as_json: AsJson = False,
-) -> None:
+@with_options(RouterOptions)
+def peers(options: RouterOptions) -> None:
     """Compare a router with the best fixed mix, price alone, and LiteLLM's local classifiers.
 
     All are judged on the same queries, at 20, 30, 50 and 70 % of the best target's price. What each
@@ -31,23 +31,15 @@ def peers(
 
     Example: prefill-router study peers router --data answers --out peers
     """
-    from prefill_router.data import read_dataset
     from prefill_router.evaluation import Trial
-    from prefill_router.reporting import check_place, mark
-    from prefill_router_lab.studies import (
-        CLASSIFIERS,
-        classify_prompts,
-        report_peers,
-        study_peers,
-    )
+    from prefill_router.reporting import mark
+    from prefill_router_lab.studies import CLASSIFIERS, classify_prompts, study_peers
 
-    check_part_name(part)
-    check_place(to, "peers")
-    router = load_router(folder, encoder_folder)
-    queries = JudgedQueries.of(router, read_dataset(data), part)
-    mark(to, "peers", {"router": str(folder), "part": queries.part})
+    queries = begin_judged("peers", options)
+    router, folder = queries.router, options.folder
+    mark(options.to, "peers", {"router": str(folder), "part": queries.part})
     bar = BarProgress(console=err)
-    predictions = queries.predict(open_stores(store), bar)
+    predictions = queries.predict(open_stores(options.store), bar)
     trial = Trial.join(predictions, queries.judged, policy=router.policy)
     parts = _list_parts(queries, trial)
     every = {q.id: q.prompt for p in parts for q in p.train.queries} | {
@@ -62,8 +54,8 @@ def peers(
             advance()
     result = study_peers(parts, tiers, name=folder.name)
     judged_on = f"{len(queries.judged):,} queries, {queries.words}"
-    known = facts(data, router.split, 0) | {"router": str(folder), "judged on": judged_on}
-    finish(report_peers(result, title=f"Peers on {data.name}", known=known), to, as_json=as_json)
+    known = facts(options.data, router.split, 0) | {"router": str(folder), "judged on": judged_on}
+    finish(result.report(title=f"Peers on {options.data.name}", known=known), options)
 
 
 def _list_parts(queries: JudgedQueries, trial: "Trial") -> "list[PeerPart]":

@@ -7,9 +7,9 @@ from .contender import (
     read_speeds as read_speeds,
     time_routing as time_routing,
 )
-from .page import NAME as NAME, report_of as report_of
 from .study import (
     LAMS as LAMS,
+    NAME as NAME,
     ROUTER as ROUTER,
     EndToEndPoint as EndToEndPoint,
     EndToEndStudy as EndToEndStudy,

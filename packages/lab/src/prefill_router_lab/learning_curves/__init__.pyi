@@ -1,10 +1,9 @@
-from .page import NAME as NAME, report_of as report_of
-from .result import (
+from .curves import (
     LearningCurve as LearningCurve,
-    LearningStudy as LearningStudy,
     PowerLaw as PowerLaw,
     SizePoint as SizePoint,
     Trend as Trend,
 )
-from .study import LearningPlan as LearningPlan, study_learning as study_learning
+from .result import NAME as NAME, LearningStudy as LearningStudy
+from .study import check_options as check_options, study_learning as study_learning
 from .subsamples import FULL as FULL, Size as Size, sizes_for as sizes_for, thinned as thinned

@@ -7,7 +7,7 @@ that every statement about a curve has an interval.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from jaxtyping import Float
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from prefill_router.errors import FitError
 from prefill_router.evaluation import HEADLINE, LEVEL, Estimate, dollars, worded
-from prefill_router_lab.learning_curves.result import (
+from prefill_router_lab.learning_curves.curves import (
     STEP,
     LearningCurve,
-    LearningStudy,
     Number,
     PowerLaw,
     SizePoint,
@@ -27,6 +26,9 @@ from prefill_router_lab.learning_curves.result import (
     better,
     explained,
 )
+
+if TYPE_CHECKING:
+    from prefill_router_lab.learning_curves.result import LearningStudy
 
 Values = Float[NDArray[np.float64], " size"]
 _UPPER = 3
@@ -198,7 +200,7 @@ POINTS: tuple[Number, ...] = ("argmax_accuracy", "auc_mean")
 _EVEN = 0.002
 
 
-def summary(found: LearningStudy) -> list[str]:
+def summary(found: "LearningStudy") -> list[str]:
     """The result in sentences, for readers who don't know the paper."""
     start = (
         f"Each router was fitted on shares of {found.queries:,} labelled queries with "
@@ -208,7 +210,7 @@ def summary(found: LearningStudy) -> list[str]:
     return [*(" ".join(of_curve(curve, found)) for curve in found.curves.values()), start]
 
 
-def of_curve(curve: LearningCurve, found: LearningStudy) -> list[str]:
+def of_curve(curve: LearningCurve, found: "LearningStudy") -> list[str]:
     """The statements about one router's curve."""
     lines = [f"{curve.name}: {curve.verdict}: {curve.because}."]
     if curve.verdict != "more labels won't help":
@@ -217,7 +219,7 @@ def of_curve(curve: LearningCurve, found: LearningStudy) -> list[str]:
     return lines if nothing else [*lines, _spread(curve)]
 
 
-def _point(curve: LearningCurve, number: Number, found: LearningStudy) -> str:
+def _point(curve: LearningCurve, number: Number, found: "LearningStudy") -> str:
     trend = curve.trends[number]
     step = (
         "One more point of accuracy at lam 1"
@@ -260,14 +262,14 @@ def _spread(curve: LearningCurve) -> str:
     )
 
 
-def _more(labels: float, found: LearningStudy) -> str:
+def _more(labels: float, found: "LearningStudy") -> str:
     """The number of additional labels, also as queries with all targets."""
     extra = max(0.0, labels - found.labels)
     queries = extra * found.queries / found.labels
     return f"{rounded(extra)} more labels ({rounded(queries)} queries with every target)"
 
 
-def _range(asked: Estimate, found: LearningStudy) -> str:
+def _range(asked: Estimate, found: "LearningStudy") -> str:
     if math.isnan(asked.lower):
         return ""
     ends = [
@@ -277,7 +279,7 @@ def _range(asked: Estimate, found: LearningStudy) -> str:
     return f"; with 95 % confidence between {ends[0]} and {ends[1]}"
 
 
-def _price(labels: float, found: LearningStudy) -> str:
+def _price(labels: float, found: "LearningStudy") -> str:
     cost = (labels - found.labels) * found.label_cost
     return (
         f"; at the observed {dollars(found.label_cost)} each that is {dollars(cost)}"

@@ -1,313 +1,66 @@
-"""The result of a learning-curve study: metrics, curves, and a power law through each.
+"""The result of a learning-curve study: its numbers, tables, figure and page.
 
-    err(n) = a + b n^-c
-
-The error of most learners falls with the amount of data in this form (Hestness et al. 2017, "Deep
-learning scaling is predictable, empirically"). For each exponent the best non-negative a and b have
-a closed form; the exponent is searched on a grid. Outliers count less (Huber's weights), so that
-one unlucky fit doesn't bend the curve.
+The figure shows each metric against the number of labels, for both ways of using fewer labels.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final, get_args
+from typing import Any, final
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import NDArray
 
-from prefill_router.comparison import RecipeFailure
-from prefill_router.errors import FitError
-from prefill_router.evaluation import (
-    LEVEL,
-    SAME,
-    Estimate,
-    LambdaSweep,
-    PerResample,
-    Trial,
-    Weights,
-    auc_by_target,
-    best_point,
-    brier_by_target,
-    divide,
-    estimates_to_dict,
-    known_mean,
-    macro_mean,
-    mean_over,
-    plain,
-    rankings,
+from prefill_router.comparison import failures
+from prefill_router.evaluation import HEADLINE, LEVEL, NOTHING, Estimate, digits, plain
+from prefill_router.plotting import Axes, Figure, LogLocator, NullLocator, PercentFormatter
+from prefill_router.reporting import (
+    QUIET,
+    STROKES,
+    Cell,
+    Note,
+    Part,
+    Report,
+    ReportFigure,
+    Row,
+    Rows,
+    Section,
+    Table,
+    ends,
+    estimate_cell,
+    flat,
+    legend_below,
+    new_figure,
+    style,
 )
-from prefill_router_lab.learning_curves.subsamples import Size
+from prefill_router_lab.learning_curves.advice import rounded, shown, summary
+from prefill_router_lab.learning_curves.curves import (
+    NUMBERS,
+    STEP,
+    LearningCurve,
+    Number,
+    SizePoint,
+    Trend,
+    better,
+)
 
-Number = Literal["auc_mean", "brier_mean", "argmax_accuracy", "headroom_captured"]
-NUMBERS: tuple[Number, ...] = get_args(Number)
-"""Names of metrics in `evaluation.HEADLINE`."""
-
-
-@final
-class FitJudge:
-    """Computes the metrics of one fit on the test queries, which are sorted once."""
-
-    def __init__(self, trial: Trial) -> None:
-        self._trial, self._ranking, self._sweep = trial, rankings(trial), LambdaSweep.of(trial)
-
-    def numbers(self, weights: Weights) -> dict[Number, PerResample]:
-        """Each metric in each resample."""
-        trial, same = self._trial, weights * self._trial.compared
-        top, _ = best_point(self._sweep.points(weights))
-        single = np.fmax.reduce(known_mean(same, trial.single_label), axis=1)
-        room = mean_over(same, trial.best_label) - single
-        label = trial.of_choice(trial.correct, trial.most_probable)
-        return {
-            "auc_mean": macro_mean(auc_by_target(self._ranking, weights)),
-            "brier_mean": macro_mean(brier_by_target(trial, weights)),
-            "argmax_accuracy": mean_over(same, label),
-            "headroom_captured": divide(top - single, np.where(room > SAME, room, 0)),
-        }
-
-
-def better(number: Number) -> int:
-    """1 where higher is better, else -1."""
-    return -1 if number == "brier_mean" else 1
-
-
-Sizes = Float[NDArray[np.float64], " size"]
-_EXPONENTS = np.linspace(0.05, 2.0, 79)
-_ROUNDS = 8
-_HUBER = 1.345
-"""95 % as efficient as least squares where errors are normal (Huber 1964)."""
-_MAD = 1.4826
-_LEAST = 4
-"""The fewest sizes for a fit: three parameters fit any three points exactly."""
-
-
-@final
-@dataclass(frozen=True)
-class PowerLaw:
-    """An error that falls with the number of labels.
-
-    Attributes:
-        floor: a, the error with infinitely many labels.
-        scale: b n^-c at the largest size.
-        exponent: c.
-        largest: The largest fitted size; beyond it the law is an extrapolation.
-    """
-
-    floor: float
-    scale: float
-    exponent: float
-    largest: float
-
-    @classmethod
-    def fit(cls, sizes: Sizes, errors: Sizes) -> "PowerLaw":
-        """Fit the power law robustly.
-
-        Args:
-            sizes: Numbers of labels, positive.
-            errors: The mean error at each size; NaN where unknown.
-
-        Raises:
-            FitError: Fewer than four sizes are known.
-        """
-        known = np.isfinite(errors)
-        if known.sum() < _LEAST:
-            raise FitError(f"a power law needs {_LEAST} sizes; {known.sum()} are known")
-        x, y = sizes[known], errors[known]
-        largest = float(x.max())
-        table = (x / largest)[:, None] ** -_EXPONENTS
-        weight = np.ones(len(x))
-        for _ in range(_ROUNDS):
-            a, b, at = _best(table, y, weight)
-            rest = np.abs(y - a - b * table[:, at])
-            scale = _HUBER * _MAD * float(np.median(rest))
-            weight = np.minimum(1, scale / np.maximum(rest, 1e-12)) if scale > 0 else weight
-        return cls(a, b, float(_EXPONENTS[at]), largest)
-
-    def at(self, labels: Float[NDArray[np.float64], "..."]) -> Float[NDArray[np.float64], "..."]:
-        """The error at these numbers of labels."""
-        value: NDArray[np.float64] = (
-            self.floor + self.scale * (labels / self.largest) ** -self.exponent
-        )
-        return value
-
-    def labels_for(self, gain: float) -> float:
-        """The total number of labels that lowers the error at `largest` by `gain`; may be inf."""
-        left = self.scale - gain
-        if left <= 0 or self.scale <= 0:
-            return math.inf
-        with np.errstate(over="ignore"):
-            return float(self.largest * np.float64(self.scale / left) ** (1 / self.exponent))
-
-    def gain(self, times: float) -> float:
-        """How much lower the error is with `times` as many labels as the largest size."""
-        return self.scale * (1 - float(times**-self.exponent))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; b refers to labels relative to `largest`."""
-        return {"a": self.floor, "b": self.scale, "c": self.exponent, "largest": self.largest}
-
-
-def explained(law: PowerLaw, sizes: Sizes, errors: Sizes) -> float:
-    """R squared: the share of the errors' variance that the law explains; NaN where there is none.
-
-    Args:
-        law: The law.
-        sizes: Numbers of labels.
-        errors: The mean error at each size; NaN where unknown.
-    """
-    known = np.isfinite(errors)
-    x, y = sizes[known], errors[known]
-    spread = float(((y - y.mean()) ** 2).sum())
-    if spread <= 1e-16:
-        return math.nan
-    return 1 - float(((y - law.at(x)) ** 2).sum()) / spread
-
-
-def _best(
-    table: Float[NDArray[np.float64], "size exponent"], y: Sizes, weight: Sizes
-) -> tuple[float, float, int]:
-    """The a, b and exponent index with the smallest weighted sum of squares."""
-    total = weight.sum()
-    mean_u, mean_y = weight @ table / total, float(weight @ y / total)
-    centred = table - mean_u
-    variance = weight @ centred**2
-    b = (weight * (y - mean_y)) @ centred / np.maximum(variance, 1e-300)
-    b = np.maximum(b, 0)
-    a = mean_y - b * mean_u
-    through = (weight * y) @ table / (weight @ table**2)
-    b = np.where(a < 0, np.maximum(through, 0), b)
-    a = np.maximum(a, 0)
-    left = weight @ (y[:, None] - a - b * table) ** 2
-    at = int(np.argmin(left))
-    return float(a[at]), float(b[at]), at
-
-
-Verdict = Literal["more labels help", "more labels won't help", "can't tell"]
-STEP = 0.01
-"""One point of accuracy, headroom, AUC or Brier score."""
-
-
-@final
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SizePoint:
-    """A router learned from fewer labels.
-
-    Attributes:
-        size: How much of the labels was used.
-        queries: Number of labelled queries in training.
-        labels: Number of their measured outcomes, averaged over the draws.
-        numbers: Metrics averaged over the draws, with intervals over draws and test queries.
-        draws: Each draw's metrics; NaN where a fit failed.
-    """
-
-    size: Size
-    queries: int
-    labels: float
-    numbers: Mapping[Number, Estimate]
-    draws: Mapping[Number, tuple[float, ...]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "share": self.size.share,
-            "measured": self.size.measured,
-            "queries": self.queries,
-            "labels": self.labels,
-            "numbers": estimates_to_dict(self.numbers),
-            "draws": {name: [plain(v) for v in values] for name, values in self.draws.items()},
-        }
-
-
-@final
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Trend:
-    """The trend of one metric with more labelled queries.
-
-    Attributes:
-        law: The power law of its error; None where too few sizes are known.
-        per_doubling: Improvement per doubling of the labels over the largest sizes; measured, not
-            from the power law.
-        next_doubling: Improvement that the power law predicts for the next doubling.
-        explained: R squared of the power law on the sizes.
-        held_out: The largest size's error minus the prediction of a law fitted to the other sizes.
-        labels_for_step: Total labels that the power law needs for an improvement of `STEP`; may be
-            infinite.
-        why_poor: Why the power law is unreliable; empty where it isn't.
-    """
-
-    law: PowerLaw | None
-    per_doubling: Estimate
-    next_doubling: Estimate
-    explained: float
-    held_out: Estimate
-    labels_for_step: Estimate
-    why_poor: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; None also for an infinite number of labels."""
-        return {
-            "law": None if self.law is None else self.law.to_dict(),
-            "per_doubling": self.per_doubling.to_dict(),
-            "next_doubling": self.next_doubling.to_dict(),
-            "explained": plain(self.explained),
-            "held_out": self.held_out.to_dict(),
-            "labels_for_step": self.labels_for_step.to_dict(),
-            "never": math.isinf(self.labels_for_step.value),
-            "why_poor": self.why_poor,
-        }
-
-
-@final
-@dataclass(frozen=True, eq=False, kw_only=True)
-class LearningCurve:
-    """The learning curves of one recipe.
-
-    Attributes:
-        name: The recipe's name.
-        points: Every size, shares of the queries first.
-        trends: The trend of each metric over shares of the queries.
-        spread: The improvement of each metric if the same labels are few targets of all queries and
-            not all targets of few queries, averaged over the sizes where both are known.
-        verdict: Whether more labels help.
-        because: The reason.
-        failed: The fits that couldn't be made.
-    """
-
-    name: str
-    points: tuple[SizePoint, ...]
-    trends: Mapping[Number, Trend]
-    spread: Mapping[Number, Estimate]
-    verdict: Verdict
-    because: str
-    failed: tuple[RecipeFailure, ...]
-
-    @property
-    def queries_axis(self) -> tuple[SizePoint, ...]:
-        """Shares of the queries with every measured target, by rising size."""
-        return tuple(p for p in self.points if p.size.measured is None)
-
-    @property
-    def targets_axis(self) -> tuple[SizePoint, ...]:
-        """All queries with fewer measured targets per query, by rising size; all targets last."""
-        few = [p for p in self.points if p.size.measured is not None]
-        return (*few, *(p for p in self.points if p.size == Size()))
-
-    @property
-    def full(self) -> SizePoint:
-        """The point with all labels."""
-        return next(p for p in self.points if p.size == Size())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; None where a number isn't defined."""
-        return {
-            "verdict": self.verdict,
-            "because": self.because,
-            "points": [point.to_dict() for point in self.points],
-            "trends": {name: trend.to_dict() for name, trend in self.trends.items()},
-            "spread": estimates_to_dict(self.spread),
-            "failed": {one.name: one.why for one in self.failed},
-        }
+NAME = "learning"
+_CAPTION = (
+    "Filled dots: fewer labelled queries, every target measured. Open squares: all queries, fewer "
+    "targets measured of each. At the same horizontal position both need the same number of "
+    "answers to be collected and graded. A dotted line, where there is one, is the power law "
+    "through the dots, drawn to twice the available labels (grey line). Shaded areas are the 95 % "
+    "intervals of the sizes, over draws and test queries."
+)
+_ABOUT = (
+    "Every row is the mean over the draws; the small print is the 95 % interval over draws and "
+    "test queries together. The test queries are the same everywhere, so differences between rows "
+    "are more certain than their intervals suggest."
+)
+_LAW = (
+    "The error (1 minus the metric, or the Brier score itself) is fitted as a + b n^-c, where n is "
+    "the number of labels. Gains are improvements, also where lower is better. Don't trust a power "
+    "law where the last column gives a reason."
+)
 
 
 @final
@@ -356,3 +109,211 @@ class LearningStudy:
                 "interval": "percentile",
             },
         }
+
+    def report(self, *, title: str, known: Mapping[str, str]) -> Report:
+        """The page, tables and figure of the study.
+
+        Args:
+            title: Title of the page.
+            known: Facts about the data, by name.
+        """
+        parts: list[Part] = [ReportFigure("learning", draw(self), rows(self), _CAPTION)]
+        for name, curve in self.curves.items():
+            lost = failures(curve.failed, said="These fits had too little to learn from:")
+            parts += [
+                Section(f"{name}: each size", [Note(_ABOUT), _sizes(curve), *lost]),
+                Section(f"{name}: trends", [Note(_LAW), _trends(curve)]),
+            ]
+        meanings = {HEADLINE[n].label: HEADLINE[n].meaning for n in NUMBERS}
+        return Report(
+            name=NAME,
+            title=title,
+            summary=summary(self),
+            known={
+                **known,
+                "draws of each size": str(self.draws),
+                "intervals": f"95 %, {self.resamples:,} resamples of test queries and draws",
+            },
+            parts=[*parts, Section("What the numbers mean", [meanings])],
+            numbers=self.to_dict(),
+            tables={"sizes": rows(self), "trends": trend_rows(self)},
+            short=_short(self),
+            warnings=[
+                f"{name}, {one.name}: {one.why}"
+                for name, curve in self.curves.items()
+                for one in curve.failed
+            ],
+        )
+
+
+def trend_rows(found: LearningStudy) -> Rows:
+    """The trends as rows; infinite numbers of labels are missing."""
+    return [
+        {
+            "router": name,
+            "number": number,
+            **{key: value if math.isfinite(value) else math.nan for key, value in rises.items()},
+            "a": math.nan if trend.law is None else trend.law.floor,
+            "b": math.nan if trend.law is None else trend.law.scale,
+            "c": math.nan if trend.law is None else trend.law.exponent,
+            "explained": trend.explained,
+            "why_poor": trend.why_poor,
+        }
+        for name, curve in found.curves.items()
+        for number, trend in curve.trends.items()
+        for rises in [flat({**_rises(trend), "spread": curve.spread[number]})]
+    ]
+
+
+def _rises(trend: Trend) -> dict[str, Estimate]:
+    return {
+        "per_doubling": trend.per_doubling,
+        "next_doubling": trend.next_doubling,
+        "labels_for_step": trend.labels_for_step,
+    }
+
+
+def _sizes(curve: LearningCurve) -> Table:
+    head = ["Learned from", "labels", *(HEADLINE[n].label for n in NUMBERS)]
+    body: list[Row] = [
+        [
+            _named(point),
+            f"{point.labels:,.0f}",
+            *(estimate_cell(point.numbers[n], HEADLINE[n].unit) for n in NUMBERS),
+        ]
+        for point in curve.points
+    ]
+    return Table(head, body)
+
+
+def _short(found: LearningStudy) -> Table:
+    head = ["router", "queries", "targets each", "labels"]
+    body = []
+    for name, curve in found.curves.items():
+        for point in curve.points:
+            each = "all" if point.size.measured is None else str(point.size.measured)
+            cells = [shown(number, point.numbers[number]) for number in NUMBERS]
+            body.append([name, f"{point.queries:,}", each, f"{point.labels:,.0f}", *cells])
+    numbers = (HEADLINE[number].label for number in NUMBERS)
+    return Table([*head, *numbers], body, right_from=3)
+
+
+def _named(point: SizePoint) -> str:
+    if point.size.measured is not None:
+        return f"{point.queries:,} queries, {point.size.words}"
+    return f"{point.queries:,} queries ({100 * point.size.share:.3g} %)"
+
+
+def _trends(curve: LearningCurve) -> Table:
+    head = [
+        "Number",
+        "gain per doubling, measured",
+        "gain of the next doubling, by the power law",
+        f"total labels for {STEP:g} more",
+        "few targets of all queries minus all targets of few",
+        "R²",
+        "unreliable because",
+    ]
+    body: list[Row] = []
+    for number in NUMBERS:
+        trend = curve.trends[number]
+        cells = [_signed(one) for one in (trend.per_doubling, trend.next_doubling)]
+        cells += [_counted(trend.labels_for_step), _signed(curve.spread[number])]
+        why = Cell(trend.why_poor, words=True)
+        body.append([HEADLINE[number].label, *cells, digits(trend.explained, ".2f"), why])
+    return Table(head, body)
+
+
+def _signed(one: Estimate) -> Cell:
+    return _ranged([digits(value, "+.4f") for value in (one.value, one.lower, one.upper)])
+
+
+def _counted(one: Estimate) -> Cell:
+    return _ranged(
+        [
+            NOTHING if math.isnan(value) else "never" if math.isinf(value) else rounded(value)
+            for value in (one.value, one.lower, one.upper)
+        ]
+    )
+
+
+def _ranged(values: Sequence[str]) -> Cell:
+    """A cell with a number and the bounds of its interval, where all are known."""
+    return Cell(values[0], note="" if NOTHING in values else f"{values[1]} to {values[2]}")
+
+
+_BEYOND = 2.0
+"""How far beyond the largest size a power law is drawn, as a factor."""
+_TICKS = 6
+_EDGE = 1.15
+"""Margin beside the outermost sizes, as a factor."""
+
+
+def draw(found: LearningStudy) -> Figure:
+    """Draw every metric against the number of measured outcomes in training."""
+    figure = new_figure(9.8, 7.4)
+    panels = figure.subplots(2, 2)
+    for axes, number in zip(panels.flat, NUMBERS, strict=True):
+        for place, curve in enumerate(found.curves.values()):
+            _one(axes, curve, number, STROKES[place % len(STROKES)][0])
+        _frame(axes, number, found)
+    legend_below(figure, columns=3)
+    return figure
+
+
+def rows(found: LearningStudy) -> list[dict[str, Any]]:
+    """The data of the figure: a row per router, size and metric."""
+    return [
+        {
+            "router": name,
+            "share": point.size.share,
+            "measured": point.size.measured,
+            "queries": point.queries,
+            "labels": point.labels,
+            "number": number,
+            **ends(point.numbers[number]),
+            "draws": " ".join(f"{value:.6g}" for value in point.draws[number]),
+        }
+        for name, curve in found.curves.items()
+        for point in curve.points
+        for number in NUMBERS
+    ]
+
+
+def _one(axes: Axes, curve: LearningCurve, number: Number, colour: str) -> None:
+    x, value, lower, upper = _columns(curve.queries_axis, number)
+    axes.fill_between(x, lower, upper, color=colour, alpha=0.15, lw=0)
+    axes.plot(x, value, "o-", color=colour, ms=4, lw=1.6, label=f"{curve.name}: fewer queries")
+    few, wide, *_ = _columns(curve.targets_axis, number)
+    if len(few) > 1:
+        label = f"{curve.name}: fewer targets each"
+        axes.plot(few, wide, "s--", color=colour, ms=5, lw=1.0, mfc="none", label=label)
+    law = curve.trends[number].law
+    if law is not None:
+        at = np.geomspace(x.min(), _BEYOND * x.max(), 60)
+        error = law.at(at)
+        drawn = error if better(number) < 0 else 1 - error
+        axes.plot(at, drawn, ":", color=colour, lw=1.2, label=f"{curve.name}: power law")
+
+
+def _columns(points: Sequence[SizePoint], number: Number) -> tuple[Any, ...]:
+    found = [point.numbers[number] for point in points]
+    labels = [point.labels for point in points]
+    columns = zip(*((one.value, one.lower, one.upper) for one in found), strict=True)
+    return (np.array(labels), *map(np.array, columns if found else ((), (), ())))
+
+
+def _frame(axes: Axes, number: Number, found: LearningStudy) -> None:
+    arrow = "↑" if better(number) > 0 else "↓"
+    title = f"{HEADLINE[number].label} {arrow}"
+    style(axes, title=title, x="measured outcomes learned from", label_size=8)
+    axes.set_xscale("log")
+    labels = [point.labels for curve in found.curves.values() for point in curve.points]
+    low, high = max(min(labels), 1) / _EDGE, _BEYOND * max(max(labels), 1) * _EDGE
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=_TICKS))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    if HEADLINE[number].unit == "share":
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    axes.axvline(found.labels, color=QUIET, lw=0.8, ls="-", alpha=0.6)

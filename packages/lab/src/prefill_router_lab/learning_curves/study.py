@@ -27,46 +27,31 @@ from prefill_router.policy import Predictions
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.serialization import read_tensors
 from prefill_router_lab.learning_curves.advice import LabelAxis, spread_of, trend_of, verdict_of
-from prefill_router_lab.learning_curves.result import (
+from prefill_router_lab.learning_curves.curves import (
     NUMBERS,
     FitJudge,
     LearningCurve,
-    LearningStudy,
     Number,
     SizePoint,
 )
+from prefill_router_lab.learning_curves.result import LearningStudy
 from prefill_router_lab.learning_curves.subsamples import FULL, Size, labels_of, sizes_for, thinned
 
 _LEAST_DRAWS = 2
 
 
-@final
-@dataclass(frozen=True)
-class LearningPlan:
-    """Options of a learning-curve study.
+def check_options(draws: int, resamples: int, seed: int) -> None:
+    """Check the options of a study before any long work.
 
-    Attributes:
-        sizes: How much of the labels is kept; chosen for the data if empty. All labels are always
-            included.
-        draws: How often each size is drawn and fitted.
-        resamples: Bootstrap resamples of test queries and draws.
-        seed: Random seed of draws, fits and resamples.
+    Raises:
+        ConfigError: There are too few draws or resamples, or the seed is negative.
     """
-
-    sizes: tuple[Size, ...] = ()
-    draws: int = 3
-    resamples: int = 200
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.draws < _LEAST_DRAWS:
-            raise ConfigError(
-                f"{self.draws} draws of each size; at least {_LEAST_DRAWS} are needed"
-            )
-        if self.resamples < 1:
-            raise ConfigError(f"{self.resamples} resamples; curves need at least 1 (200 is usual)")
-        if self.seed < 0:
-            raise ConfigError(f"the seed is {self.seed}; it must be 0 or more")
+    if draws < _LEAST_DRAWS:
+        raise ConfigError(f"{draws} draws of each size; at least {_LEAST_DRAWS} are needed")
+    if resamples < 1:
+        raise ConfigError(f"{resamples} resamples; curves need at least 1 (200 is usual)")
+    if seed < 0:
+        raise ConfigError(f"the seed is {seed}; it must be 0 or more")
 
 
 def study_learning(
@@ -75,7 +60,10 @@ def study_learning(
     states: Sequence[Activations],
     drawn: Split,
     *,
-    plan: LearningPlan | None = None,
+    sizes: Sequence[Size] = (),
+    draws: int = 3,
+    resamples: int = 200,
+    seed: int = 0,
     folder: Path | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
@@ -87,24 +75,29 @@ def study_learning(
         recipes: The recipes by name.
         states: Hidden states for their features, see `fitting.gather`.
         drawn: The split; only its train and calibration parts are subsampled and used for fitting.
-        plan: The options; the defaults if not given.
+        sizes: How much of the labels is kept; chosen for the data if empty. All labels are always
+            included.
+        draws: How often each size is drawn and fitted.
+        resamples: Bootstrap resamples of test queries and draws.
+        seed: Random seed of draws, fits and resamples.
         folder: Keeps the predictions of each fit, so that interrupted work can resume.
         engine: Where the fits run; in this process if not given.
         progress: Reports the progress of the work.
 
     Raises:
         FitError: A recipe can't be fitted with all labels.
-        ConfigError: There is no recipe, or one's policy is learned.
+        ConfigError: There is no recipe, one's policy is learned, or an option makes no sense.
     """
     if not recipes:
         raise ConfigError("there is no router to study; name at least one")
     for recipe in recipes.values():
         _ = recipe.fixed_policy
-    plan, shown = plan or LearningPlan(), progress or SilentProgress()
-    sizes = tuple(dict.fromkeys((*(plan.sizes or sizes_for(dataset, drawn)), FULL)))
-    work = _LearningWork(dataset, tuple(states), drawn, plan, recipes, folder)
+    check_options(draws, resamples, seed)
+    shown = progress or SilentProgress()
+    sizes = tuple(dict.fromkeys((*(sizes or sizes_for(dataset, drawn)), FULL)))
+    work = _LearningWork(dataset, tuple(states), drawn, recipes, draws, resamples, seed, folder)
     train = dataset.select(drawn["train"])
-    asked = [(name, size, d) for name in recipes for size in sizes for d in range(plan.draws)]
+    asked = [(name, size, d) for name in recipes for size in sizes for d in range(draws)]
     with shown.task("fits", total=float(len(asked))) as advance:
 
         def finish(one: _Asked, fit: _Fit) -> _Fit:
@@ -114,7 +107,7 @@ def study_learning(
         fits = (engine or LocalEngine()).map(
             _fit, work, asked, held=work.held, keep=work.keep, finish=finish
         )
-    each = len(sizes) * plan.draws
+    each = len(sizes) * draws
     made = {name: fits[i * each : (i + 1) * each] for i, name in enumerate(recipes)}
     curves = {name: _curve(name, work, sizes, fits, shown) for name, fits in made.items()}
     costs = train.observed_cost[~np.isnan(train.correct)]
@@ -125,9 +118,9 @@ def study_learning(
         targets=dataset.pool.names,
         tested=len(drawn["test"]),
         label_cost=float(np.nanmean(costs)) if np.isfinite(costs).any() else float("nan"),
-        draws=plan.draws,
-        resamples=plan.resamples,
-        seed=plan.seed,
+        draws=draws,
+        resamples=resamples,
+        seed=seed,
     )
 
 
@@ -157,8 +150,10 @@ class _LearningWork:
     dataset: RoutingDataset
     states: tuple[Activations, ...]
     drawn: Split
-    plan: LearningPlan
     recipes: Mapping[str, Recipe]
+    draws: int
+    resamples: int
+    seed: int
     folder: Path | None
 
     @property
@@ -168,7 +163,7 @@ class _LearningWork:
     def thinned(self, asked: _Asked) -> tuple[RoutingDataset, Split, FitConfig, _Fit]:
         """The inputs of a fit, and the fit without its predictions."""
         name, size, draw = asked
-        seed, recipe = self.plan.seed + draw, self.recipes[name]
+        seed, recipe = self.seed + draw, self.recipes[name]
         less, kept = thinned(self.dataset, self.drawn, size, seed=seed)
         train, config = less.select(kept["train"]), FitConfig(recipe=recipe, seed=seed)
         return less, kept, config, _Fit(size, draw, len(train), labels_of(train), None, "", recipe)
@@ -209,25 +204,25 @@ def _fit(work: _LearningWork, asked: _Asked, progress: Progress) -> _Fit:
 def _curve(
     name: str, work: _LearningWork, sizes: Sequence[Size], fits: Sequence[_Fit], progress: Progress
 ) -> LearningCurve:
-    test, plan = work.test, work.plan
+    test = work.test
     judges = [
         None
         if f.predictions is None
         else FitJudge(Trial.join(f.predictions, test, policy=f.recipe.fixed_policy))
         for f in fits
     ]
-    shape = (len(sizes), plan.draws)
+    shape = (len(sizes), work.draws)
     point = _judged(judges, ones(len(test)), shape)
     parts: list[dict[Number, NDArray[np.float64]]] = []
-    drawn = chunks(len(test), count=plan.resamples, seed=plan.seed, width=len(test) * 4)
-    with progress.task(f"judging {name}", total=float(plan.resamples)) as advance:
+    drawn = chunks(len(test), count=work.resamples, seed=work.seed, width=len(test) * 4)
+    with progress.task(f"judging {name}", total=float(work.resamples)) as advance:
         for weights in drawn:
             parts.append(_judged(judges, weights, shape))
             advance(float(len(weights)))
     tables = {n: np.concatenate([part[n] for part in parts]) for n in NUMBERS}
-    tables = {n: _redrawn(table, seed=plan.seed) for n, table in tables.items()}
+    tables = {n: _redrawn(table, seed=work.seed) for n, table in tables.items()}
     means = {n: _mean(values)[0] for n, values in point.items()}
-    groups = [fits[i * plan.draws : (i + 1) * plan.draws] for i in range(len(sizes))]
+    groups = [fits[i * work.draws : (i + 1) * work.draws] for i in range(len(sizes))]
     points = tuple(
         SizePoint(
             size=size,

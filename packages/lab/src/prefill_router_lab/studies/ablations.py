@@ -139,6 +139,25 @@ class AblationStudy:
             "skipped": [list(pair) for pair in self.skipped],
         }
 
+    def report(self, *, title: str, known: Mapping[str, str]) -> Report:
+        """The page, tables and figure of the study."""
+        rows = [row.row() for row in self.rows]
+        components = f"{self.dim} components, {' and '.join(self.poolings)} states"
+        return Report(
+            name="layers",
+            title=title,
+            summary=summary(self),
+            known={**known, "probes": components},
+            parts=[
+                ReportFigure("layers", draw(self), rows, _CAPTION),
+                Section("Mean AUC by selection method", [Note(UNDERLINED), _table(self)]),
+                Section("What the columns mean", [_MEANINGS]),
+            ],
+            numbers=self.to_dict(),
+            tables={"layers": rows},
+            short=_short(self),
+        )
+
 
 def ablation_study(
     pools: Mapping[str, RoutingDataset],
@@ -278,26 +297,6 @@ _MEANINGS = {
     JOINT: "All candidate layers in one block of as many components.",
     NEAR: "That block, and the labels of neighbours in the space of the deepest layer.",
 }
-
-
-def report_ablations(study: AblationStudy, *, title: str, known: Mapping[str, str]) -> Report:
-    """The content of the study's report."""
-    rows = [row.row() for row in study.rows]
-    components = f"{study.dim} components, {' and '.join(study.poolings)} states"
-    return Report(
-        name="layers",
-        title=title,
-        summary=summary(study),
-        known={**known, "probes": components},
-        parts=[
-            ReportFigure("layers", draw(study), rows, _CAPTION),
-            Section("Mean AUC by selection method", [Note(UNDERLINED), _table(study)]),
-            Section("What the columns mean", [_MEANINGS]),
-        ],
-        numbers=study.to_dict(),
-        tables={"layers": rows},
-        short=_short(study),
-    )
 
 
 def summary(study: AblationStudy) -> list[str]:

@@ -126,6 +126,26 @@ class DimensionStudy:
             rows.append({**row, **{f"auc:{s.name}": s.auc for s in cell.ways.selectors}})
         return rows
 
+    def report(self, *, title: str, known: Mapping[str, str]) -> Report:
+        """The page, tables and figure of the study."""
+        ways = f"Methods of choosing the layer, at {_shown(self)} components"
+        return Report(
+            name="dimensions",
+            title=title,
+            summary=summary(self),
+            known=known,
+            parts=[
+                ReportFigure("dimensions", draw(self), self.rows(), _CAPTION),
+                Section("At the Fisher-chosen layers", [Note(UNDERLINED), _grid(self, "fisher")]),
+                Section("At the best layers", [Note(UNDERLINED), _grid(self, "best")]),
+                Section(ways, [_selectors(self)]),
+                Section("What the numbers mean", [_MEANINGS]),
+            ],
+            numbers=self.to_dict(),
+            tables={"dimensions": self.rows()},
+            short=_grid(self, "fisher", first="states"),
+        )
+
 
 def dimension_study(
     stores: Sequence[Activations],
@@ -198,27 +218,6 @@ _MEANINGS = {
     "Fisher J": "Each target's layer of greatest separability, which needs no probes.",
     "BestLR": "Each target's layer with the best probe: the limit of any selection.",
 }
-
-
-def report_dimensions(study: DimensionStudy, *, title: str, known: Mapping[str, str]) -> Report:
-    """The content of the study's report."""
-    ways = f"Methods of choosing the layer, at {_shown(study)} components"
-    return Report(
-        name="dimensions",
-        title=title,
-        summary=summary(study),
-        known=known,
-        parts=[
-            ReportFigure("dimensions", draw(study), study.rows(), _CAPTION),
-            Section("At the Fisher-chosen layers", [Note(UNDERLINED), _grid(study, "fisher")]),
-            Section("At the best layers", [Note(UNDERLINED), _grid(study, "best")]),
-            Section(ways, [_selectors(study)]),
-            Section("What the numbers mean", [_MEANINGS]),
-        ],
-        numbers=study.to_dict(),
-        tables={"dimensions": study.rows()},
-        short=_grid(study, "fisher", first="states"),
-    )
 
 
 def summary(study: DimensionStudy) -> list[str]:

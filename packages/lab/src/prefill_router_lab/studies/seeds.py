@@ -165,6 +165,27 @@ class SeedStudy:
             rows.append(row)
         return rows
 
+    def report(self, *, title: str, known: Mapping[str, str]) -> Report:
+        """The page, tables and figure of the study."""
+        drawn = [ReportFigure("seeds", draw(self), self.rows(), _CAPTION)] if self.spreads else []
+        meanings = {HEADLINE[name].label: HEADLINE[name].meaning for name in NUMBERS}
+        return Report(
+            name="seeds",
+            title=title,
+            summary=summary(self),
+            known=known,
+            parts=[
+                *drawn,
+                Section("Mean and standard deviation", [_means(self), *failures(self.failed)]),
+                Section("Lowest and highest", [Note(_EXTREMES), _extremes(self)]),
+                Section("What the numbers mean", [{**meanings, "standard deviation": _DEVIATION}]),
+            ],
+            numbers=self.to_dict(),
+            tables={"seeds": self.table(), "fits": self.rows()},
+            short=_short(self),
+            warnings=warnings(self.failed),
+        )
+
 
 def seed_study(
     dataset: RoutingDataset,
@@ -281,28 +302,6 @@ _DEVIATION = (
     "networks set seeds: 1 and keep: 1 in the recipe."
 )
 _HEADS = tuple(heading(HEADLINE[name]) for name in NUMBERS)
-
-
-def report_seeds(study: SeedStudy, *, title: str, known: Mapping[str, str]) -> Report:
-    """The content of the study's report."""
-    drawn = [ReportFigure("seeds", draw(study), study.rows(), _CAPTION)] if study.spreads else []
-    meanings = {HEADLINE[name].label: HEADLINE[name].meaning for name in NUMBERS}
-    return Report(
-        name="seeds",
-        title=title,
-        summary=summary(study),
-        known=known,
-        parts=[
-            *drawn,
-            Section("Mean and standard deviation", [_means(study), *failures(study.failed)]),
-            Section("Lowest and highest", [Note(_EXTREMES), _extremes(study)]),
-            Section("What the numbers mean", [{**meanings, "standard deviation": _DEVIATION}]),
-        ],
-        numbers=study.to_dict(),
-        tables={"seeds": study.table(), "fits": study.rows()},
-        short=_short(study),
-        warnings=warnings(study.failed),
-    )
 
 
 def summary(study: SeedStudy) -> list[str]:

@@ -2,6 +2,9 @@
 
 A part of a page is a paragraph (a string), a list of facts (a mapping), or one of the classes here.
 Everything is plain text, which `report_files` escapes; none of it is HTML.
+
+These classes save every result from writing files of its own: one description becomes the page, the
+JSON and CSV files, the figures, and the table in the terminal.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
