@@ -12,7 +12,7 @@ import uvicorn
 
 from prefill_router.targets import Dialect, Pool, Provider, Target
 from prefill_router_gateway import ForwardRequest, Header
-from prefill_router_gateway.proxy import Breakers, Forwarder
+from prefill_router_gateway.proxy import Breakers, FixedBody, Forwarder
 from prefill_router_gateway.records import RequestOutcome, TargetAttempt
 from prefill_router_gateway.settings import FailureSettings
 
@@ -122,10 +122,19 @@ def _is_ended(script: Script) -> bool:
 class Gateway:
     """An application that forwards each request to the same targets, and what came of it."""
 
-    def __init__(self, forwarder: Forwarder, breakers: Breakers, **call: Any) -> None:
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        breakers: Breakers,
+        *,
+        bodies: Callable[[str], bytes] | None = None,
+        **call: Any,
+    ) -> None:
+        self._bodies = bodies
         self.forwarder, self.breakers, self._call = forwarder, breakers, call
         self.outcomes: list[RequestOutcome] = []
         self.ended = asyncio.Event()
+        self.on_outcome: Callable[[], object] = lambda: None
 
     async def __call__(self, _: Any, receive: Any, send: Any) -> None:
         """Forward one request."""
@@ -137,23 +146,29 @@ class Gateway:
             "endpoint": "chat",
             "order": self.forwarder_names,
             "stream": b'"stream":true' in body,
-            "bodies": lambda _: body,
-            "reply_headers": own_headers,
-            "finished": self.finished,
+            "body": FixedBody(body) if self._bodies is None else BodyByTarget(self._bodies),
             "headers": [(b"user-agent", b"tests")],
             "input_tokens": 5,
         }
-        await self.forwarder.forward(ForwardRequest(**{**fields, **self._call}), receive, send)
+        request = ForwardRequest(**{**fields, **self._call})
+        with self.forwarder.call(request, receive, send) as call:
+            try:
+                await call.find_answer()
+                request.body.release()
+                await call.send_until_end(own_headers(call.target, call.attempts))
+            finally:
+                self._finish(call.outcome())
+                await call.send_end()
 
     @property
     def forwarder_names(self) -> tuple[str, ...]:
         """The targets, in the pool's order."""
         return tuple(self.forwarder.state())
 
-    async def finished(self, outcome: RequestOutcome) -> None:
-        """Note an outcome."""
+    def _finish(self, outcome: RequestOutcome) -> None:
         self.outcomes.append(outcome)
         self.ended.set()
+        self.on_outcome()
 
     @property
     def outcome(self) -> RequestOutcome:
@@ -165,6 +180,16 @@ class Gateway:
     def ends(self) -> list[tuple[str, str]]:
         """Of the attempts of the only outcome."""
         return [(attempt.target, attempt.end) for attempt in self.outcome.attempts]
+
+
+class BodyByTarget:
+    """A body for each target, made by a function of its name."""
+
+    def __init__(self, make: Callable[[str], bytes]) -> None:
+        self.for_target = make
+
+    def release(self) -> None:
+        """Nothing is held."""
 
 
 def own_headers(target: str | None, attempts: tuple[TargetAttempt, ...]) -> list[Header]:

@@ -1,6 +1,6 @@
 from .api import serving_gateway as serving_gateway
+from .proxy import ForwardRequest as ForwardRequest
 from .records import (
-    ForwardRequest as ForwardRequest,
     Header as Header,
     Receipt as Receipt,
     RoutingRequest as RoutingRequest,

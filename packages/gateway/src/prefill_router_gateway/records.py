@@ -1,12 +1,12 @@
 """The records of one request: `RoutingRequest`, `RoutingDecision`, `RequestOutcome`, `Receipt`.
 
-Before them are the words and headers that the gateway's parts share. After them is what a call to a
-target needs: `ForwardRequest`, and, where the request is sampled to learn from, whether it can be
-asked again of another target, and the text of its answer.
+Before them are the words and headers that the gateway's parts share. After them is what a request
+that is sampled to learn from needs: whether it can be asked again of another target, and the text
+of its answer.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, final, get_args
 
@@ -567,60 +567,3 @@ def _delta(endpoint: Endpoint, event: Mapping[str, Any]) -> Iterator[str]:
         yield event["delta"]["text"]
     elif event["type"] == "response.output_text.delta":
         yield event["delta"]
-
-
-@short_repr
-@final
-@dataclass(frozen=True, kw_only=True)
-class ForwardRequest:
-    """One call to forward.
-
-    Attributes:
-        endpoint: The endpoint.
-        method: The HTTP method.
-        below: The path after the endpoint's path, percent-encoded, e.g. `/resp_1/cancel`.
-        query: The client's query string, percent-encoded.
-        is_plain: Whether it is a passthrough call, whose answer is forwarded unread.
-        lacking: The statuses by which a target says that it doesn't support a passthrough call.
-        bodies: Makes the body for a deployment, given its name; called for each attempt.
-        order: The targets that may be called, in order. A deployment in the place of its target
-            means that none of the target's other endpoints may be called.
-        stream: Whether the client requested a stream.
-        usage_added: Whether the body requests token counts that the client didn't; the event that
-            has only these is then dropped.
-        headers: The client's headers that targets get, with names in lower case.
-        reply_headers: Makes the gateway's own response headers, given the target that answers
-            (None for none) and the attempts.
-        finished: Awaited once, just before the last byte is sent or after a disconnect.
-        stay: Whether only the first target may answer.
-        input_tokens: Estimated input tokens, used where a target reports none.
-        began: When the request arrived, by the loop's clock; None for now.
-        named: Called with the deployment and the answer's id once a stream has sent the id.
-        conversation: The name of the conversation, or of the request if it has none; it keeps to
-            one of a target's endpoints.
-        settled: Called once no more targets will be called, so that bodies are no longer needed.
-        answer: Takes the answer's text, where the request is sampled; None otherwise.
-        translated: The targets and deployments that are asked by a chat in place of a message.
-    """
-
-    endpoint: Endpoint
-    bodies: Callable[[str], bytes]
-    order: tuple[str, ...]
-    finished: Callable[[RequestOutcome], Awaitable[None]]
-    reply_headers: Callable[[str | None, tuple[TargetAttempt, ...]], list[Header]]
-    stream: bool = False
-    usage_added: bool = False
-    headers: list[Header] = field(default_factory=list)
-    stay: bool = False
-    input_tokens: int = 0
-    began: float | None = None
-    method: bytes = b"POST"
-    below: bytes = b""
-    query: bytes = b""
-    is_plain: bool = False
-    lacking: frozenset[int] = frozenset()
-    named: Callable[[str, str], None] | None = None
-    conversation: str = ""
-    settled: Callable[[], object] = lambda: None
-    answer: AnswerText | None = None
-    translated: Collection[str] = ()

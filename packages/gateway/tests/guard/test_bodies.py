@@ -20,7 +20,7 @@ from packages.gateway.tests.world import CHATS, CHEAP, Served, World, chat, user
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.api.routed_calls import read_incoming
 from prefill_router_gateway.errors import RefusalError
-from prefill_router_gateway.guard import FREE_BODY, BodyBudget, Guard
+from prefill_router_gateway.guard import HELD_BODY, BodyBudget, Guard
 from prefill_router_gateway.settings import (
     GatewaySettings,
     LimitSettings,
@@ -87,7 +87,7 @@ class Waiting:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         if self.frees:
-            scope[FREE_BODY]()
+            scope[HELD_BODY].free()
         await self.go.wait()
         if self.fails:
             raise RefusalError("no")
@@ -227,9 +227,8 @@ def test_what_was_read_of_a_body_is_forgotten_before_anything_is_waited_for(mode
     finally:
         tracemalloc.stop()
     assert held < len(body)  # while they were read, the lists took fifteen times as much
-    envelope = incoming.envelope
-    assert envelope.can_ask_usage
-    sent = json.loads(envelope.body_for("m", ask_usage=False))
+    assert incoming.can_ask_usage
+    sent = json.loads(incoming.splicer.body_for("m", ask_usage=False))
     assert sent == {**json.loads(body), "model": "m"}
 
 

@@ -28,6 +28,7 @@ from packages.gateway.tests.scripted_target import (
     whole,
 )
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError
+from prefill_router_gateway.proxy import FixedBody, ForwardRequest
 from prefill_router_gateway.proxy.connections import (
     ClientConnection,
     ProviderConnection,
@@ -35,7 +36,6 @@ from prefill_router_gateway.proxy.connections import (
 )
 from prefill_router_gateway.proxy.deployments import ProviderEndpoint
 from prefill_router_gateway.proxy.response_metadata import ResponseMetadata, StreamObserver
-from prefill_router_gateway.records import ForwardRequest
 
 pytestmark = pytest.mark.slow
 
@@ -314,16 +314,7 @@ def test_a_call_that_is_cancelled_as_its_answer_begins_frees_the_target() -> Non
 
 
 def a_call() -> ForwardRequest:
-    async def finished(_: object) -> None:
-        pass
-
-    return ForwardRequest(
-        endpoint="chat",
-        bodies=lambda _: CHAT,
-        order=("a",),
-        finished=finished,
-        reply_headers=lambda *_: [],
-    )
+    return ForwardRequest(endpoint="chat", body=FixedBody(CHAT), order=("a",))
 
 
 def test_behind_a_proxy_no_cookie_goes_to_the_next_and_no_body_outlives_its_sending(

@@ -22,7 +22,6 @@ from packages.gateway.tests.scripted_target import (
     event,
     gateway,
 )
-from prefill_router_gateway.records import RequestOutcome
 
 TOOLS = (
     b": OPENROUTER PROCESSING\n\n",
@@ -107,13 +106,8 @@ def test_the_outcome_is_known_before_the_last_byte_is_sent() -> None:
     client = Asked(STREAM)
 
     async def ask() -> None:
-        async def finished(_: RequestOutcome) -> None:
-            seen.append(client.body)
-
-        async with (
-            Fake(chunked([*GOOD[:-1], DONE])) as fake,
-            gateway(fake, finished=finished) as app,
-        ):
+        async with Fake(chunked([*GOOD[:-1], DONE])) as fake, gateway(fake) as app:
+            app.on_outcome = lambda: seen.append(client.body)
             await client.ask(app)
 
     asyncio.run(ask())

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from prefill_router.endpoints import ErrorBody, Usage, cost_of
 from prefill_router.errors import StoreError
 from prefill_router.targets import Endpoint, Target
-from prefill_router_gateway.api.routed_calls import decide, read_incoming
+from prefill_router_gateway.api.routed_calls import decide, read_incoming, routed_request
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import KEY, LEAVE
 from prefill_router_gateway.protocol import without_collecting
@@ -32,7 +32,7 @@ from prefill_router_gateway.records import (
     RoutingDecision,
     TargetAttempt,
 )
-from prefill_router_gateway.runtime import Gateway, RequestRecord, Snapshot
+from prefill_router_gateway.runtime import Gateway, Snapshot, reply_headers, write_receipt
 from prefill_router_gateway.telemetry import log_request
 
 _ENDPOINTS: Mapping[str, Endpoint] = {
@@ -71,20 +71,14 @@ async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
         live = live.deciding(incoming.question)
         choice, waited = await decide(gateway, live, incoming)
         seconds = time.perf_counter() - began
-        record = RequestRecord(
-            live,
-            incoming,
-            choice,
-            decision_seconds=seconds,
-            forecast_seconds=waited,
-            trace=trace,
-            leave=request.scope.get(LEAVE),
-        )
+        routed = routed_request(live, incoming, choice, seconds=seconds, waited=waited)
         outcome = RequestOutcome(
             kind="routed", target=None, status=200, attempts=(), total_seconds=seconds
         )
-        await record.finished(outcome)
-    own = {n.decode(): v.decode() for n, v in record.reply_headers(choice.target, ())}
+        leave = request.scope.get(LEAVE)
+        await write_receipt(gateway.recorders, live, routed, outcome, trace=trace, leave=leave)
+    added = reply_headers(live, routed, choice.target, ())
+    own = {name.decode(): value.decode() for name, value in added}
     return JSONResponse(_shown(live, choice, incoming.question.key_targets), headers=own)
 
 
@@ -98,7 +92,7 @@ def _shown(
     known = {
         "id": choice.id,
         "target": choice.target,
-        "model": live.models.get(choice.target, choice.target),
+        "model": live.bodies.models.get(choice.target, choice.target),
         "order": list(choice.order),
         "reason": choice.reason,
         "fallback": choice.fallback,

@@ -20,20 +20,16 @@ from prefill_router.targets import Endpoint
 from prefill_router_gateway.api.routed_calls import (
     check_streams,
     decide,
-    forward,
     query_of,
     read_incoming,
 )
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import KEY, ClientKey
 from prefill_router_gateway.protocol import read_preferences
-from prefill_router_gateway.records import (
-    ForwardRequest,
-    RequestOutcome,
-    RoutingRequest,
-)
+from prefill_router_gateway.proxy import FixedBody, ForwardRequest, SplicedBody
+from prefill_router_gateway.records import RequestOutcome, RoutingRequest
 from prefill_router_gateway.runtime import Gateway, Snapshot, target_header
-from prefill_router_gateway.telemetry import Trace, with_fields
+from prefill_router_gateway.telemetry import Metrics, Trace, with_fields
 
 _log = logging.getLogger(__name__)
 
@@ -44,35 +40,31 @@ class PassthroughRequest:
     """A request of a passthrough call.
 
     Attributes:
-        gateway: The gateway.
         live: The snapshot that it is answered with, whatever is reloaded meanwhile.
         scope: The ASGI scope.
         body: The whole body.
         at: When it arrived, in seconds since 1970.
-        name: The call's name in metrics and the log.
         trace: Its span; None where it isn't traced.
     """
 
-    gateway: Gateway
     live: Snapshot
     scope: Scope
     body: bytes
     at: float
-    name: str
     trace: Trace | None
 
     @property
     def key(self) -> ClientKey | None:
         """The client's key."""
-        found: ClientKey | None = self.scope.get(KEY)
-        return found
+        key: ClientKey | None = self.scope.get(KEY)
+        return key
 
     def call(
         self,
         endpoint: Endpoint,
         below: bytes,
         order: tuple[str, ...],
-        bodies: Callable[[str], bytes],
+        body: SplicedBody | FixedBody,
         *,
         stream: bool = False,
         lacking: frozenset[int] = frozenset(),
@@ -82,34 +74,14 @@ class PassthroughRequest:
             endpoint=endpoint,
             below=below,
             order=order,
-            bodies=bodies,
+            body=body,
             stream=stream,
             lacking=lacking,
             method=self.scope["method"].encode(),
             query=query_of(self.scope),
             is_plain=True,
             headers=self.live.headers_on(self.scope["headers"], self.trace),
-            reply_headers=lambda target, _: [] if target is None else [target_header(target)],
-            finished=self.finished,
         )
-
-    async def finished(self, outcome: RequestOutcome) -> None:
-        """Record the outcome in metrics, the log and the trace."""
-        self.gateway.metrics.passed(self.name, outcome)
-        fields = {
-            "call": self.name,
-            "target": outcome.target,
-            "deployment": outcome.deployment,
-            "outcome": outcome.kind,
-            "status": outcome.status,
-            "attempts": len(outcome.attempts),
-            "seconds": round(outcome.total_seconds, 6),
-            "key": None if self.key is None else self.key.name,
-        }
-        known = {name: value for name, value in fields.items() if value is not None}
-        _log.info("plain call", extra=with_fields(known))
-        if self.trace is not None:
-            self.trace.end_passed(self.name, outcome, at=time.time())
 
 
 @final
@@ -126,7 +98,7 @@ class PassthroughEndpoint:
         self,
         gateway: Gateway,
         names: Mapping[str, str],
-        find: Callable[[PassthroughRequest], Awaitable[ForwardRequest]],
+        find: Callable[[Gateway, PassthroughRequest], Awaitable[ForwardRequest]],
     ) -> None:
         self._gateway, self._names, self._find = gateway, names, find
 
@@ -136,18 +108,51 @@ class PassthroughEndpoint:
         body: bytes = (await receive()).get("body", b"")
         live = gateway.live
         with live.scope(gateway.traces, scope["headers"], at=at) as trace:
-            asked = PassthroughRequest(
-                gateway=gateway,
-                live=live,
-                scope=scope,
-                body=body,
-                at=at,
-                name=self._names[scope["method"]],
-                trace=trace,
-            )
-            call = await self._find(asked)
+            asked = PassthroughRequest(live=live, scope=scope, body=body, at=at, trace=trace)
+            call = await self._find(gateway, asked)
             check_streams(gateway, stream=call.stream)
-            await forward(gateway, live, call, receive, send)
+            with (
+                gateway.counted(stream=call.stream),
+                live.forwarder.call(call, receive, send) as forwarded,
+            ):
+                try:
+                    await forwarded.find_answer()
+                    call.body.release()
+                    target = forwarded.target
+                    own = [] if target is None else [target_header(target)]
+                    await forwarded.send_until_end(own)
+                finally:
+                    name = self._names[scope["method"]]
+                    record_passthrough(gateway.metrics, name, asked, forwarded.outcome())
+                    await forwarded.send_end()
+
+
+def record_passthrough(
+    metrics: Metrics, name: str, asked: PassthroughRequest, outcome: RequestOutcome
+) -> None:
+    """Record how a call ended in metrics, the log and the trace.
+
+    Args:
+        metrics: The metrics for Prometheus.
+        name: The call's name in metrics and the log.
+        asked: The request.
+        outcome: How it ended.
+    """
+    metrics.passed(name, outcome)
+    fields = {
+        "call": name,
+        "target": outcome.target,
+        "deployment": outcome.deployment,
+        "outcome": outcome.kind,
+        "status": outcome.status,
+        "attempts": len(outcome.attempts),
+        "seconds": round(outcome.total_seconds, 6),
+        "key": None if asked.key is None else asked.key.name,
+    }
+    known = {name: value for name, value in fields.items() if value is not None}
+    _log.info("plain call", extra=with_fields(known))
+    if asked.trace is not None:
+        asked.trace.end_passed(name, outcome, at=time.time())
 
 
 STORED: Mapping[str, Mapping[str, str]] = {
@@ -187,7 +192,7 @@ def passthrough_routes(gateway: Gateway) -> list[Route]:
     return counts + about
 
 
-async def _stored(asked: PassthroughRequest, *, below: str) -> ForwardRequest:
+async def _stored(gateway: Gateway, asked: PassthroughRequest, *, below: str) -> ForwardRequest:
     """Forward to the target that keeps the response named in the path.
 
     Raises:
@@ -198,8 +203,8 @@ async def _stored(asked: PassthroughRequest, *, below: str) -> ForwardRequest:
     if not name.strip("."):  # dots would change the target's path
         raise RefusalError("the path names no response", status=404, code="unknown_response")
     question = _question(asked, name)
-    if asked.gateway.shared is not None:
-        await asked.gateway.shared.prepare(question)
+    if gateway.shared is not None:
+        await gateway.shared.prepare(question)
     query = parse_qs(scope["query_string"].decode("latin-1"))
     sent = asked.body if scope["method"] == "POST" else b""
     keeper = asked.live.keepers.keeper(name, question)
@@ -208,19 +213,21 @@ async def _stored(asked: PassthroughRequest, *, below: str) -> ForwardRequest:
         "responses",
         f"/{quote(name, safe='')}{below}".encode(),
         (keeper,),
-        lambda _: sent,
+        FixedBody(sent),
         lacking=frozenset((HTTPStatus.NOT_FOUND,)) if unknown else frozenset(),
         stream=query.get("stream") == ["true"],
     )
 
 
-async def _count(asked: PassthroughRequest, *, endpoint: Endpoint, below: str) -> ForwardRequest:
+async def _count(
+    gateway: Gateway, asked: PassthroughRequest, *, endpoint: Endpoint, below: str
+) -> ForwardRequest:
     """Forward to the target that would answer the request, or the next that can count tokens.
 
     Raises:
         RefusalError: As for the request itself.
     """
-    gateway, live = asked.gateway, asked.live
+    live = asked.live
     incoming = read_incoming(
         endpoint,
         asked.body,
@@ -234,12 +241,12 @@ async def _count(asked: PassthroughRequest, *, endpoint: Endpoint, below: str) -
     question = replace(incoming.question, untranslatable=None)  # a chat can't be counted
     incoming = replace(incoming, question=question)
     choice, _ = await decide(gateway, live, incoming, counted=False)
-    splicer = incoming.envelope.splicer
+    body = SplicedBody(incoming.splicer, endpoint=endpoint, rules=live.bodies, ask_usage=False)
     return asked.call(
         endpoint,
         below.encode(),
         choice.order,
-        lambda target: live.body_for(target, splicer, endpoint, ask_usage=False),
+        body,
         lacking=_LACKING,
     )
 

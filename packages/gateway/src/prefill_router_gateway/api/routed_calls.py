@@ -4,8 +4,8 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from starlette.types import Receive, Scope, Send
@@ -16,26 +16,70 @@ from prefill_router.targets import Endpoint, Pool
 from prefill_router_gateway.decide import session_name
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.forecast import NoForecastError
-from prefill_router_gateway.guard import FREE_BODY, KEY, LEAVE, ClientKey
+from prefill_router_gateway.guard import HELD_BODY, KEY, LEAVE, ClientKey
 from prefill_router_gateway.protocol import (
     Envelope,
+    OpenRouterOptions,
     RoutingPreferences,
+    Splicer,
     parse_model,
     read_envelope,
     read_preferences,
     scored_prompt,
 )
+from prefill_router_gateway.proxy import ForwardRequest, SplicedBody
+from prefill_router_gateway.receipts import SampleDraft
 from prefill_router_gateway.records import (
+    AnswerText,
     FallbackReason,
-    ForwardRequest,
     Header,
     RoutingDecision,
     RoutingRequest,
+    Scored,
     is_repeatable,
 )
-from prefill_router_gateway.runtime import Gateway, IncomingRequest, RequestRecord, Snapshot
+from prefill_router_gateway.runtime import (
+    LONGEST_NAME,
+    Gateway,
+    RoutedRequest,
+    Snapshot,
+    plain_prompt,
+    remember_stream,
+    reply_headers,
+    write_receipt,
+)
 from prefill_router_gateway.settings import GatewaySettings
 from prefill_router_gateway.telemetry import Trace
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class IncomingRequest:
+    """A request that was read.
+
+    Attributes:
+        question: Its properties for the decision.
+        model: The model that the client named.
+        stream: Whether the answer is to be streamed.
+        options: What OpenRouter's routing fields ask for; None where there are none.
+        prompt: What the encoder reads; None for nothing. For a request that names its target, it is
+            set only where prompts are kept.
+        scored: The part of the request that the prompt is.
+        splicer: Makes the bodies for targets from the received bytes.
+        can_ask_usage: Whether token counts can be requested that the client didn't request.
+        is_sampled: Whether it is to be kept with its answer to learn from.
+    """
+
+    question: RoutingRequest
+    model: str
+    stream: bool
+    options: OpenRouterOptions | None
+    prompt: Prompt | None
+    scored: Scored
+    splicer: Splicer
+    can_ask_usage: bool
+    is_sampled: bool
+
 
 _DRAWS: Final = random.Random()
 """Draws samples; a generator of its own, since others may seed the module's."""
@@ -58,54 +102,103 @@ class RoutedEndpoint:
         at, gateway = time.time(), self._gateway
         live = gateway.live
         with live.scope(gateway.traces, scope["headers"], at=at) as trace:
-            call = await self._decide(scope, receive, live, trace, at)
-            await forward(gateway, live, call, receive, send)
+            live, request, call = await self._decide(scope, receive, live, trace, at)
+            with (
+                gateway.counted(stream=call.stream),
+                live.forwarder.call(call, receive, send) as forwarded,
+            ):
+                try:
+                    await forwarded.find_answer()
+                    _release_body(scope, request, call)
+                    remember_stream(gateway.sessions, request, forwarded.streamed)
+                    target, attempts = forwarded.target, forwarded.attempts
+                    own = reply_headers(live, request, target, attempts)
+                    await forwarded.send_until_end(own)
+                finally:
+                    await write_receipt(
+                        gateway.recorders,
+                        live,
+                        request,
+                        forwarded.outcome(),
+                        trace=trace,
+                        leave=scope.get(LEAVE),
+                    )
+                    await forwarded.send_end()
 
     async def _decide(
         self, scope: Scope, receive: Receive, live: Snapshot, trace: Trace | None, at: float
-    ) -> ForwardRequest:
-        """The request to forward; nothing else keeps the request's body."""
+    ) -> tuple[Snapshot, RoutedRequest, ForwardRequest]:
+        """The snapshot that decided, and the request; nothing else keeps the request's body."""
         began, arrived = time.perf_counter(), asyncio.get_running_loop().time()
-        gateway, headers = self._gateway, scope["headers"]
+        gateway = self._gateway
         incoming = read_incoming(
             self._endpoint,
             (await receive()).get("body", b""),
-            headers,
+            scope["headers"],
             key=scope.get(KEY),
             settings=live.settings,
             pool=live.loaded.pool,
             lam=gateway.lam_set,
             at=at,
         )
-        check_streams(gateway, stream=incoming.envelope.stream)
+        check_streams(gateway, stream=incoming.stream)
         live = live.deciding(incoming.question)
         choice, waited = await decide(gateway, live, incoming)
-        check_streams(gateway, stream=incoming.envelope.stream)  # others may have opened meanwhile
-        record = RequestRecord(
-            live,
-            incoming,
-            choice,
-            decision_seconds=time.perf_counter() - began,
-            forecast_seconds=waited,
-            trace=trace,
-            leave=scope.get(LEAVE),
-        )
-        call = _call(live, incoming, choice, record, scope, trace, arrived)
+        check_streams(gateway, stream=incoming.stream)  # others may have opened meanwhile
+        seconds = time.perf_counter() - began
+        request = routed_request(live, incoming, choice, seconds=seconds, waited=waited)
+        call = _call(live, incoming, request, scope, trace, arrived)
         live.decider.started(choice, key=incoming.question.key)
-        return call
+        return live, request, call
 
 
-async def forward(
-    gateway: Gateway, live: Snapshot, call: ForwardRequest, receive: Receive, send: Send
-) -> None:
-    """Answer a client with a target's answer or an error."""
-    gateway.under_way += 1
-    gateway.streams += call.stream
-    try:
-        await live.forwarder.forward(call, receive, send)
-    finally:
-        gateway.under_way -= 1
-        gateway.streams -= call.stream
+def _release_body(scope: Scope, request: RoutedRequest, call: ForwardRequest) -> None:
+    """Free the body, unless it is kept to learn from: then it is needed until the request ends."""
+    call.body.release()
+    if request.sample is None:
+        scope[HELD_BODY].free()
+
+
+def routed_request(
+    live: Snapshot,
+    incoming: IncomingRequest,
+    choice: RoutingDecision,
+    *,
+    seconds: float,
+    waited: float | None,
+) -> RoutedRequest:
+    """What the receipt of a request needs.
+
+    Args:
+        live: The snapshot that decided.
+        incoming: The request.
+        choice: The decision.
+        seconds: The duration of the decision.
+        waited: The seconds waited for the forecast; None where none was needed.
+    """
+    question, prompt, sample = incoming.question, incoming.prompt, None
+    if incoming.is_sampled:
+        sample = SampleDraft(
+            id=choice.id,
+            at=question.at,
+            share=live.settings.learning.share,
+            endpoint=question.endpoint,
+            body=incoming.splicer.body,
+            answer=AnswerText(question.endpoint),
+        )
+    keeps = live.settings.receipts.prompts and prompt is not None
+    return RoutedRequest(
+        question=question,
+        choice=choice,
+        requested=incoming.model[:LONGEST_NAME],
+        stream=incoming.stream,
+        scored=incoming.scored,
+        options=incoming.options,
+        prompt=plain_prompt(prompt) if keeps and prompt is not None else None,
+        sample=sample,
+        decision_seconds=seconds,
+        forecast_seconds=waited,
+    )
 
 
 async def decide(
@@ -171,61 +264,29 @@ async def _forecast(live: Snapshot, incoming: IncomingRequest) -> Forecast | Fal
 def _call(
     live: Snapshot,
     incoming: IncomingRequest,
-    choice: RoutingDecision,
-    record: RequestRecord,
+    request: RoutedRequest,
     scope: Scope,
     trace: Trace | None,
     arrived: float,
 ) -> ForwardRequest:
-    envelope = incoming.envelope
-    ask_usage = live.settings.streams.usage == "ask" and envelope.can_ask_usage
-    bodies, settled = _bodies(live, envelope, record, ask_usage=ask_usage, free=scope[FREE_BODY])
+    endpoint, choice, rules = request.question.endpoint, request.choice, live.bodies
+    ask_usage = rules.ask_usage and incoming.can_ask_usage
+    splicer, sample = incoming.splicer, request.sample
     return ForwardRequest(
-        endpoint=envelope.endpoint,
-        bodies=bodies,
+        endpoint=endpoint,
+        body=SplicedBody(splicer, endpoint=endpoint, rules=rules, ask_usage=ask_usage),
         order=choice.order if choice.deployment is None else (choice.deployment,),
-        finished=record.finished,
-        reply_headers=record.reply_headers,
-        stream=envelope.stream,
+        stream=request.stream,
         usage_added=ask_usage,
         headers=live.headers_on(scope["headers"], trace),
         stay=choice.tool_loop or choice.reason == "stored",
         input_tokens=choice.input_tokens,
         began=arrived,
         query=query_of(scope),
-        named=record.named if envelope.endpoint == "responses" else None,
         conversation=choice.session or choice.id,
-        settled=settled,
-        answer=None if record.sample is None else record.sample.answer,
-        translated=live.chat_only if envelope.endpoint == "messages" else (),
+        answer=None if sample is None else sample.answer,
+        translated=rules.chat_only if endpoint == "messages" else (),
     )
-
-
-def _bodies(
-    live: Snapshot,
-    envelope: Envelope,
-    record: RequestRecord,
-    *,
-    ask_usage: bool,
-    free: Callable[[], object],
-) -> tuple[Callable[[str], bytes], Callable[[], None]]:
-    """A function that builds the body for a target, and one that frees what it is built from.
-
-    Only the received bytes are kept for it: the parsed fields may take ten times as much memory.
-    """
-    endpoint, held, sample = envelope.endpoint, [envelope.splicer], record.sample
-
-    def body_for(target: str) -> bytes:
-        if sample is not None:
-            sample.answer.clear()  # of a target that was called before
-        return live.body_for(target, held[0], endpoint, ask_usage=ask_usage)
-
-    def settled() -> None:
-        held.clear()
-        if sample is None:  # otherwise the body is needed until the request ends
-            free()
-
-    return body_for, settled
 
 
 _odd = re.compile(rb"[^!-~]").sub
@@ -292,15 +353,22 @@ def read_incoming(
         prompt = scored_prompt(envelope, scored)
     if asked.target is None:  # a request that names its target needs only its length
         question = _routed(question, envelope, preferences, settings, prompt)
-    sampled = None
+    is_sampled = False
     is_open = len(names) == len(pool.names) and preferences.allow is None
     may_learn = preferences.learn and (key is None or key.learning)
     if settings.learning.share and may_learn and is_open and not preferences.exclude:
-        body = envelope.splicer.body
-        sampled = body if _is_sampled(settings, envelope, question, len(body)) else None
-    envelope.forget()
+        size = len(envelope.splicer.body)
+        is_sampled = _is_sampled(settings, envelope, question, size)
     return IncomingRequest(
-        envelope=envelope, question=question, prompt=prompt, scored=scored, sampled=sampled
+        question=question,
+        model=envelope.model,
+        stream=envelope.stream,
+        options=envelope.options,
+        prompt=prompt,
+        scored=scored,
+        splicer=envelope.splicer,
+        can_ask_usage=envelope.can_ask_usage,
+        is_sampled=is_sampled,
     )
 
 

@@ -1,5 +1,5 @@
 from .admission import (
-    FREE_BODY as FREE_BODY,
+    HELD_BODY as HELD_BODY,
     KEY as KEY,
     LEAVE as LEAVE,
     PAGE_HEADERS as PAGE_HEADERS,

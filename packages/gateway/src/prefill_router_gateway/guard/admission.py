@@ -32,8 +32,8 @@ from prefill_router_gateway.settings import LimitSettings, ListenSettings
 
 KEY = "prefill_router.key"
 """The scope entry with a request's `ClientKey`; None where it has none."""
-FREE_BODY = "prefill_router.free_body"
-"""The scope entry with the function to call once the body is no longer needed."""
+HELD_BODY = "prefill_router.held_body"
+"""The scope entry with the body's `BodyReservation`, to be freed once it is no longer needed."""
 LEAVE = "prefill_router.leave"
 """The scope entry with the function that ends the request as far as its key's limits count it."""
 _BODY_SECONDS = 60.0
@@ -243,7 +243,7 @@ class Guard:
             check_items(body, most=self._limits.body_items)
             receive = with_body(body, receive)
             del body  # otherwise it would stay in memory as long as the request
-            scope[FREE_BODY] = held.free
+            scope[HELD_BODY] = held
             await self._app(scope, receive, reply)
         finally:
             held.free()

@@ -10,6 +10,7 @@ from .headers import (
     NO_PREFERENCES as NO_PREFERENCES,
     ROUTING_NAMES as ROUTING_NAMES,
     HeaderFilter as HeaderFilter,
+    OpenRouterOptions as OpenRouterOptions,
     RequestedModel as RequestedModel,
     RoutingPreferences as RoutingPreferences,
     parse_model as parse_model,

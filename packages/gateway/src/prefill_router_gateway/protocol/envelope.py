@@ -250,7 +250,8 @@ class Envelope:
     """One request's body; made by `read_envelope`.
 
     Properties that only routing needs are computed on first use, so that a request for a named
-    target doesn't pay for them.
+    target doesn't pay for them. Nothing keeps it while a request waits: its fields and texts may
+    take twenty times the memory of the bytes.
 
     Attributes:
         endpoint: The endpoint.
@@ -276,15 +277,6 @@ class Envelope:
         self.can_ask_usage = _can_ask(endpoint, value)
         self.splicer, self._schema_bytes = splicer, schema_bytes
         self.options: OpenRouterOptions | None = None
-
-    def forget(self) -> None:
-        """Release the fields and texts, which may take twenty times the memory of the bytes.
-
-        Call it when nothing more will be read from them; bodies can still be made.
-        """
-        self.value = {}
-        for name in ("turns", "key_turns"):
-            self.__dict__.pop(name, None)
 
     def body_for(
         self, model: str, *, ask_usage: bool, further: Mapping[str, bytes] | None = None

@@ -3,6 +3,7 @@
 connections          the client's connection, and those to providers, through a proxy where needed
 deployments          a target's endpoints: which may be called now, in which order, and the call
 response_metadata    reads ids and token counts from an answer as it passes
+forward_request      what a call to the targets needs, and the body that each of them gets
 failover             calls target after target until one begins to answer
 message_translation  translates chats to messages, for requests that were translated
 failures             classifies a target's failure, and makes the client's error

@@ -4,4 +4,14 @@ from .deployments import (
     RateHeadroom as RateHeadroom,
 )
 from .failures import stream_error_end as stream_error_end
-from .forwarder import Forwarder as Forwarder, TargetState as TargetState
+from .forward_request import (
+    BodyRules as BodyRules,
+    FixedBody as FixedBody,
+    ForwardRequest as ForwardRequest,
+    SplicedBody as SplicedBody,
+)
+from .forwarder import (
+    ForwardedCall as ForwardedCall,
+    Forwarder as Forwarder,
+    TargetState as TargetState,
+)

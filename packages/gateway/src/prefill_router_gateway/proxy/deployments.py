@@ -38,7 +38,8 @@ from prefill_router_gateway.proxy.connections import (
     ResponseStream,
     wants_proxy,
 )
-from prefill_router_gateway.records import ForwardRequest, Header
+from prefill_router_gateway.proxy.forward_request import ForwardRequest
+from prefill_router_gateway.records import Header
 from prefill_router_gateway.settings import FailureSettings
 
 _NO_BODY = {b"POST": b"content-length: 0\r\n\r\n", b"GET": b"\r\n", b"DELETE": b"\r\n"}

@@ -30,6 +30,7 @@ from prefill_router_gateway.proxy.failures import (
     classify_refusal,
     refused_wait,
 )
+from prefill_router_gateway.proxy.forward_request import ForwardRequest
 from prefill_router_gateway.proxy.message_translation import MessageStream, message
 from prefill_router_gateway.proxy.response_metadata import (
     SEQUENCE_NUMBER,
@@ -38,7 +39,7 @@ from prefill_router_gateway.proxy.response_metadata import (
     WholeLines,
     parsed,
 )
-from prefill_router_gateway.records import AttemptEnd, ForwardRequest, Header, TargetAttempt
+from prefill_router_gateway.records import AttemptEnd, Header, TargetAttempt
 from prefill_router_gateway.settings import FailureSettings
 
 _FIRST_OF_CLIENTS, _FIRST_OF_SERVERS = 400, 500
@@ -215,7 +216,7 @@ async def open_answer(
     arrival: ResponseStream | None = None
     opened: OpenResponse | None = None
     try:
-        arrival = await line.call(call, call.bodies(target), client=client)
+        arrival = await line.call(call, call.body.for_target(target), client=client)
         opened = await _read(call, arrival, line.key)
     except BrokenResponseError as error:
         status = (arrival.status or None) if arrival is not None else None
@@ -241,9 +242,14 @@ async def _open_translated(
     try:
         opened = await open_answer(chat, target, line, client)
     except AttemptFailedError as failure:
-        if failure.refusal is not None:
-            failure.refusal = _translated_refusal(failure.refusal)
-        raise
+        if failure.refusal is None:
+            raise
+        raise AttemptFailedError(
+            failure.end,
+            status=failure.status,
+            wait=failure.wait,
+            refusal=_translated_refusal(failure.refusal),
+        ) from None
     except (RecursionError, RefusalError):  # only where it was barely read before
         body = b'{"error":{"message":"the body is nested too deeply; use fewer levels"}}'
         refusal = _translated_refusal(TargetRefusal(status=400, headers=[], body=body))
@@ -528,6 +534,8 @@ class CallAttempts:
     async def _try(self, name: str) -> OpenResponse | AttemptFailedError:
         ways, self.deployment, self._began = self._ways, name, self._clock()
         ways.under_way[ways.target_of[name]] += 1
+        if self._call.answer is not None:
+            self._call.answer.clear()  # of a target that was called before
         try:
             opened = await open_answer(self._call, name, ways.lines[name], self._client)
         except AttemptFailedError as failure:

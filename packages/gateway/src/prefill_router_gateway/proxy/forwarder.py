@@ -40,12 +40,13 @@ from prefill_router_gateway.proxy.failures import (
     no_answer_error,
     stream_error_end,
 )
+from prefill_router_gateway.proxy.forward_request import ForwardRequest
 from prefill_router_gateway.records import (
     AttemptEnd,
-    ForwardRequest,
     Header,
     OutcomeKind,
     RequestOutcome,
+    TargetAttempt,
 )
 from prefill_router_gateway.settings import FailureSettings
 
@@ -120,15 +121,15 @@ class Forwarder:
             chance=random.Random(),
         )
 
-    async def forward(self, call: ForwardRequest, receive: Receive, send: Send) -> None:
-        """Answer a client with a target's answer or an error; its request has been read.
+    def call(self, request: ForwardRequest, receive: Receive, send: Send) -> "ForwardedCall":
+        """Begin to forward a request, which has been read.
 
         Args:
-            call: The request to forward, to targets of the pool.
+            request: The request, for targets of the pool.
             receive: ASGI's `receive`, which reports a disconnect.
             send: ASGI's `send`.
         """
-        await ProxyCall(self._ways, call, ClientConnection(receive, send)).go()
+        return ForwardedCall(self._ways, request, ClientConnection(receive, send))
 
     async def close(self) -> None:
         """Close idle connections, now and later; calls in flight go on to their end."""
@@ -155,122 +156,189 @@ _FRAMING = frozenset((b"content-length", b"transfer-encoding", b"connection", b"
 
 
 @final
-class ProxyCall:
+class ForwardedCall:
     """One forwarded call.
+
+    Within its `with` block, `find_answer`, `send_until_end` and `send_end` follow one another.
+    Before the last one its owner records the `outcome`, so that the client gets the last byte only
+    then. None of them raises where the client disconnects: then that is the outcome.
 
     Args:
         ways: The state that all calls share.
-        call: The request to forward.
+        request: The request to forward.
         client: The client.
     """
 
     def __init__(
-        self, ways: ForwardContext, call: ForwardRequest, client: ClientConnection
+        self, ways: ForwardContext, request: ForwardRequest, client: ClientConnection
     ) -> None:
-        self._ways, self._call, self._client = ways, call, client
+        self._ways, self._request, self._client = ways, request, client
         self._clock = asyncio.get_running_loop().time
-        self._began = self._clock() if call.began is None else call.began
-        self._track = CallAttempts(ways, call, client)
-        self._answer: OpenResponse | None = None
+        self._began = self._clock() if request.began is None else request.began
+        self._track = CallAttempts(ways, request, client)
+        self._found: OpenResponse | TargetRefusal | None = None
         self._target: str | None = None
         self._first_byte: float | None = None
-        self._is_finished = False
+        self._outcome: RequestOutcome | None = None
+        self._whole: tuple[int, list[Header], bytes] | None = None  # a response to send at the end
+        self._last: bytes | None = None  # the piece of a stream to send at the end
+        self._goes_on = False  # a stream's end mark has arrived, but not the end of the response
+        self._is_open = False  # whether a stream is to be closed
+        self._is_stopping = False
 
-    async def go(self) -> None:
-        """Answer the client."""
+    def __enter__(self) -> "ForwardedCall":
         self._client.watch()
-        try:
-            await self._give()
-        except ClientGoneError:
-            await self._leave("disconnected")
-        finally:
-            self._client.close()
-            if not self._is_finished:  # the gateway is stopping, or failed itself
-                kind: OutcomeKind = "cut" if self._client.has_started else "failed"
-                await asyncio.shield(self._leave(kind))
+        return self
 
-    async def _give(self) -> None:
-        found = await self._track.find_answer()
-        self._call.settled()
-        if isinstance(found, OpenResponse):
-            self._answer, self._target = found, self._track.target
-            if found.arrival is None or found.watch is None:
-                await self._give_whole(found)
+    def __exit__(self, *_: object) -> None:
+        self._close_stream()
+        self._client.close()
+
+    @property
+    def target(self) -> str | None:
+        """The target whose answer or refusal the client gets; None for none."""
+        return self._track.last_asked if isinstance(self._found, TargetRefusal) else self._target
+
+    @property
+    def attempts(self) -> tuple[TargetAttempt, ...]:
+        """The attempts that have ended."""
+        return tuple(self._track.attempts)
+
+    @property
+    def streamed(self) -> tuple[str, str] | None:
+        """The deployment whose stream has begun, and the answer's id; None where unknown."""
+        found, deployment = self._found, self._track.deployment
+        if not isinstance(found, OpenResponse) or found.arrival is None or deployment is None:
+            return None
+        name = found.facts.response_id
+        return None if name is None else (deployment, name)
+
+    async def find_answer(self) -> None:
+        """Call target after target until one answers; bodies are no longer needed then."""
+        try:
+            found = self._found = await self._track.find_answer()
+            if isinstance(found, OpenResponse):
+                self._target, self._is_open = self._track.target, found.arrival is not None
+                if not self._is_open:
+                    self._take_whole(found)
+        except ClientGoneError:
+            self._leave("disconnected")
+
+    async def send_until_end(self, own: list[Header]) -> None:
+        """Send the response, but not its end.
+
+        Args:
+            own: The gateway's own response headers.
+        """
+        found = self._found
+        if self._outcome is not None:
+            return
+        try:
+            if found is None:
+                self._fail(own)
+            elif isinstance(found, TargetRefusal):
+                self._refuse(found, own)
+            elif found.arrival is None or found.watch is None:
+                self._finish("answered", found.status)
+                self._whole = self._framed(found.status, found.headers, found.body, own)
             else:
-                await self._give_stream(found, found.arrival, found.watch)
-        elif isinstance(found, TargetRefusal):
-            await self._pass_on(found)
-        else:
-            await self._send_failure()
+                await self._send_stream(found, found.arrival, found.watch, own)
+        except ClientGoneError:
+            self._leave("disconnected")
+
+    def outcome(self) -> RequestOutcome:
+        """How the request ended; it ends here if the gateway is stopping, or failed itself."""
+        if self._outcome is None:
+            is_cut = self._is_stopping or self._client.has_started
+            return self._leave("cut" if is_cut else "failed")
+        return self._outcome
+
+    async def send_end(self) -> None:
+        """Send the end of the response, with an error event where the gateway is stopping."""
+        with suppress(ClientGoneError):
+            if self._whole is not None:
+                status, headers, body = self._whole
+                await self._client.start(status, headers)
+                await self._client.body(body, more=False)
+            elif self._last is not None:
+                last = await self._send_rest(self._last) if self._goes_on else self._last
+                await self._client.body(last, more=False)
 
     # Answers.
 
-    async def _give_whole(self, answer: OpenResponse) -> None:
+    def _take_whole(self, answer: OpenResponse) -> None:
         self._client.check()
         self._first_byte = self._clock()
         self._track.end("answered", status=answer.status)
-        if self._call.answer is not None:
-            self._call.answer.take(answer.body)
-        await self._finish("answered", answer.status)
-        await self._send(answer.status, answer.headers, answer.body)
+        if self._request.answer is not None:
+            self._request.answer.take(answer.body)
 
-    async def _give_stream(
+    async def _send_stream(
         self,
         answer: OpenResponse,
         arrival: ResponseStream,
         watch: AnswerStream,
+        own: list[Header],
     ) -> None:
-        deployment = self._track.deployment or ""
-        line, piece, name = self._ways.lines[deployment], answer.body, answer.facts.response_id
-        if self._call.named is not None and name is not None:
-            self._call.named(deployment, name)
+        line, piece = self._ways.lines[self._track.deployment or ""], answer.body
         try:
-            await self._client.start(answer.status, self._headers(answer.headers))
+            await self._client.start(answer.status, self._headers(answer.headers, own))
             self._first_byte = self._clock()
-            while True:
-                if watch.facts.done and not self._is_finished:
-                    await self._conclude(answer, "broken_off")
-                    arrival.limit(self._clock() + _LAST_SECONDS, "silence")
+            while not watch.facts.done:
                 if piece:
                     await self._client.body(piece)
-                if not self._is_finished:
-                    line.go_on(arrival)
+                line.go_on(arrival)
                 came = await arrival.piece()
                 if not came:
-                    break
+                    self._end_stream(answer, watch.close(), "broken_off")
+                    return
                 piece = watch.feed(came)
-            await self._end_stream(answer, watch.close(), "broken_off")
+            self._conclude(answer, "broken_off")
+            self._last, self._goes_on = piece, True
         except BrokenResponseError as error:
             if error.end == "disconnected":
                 raise ClientGoneError from None
-            await self._end_stream(answer, b"", error.end)
-        except asyncio.CancelledError:  # the gateway is stopping
-            await asyncio.shield(self._break_off(watch))
+            self._end_stream(answer, b"", error.end)
+        except asyncio.CancelledError:  # the gateway is stopping, which isn't the target's fault
+            self._is_stopping = True
+            number = watch.sequence_number
+            self._last = cut_event(self._request.endpoint, "disconnected", number=number)
             raise
         finally:
-            self._client.stop_with(None)
-            arrival.close()
+            if not self._goes_on:
+                self._close_stream()
 
-    async def _end_stream(self, answer: OpenResponse, rest: bytes, end: AttemptEnd) -> None:
+    async def _send_rest(self, piece: bytes) -> bytes:
+        """Send what a stream has behind the end of its answer, and return the last of it."""
+        found = self._found
+        if not isinstance(found, OpenResponse) or found.arrival is None or found.watch is None:
+            return piece
+        arrival, watch = found.arrival, found.watch
+        try:
+            arrival.limit(self._clock() + _LAST_SECONDS, "silence")
+            while True:
+                if piece:
+                    await self._client.body(piece)
+                came = await arrival.piece()
+                if not came:
+                    return watch.close()
+                piece = watch.feed(came)
+        except BrokenResponseError as error:
+            if error.end == "disconnected":
+                raise ClientGoneError from None
+            return b""
+
+    def _end_stream(self, answer: OpenResponse, rest: bytes, end: AttemptEnd) -> None:
         """End a stream, with an error event if its answer is incomplete."""
-        if not self._is_finished:
-            facts = answer.facts
-            if not facts.is_complete and facts.error is None:
-                number = answer.watch.sequence_number if answer.watch is not None else 0
-                rest += cut_event(self._call.endpoint, end, number=number)
-            await self._conclude(answer, end)
-        await self._client.body(rest, more=False)
+        facts = answer.facts
+        if not facts.is_complete and facts.error is None:
+            number = answer.watch.sequence_number if answer.watch is not None else 0
+            rest += cut_event(self._request.endpoint, end, number=number)
+        self._conclude(answer, end)
+        self._last = rest
 
-    async def _break_off(self, watch: AnswerStream) -> None:
-        """End an incomplete stream with an error event, without blaming the target."""
-        if not self._is_finished:
-            await self._leave("cut")
-            event = cut_event(self._call.endpoint, "disconnected", number=watch.sequence_number)
-            with suppress(ClientGoneError):
-                await self._client.body(event, more=False)
-
-    async def _conclude(self, answer: OpenResponse, end: AttemptEnd) -> None:
-        """Report how a stream ended; `end` applies to an incomplete one."""
+    def _conclude(self, answer: OpenResponse, end: AttemptEnd) -> None:
+        """Note how a stream ended; `end` applies to an incomplete one."""
         facts = answer.facts
         if facts.error is not None:
             end = stream_error_end(facts.error)
@@ -278,62 +346,63 @@ class ProxyCall:
         elif facts.is_complete:
             end = "answered"
         self._track.end(end, status=answer.status)
-        await self._finish("answered" if end == "answered" else "cut", answer.status)
+        self._finish("answered" if end == "answered" else "cut", answer.status)
+
+    def _close_stream(self) -> None:
+        found, is_open = self._found, self._is_open
+        self._is_open = False
+        if is_open and isinstance(found, OpenResponse) and found.arrival is not None:
+            self._client.stop_with(None)
+            found.arrival.close()
 
     # Refusals and failures.
 
-    async def _pass_on(self, refusal: TargetRefusal) -> None:
+    def _refuse(self, refusal: TargetRefusal, own: list[Header]) -> None:
         self._client.check()
         self._target = self._track.last_asked
         self._first_byte = self._clock()
-        await self._finish("refused", refusal.status)
-        await self._send(refusal.status, refusal.headers, refusal.body)
+        self._finish("refused", refusal.status)
+        self._whole = self._framed(refusal.status, refusal.headers, refusal.body, own)
 
-    async def _send_failure(self) -> None:
-        attempts = tuple(self._track.attempts)
-        error = no_answer_error(attempts, wait=self._track.wait)
-        body = json.dumps(error.body(anthropic=self._call.endpoint == "messages")).encode()
+    def _fail(self, own: list[Header]) -> None:
+        error = no_answer_error(self._track.attempts, wait=self._track.wait)
+        body = json.dumps(error.body(anthropic=self._request.endpoint == "messages")).encode()
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
             *((name.encode(), value.encode()) for name, value in error.headers.items()),
-            *self._call.reply_headers(None, attempts),
+            *own,
         ]
-        await self._finish("failed", error.status)
-        await self._client.start(error.status, headers)
-        await self._client.body(body, more=False)
+        self._finish("failed", error.status)
+        self._whole = (error.status, headers, body)
 
-    async def _leave(self, kind: OutcomeKind) -> None:
-        """Report an end that the target didn't cause."""
-        status = None if self._answer is None else self._answer.status
+    def _leave(self, kind: OutcomeKind) -> RequestOutcome:
+        """Note an end that the target didn't cause."""
+        status = self._found.status if isinstance(self._found, OpenResponse) else None
         self._track.end("disconnected", status=status)
-        await self._finish(kind, _LEFT if status is None else status)
+        return self._finish(kind, _LEFT if status is None else status)
 
     # Parts of every response.
 
-    async def _send(self, status: int, headers: list[Header], body: bytes) -> None:
-        framed = self._headers(headers)
+    def _framed(
+        self, status: int, headers: list[Header], body: bytes, own: list[Header]
+    ) -> tuple[int, list[Header], bytes]:
+        framed = self._headers(headers, own)
         if status != HTTPStatus.NO_CONTENT:  # it must not have a length (RFC 9110, 8.6)
             framed.append((b"content-length", b"%d" % len(body)))
-        await self._client.start(status, framed)
-        await self._client.body(body, more=False)
+        return status, framed, body
 
-    def _headers(self, headers: list[Header]) -> list[Header]:
+    def _headers(self, headers: list[Header], own: list[Header]) -> list[Header]:
         """The target's response headers that are forwarded, and the gateway's own."""
-        own = self._call.reply_headers(self._target, tuple(self._track.attempts))
         return [*(h for h in self._ways.passing(headers) if h[0] not in _FRAMING), *own]
 
-    async def _finish(self, kind: OutcomeKind, status: int) -> None:
-        if self._is_finished:
-            return
-        self._is_finished = True
+    def _finish(self, kind: OutcomeKind, status: int) -> RequestOutcome:
         usage = guessed = None
-        facts = self._answer.facts if self._answer is not None else None
+        facts = self._found.facts if isinstance(self._found, OpenResponse) else None
         if facts is not None:
-            usage, guessed = facts.usage(input_tokens=self._call.input_tokens)
-        now, first = self._clock(), self._first_byte
-        attempts = tuple(self._track.attempts)
-        outcome = RequestOutcome(
+            usage, guessed = facts.usage(input_tokens=self._request.input_tokens)
+        now, first, attempts = self._clock(), self._first_byte, self.attempts
+        self._outcome = RequestOutcome(
             kind=kind,
             target=self._target,
             status=status,
@@ -346,4 +415,4 @@ class ProxyCall:
             total_seconds=now - self._began,
             deployment=attempts[-1].deployment if attempts and self._target is not None else None,
         )
-        await self._call.finished(outcome)
+        return self._outcome

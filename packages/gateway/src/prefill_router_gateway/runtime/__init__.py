@@ -1,7 +1,8 @@
 """The assembled gateway and its state.
 
 configuration   reads router, pool, settings and keys, and reports every error at once
-request_scope   the snapshot that a request uses throughout, and the record made of the request
+snapshot        the router, pool and settings that a request uses from beginning to end
+request_record  what is recorded of a request: response headers, receipt, metrics, log
 activity        readings of the gateway's parts, for gauges and health checks, and what was saved
 startup         checks, forecasters, and what is restored from receipts
 versions        which versions of a router serve

@@ -6,12 +6,17 @@ from .configuration import (
     load as load,
 )
 from .gateway import Gateway as Gateway, OtherWorkers as OtherWorkers
-from .request_scope import (
-    IncomingRequest as IncomingRequest,
-    RequestRecord as RequestRecord,
-    Snapshot as Snapshot,
+from .request_record import (
+    LONGEST_NAME as LONGEST_NAME,
+    Recorders as Recorders,
+    RoutedRequest as RoutedRequest,
+    plain_prompt as plain_prompt,
+    remember_stream as remember_stream,
+    reply_headers as reply_headers,
     target_header as target_header,
+    write_receipt as write_receipt,
 )
+from .snapshot import Snapshot as Snapshot
 from .startup import (
     needs_shared_state as needs_shared_state,
     refuse_unshared as refuse_unshared,

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, final, runtime_checkable
@@ -28,7 +29,8 @@ from prefill_router_gateway.proxy import Breakers, Forwarder, RateHeadroom
 from prefill_router_gateway.receipts import ReceiptWriter, RecentRequests, open_learning, open_store
 from prefill_router_gateway.runtime.activity import SavingsReports, gauge_readings
 from prefill_router_gateway.runtime.configuration import GatewayPaths, LoadedGateway, load
-from prefill_router_gateway.runtime.request_scope import Snapshot
+from prefill_router_gateway.runtime.request_record import Recorders
+from prefill_router_gateway.runtime.snapshot import Snapshot
 from prefill_router_gateway.runtime.startup import (
     AnyForecaster,
     make_forecasters,
@@ -95,10 +97,12 @@ class Gateway:
         versions_problem: Why the latest step of the versions isn't applied; empty if it is.
         live: The snapshot that answers requests, once started.
         writer: Writes receipts, once started.
+        recorders: Where the end of every request is recorded, once started.
     """
 
     live: Snapshot
     writer: ReceiptWriter
+    recorders: Recorders
 
     def __init__(
         self,
@@ -203,6 +207,13 @@ class Gateway:
             keep_days=settings.receipts.keep_days,
             learning_days=settings.learning.keep_days,
         )
+        self.recorders = Recorders(
+            metrics=self.metrics,
+            recent=self.recent,
+            speeds=self.speeds,
+            writer=self.writer,
+            shared=self.shared,
+        )
         await asyncio.to_thread(warm_start, self, settings)
         if self.shared is not None:
             await self.shared.open()
@@ -298,6 +309,17 @@ class Gateway:
         self.missing = values.get("missing", self.missing)
         self.versions_problem = values.get("versions_problem", self.versions_problem)
 
+    @contextmanager
+    def counted(self, *, stream: bool) -> Iterator[None]:
+        """Count a request as in flight, within a `with` block."""
+        self.under_way += 1
+        self.streams += stream
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+            self.streams -= stream
+
     def end_soon(self) -> float:
         """Stop being ready, and return for how many seconds to still accept requests.
 
@@ -355,7 +377,6 @@ class Gateway:
                 forwarder=forwarder,
                 decider=self._decider(one),
                 keepers=keepers,
-                recorder=self,
                 baseline=loaded.baseline,
                 candidate=candidate,
             )

@@ -18,7 +18,7 @@ from prefill_router_gateway.runtime.configuration import (
     LoadedGateway,
     encoder_socket,
 )
-from prefill_router_gateway.runtime.request_scope import Snapshot
+from prefill_router_gateway.runtime.snapshot import Snapshot
 from prefill_router_gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:

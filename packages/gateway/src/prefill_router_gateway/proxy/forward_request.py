@@ -1,0 +1,153 @@
+"""What a call to the targets needs, and the body that each of them gets."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, final, runtime_checkable
+
+from prefill_router.short_repr import short_repr
+from prefill_router.targets import Endpoint
+from prefill_router_gateway.protocol import Splicer
+from prefill_router_gateway.records import AnswerText, Header
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BodyRules:
+    """How the bodies of one request differ between the targets of a pool.
+
+    Attributes:
+        models: The provider's name of the model of each target and deployment, by its name.
+        further: The fields that set each of them apart from its model, such as its reasoning
+            effort, as JSON; they are added to chats that don't set them.
+        chat_only: The targets and deployments that don't serve messages, with the name of a chat's
+            field for the most output tokens.
+        ask_usage: Whether streams of chats are asked for their token counts.
+    """
+
+    models: Mapping[str, str]
+    further: Mapping[str, Mapping[str, bytes]]
+    chat_only: Mapping[str, str]
+    ask_usage: bool
+
+
+@runtime_checkable
+class ForwardBody(Protocol):
+    """A request's body, held until no target needs it any more."""
+
+    def for_target(self, name: str) -> bytes:
+        """The body for a deployment, given its name; called for each attempt."""
+
+    def release(self) -> None:
+        """Free what bodies are made from, since no more targets will be called."""
+
+
+@final
+class SplicedBody:
+    """A body in which each target finds the name of its own model.
+
+    Only the received bytes are kept for it: the parsed fields may take ten times as much memory.
+
+    Args:
+        splicer: Puts names into the received bytes.
+        endpoint: The endpoint.
+        rules: How bodies differ between targets.
+        ask_usage: Whether to ask for a stream's token counts, where the client didn't.
+    """
+
+    def __init__(
+        self, splicer: Splicer, *, endpoint: Endpoint, rules: BodyRules, ask_usage: bool
+    ) -> None:
+        self._splicer: Splicer | None = splicer
+        self._endpoint, self._rules, self._ask_usage = endpoint, rules, ask_usage
+
+    def for_target(self, name: str) -> bytes:
+        """The client's bytes, with the name of this deployment's model.
+
+        Raises:
+            RuntimeError: It was released.
+            RecursionError: As `protocol.chat_splicer`, where a message is translated to a chat.
+            RefusalError: The same.
+        """
+        splicer, endpoint, rules = self._splicer, self._endpoint, self._rules
+        if splicer is None:
+            raise RuntimeError("the body was released; make all bodies before")
+        ask_usage = self._ask_usage
+        if endpoint == "messages" and name in rules.chat_only:
+            from prefill_router_gateway.protocol import chat_splicer  # for translated calls alone
+
+            splicer, endpoint = chat_splicer(splicer.body, limit=rules.chat_only[name]), "chat"
+            ask_usage = rules.ask_usage
+        further = rules.further[name] if endpoint == "chat" else None
+        return splicer.body_for(rules.models[name], ask_usage=ask_usage, further=further)
+
+    def release(self) -> None:
+        """Free the received bytes."""
+        self._splicer = None
+
+
+@final
+class FixedBody:
+    """A body that is the same for every target.
+
+    Args:
+        body: The bytes.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def for_target(self, name: str) -> bytes:  # noqa: ARG002
+        """The bytes."""
+        return self._body
+
+    def release(self) -> None:
+        """Free the bytes."""
+        self._body = b""
+
+
+@short_repr
+@final
+@dataclass(frozen=True, kw_only=True)
+class ForwardRequest:
+    """One call to forward.
+
+    Attributes:
+        endpoint: The endpoint.
+        method: The HTTP method.
+        below: The path after the endpoint's path, percent-encoded, e.g. `/resp_1/cancel`.
+        query: The client's query string, percent-encoded.
+        is_plain: Whether it is a passthrough call, whose answer is forwarded unread.
+        lacking: The statuses by which a target says that it doesn't support a passthrough call.
+        body: Makes each target's body.
+        order: The targets that may be called, in order. A deployment in the place of its target
+            means that none of the target's other endpoints may be called.
+        stream: Whether the client requested a stream.
+        usage_added: Whether the body requests token counts that the client didn't; the event that
+            has only these is then dropped.
+        headers: The client's headers that targets get, with names in lower case.
+        stay: Whether only the first target may answer.
+        input_tokens: Estimated input tokens, used where a target reports none.
+        began: When the request arrived, by the loop's clock; None for now.
+        conversation: The name of the conversation, or of the request if it has none; it keeps to
+            one of a target's endpoints.
+        answer: Takes the answer's text, where the request is sampled; None otherwise.
+        translated: The targets and deployments that are asked by a chat in place of a message.
+    """
+
+    endpoint: Endpoint
+    body: ForwardBody
+    order: tuple[str, ...]
+    stream: bool = False
+    usage_added: bool = False
+    headers: list[Header] = field(default_factory=list)
+    stay: bool = False
+    input_tokens: int = 0
+    began: float | None = None
+    method: bytes = b"POST"
+    below: bytes = b""
+    query: bytes = b""
+    is_plain: bool = False
+    lacking: frozenset[int] = frozenset()
+    conversation: str = ""
+    answer: AnswerText | None = None
+    translated: Collection[str] = ()

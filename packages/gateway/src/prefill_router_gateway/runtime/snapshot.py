@@ -1,0 +1,196 @@
+"""The snapshot that a request uses from beginning to end; a reload replaces the whole of it."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+from prefill_router.endpoints import identity_parameters
+from prefill_router.targets import TRAITS
+from prefill_router_gateway.decide import Decider, RequestCosts, ResponseOwners
+from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.forecast import Forecaster, NoForecaster
+from prefill_router_gateway.protocol import HeaderFilter
+from prefill_router_gateway.proxy import BodyRules, Forwarder
+from prefill_router_gateway.receipts import (
+    AffinityRule,
+    affinity_rule_details,
+    scale_details,
+    version_details,
+)
+from prefill_router_gateway.records import Header, RoutingRequest
+from prefill_router_gateway.runtime.configuration import LoadedGateway
+from prefill_router_gateway.runtime.versions import in_share
+from prefill_router_gateway.telemetry import Trace, Traces
+
+
+def receipt_details(loaded: LoadedGateway) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The details of every receipt, and of receipts with a session.
+
+    They are the cost scale, the policy and the version; and also the session settings.
+    """
+    light = loaded.light
+    details = {
+        **scale_details(light.costs.scale, light.policy),
+        **version_details(loaded.version, loaded.share, loaded.step),
+    }
+    return details, {**details, **affinity_rule_details(_keeping(loaded))}
+
+
+def _keeping(loaded: LoadedGateway) -> AffinityRule:
+    costs, sessions = RequestCosts(loaded.light.costs), loaded.settings.sessions
+    names = loaded.light.pool.names
+    return AffinityRule(
+        seconds=sessions.seconds,
+        cache_seconds=sessions.cache_seconds,
+        margin=sessions.margin,
+        ratio=dict(zip(names, costs.ratio.tolist(), strict=True)),
+        saved=dict(zip(names, costs.saved.tolist(), strict=True)),
+    )
+
+
+def body_rules(loaded: LoadedGateway) -> BodyRules:
+    """How bodies differ between the targets of a pool and their deployments."""
+    deployed, pool = loaded.pool.deployed, loaded.pool
+    further = {
+        target.name: {
+            name: json.dumps(value).encode()
+            for name, value in identity_parameters(
+                target, deployed.provider_of(target.name).dialect
+            ).items()
+        }
+        for target in deployed
+    }
+    chat_only = {
+        name: TRAITS[some.provider_of(name).dialect].max_tokens
+        for some in (deployed, pool)
+        for name in some.names
+        if "messages" not in pool.serves(pool.target_of.get(name, name))
+    }
+    return BodyRules(
+        models={target.name: target.model or target.name for target in (*pool, *deployed)},
+        further=further,
+        chat_only=chat_only,
+        ask_usage=loaded.settings.streams.usage == "ask",
+    )
+
+
+@final
+class Snapshot:
+    """A router, a pool and settings, and the parts made from them.
+
+    Attributes:
+        loaded: The router, pool, settings and keys as loaded.
+        forecaster: Makes forecasts, with the encoder's process.
+        forwarder: Forwards calls to the targets.
+        decider: Chooses targets.
+        keepers: Finds the targets that keep stored responses.
+        baseline: The target that costs are compared with; None where none is known.
+        candidate: Decides on a share of the conversations; None where this one decides on all.
+        settings: The settings.
+        targets: All targets and their deployments, by name.
+        policy: The kind of the router's policy.
+        passing: Selects the headers that are forwarded to targets.
+        bodies: How bodies differ between targets.
+        details: The details of every receipt: the cost scale, the policy and the version.
+        session_details: The details of receipts with a session: also the session settings.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedGateway,
+        *,
+        forecaster: Forecaster | NoForecaster,
+        forwarder: Forwarder,
+        decider: Decider,
+        keepers: ResponseOwners,
+        baseline: str | None = None,
+        candidate: "Snapshot | None" = None,
+    ) -> None:
+        self.baseline = baseline
+        self.loaded, self.forecaster, self.forwarder = loaded, forecaster, forwarder
+        self.decider, self.keepers = decider, keepers
+        self.candidate = candidate
+        self.settings = loaded.settings
+        deployed = loaded.pool.deployed
+        self.targets = {target.name: target for target in (*loaded.pool, *deployed)}
+        self.policy = loaded.light.policy.kind
+        self.passing = HeaderFilter(loaded.settings.forward_headers)
+        self.details, self.session_details = receipt_details(loaded)
+        self.bodies = body_rules(loaded)
+        self._users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
+
+    @property
+    def each(self) -> "tuple[Snapshot, ...]":
+        """This one and the candidate's."""
+        return (self,) if self.candidate is None else (self, self.candidate)
+
+    def deciding(self, question: RoutingRequest) -> "Snapshot":
+        """The one that decides about a request: the candidate's, for its share of conversations.
+
+        A version's share has the same conversations in every process and after every restart, and
+        keeps them as it grows.
+        """
+        other = self.candidate
+        if other is None or question.named or other.loaded.share is None:
+            return self
+        version = other.loaded.version or ""
+        return other if in_share(question, version, other.loaded.share) else self
+
+    @contextmanager
+    def scope(
+        self, traces: Traces | None, headers: Sequence[Header], *, at: float
+    ) -> Iterator[Trace | None]:
+        """Keep this snapshot open for one request, whatever is reloaded; yields its span, if any.
+
+        A refusal ends the span; otherwise the caller must end it.
+
+        Args:
+            traces: Makes and sends spans; None for none.
+            headers: The request's headers.
+            at: When it arrived, in seconds since 1970.
+        """
+        trace = None if traces is None else traces.begin(headers, at=at)
+        self._users += 1
+        self._unused.clear()
+        try:
+            yield trace
+        except RefusalError as refusal:
+            if trace is not None:
+                trace.end_refused(refusal.status, at=time.time())
+            raise
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._unused.set()
+
+    def headers_on(self, headers: Sequence[Header], trace: Trace | None) -> list[Header]:
+        """The client's headers that are forwarded, with the trace context of the request's span."""
+        passed = self.passing.to_target(headers)
+        if trace is None:
+            return passed
+        carried = trace.headers()
+        names = {name for name, _ in carried}
+        return [header for header in passed if header[0] not in names] + carried
+
+    async def close(self, *, keep: "Snapshot | None" = None, seconds: float | None = None) -> None:
+        """Wait until no request uses it, and close its parts.
+
+        Args:
+            keep: The next snapshot, whose forecasters aren't closed.
+            seconds: The longest wait; None for no limit.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self._unused.wait()
+        except TimeoutError:
+            pass
+        await self.forwarder.close()
+        kept = () if keep is None else [snapshot.forecaster for snapshot in keep.each]
+        for snapshot in self.each:
+            if snapshot.forecaster not in kept:
+                await snapshot.forecaster.close()
