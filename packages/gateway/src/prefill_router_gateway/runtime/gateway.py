@@ -214,7 +214,15 @@ class Gateway:
             writer=self.writer,
             shared=self.shared,
         )
-        await asyncio.to_thread(warm_start, self, settings)
+        await asyncio.to_thread(
+            warm_start,
+            self.receipts_url,
+            settings,
+            budgets=self.budgets,
+            latest=self.recent,
+            speeds=self.speeds,
+            sessions=self.sessions,
+        )
         if self.shared is not None:
             await self.shared.open()
         self.live = await self._made(self._first, None)

@@ -7,12 +7,17 @@ receipts.
 
 import time
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from prefill_router.errors import ConfigError, PrefillRouterError
-from prefill_router_gateway.decide import SessionRow
+from prefill_router_gateway.decide import Budgets, SessionRow, Sessions, TargetSpeeds
 from prefill_router_gateway.forecast import Forecaster, NoForecaster
-from prefill_router_gateway.receipts import SessionTurn, recent, sessions_since, spend_since
+from prefill_router_gateway.receipts import (
+    RecentRequests,
+    SessionTurn,
+    recent,
+    sessions_since,
+    spend_since,
+)
 from prefill_router_gateway.runtime.configuration import (
     GatewayPaths,
     LoadedGateway,
@@ -20,9 +25,6 @@ from prefill_router_gateway.runtime.configuration import (
 )
 from prefill_router_gateway.runtime.snapshot import Snapshot
 from prefill_router_gateway.settings import GatewaySettings
-
-if TYPE_CHECKING:
-    from prefill_router_gateway.runtime.gateway import Gateway
 
 AnyForecaster = Forecaster | NoForecaster
 
@@ -84,25 +86,39 @@ _DAY = 86_400
 _SHOWN = 500
 
 
-def warm_start(gateway: "Gateway", settings: GatewaySettings) -> None:
+def warm_start(
+    url: str,
+    settings: GatewaySettings,
+    *,
+    budgets: Budgets,
+    latest: RecentRequests,
+    speeds: TargetSpeeds,
+    sessions: Sessions,
+) -> None:
     """Restore the day's spending, the latest requests and the conversations from receipts.
 
-    Where replicas share the spending, their database has it.
+    Args:
+        url: The URL of the receipts.
+        settings: The settings.
+        budgets: Gets the day's spending; where replicas share it, their database has it.
+        latest: Gets the latest requests.
+        speeds: Gets their durations, where `routing.latency` is set.
+        sessions: Gets the conversations.
 
     Raises:
         StoreError: The receipts can't be read.
     """
-    url, now = gateway.receipts_url, time.time()
+    now = time.time()
     if settings.shared.url is None:
         spent = spend_since(url, now - now % _DAY)
-        gateway.budgets.restore((one.key, one.at, one.cost) for one in spent)
-    latest = recent(url, _SHOWN)
-    gateway.recent.fill(reversed(latest))
-    for receipt in reversed(latest) if settings.routing.latency is not None else ():
-        gateway.speeds.observe(receipt)
+        budgets.restore((one.key, one.at, one.cost) for one in spent)
+    receipts = recent(url, _SHOWN)
+    latest.fill(reversed(receipts))
+    for receipt in reversed(receipts) if settings.routing.latency is not None else ():
+        speeds.observe(receipt)
     # tool calls and stored responses may be continued long after the session's end
     since = now - max(_DAY, settings.sessions.seconds)
-    gateway.sessions.restore(map(_row, sessions_since(url, since)))
+    sessions.restore(map(_row, sessions_since(url, since)))
 
 
 def _row(turn: SessionTurn) -> SessionRow:
