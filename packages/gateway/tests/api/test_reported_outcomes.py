@@ -198,11 +198,13 @@ def test_while_receipts_are_away_reports_are_refused(gateway: Served, made: Worl
     assert report(gateway, decision).status == 200
 
 
-def test_scored_reports_are_labels(gateway: Served, made: World) -> None:
+def test_scored_reports_are_labels(
+    gateway: Served, made: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = "Whose answer is scored?"
     decision = routed(gateway, text=text)
     scored = {"id": decision, "score": 1, "source": "user"}
-    gateway.gateway.recent = RecentRequests()
+    monkeypatch.setattr(gateway.gateway, "recent", RecentRequests())
     assert gateway.ask("/v1/feedback", scored, **bearer("bob")).status == 200
     report(gateway, decision, target=DEAR, cost=0.004, **TOKENS)
     dataset = export(scored_receipts(made.made.url)).dataset

@@ -254,7 +254,9 @@ def test_a_key_may_ask_so_often(gateway: Served, made: World) -> None:
     assert made.asked() == [HELPER]
 
 
-def test_a_key_scores_its_own_decisions_and_an_admin_all(gateway: Served, made: World) -> None:
+def test_a_key_scores_its_own_decisions_and_an_admin_all(
+    gateway: Served, made: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def score(who: str, decision: str | None) -> Reply:
         body = {"id": decision, "score": 1, "source": who}
         return gateway.ask("/v1/feedback", body, authorization=f"Bearer pr-{who}")
@@ -264,7 +266,7 @@ def test_a_key_scores_its_own_decisions_and_an_admin_all(gateway: Served, made: 
     never = score("bob", "pr_" + "0" * 32)
     for remembered in (True, False):
         if not remembered:  # then it is looked up
-            gateway.gateway.recent = RecentRequests()
+            monkeypatch.setattr(gateway.gateway, "recent", RecentRequests())
         assert [score(who, bobs).status for who in ("bob", "ann", "cleo")] == [200, 200, 404]
         assert score("ann", anns).status == 200
         others = score("bob", anns)
