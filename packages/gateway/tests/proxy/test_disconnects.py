@@ -27,7 +27,8 @@ from packages.gateway.tests.scripted_target import (
     whole,
 )
 from prefill_router_gateway.proxy import Breakers
-from prefill_router_gateway.proxy.connections import ClientConnection, ProxiedConnections
+from prefill_router_gateway.proxy.client_connection import ClientConnection
+from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections
 
 WAITS: dict[str, Script] = {
     "before the headers": [HANG],

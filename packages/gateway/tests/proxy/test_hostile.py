@@ -29,13 +29,11 @@ from packages.gateway.tests.scripted_target import (
 )
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError
 from prefill_router_gateway.proxy import FixedBody, ForwardRequest
-from prefill_router_gateway.proxy.connections import (
-    ClientConnection,
-    ProviderConnection,
-    ResponseStream,
-)
+from prefill_router_gateway.proxy.client_connection import ClientConnection
+from prefill_router_gateway.proxy.connections import ProviderConnection
 from prefill_router_gateway.proxy.deployments import ProviderEndpoint
 from prefill_router_gateway.proxy.response_metadata import ResponseMetadata, StreamObserver
+from prefill_router_gateway.proxy.response_stream import ResponseStream
 
 pytestmark = pytest.mark.slow
 

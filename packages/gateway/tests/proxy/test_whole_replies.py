@@ -21,8 +21,9 @@ from packages.gateway.tests.scripted_target import (
     whole,
 )
 from prefill_router.targets import Pool, Provider, Target
-from prefill_router_gateway.proxy.connections import ClientConnection, ProxiedConnections
+from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.failover import PassthroughStream
+from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections
 from prefill_router_gateway.proxy.response_metadata import ResponseMetadata
 
 PLAIN = {"is_plain": True, "endpoint": "responses"}

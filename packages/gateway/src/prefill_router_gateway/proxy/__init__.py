@@ -1,6 +1,9 @@
 """The reverse proxy: forwards a request to its target, and the answer back byte for byte.
 
-connections          the client's connection, and those to providers, through a proxy where needed
+client_connection    the client of a call
+connections          the connections to a provider, and which of them are idle
+proxied_connections  the same through a proxy that the environment names
+response_stream      a provider's response as it arrives, with its time limits
 deployments          a target's endpoints: which may be called now, in which order, and the call
 response_metadata    reads ids and token counts from an answer as it passes
 forward_request      what a call to the targets needs, and the body that each of them gets

@@ -1,7 +1,6 @@
 """A target's endpoints: which may be called now, in which order, and how one is called.
 
-Idle connections are reused, the latest first. Where the environment names a proxy for a provider,
-its calls go through that proxy.
+Where the environment names a proxy for a provider, its calls go through that proxy.
 
 A target or endpoint that fails repeatedly isn't called for a while: its circuit breaker is open.
 
@@ -15,9 +14,7 @@ import asyncio
 import hashlib
 import logging
 import math
-import ssl
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,146 +27,13 @@ from prefill_router.endpoints import NO_KEY, limits_left
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Endpoint, Provider, Target
 from prefill_router_gateway.errors import BrokenResponseError
-from prefill_router_gateway.proxy.connections import (
-    IDLE_SECONDS,
-    ClientConnection,
-    ProviderConnection,
-    ProxiedConnections,
-    ResponseStream,
-    wants_proxy,
-)
+from prefill_router_gateway.proxy.client_connection import ClientConnection
+from prefill_router_gateway.proxy.connections import ConnectionPool
 from prefill_router_gateway.proxy.forward_request import ForwardRequest
+from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections, wants_proxy
+from prefill_router_gateway.proxy.response_stream import ResponseStream
 from prefill_router_gateway.records import Header
 from prefill_router_gateway.settings import FailureSettings
-
-_NO_BODY = {b"POST": b"content-length: 0\r\n\r\n", b"GET": b"\r\n", b"DELETE": b"\r\n"}
-"""The end of the headers of a request without a body (RFC 9110, 8.6)."""
-
-
-@final
-class ConnectionPool:
-    """Calls one provider without a proxy, over one connection per call in flight.
-
-    Args:
-        url: The provider's URL.
-        connect_seconds: The time limit for connecting.
-        context: The TLS context; None for plain HTTP.
-    """
-
-    def __init__(
-        self, url: httpx2.URL, *, connect_seconds: float, context: ssl.SSLContext | None
-    ) -> None:
-        self._host = url.raw_host.decode()
-        self._port = url.port or (443 if context else 80)
-        self._place = url.netloc
-        self._context, self._connect_seconds = context, connect_seconds
-        self._idle: deque[tuple[float, ProviderConnection]] = deque()
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._closed = False
-
-    async def call(
-        self,
-        method: bytes,
-        path: bytes,
-        headers: list[Header],
-        body: bytes,
-        *,
-        client: ClientConnection,
-        fresh: bool,
-    ) -> ResponseStream:
-        """Send a request, and return the stream of its response.
-
-        Args:
-            method: The HTTP method.
-            path: The path of the URL, with its query.
-            headers: All headers but `host` and `content-length`.
-            body: The body.
-            client: The client; connecting stops when it disconnects.
-            fresh: Whether to use a new connection.
-
-        Raises:
-            BrokenResponseError: It can't connect.
-            ClientGoneError: The client has disconnected.
-        """
-        connection = None if fresh else self._take()
-        if connection is None:
-            connection = await self._connect(client)
-        lines = [b"%b %b HTTP/1.1\r\nhost: %b" % (method, path, self._place)]
-        lines += [b"%b: %b" % header for header in headers]
-        lines.append(b"content-length: %d\r\n\r\n" % len(body) if body else _NO_BODY[method])
-        return connection.ask(b"\r\n".join(lines), body)
-
-    async def close(self) -> None:
-        """Close idle connections, now and later; calls in flight go on."""
-        self._closed = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        while self._idle:
-            self._idle.pop()[1].leave()
-
-    def _take(self) -> ProviderConnection | None:
-        while self._idle:
-            _, connection = self._idle.pop()
-            if connection.is_open:
-                return connection
-        return None
-
-    async def _connect(self, client: ClientConnection) -> ProviderConnection:
-        client.check()  # otherwise nothing would stop the connection attempt
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(self._reach())
-        late = loop.call_later(self._connect_seconds, task.cancel)
-        client.stop_with(task.cancel)
-        try:
-            return await task
-        except (OSError, ValueError):  # no such host, connection refused, or invalid certificate
-            raise BrokenResponseError("connect") from None
-        except asyncio.CancelledError:
-            check_not_cancelled()
-            client.check()
-            raise BrokenResponseError("connect") from None
-        finally:
-            late.cancel()
-            client.stop_with(None)
-
-    async def _reach(self) -> ProviderConnection:
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: ProviderConnection(freed=self._keep),
-            self._host,
-            self._port,
-            ssl=self._context,
-        )
-        return connection
-
-    def _keep(self, connection: ProviderConnection) -> None:
-        if self._closed:
-            connection.leave()
-            return
-        loop = asyncio.get_running_loop()
-        self._idle.append((loop.time() + IDLE_SECONDS, connection))
-        if self._sweeper is None:
-            self._sweeper = loop.call_later(IDLE_SECONDS, self._sweep)
-
-    def _sweep(self) -> None:
-        """Close connections that were idle too long; those idle longest come first."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        while self._idle and (self._idle[0][0] <= now or not self._idle[0][1].is_open):
-            self._idle.popleft()[1].leave()
-        again = bool(self._idle)
-        self._sweeper = loop.call_at(self._idle[0][0], self._sweep) if again else None
-
-
-def check_not_cancelled() -> None:
-    """Raise a cancellation again if the current task was cancelled.
-
-    Raises:
-        CancelledError: The current task was cancelled, rather than a task that it awaited.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-
 
 _PATHS: dict[Endpoint, bytes] = {
     "chat": b"/chat/completions",

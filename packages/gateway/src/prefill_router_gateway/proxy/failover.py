@@ -14,7 +14,7 @@ from typing import Protocol, final, runtime_checkable
 
 from prefill_router.endpoints import ErrorBody, forms_of_key, read_error, without_key
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError, RefusalError
-from prefill_router_gateway.proxy.connections import ClientConnection, ResponseStream
+from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.deployments import (
     Breakers,
     DeploymentOrder,
@@ -39,6 +39,7 @@ from prefill_router_gateway.proxy.response_metadata import (
     WholeLines,
     parsed,
 )
+from prefill_router_gateway.proxy.response_stream import ResponseStream
 from prefill_router_gateway.records import AttemptEnd, Header, TargetAttempt
 from prefill_router_gateway.settings import FailureSettings
 

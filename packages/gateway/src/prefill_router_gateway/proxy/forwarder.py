@@ -14,12 +14,7 @@ from typing import final
 from prefill_router.endpoints import provider_keys
 from prefill_router.targets import Pool
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError
-from prefill_router_gateway.proxy.connections import (
-    ClientConnection,
-    Receive,
-    ResponseStream,
-    Send,
-)
+from prefill_router_gateway.proxy.client_connection import ClientConnection, Receive, Send
 from prefill_router_gateway.proxy.deployments import (
     Breakers,
     BreakerState,
@@ -41,6 +36,7 @@ from prefill_router_gateway.proxy.failures import (
     stream_error_end,
 )
 from prefill_router_gateway.proxy.forward_request import ForwardRequest
+from prefill_router_gateway.proxy.response_stream import ResponseStream
 from prefill_router_gateway.records import (
     AttemptEnd,
     Header,
