@@ -18,7 +18,7 @@ from packages.gateway.tests.scripted_target import (
     gateway,
     whole,
 )
-from prefill_router_gateway.proxy import Breakers
+from prefill_router.endpoints import Breakers
 from prefill_router_gateway.settings import FailureSettings
 
 

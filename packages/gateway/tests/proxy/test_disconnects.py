@@ -26,7 +26,7 @@ from packages.gateway.tests.scripted_target import (
     listening,
     whole,
 )
-from prefill_router_gateway.proxy import Breakers
+from prefill_router.endpoints import Breakers
 from prefill_router_gateway.proxy.connections import ClientConnection, ProxiedConnections
 
 WAITS: dict[str, Script] = {

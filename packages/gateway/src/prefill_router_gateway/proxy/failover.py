@@ -12,15 +12,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
-from prefill_router.endpoints import ErrorBody, forms_of_key, read_error, without_key
+from prefill_router.endpoints import (
+    Breakers,
+    ErrorBody,
+    LineSplitter,
+    forms_of_key,
+    read_error,
+    without_key,
+)
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError, RefusalError
 from prefill_router_gateway.proxy.connections import ClientConnection, ResponseStream
-from prefill_router_gateway.proxy.deployments import (
-    Breakers,
-    DeploymentOrder,
-    ProviderEndpoint,
-    RateHeadroom,
-)
+from prefill_router_gateway.proxy.deployments import DeploymentOrder, ProviderEndpoint, RateHeadroom
 from prefill_router_gateway.proxy.failures import (
     HARMLESS,
     RETRIED,
@@ -33,10 +35,11 @@ from prefill_router_gateway.proxy.failures import (
 from prefill_router_gateway.proxy.forward_request import ForwardRequest
 from prefill_router_gateway.proxy.message_translation import MessageStream, message
 from prefill_router_gateway.proxy.response_metadata import (
+    LONGEST_LINE,
     SEQUENCE_NUMBER,
     ResponseMetadata,
     StreamObserver,
-    WholeLines,
+    complete_lines,
     parsed,
 )
 from prefill_router_gateway.records import AttemptEnd, Header, TargetAttempt
@@ -105,7 +108,7 @@ _NAME = b'"sequence_number"'
 
 
 @final
-class PassthroughStream(WholeLines):
+class PassthroughStream:
     """Takes the place of a `StreamObserver` where the gateway needs nothing from the events.
 
     Args:
@@ -118,7 +121,7 @@ class PassthroughStream(WholeLines):
     """
 
     def __init__(self, facts: ResponseMetadata, *, secret: bytes | None = None) -> None:
-        super().__init__()
+        self._split = LineSplitter(LONGEST_LINE)
         self.facts, self._secret = facts, secret
         self.sequence_number = 0
 
@@ -128,7 +131,7 @@ class PassthroughStream(WholeLines):
         Raises:
             BrokenResponseError: A line is too long, or quotes the secret.
         """
-        whole = self._cut(piece)
+        whole = complete_lines(self._split, piece)
         if self._secret is not None and self._secret in whole:
             raise BrokenResponseError("malformed")
         found = SEQUENCE_NUMBER.match(whole, whole.rfind(_NAME)) if _NAME in whole else None
@@ -139,7 +142,7 @@ class PassthroughStream(WholeLines):
     def close(self) -> bytes:
         """Return the remaining bytes to forward at the end of the stream."""
         self.facts.done = True
-        rest = self._rest()
+        rest = self._split.close()
         return b"" if self._secret is not None and self._secret in rest else rest
 
 

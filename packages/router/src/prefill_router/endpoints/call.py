@@ -13,11 +13,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 
-from prefill_router.endpoints.client import Redaction, is_loopback
+from prefill_router.endpoints.events import EventReader
 from prefill_router.endpoints.failures import ErrorBody, failed, kind_of, read_error
-from prefill_router.endpoints.reply import EventReader, MalformedError, Reply, parse_object
+from prefill_router.endpoints.json_object import MalformedError, parse_object
+from prefill_router.endpoints.keys import is_loopback
+from prefill_router.endpoints.rate_limit_headers import retry_after
+from prefill_router.endpoints.redaction import Redaction
+from prefill_router.endpoints.reply import Reply
 from prefill_router.endpoints.reply_reader import ErrorEventError, ReplyReader
-from prefill_router.endpoints.retries import retry_after
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
 from prefill_router.targets import Provider, public_address
 
