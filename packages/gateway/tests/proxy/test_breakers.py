@@ -1,6 +1,7 @@
 """Circuit breakers: who fails too often is left alone for a while."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -12,9 +13,11 @@ from packages.gateway.tests.scripted_target import (
     Asked,
     Fake,
     Gateway,
+    Script,
     asked,
     chunked,
     delta,
+    framed,
     gateway,
     whole,
 )
@@ -126,3 +129,18 @@ def test_streams_that_are_cut_time_and_again_open_the_breaker() -> None:
             return app
 
     assert asyncio.run(ask()).breakers.state("a") == "open"
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (framed(b"<html>", kind="text/html"), r"sent a web page; check that its base_url .*"),
+        (whole(ERROR, status=500), r"had an internal error; try again later \(HTTP 500\)"),
+    ],
+)
+def test_log_says_why_a_breaker_opened(
+    script: Script, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked([script], failures=QUICK.model_copy(update={"breaker_failures": 1}))
+    (message,) = caplog.messages
+    assert re.search(rf"to test it; its endpoint at http://127\.0\.0\.1:\d+\S* {why}", message)

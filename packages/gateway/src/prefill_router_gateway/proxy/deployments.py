@@ -24,8 +24,15 @@ from urllib.parse import unquote_to_bytes
 
 import httpx2
 
-from prefill_router.endpoints import NO_KEY, limits_left
-from prefill_router.errors import ConfigError
+from prefill_router.endpoints import (
+    NO_KEY,
+    Callee,
+    FailedCall,
+    Words,
+    connect_cause,
+    limits_left,
+    trusted_certificates,
+)
 from prefill_router.targets import Endpoint, Provider, Target
 from prefill_router_gateway.errors import BrokenResponseError
 from prefill_router_gateway.proxy.connections import (
@@ -36,6 +43,7 @@ from prefill_router_gateway.proxy.connections import (
     ResponseStream,
     wants_proxy,
 )
+from prefill_router_gateway.proxy.failures import AttemptFailedError
 from prefill_router_gateway.proxy.forward_request import ForwardRequest
 from prefill_router_gateway.records import Header
 from prefill_router_gateway.settings import FailureSettings
@@ -120,8 +128,8 @@ class ConnectionPool:
         client.stop_with(task.cancel)
         try:
             return await task
-        except (OSError, ValueError):  # no such host, connection refused, or invalid certificate
-            raise BrokenResponseError("connect") from None
+        except (OSError, ValueError) as error:  # no such host, refused, or invalid certificate
+            raise BrokenResponseError("connect", cause=connect_cause(error)) from None
         except asyncio.CancelledError:
             check_not_cancelled()
             client.check()
@@ -169,6 +177,11 @@ def check_not_cancelled() -> None:
         raise asyncio.CancelledError
 
 
+_WORDS: Mapping[str, Words] = {
+    "silence": ("sent nothing for too long", "raise silence_seconds"),
+    "unknown_call": ("doesn't support this call", "name a target that does"),
+    "malformed": ("sent something other than an answer", "check its base_url and dialect"),
+}
 _PATHS: dict[Endpoint, bytes] = {
     "chat": b"/chat/completions",
     "completions": b"/completions",
@@ -214,6 +227,7 @@ class ProviderEndpoint:
         self._is_anthropic = provider.dialect == "anthropic"
         self._paths = _paths(url, anthropic=self._is_anthropic)
         self.key = None if provider.api_key_env is None or key == NO_KEY else key
+        self._callee = Callee(subject="its endpoint", address=provider.base_url, words=_WORDS)
         self._plain = [
             (b"content-type", b"application/json"),  # first, since only POST requests get it
             (b"accept-encoding", b"identity"),  # compression delays streamed tokens
@@ -270,6 +284,16 @@ class ProviderEndpoint:
             arrival.headers = [header for header in arrival.headers if secret not in header[1]]
         return arrival
 
+    def describe(self, failure: AttemptFailedError) -> str:
+        """Why a call of this endpoint failed and what to do, without its query, key and message."""
+        failed = FailedCall(
+            kind=failure.end,
+            cause=failure.cause,
+            status=failure.status,
+            location=failure.location,
+        )
+        return self._callee.describe(failed, secrets=() if self.key is None else (self.key,))
+
     def go_on(self, arrival: ResponseStream) -> None:
         """Restart the time limit for silence after a piece of a stream."""
         now = asyncio.get_running_loop().time()
@@ -305,14 +329,7 @@ def _calls(url: httpx2.URL, *, connect_seconds: float) -> ConnectionPool | Proxi
         return ProxiedConnections(url, connect_seconds=connect_seconds)
     if url.scheme != "https":
         return ConnectionPool(url, connect_seconds=connect_seconds, context=None)
-    try:
-        context = httpx2.create_ssl_context()
-    except (OSError, ValueError):
-        raise ConfigError(
-            "the certificates set in the environment can't be read; check SSL_CERT_FILE and "
-            "SSL_CERT_DIR"
-        ) from None
-    return ConnectionPool(url, connect_seconds=connect_seconds, context=context)
+    return ConnectionPool(url, connect_seconds=connect_seconds, context=trusted_certificates())
 
 
 def _paths(url: httpx2.URL, *, anthropic: bool) -> Mapping[Endpoint, bytes]:

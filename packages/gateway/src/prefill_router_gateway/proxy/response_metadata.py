@@ -15,6 +15,7 @@ from prefill_router.endpoints import (
     LineSplitter,
     MalformedError,
     Usage,
+    estimate_tokens,
     forms_of_key,
     read_error,
     read_usage,
@@ -24,7 +25,6 @@ from prefill_router.targets import Endpoint
 from prefill_router_gateway.errors import BrokenResponseError
 from prefill_router_gateway.records import AnswerText
 
-_BYTES_PER_TOKEN = 4
 _MOST_CALLS = 1000  # tool calls of one answer whose ids are remembered
 _LONGEST_ID = 2**14  # characters; some gateways put a model's reasoning in the ids of tool calls
 _DECODER = json.JSONDecoder()
@@ -94,7 +94,7 @@ class ResponseMetadata:
         """
         if self._is_pending and not self._reported:
             return None, True
-        guess = -(-self.output_bytes // _BYTES_PER_TOKEN)
+        guess = estimate_tokens(self.output_bytes)
         if not self._reported:
             return Usage(input_tokens=input_tokens, output_tokens=guess), True
         usage = read_usage(self._reported)

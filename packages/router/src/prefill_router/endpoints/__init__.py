@@ -8,11 +8,13 @@ A call:
 client              calls a pool's targets, each with its provider's key and dialect
 request_body        the fields and messages of a request
 keys, redaction     the providers' keys, and how they are kept out of what is written
-call                sends a request and reads the reply, over HTTP
+call                sends a request and reads the reply
+transport           addresses, headers, certificates and HTTP clients
 events              the lines and events of a stream
 reply_reader        an answer that arrives in pieces; with merged_object and thinking
 reply, usage        what an answer is, and its token counts
 failures            why there is no answer, and what to do
+error_body          an error as an endpoint reports it, and its kind
 
 When to call:
 

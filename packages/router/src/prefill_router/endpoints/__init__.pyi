@@ -4,14 +4,18 @@ from .breakers import (
     BreakerState as BreakerState,
     CircuitBreaker as CircuitBreaker,
 )
-from .call import direct as direct, request_headers as request_headers
 from .client import Upstream as Upstream, ask_once as ask_once
+from .error_body import ErrorBody as ErrorBody, kind_of as kind_of, read_error as read_error
 from .events import LineSplitter as LineSplitter
 from .failures import (
+    FOR_ANY_PROMPT as FOR_ANY_PROMPT,
     RETRIABLE as RETRIABLE,
-    ErrorBody as ErrorBody,
-    kind_of as kind_of,
-    read_error as read_error,
+    Callee as Callee,
+    FailedCall as FailedCall,
+    FailureCause as FailureCause,
+    Words as Words,
+    connect_cause as connect_cause,
+    refusal_cause as refusal_cause,
 )
 from .json_object import MalformedError as MalformedError
 from .keys import (
@@ -54,4 +58,9 @@ from .request_body import (
 )
 from .retries import Retries as Retries, RetryPolicy as RetryPolicy
 from .spending import SpendingLedger as SpendingLedger
-from .usage import Usage as Usage, read_usage as read_usage
+from .transport import (
+    direct as direct,
+    request_headers as request_headers,
+    trusted_certificates as trusted_certificates,
+)
+from .usage import Usage as Usage, estimate_tokens as estimate_tokens, read_usage as read_usage

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, final
 
+from prefill_router.endpoints.failures import FOR_ANY_PROMPT
 from prefill_router.errors import FailureKind, UpstreamError
 from prefill_router.targets import Pool
 
@@ -24,7 +25,6 @@ _IN_A_ROW = 3
 _UNREACHED: tuple[FailureKind, ...] = ("connect", "connect_timeout")
 _UNREACHED_SECONDS = 30.0
 """Long enough for a server to restart."""
-_FOR_ALL_QUESTIONS: tuple[FailureKind, ...] = ("unauthorised", "unknown_model")
 
 
 @final
@@ -75,7 +75,7 @@ class CircuitBreaker:
     def answered(self, target: str) -> None:
         """Record an answer: the target exists and its key is valid."""
         self._heard(target)
-        for kind in _FOR_ALL_QUESTIONS:
+        for kind in FOR_ANY_PROMPT:
             self._refusals.pop((kind, target), None)
 
     def failed(self, target: str, error: UpstreamError, *, question: str) -> None:
@@ -84,7 +84,7 @@ class CircuitBreaker:
             self._note_silence(target, error, question)
             return
         self._heard(target)
-        if error.failure in _FOR_ALL_QUESTIONS:
+        if error.failure in FOR_ANY_PROMPT:
             self._refusals[error.failure, target] += 1
             if self._refusals[error.failure, target] >= _IN_A_ROW:
                 self._stopped[target] = error.failure
@@ -121,7 +121,7 @@ _log = logging.getLogger(__name__)
 BreakerState = Literal["closed", "open", "half_open"]
 """Closed: calls are made. Open: none is made. Half open: one call is tried."""
 _STATES: tuple[BreakerState, ...] = ("closed", "half_open", "open")
-_OPENED = "%s failed %d times in a row: it gets no calls but one every %g seconds, to test it"
+_OPENED = "%s failed %d times in a row: it gets no calls but one every %g seconds, to test it%s"
 
 
 @final
@@ -258,14 +258,20 @@ class Breakers:
             self._close(target, breaker)
             breaker.failures = self._most - 1
 
-    def failed(self, target: str) -> None:
-        """Record a failure; enough in a row, or the failure of a trial call, open the breaker."""
+    def failed(self, target: str, why: str = "") -> None:
+        """Record a failure; enough in a row, or the failure of a trial call, open the breaker.
+
+        Args:
+            target: The target.
+            why: What went wrong, in a sentence for the log.
+        """
         breaker = self._breakers.setdefault(target, _Breaker())
         breaker.failures += 1
         tried = breaker.tried_at is not None
         if breaker.failures >= self._most and (breaker.opened_at is None or tried):
             if breaker.opened_at is None:
-                _log.warning(_OPENED, target, breaker.failures, self.seconds)
+                last = f"; {why}" if why else ""
+                _log.warning(_OPENED, target, breaker.failures, self.seconds, last)
             breaker.opened_at, breaker.tried_at = self._clock(), None
             breaker.opened += 1
             self.changed(target)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
 from prefill_router.data import Prompt, prompt_text
-from prefill_router.endpoints.failures import failed
+from prefill_router.endpoints.failures import Callee
 from prefill_router.endpoints.keys import provider_keys
 from prefill_router.endpoints.redaction import Redaction
 from prefill_router.endpoints.reply import Reply
@@ -118,7 +118,7 @@ class Upstream:
         try:
             return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError:  # a lone surrogate: no Unicode text has one
-            raise failed(target.name, "refused", billed="no") from None
+            raise Callee.of_target(target.name).error("refused", billed="no") from None
 
 
 def ask_once(pool: Pool, target: str, prompt: Prompt, *, attempts: int = 3) -> Reply:

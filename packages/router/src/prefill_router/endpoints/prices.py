@@ -10,7 +10,7 @@ from typing import final
 from prefill_router.data import Prompt, prompt_text
 from prefill_router.endpoints.reply import Reply
 from prefill_router.endpoints.request_body import MAX_TOKENS_FIELDS
-from prefill_router.endpoints.usage import Usage
+from prefill_router.endpoints.usage import Usage, estimate_tokens
 from prefill_router.targets import Target
 
 _MILLION = 1_000_000
@@ -18,7 +18,6 @@ _TEMPLATE_TOKENS = 1024
 """Allowance for what a chat template or provider adds to a conversation, e.g. a system prompt."""
 _MESSAGE_TOKENS = 64
 """Allowance for what a chat template adds to one message."""
-_BYTES_PER_TOKEN = 4
 
 
 @final
@@ -153,4 +152,4 @@ def _dollars(value: object) -> float | None:
 
 
 def _quarter(text: str) -> int:
-    return -(-len(text.encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN)
+    return estimate_tokens(len(text.encode("utf-8", "surrogatepass")))

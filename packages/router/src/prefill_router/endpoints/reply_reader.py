@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, final
 
-from prefill_router.endpoints.failures import ErrorBody, read_error
+from prefill_router.endpoints.error_body import ErrorBody, read_error
 from prefill_router.endpoints.json_object import MalformedError
 from prefill_router.endpoints.merged_object import MergedObject
 from prefill_router.endpoints.reply import Reply

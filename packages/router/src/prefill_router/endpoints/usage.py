@@ -36,6 +36,14 @@ class Usage:
     reported: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
+_BYTES_PER_TOKEN = 4
+
+
+def estimate_tokens(size: int) -> int:
+    """About how many tokens these bytes of text are, where nobody counted them."""
+    return -(-size // _BYTES_PER_TOKEN)
+
+
 _Reported = Mapping[str, Any]
 _MOST = 10**15
 
