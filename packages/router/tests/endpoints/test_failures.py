@@ -28,7 +28,7 @@ from packages.router.tests.fakes.loopback_endpoint import (
     plain,
     pool_of,
 )
-from prefill_router.endpoints import RETRIABLE, Reply, ask_once
+from prefill_router.endpoints import FOR_ANY_PROMPT, FOR_ONE_PROMPT, RETRIABLE, Reply, ask_once
 from prefill_router.endpoints.error_body import kind_of, read_error
 from prefill_router.errors import FAILURE_KINDS, FailureKind, UpstreamError
 
@@ -416,3 +416,8 @@ def test_every_failure_is_seen_here() -> None:
 
 def test_an_error_without_a_status_is_the_servers() -> None:
     assert kind_of(read_error({"error": {"code": "weird"}}), None) == "server_error"
+
+
+def test_every_failure_may_pass_or_is_the_targets_or_the_prompts() -> None:
+    kinds = [*RETRIABLE, *FOR_ANY_PROMPT, *FOR_ONE_PROMPT]
+    assert sorted(kinds) == sorted(FAILURE_KINDS)

@@ -1,7 +1,7 @@
 """The reverse proxy: forwards a request to its target, and the answer back byte for byte.
 
 connections          the client's connection, and those to providers, through a proxy where needed
-deployments          a target's endpoints: which may be called now, in which order, and the call
+deployments          a target's endpoints: in which order they are called, and the call
 response_metadata    reads ids and token counts from an answer as it passes
 forward_request      what a call to the targets needs, and the body that each of them gets
 failover             calls target after target until one begins to answer

@@ -1,9 +1,7 @@
-"""A target's endpoints: which may be called now, in which order, and how one is called.
+"""A target's endpoints: in which order they are called, and how one is called.
 
 Idle connections are reused, the latest first. Where the environment names a proxy for a provider,
 its calls go through that proxy.
-
-A target or endpoint that fails repeatedly isn't called for a while: its circuit breaker is open.
 
 Where a target has several endpoints, a conversation stays at one, whose prompt cache holds it.
 Which one follows from the names alone (weighted rendezvous hashing), so that all replicas agree

@@ -39,6 +39,7 @@ from prefill_router.encoders.base import (
     vector_prompt,
 )
 from prefill_router.endpoints import (
+    FOR_ONE_PROMPT,
     NO_KEY,
     Callee,
     ErrorBody,
@@ -56,7 +57,6 @@ from prefill_router.endpoints import (
 )
 from prefill_router.errors import (
     ConfigError,
-    FailureKind,
     PromptError,
     ProvenanceError,
     UpstreamError,
@@ -79,7 +79,7 @@ _ADVICE = {
     "content_filter": "remove the prompt",
     "refused": "check that the model returns embeddings of text",
 }
-_LOWERED: dict[FailureKind, str] = {
+_LOWERED = {
     "answer_timeout": "--batch-tokens",
     "context_too_long": "--max-tokens",
 }
@@ -105,9 +105,7 @@ class EndpointCalls:
 
     @property
     def _callee(self) -> Callee:
-        lower: dict[str, str] = {
-            kind: f"lower {name_option(option)}" for kind, option in _LOWERED.items()
-        }
+        lower = {kind: f"lower {name_option(option)}" for kind, option in _LOWERED.items()}
         return Callee(
             subject=f"{self.address.name}: the endpoint",
             words={"unknown_model": _UNKNOWN_MODEL},
@@ -277,8 +275,6 @@ MOST_TOKENS = 8192
 _BATCH_TOKENS = 16_384
 _MOST_INPUTS = 64
 _PROBE = "embedding"
-_OF_ONE_TEXT = ("context_too_long", "content_filter", "refused")
-"""Failures that a single text can cause."""
 
 
 @short_repr
@@ -334,7 +330,7 @@ class EndpointEncoder(VectorEncoder):
         try:
             rows, model = self.api.embed([prompt.text for prompt in prompts])
         except UpstreamError as error:
-            if error.failure not in _OF_ONE_TEXT:
+            if error.failure not in FOR_ONE_PROMPT:
                 raise
             if len(prompts) == 1:
                 raise PromptError(str(error), query_id=prompts[0].query_id) from None

@@ -9,6 +9,7 @@ from .error_body import ErrorBody as ErrorBody, kind_of as kind_of, read_error a
 from .events import LineSplitter as LineSplitter
 from .failures import (
     FOR_ANY_PROMPT as FOR_ANY_PROMPT,
+    FOR_ONE_PROMPT as FOR_ONE_PROMPT,
     RETRIABLE as RETRIABLE,
     Callee as Callee,
     FailedCall as FailedCall,

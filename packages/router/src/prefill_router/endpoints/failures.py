@@ -34,6 +34,10 @@ RETRIABLE: frozenset[FailureKind] = frozenset(
 """The failures after which the same call may succeed."""
 FOR_ANY_PROMPT: frozenset[FailureKind] = frozenset(("unauthorised", "unknown_model"))
 """The failures that a target would have with any other prompt too."""
+FOR_ONE_PROMPT: frozenset[FailureKind] = frozenset(
+    ("context_too_long", "content_filter", "refused")
+)
+"""The failures that the same request would have again, and others may not."""
 _NEVER_BILLED: frozenset[FailureKind] = frozenset(("connect", "connect_timeout"))
 
 FailureCause = Literal["no_server", "no_host", "certificate", "not_tls", "redirect", "web_page"]
@@ -68,7 +72,7 @@ class FailedCall:
 Words = tuple[str, str]
 """What an endpoint did, and what to do about it."""
 
-_WORDS: Mapping[FailureKind, Words] = {
+_WORDS: Mapping[str, Words] = {
     "connect": ("can't be reached", "check its base_url, and that it runs"),
     "connect_timeout": (
         "took no connection in time",
@@ -132,7 +136,6 @@ _BY_CAUSE: Mapping[FailureCause, Words] = {
         "check that its base_url is the address of an API, which often ends with /v1",
     ),
 }
-_NEVER_BILLED = ("connect", "connect_timeout")
 _A_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{1,63}")
 _LEAST_SECRET = 4  # characters; shorter ones are part of many names
 _A_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,252}")
@@ -171,7 +174,7 @@ class Callee:
         place = f" at {public_address(self.address)}" if self.address else ""
         details = ", ".join(_details(failed, secrets))
         details = f" ({details})" if details else ""
-        return f"{self.subject}{place} {event}; {self.advice.get(failed.kind, advice)}{details}"
+        return f"{self.subject}{place} {event}; {advice}{details}"
 
     def error(
         self,
@@ -211,10 +214,10 @@ class Callee:
         )
 
     def _words(self, failed: FailedCall) -> Words:
-        words: Mapping[str, Words] = {**_WORDS, **self.words}
-        if failed.cause is None or (failed.cause == "web_page" and failed.kind != "malformed"):
-            return words[failed.kind]
-        return _BY_CAUSE[failed.cause]
+        if failed.cause is not None and (failed.cause != "web_page" or failed.kind == "malformed"):
+            return _BY_CAUSE[failed.cause]
+        event, advice = self.words.get(failed.kind) or _WORDS[failed.kind]
+        return event, self.advice.get(failed.kind, advice)
 
 
 def _details(failed: FailedCall, secrets: tuple[str, ...]) -> Iterator[str]:
