@@ -117,7 +117,9 @@ def test_retries_of_a_rate_limit_count_once_and_only_where_none_got_past_it() ->
     assert app.breakers.failures("a") == 1
 
 
-def test_streams_that_are_cut_time_and_again_open_the_breaker() -> None:
+def test_streams_that_are_cut_time_and_again_open_the_breaker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def ask() -> Gateway:
         failures = FailureSettings(breaker_failures=2)
         async with (
@@ -129,6 +131,7 @@ def test_streams_that_are_cut_time_and_again_open_the_breaker() -> None:
             return app
 
     assert asyncio.run(ask()).breakers.state("a") == "open"
+    assert "broke off before the end of its answer; try again (HTTP 200)" in caplog.text
 
 
 @pytest.mark.parametrize(

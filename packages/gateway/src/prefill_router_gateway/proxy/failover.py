@@ -397,7 +397,12 @@ class CallAttempts:
         return next(asked, None)
 
     def end(
-        self, end: AttemptEnd, *, status: int | None, silent: bool = False, why: str = ""
+        self,
+        end: AttemptEnd,
+        *,
+        status: int | None,
+        silent: bool = False,
+        failure: AttemptFailedError | None = None,
     ) -> None:
         """Record the end of the current attempt, if there is one.
 
@@ -405,7 +410,7 @@ class CallAttempts:
             end: How it ended.
             status: The HTTP status of the target's response; None without one.
             silent: Whether to keep it from the target's breaker.
-            why: What went wrong, in a sentence for the log.
+            failure: What else is known of a failure.
         """
         name, self.deployment = self.deployment, None
         if name is None:
@@ -418,7 +423,8 @@ class CallAttempts:
         elif end == "disconnected":
             breakers.released(name)
         elif not silent:
-            breakers.failed(name, why)
+            failure = failure or AttemptFailedError(end, status=status)
+            breakers.failed(name, self._ways.lines[name].describe(failure))
 
     def _add(self, name: str, end: AttemptEnd, status: int | None, seconds: float) -> None:
         target = self._ways.target_of[name]
@@ -512,9 +518,9 @@ class CallAttempts:
             if failure.end == "disconnected":
                 raise ClientGoneError from None
             # a rate limit that a retry overcomes says nothing about the target
-            is_limited, why = failure.end == "rate_limited", ways.lines[name].describe(failure)
-            self.end(failure.end, status=failure.status, silent=is_limited, why=why)
-            if name in ways.watched and failure.end == "rate_limited":
+            is_limited = failure.end == "rate_limited"
+            self.end(failure.end, status=failure.status, silent=is_limited, failure=failure)
+            if name in ways.watched and is_limited:
                 ways.headroom.refused(name, failure.wait)
             return failure
         if name in ways.watched:
