@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from prefill_router.data import prompt_text
-from prefill_router.endpoints.client import request_messages, request_parameters
+from prefill_router.endpoints.request_body import request_messages, request_parameters
 from prefill_router.runs import Task
 from prefill_router.targets import Pool
 

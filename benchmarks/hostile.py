@@ -23,10 +23,12 @@ from benchmarks._hostile_shapes import SHAPES
 from benchmarks._system import machine
 from prefill_router import files
 from prefill_router.data import Query, read_dataset
-from prefill_router.endpoints.client import Redaction
-from prefill_router.endpoints.reply import EventReader, MalformedError, parse_object
-from prefill_router.endpoints.reply_reader import ErrorEventError, ReplyReader, split_thinking
-from prefill_router.endpoints.retries import retry_after
+from prefill_router.endpoints.events import EventReader
+from prefill_router.endpoints.json_object import MalformedError, parse_object
+from prefill_router.endpoints.rate_limit_headers import retry_after
+from prefill_router.endpoints.redaction import Redaction
+from prefill_router.endpoints.reply_reader import ErrorEventError, ReplyReader
+from prefill_router.endpoints.thinking import split_thinking
 from prefill_router.errors import PrefillRouterError
 from prefill_router.features.complexity import measure
 from prefill_router.grading.code import last_code_block, same_output, same_result

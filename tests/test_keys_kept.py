@@ -9,7 +9,7 @@ import pytest
 
 from packages.router.tests.commands import run
 from prefill_router.endpoints import Reply, Usage
-from prefill_router.endpoints.client import REDACTED, Redaction
+from prefill_router.endpoints.redaction import REDACTED, Redaction
 from prefill_router.targets import Pool, Provider, Target, write_pool
 from prefill_router_minipool.server import ScriptedModel, Server, serve
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import uvicorn
 
+from prefill_router.endpoints import Breakers
 from prefill_router.targets import Dialect, Pool, Provider, Target
 from prefill_router_gateway import ForwardRequest, Header
-from prefill_router_gateway.proxy import Breakers, FixedBody, Forwarder
+from prefill_router_gateway.proxy import FixedBody, Forwarder
 from prefill_router_gateway.records import RequestOutcome, TargetAttempt
 from prefill_router_gateway.settings import FailureSettings
 

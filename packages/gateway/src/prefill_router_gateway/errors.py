@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, final
 
+from prefill_router.endpoints import FailureCause
 from prefill_router.errors import PrefillRouterError
 from prefill_router_gateway.records import AttemptEnd
 
@@ -71,12 +72,15 @@ class BrokenResponseError(Exception):
         end: The reason.
         unheard: Whether an idle connection was closed while the request was being sent on it, so
             that the same request may be sent again on a new one.
+        cause: Why there is no connection, as far as known.
     """
 
-    def __init__(self, end: AttemptEnd, *, unheard: bool = False) -> None:
+    def __init__(
+        self, end: AttemptEnd, *, unheard: bool = False, cause: FailureCause | None = None
+    ) -> None:
         super().__init__(end)
         self.end: AttemptEnd = end
-        self.unheard = unheard
+        self.unheard, self.cause = unheard, cause
 
 
 @final

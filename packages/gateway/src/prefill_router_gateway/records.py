@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, final, get_args
 
 from prefill_router.endpoints import Usage
+from prefill_router.errors import EndpointFailure
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Ability, Endpoint
 
@@ -213,24 +214,15 @@ class RoutingDecision:
 
 
 AttemptEnd = Literal[
-    "answered",
-    "refused",
-    "connect",
-    "first_token_timeout",
-    "silence",
-    "answer_timeout",
-    "rate_limited",
-    "overloaded",
-    "server_error",
-    "unauthorised",
-    "unknown_model",
-    "context_too_long",
-    "unknown_call",
-    "broken_off",
-    "malformed",
-    "breaker_open",
-    "disconnected",
+    EndpointFailure, "answered", "silence", "unknown_call", "breaker_open", "disconnected"
 ]
+"""How a call of a target ended: an endpoint's failure, or what only a proxy sees.
+
+- `silence`: a stream sent nothing for too long;
+- `unknown_call`: the target doesn't support a passthrough call;
+- `breaker_open`: it wasn't called, since it fails;
+- `disconnected`: the client left first, or the gateway stopped.
+"""
 
 
 @final

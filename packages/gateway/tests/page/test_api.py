@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 
 from packages.gateway.tests.page.source import FakeSource
 from packages.gateway.tests.receipts.receipts_made import TARGETS, made_receipt, write
+from prefill_router.endpoints import Breakers, BreakerState
 from prefill_router.targets import Pool, Target
 from prefill_router_gateway import records
 from prefill_router_gateway.api.openapi import page_paths
@@ -24,7 +25,6 @@ from prefill_router_gateway.page import (
     views,
 )
 from prefill_router_gateway.page.routes import PAGE_FILE_HEADERS, read_page_files
-from prefill_router_gateway.proxy import Breakers, BreakerState
 from prefill_router_gateway.receipts import savings_since, summary
 from prefill_router_gateway.receipts.writer import MinuteCounts
 from prefill_router_gateway.settings import SavingsSettings

@@ -1,6 +1,7 @@
 """Circuit breakers: who fails too often is left alone for a while."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -12,13 +13,15 @@ from packages.gateway.tests.scripted_target import (
     Asked,
     Fake,
     Gateway,
+    Script,
     asked,
     chunked,
     delta,
+    framed,
     gateway,
     whole,
 )
-from prefill_router_gateway.proxy import Breakers
+from prefill_router.endpoints import Breakers
 from prefill_router_gateway.settings import FailureSettings
 
 
@@ -114,7 +117,9 @@ def test_retries_of_a_rate_limit_count_once_and_only_where_none_got_past_it() ->
     assert app.breakers.failures("a") == 1
 
 
-def test_streams_that_are_cut_time_and_again_open_the_breaker() -> None:
+def test_streams_that_are_cut_time_and_again_open_the_breaker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def ask() -> Gateway:
         failures = FailureSettings(breaker_failures=2)
         async with (
@@ -126,3 +131,19 @@ def test_streams_that_are_cut_time_and_again_open_the_breaker() -> None:
             return app
 
     assert asyncio.run(ask()).breakers.state("a") == "open"
+    assert "broke off before the end of its answer; try again (HTTP 200)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (framed(b"<html>", kind="text/html"), r"sent a web page; check that its base_url .*"),
+        (whole(ERROR, status=500), r"had an internal error; try again later \(HTTP 500\)"),
+    ],
+)
+def test_log_says_why_a_breaker_opened(
+    script: Script, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked([script], failures=QUICK.model_copy(update={"breaker_failures": 1}))
+    (message,) = caplog.messages
+    assert re.search(rf"to test it; its endpoint at http://127\.0\.0\.1:\d+\S* {why}", message)

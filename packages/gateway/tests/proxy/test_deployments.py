@@ -16,8 +16,9 @@ from packages.gateway.tests.scripted_target import (
     gateway,
     whole,
 )
+from prefill_router.endpoints import Breakers
 from prefill_router.targets import Pool, Target, TargetEndpoint
-from prefill_router_gateway.proxy import Breakers, RateHeadroom
+from prefill_router_gateway.proxy import RateHeadroom
 from prefill_router_gateway.proxy.deployments import DeploymentOrder
 from prefill_router_gateway.settings import FailureSettings
 

@@ -26,7 +26,7 @@ from packages.gateway.tests.scripted_target import (
     listening,
     whole,
 )
-from prefill_router_gateway.proxy import Breakers
+from prefill_router.endpoints import Breakers
 from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections
 

@@ -30,9 +30,9 @@ from packages.gateway.tests.scripted_target import (
     pool_of,
     whole,
 )
+from prefill_router.endpoints import Breakers
 from prefill_router.errors import ConfigError
 from prefill_router.targets import Pool, Provider, Target
-from prefill_router_gateway.proxy import Breakers
 from prefill_router_minipool.server import Faults, Rule, ScriptedModel, serve
 
 pytestmark = pytest.mark.slow

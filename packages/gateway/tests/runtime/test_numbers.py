@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.receipts.receipts_made import made_receipt
+from prefill_router.endpoints import Breakers
 from prefill_router.targets import Pool, Target
 from prefill_router_gateway import Receipt
 from prefill_router_gateway.page.views import failing, health
-from prefill_router_gateway.proxy import Breakers
 from prefill_router_gateway.receipts import RecentRequests
 from prefill_router_gateway.records import TargetAttempt
 

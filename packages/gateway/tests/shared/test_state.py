@@ -12,12 +12,12 @@ import pytest
 from packages.gateway.tests.receipts.postgres_server import IN_URL, PASSWORD, PostgresServer
 from packages.gateway.tests.receipts.receipts_made import made_receipt
 from packages.gateway.tests.shared.replicas import Line, through
+from prefill_router.endpoints import Breakers
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router_gateway import RoutingRequest
 from prefill_router_gateway.decide import Budgets, Sessions
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import ClientKey, GuardedSend, KeyLimits
-from prefill_router_gateway.proxy import Breakers
 from prefill_router_gateway.receipts import explain
 from prefill_router_gateway.settings import BudgetSettings, SessionSettings, SharedSettings
 from prefill_router_gateway.shared import SharedState

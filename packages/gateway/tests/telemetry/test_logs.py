@@ -15,7 +15,7 @@ import pytest
 
 from packages.gateway.tests.guard.guarded_server import a_key, bearing, guarded
 from packages.gateway.tests.telemetry.receipts import AT, RECEIPT, attempt, receipt
-from prefill_router.endpoints.client import REDACTED, Redaction
+from prefill_router.endpoints.redaction import REDACTED, Redaction
 from prefill_router.errors import ConfigError, MissingExtraError
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.settings import LogSettings

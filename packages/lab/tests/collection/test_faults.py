@@ -25,7 +25,8 @@ from packages.lab.tests.collection.runs import (
     tasks,
 )
 from prefill_router.endpoints import Reply, Usage
-from prefill_router.endpoints.paid_calls import bill_of, bound
+from prefill_router.endpoints.bills import bill_of
+from prefill_router.endpoints.prices import bound
 from prefill_router.runs import Answer, Run
 from prefill_router_minipool.server import Faults, Record, Rule, Server, serve
 

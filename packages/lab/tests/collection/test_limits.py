@@ -12,14 +12,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from packages.lab.tests.collection.runs import two_providers
-from prefill_router.endpoints.paid_calls import SpendingLedger
-from prefill_router.endpoints.retries import (
-    CircuitBreaker,
-    ProviderGate,
-    Retries,
-    RetryPolicy,
-    TokenBucket,
-)
+from prefill_router.endpoints.breakers import CircuitBreaker
+from prefill_router.endpoints.rate_limits import ProviderGate, TokenBucket
+from prefill_router.endpoints.retries import Retries, RetryPolicy
+from prefill_router.endpoints.spending import SpendingLedger
 from prefill_router.errors import ConfigError, FailureKind, UpstreamError
 from prefill_router.targets import Provider
 from prefill_router_lab.collection.plan import ProviderQueue, Question

@@ -26,9 +26,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-FailureKind = Literal[
+EndpointFailure = Literal[
     "connect",
-    "connect_timeout",
     "first_token_timeout",
     "answer_timeout",
     "rate_limited",
@@ -39,11 +38,11 @@ FailureKind = Literal[
     "unauthorised",
     "unknown_model",
     "context_too_long",
-    "content_filter",
     "refused",
-    "empty",
 ]
-"""Why an endpoint gave no answer; the guide on endpoints explains each."""
+"""Why an endpoint gave no answer, in the words of run databases and of receipts alike."""
+FailureKind = Literal[EndpointFailure, "connect_timeout", "content_filter", "empty"]
+"""The same, as `UpstreamError` says it; the guide on endpoints explains each."""
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 

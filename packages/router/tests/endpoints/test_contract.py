@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from packages.router.tests.endpoints.recorded import RECORDED, Recorded, in_one_piece
 from packages.router.tests.fakes.loopback_endpoint import Script, answer, events, failure, plain
 from prefill_router.endpoints import Reply, Usage
-from prefill_router.endpoints.reply import EventReader
+from prefill_router.endpoints.events import EventReader
 from prefill_router.endpoints.reply_reader import ReplyReader
 from prefill_router.targets import DIALECTS, Dialect
 

@@ -9,7 +9,7 @@ import pytest
 from packages.router.tests.fakes.loopback_endpoint import GOOD, Endpoint, asked_of, pool_of
 from prefill_router.data import Message
 from prefill_router.endpoints import ask_once, request_parameters
-from prefill_router.endpoints.client import request_messages
+from prefill_router.endpoints.request_body import request_messages
 from prefill_router.errors import ConfigError
 from prefill_router.targets import DIALECTS, Dialect, RequestOptions, Target
 from prefill_router.targets.provider import TRAITS, DialectTraits

@@ -28,8 +28,8 @@ from packages.router.tests.fakes.loopback_endpoint import (
     plain,
     pool_of,
 )
-from prefill_router.endpoints import RETRIABLE, ask_once
-from prefill_router.endpoints.failures import kind_of, read_error
+from prefill_router.endpoints import FOR_ANY_PROMPT, FOR_ONE_PROMPT, RETRIABLE, Reply, ask_once
+from prefill_router.endpoints.error_body import kind_of, read_error
 from prefill_router.errors import FAILURE_KINDS, FailureKind, UpstreamError
 
 pytestmark = pytest.mark.slow
@@ -263,6 +263,47 @@ def test_nobody_there() -> None:
     assert found.value.retriable
 
 
+def unreached(url: str) -> str:
+    with pytest.raises(UpstreamError) as found:
+        ask_once(pool_of(url), "tiny", "x", attempts=1)
+    assert found.value.failure == "connect"
+    return str(found.value)
+
+
+def test_why_an_endpoint_cannot_be_reached_is_said_with_its_address() -> None:
+    port = closed_port()
+    message = unreached(f"http://127.0.0.1:{port}/v1?key={KEY}")
+    assert f"at http://127.0.0.1:{port}/v1 can't be reached, since nothing listens there" in message
+    assert KEY not in message
+    assert "its host is unknown" in unreached("http://no-such-host.invalid/v1")
+
+
+def test_an_endpoint_that_does_not_speak_tls_is_named_so() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        del reader
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async def run() -> Reply | UpstreamError:
+        async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+            endpoint = Endpoint(GOOD)
+            endpoint.base_url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+            return await asked_of(endpoint)
+
+    assert "doesn't speak TLS" in str(asyncio.run(run()))
+
+
+def test_what_came_in_place_of_an_answer_is_said() -> None:
+    page = Script([b"<html>log in</html>"], content_type="text/html")
+    assert "sent a web page; check that its base_url" in str(failure(page))
+    page = Script([b"<html>none</html>"], 404, content_type="text/html")
+    assert "(HTTP 404, a web page)" in str(failure(page))
+    moved = Script([b""], 302, {"Location": f"https://elsewhere.example/{SECRET}"})
+    found = str(failure(moved))
+    assert "redirects, and the key isn't sent on" in found
+    assert found.endswith("(HTTP 302, to elsewhere.example)")
+
+
 def test_nobody_answers_the_call() -> None:
     with socket.socket() as full:  # a queue that is full takes no connection
         full.bind(("127.0.0.1", 0))
@@ -375,3 +416,8 @@ def test_every_failure_is_seen_here() -> None:
 
 def test_an_error_without_a_status_is_the_servers() -> None:
     assert kind_of(read_error({"error": {"code": "weird"}}), None) == "server_error"
+
+
+def test_every_failure_may_pass_or_is_the_targets_or_the_prompts() -> None:
+    kinds = [*RETRIABLE, *FOR_ANY_PROMPT, *FOR_ONE_PROMPT]
+    assert sorted(kinds) == sorted(FAILURE_KINDS)

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from prefill_router.endpoints import Usage, reply as reply_module
-from prefill_router.endpoints.reply import EventReader, MalformedError, parse_object, read_usage
-from prefill_router.endpoints.reply_reader import MergedObject, ReplyReader, split_thinking
-from prefill_router.endpoints.retries import retry_after
+from prefill_router.endpoints import Usage, events
+from prefill_router.endpoints.events import EventReader
+from prefill_router.endpoints.json_object import MalformedError, parse_object
+from prefill_router.endpoints.merged_object import MergedObject
+from prefill_router.endpoints.rate_limit_headers import retry_after
+from prefill_router.endpoints.reply_reader import ReplyReader
+from prefill_router.endpoints.thinking import split_thinking
+from prefill_router.endpoints.usage import read_usage
 from prefill_router.targets import Dialect
 
 NOW = 1_800_000_000.0
@@ -215,7 +219,7 @@ def test_answers_without_end_are_refused() -> None:
 
 @pytest.mark.parametrize("line", [b"data: a\n", b"data: {}}\n", b"data:\n", b"data: {\r\n: x\n"])
 def test_an_event_of_many_lines_has_an_end(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reply_module, "_LONGEST", 1000)
+    monkeypatch.setattr(events, "_LONGEST", 1000)
     reader = EventReader()
     reader.feed(b"data: {\n")
     with pytest.raises(MalformedError, match="without an end"):

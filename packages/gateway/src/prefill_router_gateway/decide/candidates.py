@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from prefill_router.cost import CostEstimator, CostScale
+from prefill_router.endpoints import estimate_tokens
 from prefill_router.policy import score
 from prefill_router.router import Forecast
 from prefill_router.targets import ENDPOINTS, Ability, Endpoint, Pool
@@ -21,7 +22,6 @@ from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.records import HEADER, FallbackReason, RoutingRequest
 
 PerTarget = Float[NDArray[np.float64], " target"]
-_BYTES_PER_TOKEN = 4
 _MILLION = 1e6
 RESERVE_TOKENS = 256
 """Tokens reserved for the answer in a target's context, where the client sets no limit."""
@@ -214,7 +214,7 @@ def request_tokens(question: RoutingRequest, read: int | None) -> int:
             None where it read nothing; then 4 bytes per token are assumed.
     """
     if read is None or not question.scored_bytes:
-        return max(read or 0, -(-question.text_bytes // _BYTES_PER_TOKEN))
+        return max(read or 0, estimate_tokens(question.text_bytes))
     return math.ceil(read * max(1.0, question.text_bytes / question.scored_bytes))
 
 

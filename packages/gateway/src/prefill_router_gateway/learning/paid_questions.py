@@ -19,6 +19,7 @@ from typing import Final, final
 from prefill_router.data import Prompt
 from prefill_router.database import Database
 from prefill_router.endpoints import (
+    FOR_ONE_PROMPT,
     CircuitBreaker,
     PaidCall,
     PaidCalls,
@@ -31,7 +32,6 @@ from prefill_router.endpoints import (
 )
 from prefill_router.errors import ConfigError, UpstreamError
 from prefill_router.progress import Advance
-from prefill_router.runs import PERMANENT
 from prefill_router.targets import Pool, Target
 from prefill_router_gateway.receipts import (
     CHARGES,
@@ -228,7 +228,7 @@ def _side_answer(
     outcome, cost = call.outcome, call.bill.charged
     row = SideAnswer(id=decision, target=target, at=clock(), propensity=propensity, cost=cost)
     if isinstance(outcome, UpstreamError):
-        failed = outcome.failure in PERMANENT
+        failed = outcome.failure in FOR_ONE_PROMPT
         return (replace(row, failure=outcome.failure),) if failed else ()
     given, written = outcome.usage.input_tokens, outcome.usage.output_tokens
     return (replace(row, answer=outcome.text, input_tokens=given, output_tokens=written),)

@@ -7,8 +7,8 @@ Unknown values are null. Numbers are finite. None of them ever contains a prompt
 
 from typing import Literal, TypedDict
 
+from prefill_router.endpoints import BreakerState
 from prefill_router.targets import Ability, Endpoint
-from prefill_router_gateway.proxy import BreakerState
 from prefill_router_gateway.records import AttemptEnd, FallbackReason, OutcomeKind, Reason, Scored
 
 State = Literal["ready", "degraded", "not_ready"]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from prefill_router.endpoints import Usage
+from prefill_router.endpoints import Breakers, Usage
 from prefill_router.router import VersionState
 from prefill_router.targets import Pool
 from prefill_router_gateway.decide import BudgetState
@@ -38,7 +38,6 @@ from prefill_router_gateway.page.shapes import (
     VersionsView,
     WhatIf,
 )
-from prefill_router_gateway.proxy import Breakers
 from prefill_router_gateway.receipts import (
     ReceiptsSummary,
     Recorded,

@@ -4,7 +4,7 @@ client_connection    the client of a call
 connections          the connections to a provider, and which of them are idle
 proxied_connections  the same through a proxy that the environment names
 response_stream      a provider's response as it arrives, with its time limits
-deployments          a target's endpoints: which may be called now, in which order, and the call
+deployments          a target's endpoints: in which order they are called, and the call
 response_metadata    reads ids and token counts from an answer as it passes
 forward_request      what a call to the targets needs, and the body that each of them gets
 failover             calls target after target until one begins to answer

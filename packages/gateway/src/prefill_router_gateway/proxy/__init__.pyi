@@ -1,8 +1,4 @@
-from .deployments import (
-    Breakers as Breakers,
-    BreakerState as BreakerState,
-    RateHeadroom as RateHeadroom,
-)
+from .deployments import RateHeadroom as RateHeadroom
 from .failures import stream_error_end as stream_error_end
 from .forward_request import (
     BodyRules as BodyRules,

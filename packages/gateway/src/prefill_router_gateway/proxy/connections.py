@@ -15,6 +15,7 @@ from typing import Any, cast, final
 import httptools
 import httpx2
 
+from prefill_router.endpoints import connect_cause
 from prefill_router_gateway.errors import BrokenResponseError
 from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.response_stream import ResponseStream
@@ -242,8 +243,8 @@ class ConnectionPool:
         client.stop_with(task.cancel)
         try:
             return await task
-        except (OSError, ValueError):  # no such host, connection refused, or invalid certificate
-            raise BrokenResponseError("connect") from None
+        except (OSError, ValueError) as error:  # no such host, refused, or invalid certificate
+            raise BrokenResponseError("connect", cause=connect_cause(error)) from None
         except asyncio.CancelledError:
             check_not_cancelled()
             client.check()

@@ -1,8 +1,6 @@
-"""A target's endpoints: which may be called now, in which order, and how one is called.
+"""A target's endpoints: in which order they are called, and how one is called.
 
 Where the environment names a proxy for a provider, its calls go through that proxy.
-
-A target or endpoint that fails repeatedly isn't called for a while: its circuit breaker is open.
 
 Where a target has several endpoints, a conversation stays at one, whose prompt cache holds it.
 Which one follows from the names alone (weighted rendezvous hashing), so that all replicas agree
@@ -12,29 +10,39 @@ Those without headroom under their rate limits come last.
 
 import asyncio
 import hashlib
-import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Literal, final
+from typing import final
 from urllib.parse import unquote_to_bytes
 
 import httpx2
 
-from prefill_router.endpoints import NO_KEY, limits_left
-from prefill_router.errors import ConfigError
+from prefill_router.endpoints import (
+    NO_KEY,
+    Callee,
+    FailedCall,
+    Words,
+    limits_left,
+    trusted_certificates,
+)
 from prefill_router.targets import Endpoint, Provider, Target
 from prefill_router_gateway.errors import BrokenResponseError
 from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.connections import ConnectionPool
+from prefill_router_gateway.proxy.failures import AttemptFailedError
 from prefill_router_gateway.proxy.forward_request import ForwardRequest
 from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections, wants_proxy
 from prefill_router_gateway.proxy.response_stream import ResponseStream
 from prefill_router_gateway.records import Header
 from prefill_router_gateway.settings import FailureSettings
 
+_WORDS: Mapping[str, Words] = {
+    "silence": ("sent nothing for too long", "raise silence_seconds"),
+    "unknown_call": ("doesn't support this call", "name a target that does"),
+    "malformed": ("sent something other than an answer", "check its base_url and dialect"),
+}
 _PATHS: dict[Endpoint, bytes] = {
     "chat": b"/chat/completions",
     "completions": b"/completions",
@@ -80,6 +88,7 @@ class ProviderEndpoint:
         self._is_anthropic = provider.dialect == "anthropic"
         self._paths = _paths(url, anthropic=self._is_anthropic)
         self.key = None if provider.api_key_env is None or key == NO_KEY else key
+        self._callee = Callee(subject="its endpoint", address=provider.base_url, words=_WORDS)
         self._plain = [
             (b"content-type", b"application/json"),  # first, since only POST requests get it
             (b"accept-encoding", b"identity"),  # compression delays streamed tokens
@@ -136,6 +145,16 @@ class ProviderEndpoint:
             arrival.headers = [header for header in arrival.headers if secret not in header[1]]
         return arrival
 
+    def describe(self, failure: AttemptFailedError) -> str:
+        """Why a call of this endpoint failed and what to do, without its query, key and message."""
+        failed = FailedCall(
+            kind=failure.end,
+            cause=failure.cause,
+            status=failure.status,
+            location=failure.location,
+        )
+        return self._callee.describe(failed, secrets=() if self.key is None else (self.key,))
+
     def go_on(self, arrival: ResponseStream) -> None:
         """Restart the time limit for silence after a piece of a stream."""
         now = asyncio.get_running_loop().time()
@@ -171,14 +190,7 @@ def _calls(url: httpx2.URL, *, connect_seconds: float) -> ConnectionPool | Proxi
         return ProxiedConnections(url, connect_seconds=connect_seconds)
     if url.scheme != "https":
         return ConnectionPool(url, connect_seconds=connect_seconds, context=None)
-    try:
-        context = httpx2.create_ssl_context()
-    except (OSError, ValueError):
-        raise ConfigError(
-            "the certificates set in the environment can't be read; check SSL_CERT_FILE and "
-            "SSL_CERT_DIR"
-        ) from None
-    return ConnectionPool(url, connect_seconds=connect_seconds, context=context)
+    return ConnectionPool(url, connect_seconds=connect_seconds, context=trusted_certificates())
 
 
 def _paths(url: httpx2.URL, *, anthropic: bool) -> Mapping[Endpoint, bytes]:
@@ -286,172 +298,3 @@ def _distance(conversation: str, deployment: str) -> float:
     text = f"{conversation}\0{deployment}".encode("utf-8", "surrogatepass")
     drawn = int.from_bytes(hashlib.sha256(text).digest()[:_HASH_BYTES], "big")
     return -math.log((drawn + 1) / (1 << 8 * _HASH_BYTES))
-
-
-_log = logging.getLogger(__name__)
-
-BreakerState = Literal["closed", "open", "half_open"]
-"""Closed: calls are made. Open: none is made. Half open: one call is tried."""
-_STATES: tuple[BreakerState, ...] = ("closed", "half_open", "open")
-_OPENED = "%s failed %d times in a row: it gets no calls but one every %g seconds, to test it"
-
-
-@final
-@dataclass(slots=True)
-class _Breaker:
-    failures: int = 0
-    opened_at: float | None = None
-    tried_at: float | None = None
-    opened: int = 0
-
-
-@final
-class Breakers:
-    """One breaker per target or deployment, by name; they survive a reload of the pool.
-
-    Args:
-        failures: The failures in a row that open a breaker.
-        seconds: The seconds that it stays open before one call is tried.
-        clock: A monotonic clock, in seconds.
-
-    Attributes:
-        seconds: The seconds that a breaker stays open.
-        changed: Called with a target whose breaker opened or closed, where replicas share them.
-        claim: Claims a trial call for this replica, where replicas share breakers.
-    """
-
-    def __init__(
-        self, *, failures: int, seconds: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._most, self.seconds, self._clock = failures, seconds, clock
-        self._breakers: dict[str, _Breaker] = {}
-        self.changed: Callable[[str], object] = lambda _: None
-        self.claim: Callable[[str], Awaitable[bool]] | None = None
-        self._deployments: Mapping[str, Sequence[str]] = {}
-
-    @property
-    def opened(self) -> Mapping[str, int]:
-        """How often each target's breaker has opened."""
-        return {name: breaker.opened for name, breaker in self._breakers.items()}
-
-    def set(self, *, failures: int, seconds: float) -> None:
-        """Use other settings."""
-        self._most, self.seconds = failures, seconds
-
-    def use_deployments(self, deployments: Mapping[str, Sequence[str]]) -> None:
-        """Tell the deployments of targets with several: a target's state is its best one's."""
-        self._deployments = deployments
-
-    def allow(self, target: str) -> bool:
-        """Whether a target may be called now; a half-open breaker allows only the first call.
-
-        The caller must then report the result: `succeeded`, `failed` or `released`.
-        """
-        breaker = self._breakers.get(target)
-        if breaker is None or breaker.opened_at is None:
-            return True
-        now = self._clock()
-        waits_for = breaker.opened_at if breaker.tried_at is None else breaker.tried_at
-        if now - waits_for < self.seconds:
-            return False
-        breaker.tried_at = now
-        return True
-
-    async def claimed(self, target: str) -> bool:
-        """Whether this replica may make the call that was allowed, since no other tries it."""
-        breaker = self._breakers.get(target)
-        if self.claim is None or breaker is None or breaker.tried_at is None:
-            return True
-        return await self.claim(target)
-
-    def learn(self, target: str, opened: float | None) -> None:
-        """Take over the state of a breaker from another replica.
-
-        Args:
-            target: The target.
-            opened: The seconds since its breaker opened; None where it is closed.
-        """
-        breaker = self._breakers.setdefault(target, _Breaker())
-        if opened is None:
-            breaker.opened_at = breaker.tried_at = None
-            breaker.failures = 0
-            return
-        if breaker.opened_at is None:
-            _log.warning("another replica found that %s fails: it gets no calls", target)
-        breaker.opened_at = self._clock() - opened
-        breaker.failures = max(breaker.failures, self._most)
-
-    def opened_for(self, target: str) -> float | None:
-        """The seconds since a breaker opened; None where it is closed."""
-        breaker = self._breakers.get(target)
-        found = None if breaker is None else breaker.opened_at
-        return None if found is None else self._clock() - found
-
-    def state(self, target: str) -> BreakerState:
-        """The state of one target's breaker."""
-        if target in self._deployments:
-            return min(map(self.state, self._deployments[target]), key=_STATES.index)
-        breaker = self._breakers.get(target)
-        if breaker is None or breaker.opened_at is None:
-            return "closed"
-        waited = self._clock() - breaker.opened_at >= self.seconds
-        return "half_open" if waited else "open"
-
-    def is_open(self, target: str) -> bool:
-        """Whether a target's breaker is open."""
-        return self.state(target) == "open"
-
-    def retry_in(self, target: str) -> float | None:
-        """Seconds until an open breaker allows one call; None where it is closed."""
-        if target in self._deployments:
-            waits = [self.retry_in(name) for name in self._deployments[target]]
-            return None if None in waits else min(wait for wait in waits if wait is not None)
-        breaker = self._breakers.get(target)
-        if breaker is None or breaker.opened_at is None:
-            return None
-        return max(0.0, breaker.opened_at + self.seconds - self._clock())
-
-    def failures(self, target: str) -> int:
-        """The number of a target's failures in a row."""
-        breaker = self._breakers.get(target)
-        return 0 if breaker is None else breaker.failures
-
-    def succeeded(self, target: str) -> None:
-        """Record a success of a target: its breaker closes."""
-        breaker = self._breakers.get(target)
-        if breaker is not None and breaker.failures:
-            self._close(target, breaker)
-            breaker.failures = 0
-
-    def began(self, target: str) -> None:
-        """Record that an answer began: an open breaker closes, but the next failure reopens it."""
-        breaker = self._breakers.get(target)
-        if breaker is not None and breaker.opened_at is not None:
-            self._close(target, breaker)
-            breaker.failures = self._most - 1
-
-    def failed(self, target: str) -> None:
-        """Record a failure; enough in a row, or the failure of a trial call, open the breaker."""
-        breaker = self._breakers.setdefault(target, _Breaker())
-        breaker.failures += 1
-        tried = breaker.tried_at is not None
-        if breaker.failures >= self._most and (breaker.opened_at is None or tried):
-            if breaker.opened_at is None:
-                _log.warning(_OPENED, target, breaker.failures, self.seconds)
-            breaker.opened_at, breaker.tried_at = self._clock(), None
-            breaker.opened += 1
-            self.changed(target)
-
-    def released(self, target: str) -> None:
-        """Record a call that ended without saying anything about the target; another may try."""
-        breaker = self._breakers.get(target)
-        if breaker is not None and breaker.tried_at is not None:
-            breaker.tried_at = None
-            self.changed(target)
-
-    def _close(self, target: str, breaker: _Breaker) -> None:
-        was_open = breaker.opened_at is not None
-        breaker.opened_at = breaker.tried_at = None
-        if was_open:
-            _log.warning("%s answers again", target)
-            self.changed(target)

@@ -12,75 +12,39 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
-from prefill_router.endpoints import ErrorBody, forms_of_key, read_error, without_key
+from prefill_router.endpoints import (
+    Breakers,
+    FailureCause,
+    LineSplitter,
+    forms_of_key,
+    read_error,
+    without_key,
+)
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError, RefusalError
 from prefill_router_gateway.proxy.client_connection import ClientConnection
-from prefill_router_gateway.proxy.deployments import (
-    Breakers,
-    DeploymentOrder,
-    ProviderEndpoint,
-    RateHeadroom,
-)
+from prefill_router_gateway.proxy.deployments import DeploymentOrder, ProviderEndpoint, RateHeadroom
 from prefill_router_gateway.proxy.failures import (
     HARMLESS,
     RETRIED,
     AttemptFailedError,
     TargetRefusal,
     classify_body_error,
+    classify_passthrough_refusal,
     classify_refusal,
-    refused_wait,
 )
 from prefill_router_gateway.proxy.forward_request import ForwardRequest
 from prefill_router_gateway.proxy.message_translation import MessageStream, message
 from prefill_router_gateway.proxy.response_metadata import (
+    LONGEST_LINE,
     SEQUENCE_NUMBER,
     ResponseMetadata,
     StreamObserver,
-    WholeLines,
+    complete_lines,
     parsed,
 )
 from prefill_router_gateway.proxy.response_stream import ResponseStream
 from prefill_router_gateway.records import AttemptEnd, Header, TargetAttempt
 from prefill_router_gateway.settings import FailureSettings
-
-_FIRST_OF_CLIENTS, _FIRST_OF_SERVERS = 400, 500
-_PLAIN_ENDS: dict[int, AttemptEnd] = {
-    401: "unauthorised",  # the gateway's own key or account is refused
-    402: "unauthorised",
-    403: "unauthorised",
-    429: "rate_limited",
-    503: "overloaded",
-    529: "overloaded",
-}
-
-
-def classify_passthrough_refusal(
-    refusal: TargetRefusal, *, key: str | None, lacking: Collection[int] = frozenset()
-) -> AttemptFailedError:
-    """Classify an error response to a passthrough call by its status alone.
-
-    Args:
-        refusal: The response.
-        key: The target's key; a response that quotes it is never forwarded.
-        lacking: The statuses by which a target says that it doesn't support the call.
-    """
-    status = refusal.status
-    end: AttemptEnd
-    if status in lacking:
-        end = "unknown_call"
-    elif status in _PLAIN_ENDS:
-        end = _PLAIN_ENDS[status]
-    elif _FIRST_OF_CLIENTS <= status < _FIRST_OF_SERVERS:
-        quotes = key is not None and key.encode() in refusal.body
-        end = "unauthorised" if quotes else "refused"
-    else:
-        end = "server_error" if status >= _FIRST_OF_SERVERS else "malformed"
-    return AttemptFailedError(
-        end,
-        status=status,
-        wait=refused_wait(ErrorBody(), refusal.headers) if end in RETRIED else None,
-        refusal=refusal if end == "refused" else None,
-    )
 
 
 @runtime_checkable
@@ -106,7 +70,7 @@ _NAME = b'"sequence_number"'
 
 
 @final
-class PassthroughStream(WholeLines):
+class PassthroughStream:
     """Takes the place of a `StreamObserver` where the gateway needs nothing from the events.
 
     Args:
@@ -119,7 +83,7 @@ class PassthroughStream(WholeLines):
     """
 
     def __init__(self, facts: ResponseMetadata, *, secret: bytes | None = None) -> None:
-        super().__init__()
+        self._split = LineSplitter(LONGEST_LINE)
         self.facts, self._secret = facts, secret
         self.sequence_number = 0
 
@@ -129,7 +93,7 @@ class PassthroughStream(WholeLines):
         Raises:
             BrokenResponseError: A line is too long, or quotes the secret.
         """
-        whole = self._cut(piece)
+        whole = complete_lines(self._split, piece)
         if self._secret is not None and self._secret in whole:
             raise BrokenResponseError("malformed")
         found = SEQUENCE_NUMBER.match(whole, whole.rfind(_NAME)) if _NAME in whole else None
@@ -140,7 +104,7 @@ class PassthroughStream(WholeLines):
     def close(self) -> bytes:
         """Return the remaining bytes to forward at the end of the stream."""
         self.facts.done = True
-        rest = self._rest()
+        rest = self._split.close()
         return b"" if self._secret is not None and self._secret in rest else rest
 
 
@@ -221,7 +185,7 @@ async def open_answer(
         opened = await _read(call, arrival, line.key)
     except BrokenResponseError as error:
         status = (arrival.status or None) if arrival is not None else None
-        raise AttemptFailedError(error.end, status=status) from None
+        raise AttemptFailedError(error.end, status=status, cause=error.cause) from None
     finally:
         if arrival is not None and (opened is None or opened.arrival is None):
             client.stop_with(None)
@@ -286,7 +250,8 @@ async def _read(call: ForwardRequest, arrival: ResponseStream, key: str | None) 
             raise classify_passthrough_refusal(refusal, key=key, lacking=call.lacking)
         raise classify_refusal(refusal, key=key)
     if b"html" in kind or encoding not in (b"", b"identity"):  # neither was requested
-        raise AttemptFailedError("malformed", status=status)
+        cause: FailureCause | None = "web_page" if b"html" in kind else None
+        raise AttemptFailedError("malformed", status=status, cause=cause)
     if call.is_plain:
         return await _open_plain(call, arrival, key, stream=b"event-stream" in kind)
     if b"event-stream" in kind:
@@ -432,13 +397,21 @@ class CallAttempts:
         asked = (a.target for a in reversed(self.attempts) if a.end != "breaker_open")
         return next(asked, None)
 
-    def end(self, end: AttemptEnd, *, status: int | None, silent: bool = False) -> None:
+    def end(
+        self,
+        end: AttemptEnd,
+        *,
+        status: int | None,
+        silent: bool = False,
+        failure: AttemptFailedError | None = None,
+    ) -> None:
         """Record the end of the current attempt, if there is one.
 
         Args:
             end: How it ended.
             status: The HTTP status of the target's response; None without one.
             silent: Whether to keep it from the target's breaker.
+            failure: What else is known of a failure.
         """
         name, self.deployment = self.deployment, None
         if name is None:
@@ -448,8 +421,11 @@ class CallAttempts:
         breakers = self._ways.breakers
         if not silent and (end == "answered" or end in HARMLESS):
             breakers.succeeded(name)
+        elif end == "disconnected":
+            breakers.released(name)
         elif not silent:
-            (breakers.released if end == "disconnected" else breakers.failed)(name)
+            failure = failure or AttemptFailedError(end, status=status)
+            breakers.failed(name, self._ways.lines[name].describe(failure))
 
     def _add(self, name: str, end: AttemptEnd, status: int | None, seconds: float) -> None:
         target = self._ways.target_of[name]
@@ -526,7 +502,7 @@ class CallAttempts:
                 pause = max(pause, found.wait)
             only_limited &= found.end == "rate_limited"
             if only_limited and is_last:
-                self._ways.breakers.failed(name)
+                self._ways.breakers.failed(name, self._ways.lines[name].describe(found))
             if is_last or self._ways.breakers.state(name) == "open":
                 break
             await self._client.wait(pause)
@@ -543,8 +519,9 @@ class CallAttempts:
             if failure.end == "disconnected":
                 raise ClientGoneError from None
             # a rate limit that a retry overcomes says nothing about the target
-            self.end(failure.end, status=failure.status, silent=failure.end == "rate_limited")
-            if name in ways.watched and failure.end == "rate_limited":
+            is_limited = failure.end == "rate_limited"
+            self.end(failure.end, status=failure.status, silent=is_limited, failure=failure)
+            if name in ways.watched and is_limited:
                 ways.headroom.refused(name, failure.wait)
             return failure
         if name in ways.watched:

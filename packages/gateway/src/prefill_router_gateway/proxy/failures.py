@@ -7,11 +7,18 @@ answer, or it broke off, the client's error never quotes a target's message.
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from prefill_router.endpoints import ErrorBody, kind_of, read_error, retry_after
+from prefill_router.endpoints import (
+    ErrorBody,
+    FailureCause,
+    kind_of,
+    read_error,
+    refusal_cause,
+    retry_after,
+)
 from prefill_router.errors import FailureKind
 from prefill_router.targets import Endpoint
 from prefill_router_gateway.errors import RefusalError
@@ -27,15 +34,9 @@ HARMLESS: frozenset[AttemptEnd] = frozenset(("refused", "context_too_long", "unk
 LATE: frozenset[AttemptEnd] = frozenset(("first_token_timeout", "silence", "answer_timeout"))
 
 _CLIENTS_OWN = frozenset((400, 406, 413, 414, 415, 422, 431, 451))
-_ENDS: dict[FailureKind, AttemptEnd] = {
-    "unauthorised": "unauthorised",
-    "unknown_model": "unknown_model",
-    "context_too_long": "context_too_long",
-    "rate_limited": "rate_limited",
-    "overloaded": "overloaded",
-    "content_filter": "refused",
-    "refused": "refused",
-}
+_LIKE_ANY_CALL = frozenset((401, 402, 403, 429, 503, 529))
+"""The statuses that mean the same for passthrough calls as for all others."""
+_FIRST_OF_CLIENTS, _FIRST_OF_SERVERS = 400, 500
 
 
 @final
@@ -63,12 +64,16 @@ class AttemptFailedError(Exception):
         status: The HTTP status of its response; None without one.
         wait: Seconds to wait before a retry, as the target asks; None where it doesn't.
         refusal: The target's response, where only the client can resolve the error.
+        cause: What else is known of the failure.
+        location: Where a redirect leads.
     """
 
     def __init__(
         self,
         end: AttemptEnd,
         *,
+        cause: FailureCause | None = None,
+        location: str | None = None,
         status: int | None = None,
         wait: float | None = None,
         refusal: TargetRefusal | None = None,
@@ -76,6 +81,19 @@ class AttemptFailedError(Exception):
         super().__init__(end)
         self.end: AttemptEnd = end
         self.status, self.wait, self.refusal = status, wait, refusal
+        self.cause, self.location = cause, location
+
+
+def attempt_end(kind: FailureKind) -> AttemptEnd:
+    """An endpoint's failure in the words of receipts, which distinguish less."""
+    match kind:
+        case "connect_timeout":
+            return "connect"
+        case "content_filter":
+            return "refused"
+        case "empty":
+            return "malformed"
+    return kind
 
 
 def classify_refusal(refusal: TargetRefusal, *, key: str | None) -> AttemptFailedError:
@@ -87,16 +105,48 @@ def classify_refusal(refusal: TargetRefusal, *, key: str | None) -> AttemptFaile
     """
     status = refusal.status
     error = read_error(parsed(refusal.body.strip()) or {})
-    end = _ENDS.get(kind_of(error, status), "server_error")
+    end = attempt_end(kind_of(error, status))
     if end == "refused" and status not in _CLIENTS_OWN:
         end = "malformed"
     elif end in HARMLESS and key is not None and key.encode() in refusal.body:
         end = "unauthorised"
+    headers = {name: value.decode("latin-1") for name, value in refusal.headers}
     return AttemptFailedError(
         end,
+        cause=refusal_cause(status, headers.get(b"content-type", "")),
+        location=headers.get(b"location"),
         status=status,
         wait=refused_wait(error, refusal.headers) if end in RETRIED else None,
         refusal=refusal if end in HARMLESS else None,
+    )
+
+
+def classify_passthrough_refusal(
+    refusal: TargetRefusal, *, key: str | None, lacking: Collection[int] = frozenset()
+) -> AttemptFailedError:
+    """Classify an error response to a passthrough call by its status alone.
+
+    Args:
+        refusal: The response.
+        key: The target's key; a response that quotes it is never forwarded.
+        lacking: The statuses by which a target says that it doesn't support the call.
+    """
+    status = refusal.status
+    end: AttemptEnd
+    if status in lacking:
+        end = "unknown_call"
+    elif status in _LIKE_ANY_CALL:
+        end = attempt_end(kind_of(ErrorBody(), status))
+    elif _FIRST_OF_CLIENTS <= status < _FIRST_OF_SERVERS:
+        quotes = key is not None and key.encode() in refusal.body
+        end = "unauthorised" if quotes else "refused"
+    else:
+        end = "server_error" if status >= _FIRST_OF_SERVERS else "malformed"
+    return AttemptFailedError(
+        end,
+        status=status,
+        wait=refused_wait(ErrorBody(), refusal.headers) if end in RETRIED else None,
+        refusal=refusal if end == "refused" else None,
     )
 
 
@@ -110,7 +160,7 @@ def classify_body_error(error: ErrorBody, *, status: int) -> AttemptFailedError:
 
 def stream_error_end(error: ErrorBody) -> AttemptEnd:
     """The kind of failure of an error within a stream."""
-    return _ENDS.get(kind_of(error, error.status), "server_error")
+    return attempt_end(kind_of(error, error.status))
 
 
 def refused_wait(error: ErrorBody, headers: Iterable[Header]) -> float | None:

@@ -11,17 +11,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import final
 
-from prefill_router.endpoints import provider_keys
+from prefill_router.endpoints import Breakers, BreakerState, provider_keys
 from prefill_router.targets import Pool
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError
 from prefill_router_gateway.proxy.client_connection import ClientConnection, Receive, Send
-from prefill_router_gateway.proxy.deployments import (
-    Breakers,
-    BreakerState,
-    DeploymentOrder,
-    ProviderEndpoint,
-    RateHeadroom,
-)
+from prefill_router_gateway.proxy.deployments import DeploymentOrder, ProviderEndpoint, RateHeadroom
 from prefill_router_gateway.proxy.failover import (
     AnswerStream,
     CallAttempts,

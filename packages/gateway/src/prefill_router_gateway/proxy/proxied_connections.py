@@ -8,7 +8,7 @@ from typing import final
 
 import httpx2
 
-from prefill_router.endpoints import is_loopback
+from prefill_router.endpoints import connect_cause, is_loopback
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.connections import IDLE_SECONDS
@@ -116,7 +116,8 @@ class ProxiedConnections:
         except httpx2.HTTPError as error:
             unreached = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError)
             never = isinstance(error, unreached) and not arrival.status
-            arrival.fail("connect" if never else "broken_off")
+            cause = connect_cause(error) if never else None
+            arrival.fail("connect" if never else "broken_off", cause=cause)
         except (ValueError, httpx2.StreamError, httpx2.InvalidURL):
             arrival.fail("malformed")
 

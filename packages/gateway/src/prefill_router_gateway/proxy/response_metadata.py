@@ -12,7 +12,10 @@ from typing import Any, TypeGuard, final
 
 from prefill_router.endpoints import (
     ErrorBody,
+    LineSplitter,
+    MalformedError,
     Usage,
+    estimate_tokens,
     forms_of_key,
     read_error,
     read_usage,
@@ -22,7 +25,6 @@ from prefill_router.targets import Endpoint
 from prefill_router_gateway.errors import BrokenResponseError
 from prefill_router_gateway.records import AnswerText
 
-_BYTES_PER_TOKEN = 4
 _MOST_CALLS = 1000  # tool calls of one answer whose ids are remembered
 _LONGEST_ID = 2**14  # characters; some gateways put a model's reasoning in the ids of tool calls
 _DECODER = json.JSONDecoder()
@@ -92,7 +94,7 @@ class ResponseMetadata:
         """
         if self._is_pending and not self._reported:
             return None, True
-        guess = -(-self.output_bytes // _BYTES_PER_TOKEN)
+        guess = estimate_tokens(self.output_bytes)
         if not self._reported:
             return Usage(input_tokens=input_tokens, output_tokens=guess), True
         usage = read_usage(self._reported)
@@ -223,7 +225,7 @@ def _objects(value: object) -> Iterator[Mapping[str, Any]]:
         yield from (item for item in value if isinstance(item, Mapping))
 
 
-_LONGEST = 2**26  # bytes of a line; an image is sent in one
+LONGEST_LINE = 2**26  # bytes; an image is sent in one
 _MOST_HELD = 2**20  # bytes of an object over several lines; longer ones aren't read
 _DONE = b"[DONE]"
 _CHUNKS = re.compile(  # the last part is anchored at the start: otherwise it takes quadratic time
@@ -243,33 +245,20 @@ _TELLING: dict[Endpoint, re.Pattern[bytes]] = {
 SEQUENCE_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})')
 
 
-class WholeLines:
-    """Splits a stream into whole lines; an incomplete line is kept until its end arrives."""
+def complete_lines(lines: LineSplitter, piece: bytes) -> bytes:
+    """The whole lines of a stream that these bytes complete.
 
-    def __init__(self) -> None:
-        self._tail: list[bytes] = []
-        self._tail_bytes = 0
-
-    def _cut(self, piece: bytes) -> bytes:
-        cut = piece.rfind(b"\n") + 1
-        whole = piece[:cut]
-        if cut and self._tail:
-            whole = b"".join((*self._tail, whole))
-            self._tail, self._tail_bytes = [], 0
-        if cut < len(piece):
-            self._tail.append(piece[cut:])
-            self._tail_bytes += len(piece) - cut
-            if self._tail_bytes > _LONGEST:
-                raise BrokenResponseError("malformed")
-        return whole
-
-    def _rest(self) -> bytes:
-        rest, self._tail = b"".join(self._tail), []
-        return rest
+    Raises:
+        BrokenResponseError: A line is too long.
+    """
+    try:
+        return lines.feed(piece)
+    except MalformedError:
+        raise BrokenResponseError("malformed") from None
 
 
 @final
-class StreamObserver(WholeLines):
+class StreamObserver:
     """Reads one stream as it passes.
 
     Args:
@@ -292,7 +281,7 @@ class StreamObserver(WholeLines):
         secret: str | None = None,
         answer: AnswerText | None = None,
     ) -> None:
-        super().__init__()
+        self._split = LineSplitter(LONGEST_LINE)
         self._answer = answer
         self.facts = ResponseMetadata(endpoint, secret=secret)
         self._key_forms = forms_of_key(secret)
@@ -317,7 +306,7 @@ class StreamObserver(WholeLines):
         Raises:
             BrokenResponseError: A line is too long.
         """
-        whole = self._cut(piece)
+        whole = complete_lines(self._split, piece)
         if not whole:
             return b""
         lines = whole.split(b"\n")
@@ -331,7 +320,7 @@ class StreamObserver(WholeLines):
 
     def close(self) -> bytes:
         """Return the remaining bytes to forward at the end of the stream."""
-        rest = self._rest()
+        rest = self._split.close()
         left_out = self._is_left_out(rest)
         self._line(b"")
         return b"" if left_out else without_key(rest, self._key_forms)

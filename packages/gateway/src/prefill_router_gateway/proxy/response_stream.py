@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import final
 
+from prefill_router.endpoints import FailureCause
 from prefill_router_gateway.errors import BrokenResponseError
 from prefill_router_gateway.records import AttemptEnd, Header
 
@@ -68,10 +69,12 @@ class ResponseStream:
         self.over = True
         self._wake()
 
-    def fail(self, end: AttemptEnd, *, unheard: bool = False) -> None:
+    def fail(
+        self, end: AttemptEnd, *, unheard: bool = False, cause: FailureCause | None = None
+    ) -> None:
         """Mark the response as broken off; pieces that have arrived can still be read."""
         if self._broken is None and not self.over:
-            self._broken = BrokenResponseError(end, unheard=unheard)
+            self._broken = BrokenResponseError(end, unheard=unheard, cause=cause)
             self._wake()
 
     def limit(self, at: float, too_late: AttemptEnd) -> None:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, final
 
+from prefill_router.endpoints import BreakerState
 from prefill_router.errors import StoreError
-from prefill_router_gateway.proxy import BreakerState
 from prefill_router_gateway.receipts import (
     RequestSaving,
     Savings,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, final, runtime_checkable
 
-from prefill_router.endpoints import NO_KEY, Redaction, provider_keys
+from prefill_router.endpoints import NO_KEY, Breakers, Redaction, provider_keys
 from prefill_router.errors import StoreError
 from prefill_router.router import VersionRegistry
 from prefill_router.targets import Pool
@@ -25,7 +25,7 @@ from prefill_router_gateway.decide import (
 from prefill_router_gateway.forecast import DriftWatch, FallbackWatch
 from prefill_router_gateway.guard import BodyBudget, KeyLimits, key_budgets
 from prefill_router_gateway.protocol import to_client
-from prefill_router_gateway.proxy import Breakers, Forwarder, RateHeadroom
+from prefill_router_gateway.proxy import Forwarder, RateHeadroom
 from prefill_router_gateway.receipts import ReceiptWriter, RecentRequests, open_learning, open_store
 from prefill_router_gateway.runtime.activity import SavingsReports, gauge_readings
 from prefill_router_gateway.runtime.configuration import GatewayPaths, LoadedGateway, load

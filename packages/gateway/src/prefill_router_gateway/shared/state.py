@@ -16,10 +16,10 @@ from typing import Any, final
 from uuid import uuid4
 
 from prefill_router.database import AsyncPostgresDatabase, DownError, PostgresStatement, Rows
+from prefill_router.endpoints import Breakers
 from prefill_router.errors import StoreError
 from prefill_router_gateway.decide import Budgets, Sessions, affinity_places
 from prefill_router_gateway.guard import KeyLimits
-from prefill_router_gateway.proxy import Breakers
 from prefill_router_gateway.records import RoutingRequest
 from prefill_router_gateway.settings import SharedSettings
 from prefill_router_gateway.shared import tables

@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from prefill_router import __version__
+from prefill_router.endpoints import BreakerState
 from prefill_router_gateway.forecast import Drift
-from prefill_router_gateway.proxy import BreakerState
 
 
 @final

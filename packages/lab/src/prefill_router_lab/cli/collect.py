@@ -267,6 +267,8 @@ def _show(summary: "CollectionSummary") -> None:
             f"up to {_dollars(summary.at_risk)} more may have been billed, by calls whose bill is "
             "unknown; it counts against --max-cost until you give --settled"
         )
+    for error in summary.errors:
+        out.say(f"missing since {error}")
     for why, number in summary.not_asked.items():
         out.say(f"{counted(number, 'question')} not asked: {why}")
     before = sum(row.missing_before for row in summary.targets)

@@ -55,6 +55,7 @@ class CollectionTally:
         self.calls = 0
         self.answered: Counter[str] = Counter()
         self.missing: Counter[tuple[str, str]] = Counter()
+        self._errors: dict[tuple[str, str], str] = {}
         self.cost = 0.0
 
     def called(self) -> None:
@@ -68,6 +69,8 @@ class CollectionTally:
             self.answered[answer.target] += 1
         else:
             self.missing[answer.target, answer.missing] += 1
+            if answer.attempts:
+                self._errors[answer.target, answer.missing] = answer.attempts[-1].detail
         self._step()
 
     def repeated(self, target: str, reason: str) -> None:
@@ -104,6 +107,7 @@ class CollectionTally:
             "calls": self.calls,
             "answered": self.answered.total(),
             "missing": dict(reasons),
+            "errors": tuple(self._errors.values()),
             "not_asked": self.not_asked(),
             "cost": self.cost,
         }

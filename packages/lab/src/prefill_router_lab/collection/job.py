@@ -68,6 +68,7 @@ class CollectionSummary:
         calls: Calls to targets that were made this time.
         answered: Questions that were answered this time.
         missing: Questions that were asked this time without an answer, by reason.
+        errors: The last error of each target and reason.
         not_asked: Questions that were not asked, by reason.
         cost: US dollars of this time, as far as known.
         spent: US dollars of the whole run, as far as known.
@@ -82,6 +83,7 @@ class CollectionSummary:
     calls: int
     answered: int
     missing: dict[str, int] = field(hash=False)
+    errors: tuple[str, ...]
     not_asked: dict[str, int] = field(hash=False)
     cost: float
     spent: float

@@ -11,7 +11,6 @@ contain the prompt or the key.
 import json
 import os
 import re
-import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,20 +39,24 @@ from prefill_router.encoders.base import (
     vector_prompt,
 )
 from prefill_router.endpoints import (
-    RETRIABLE,
+    FOR_ONE_PROMPT,
+    NO_KEY,
+    Callee,
     ErrorBody,
     Retries,
     RetryPolicy,
     check_encrypted,
+    connect_cause,
     direct,
     kind_of,
     read_error,
+    refusal_cause,
     request_headers,
     retry_after,
+    trusted_certificates,
 )
 from prefill_router.errors import (
     ConfigError,
-    FailureKind,
     PromptError,
     ProvenanceError,
     UpstreamError,
@@ -62,27 +65,21 @@ from prefill_router.errors import (
 from prefill_router.short_repr import short_repr
 
 _OPENAI_KEY = "OPENAI_API_KEY"
-_NO_KEY = "none"  # servers without keys still require a value
 _A_KEY = re.compile(r"[!-~]+")
 _A_MODEL = re.compile(r"[!-~]{1,200}")
 _ATTEMPTS = 6
 _LONGEST_WAIT = 60.0  # seconds; a longer retry-after of an endpoint is ignored
 _SECONDS, _CONNECT_SECONDS = 120.0, 10.0
-_SAYS: dict[FailureKind, str] = {
-    "connect": "can't be reached; check its URL, and that it runs",
-    "connect_timeout": "didn't accept the connection in time; check its URL",
-    "answer_timeout": "didn't respond in time",
-    "rate_limited": "has reached its rate limit; try again later",
-    "overloaded": "is overloaded; try again later",
-    "server_error": "had an internal error; try again later",
-    "broken_off": "closed the connection before the end of its response; try again later",
-    "unauthorised": f"refuses the key, or the account has no credit; set {KEY}",
-    "unknown_model": "has no such model, or no embeddings at this URL; check name and URL",
-    "context_too_long": "can't read a prompt of this length",
-    "content_filter": "refused a prompt by its content filter; remove the prompt",
-    "refused": "refuses the request; check that the model returns embeddings of text",
+_UNKNOWN_MODEL = ("has no such model, or no embeddings at this URL", "check name and URL")
+_ADVICE = {
+    "connect_timeout": "check its URL",
+    "rate_limited": "try again later",
+    "broken_off": "try again later",
+    "unauthorised": f"set {KEY}",
+    "content_filter": "remove the prompt",
+    "refused": "check that the model returns embeddings of text",
 }
-_LOWERED: dict[FailureKind, str] = {
+_LOWERED = {
     "answer_timeout": "--batch-tokens",
     "context_too_long": "--max-tokens",
 }
@@ -104,14 +101,23 @@ class EndpointCalls:
     def __init__(self, address: Address, *, environment: Mapping[str, str] | None = None) -> None:
         self.address = address
         self._key = _key(address, os.environ if environment is None else environment)
-        self._certificates = _certificates()
+        self._certificates = trusted_certificates()
+
+    @property
+    def _callee(self) -> Callee:
+        lower = {kind: f"lower {name_option(option)}" for kind, option in _LOWERED.items()}
+        return Callee(
+            subject=f"{self.address.name}: the endpoint",
+            words={"unknown_model": _UNKNOWN_MODEL},
+            advice={**_ADVICE, **lower},
+        )
 
     def model(self, said: Mapping[str, Any]) -> str:
         """The model's name in a response, which must not contain the key."""
         name = said.get("model")
         if not isinstance(name, str) or not _A_MODEL.fullmatch(name):
             return "unnamed"
-        return "unnamed" if self._key != _NO_KEY and self._key in name else name
+        return "unnamed" if self._key != NO_KEY and self._key in name else name
 
     @contextmanager
     def connected(self) -> Iterator[httpx2.Client]:
@@ -151,69 +157,52 @@ class EndpointCalls:
             response = client.post(f"{self.address.base_url}/embeddings", json=body)
         except httpx2.TimeoutException as error:
             late = isinstance(error, httpx2.ConnectTimeout)
-            raise self._failed("connect_timeout" if late else "answer_timeout") from None
+            raise self._callee.error("connect_timeout" if late else "answer_timeout") from None
+        except (httpx2.ReadError, httpx2.RemoteProtocolError):
+            raise self._callee.error("broken_off") from None
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
-            is_off = isinstance(error, httpx2.ReadError | httpx2.RemoteProtocolError)
-            raise self._failed("broken_off" if is_off else "connect") from None
+            raise self._callee.error("connect", cause=connect_cause(error)) from None
         except (httpx2.InvalidURL, ValueError):
-            raise self._failed("refused") from None
+            raise self._callee.error("refused") from None
         if not response.is_success:
             raise self._refused(response)
         return response.content
 
     def malformed(self, what: str) -> UpstreamError:
         """The error of a response that isn't what was asked for."""
-        return self._error("malformed", f"returned {what}; check the model and the URL")
+        words = {"malformed": (f"returned {what}", "check the model and the URL")}
+        return replace(self._callee, words=words).error("malformed")
 
     def _refused(self, response: httpx2.Response) -> UpstreamError:
         try:
             body = read_error(json.loads(response.content))
         except (ValueError, RecursionError):
             body = ErrorBody()
-        wait = retry_after({n.lower(): v for n, v in response.headers.items()}, now=time.time())
-        error = self._failed(kind_of(body, response.status_code), status=response.status_code)
-        error.retry_after = wait if wait is None or wait <= _LONGEST_WAIT else None
-        return error
-
-    def _failed(self, failure: FailureKind, *, status: int | None = None) -> UpstreamError:
-        option = _LOWERED.get(failure)
-        fix = "" if option is None else f"; lower {name_option(option)}"
-        return self._error(failure, _SAYS.get(failure, _SAYS["refused"]) + fix, status)
-
-    def _error(self, failure: FailureKind, words: str, status: int | None = None) -> UpstreamError:
-        place = "" if status is None else f" (HTTP {status})"
-        return UpstreamError(
-            f"{self.address.name}: the endpoint {words}{place}",
-            failure=failure,
-            status=status,
-            retriable=failure in RETRIABLE,
-            billed="no" if failure in ("connect", "connect_timeout") or status else "perhaps",
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        wait = retry_after(headers, now=time.time())
+        return self._callee.error(
+            kind_of(body, response.status_code),
+            cause=refusal_cause(response.status_code, headers.get("content-type", "")),
+            status=response.status_code,
+            location=headers.get("location"),
+            secrets=(self._key,),
+            retry_after=wait if wait is None or wait <= _LONGEST_WAIT else None,
+            billed="no",
         )
 
 
 def _key(address: Address, environment: Mapping[str, str]) -> str:
     """The key for this endpoint; OpenAI's own key is sent to OpenAI only."""
     names = (KEY, _OPENAI_KEY) if address.is_openai else (KEY,)
-    key = next((environment[n].strip() for n in names if environment.get(n)), _NO_KEY)
+    key = next((environment[n].strip() for n in names if environment.get(n)), NO_KEY)
     if not _A_KEY.fullmatch(key):
         raise ConfigError(
             f"the environment variable {KEY} can't be a key: it has characters that aren't allowed "
             "in a header; set it to the key alone"
         )
-    if key != _NO_KEY:
+    if key != NO_KEY:
         check_encrypted(address.base_url, environment, whose="the key of embeddings")
     return key
-
-
-def _certificates() -> ssl.SSLContext:
-    """The trusted certificates; loaded once, since that takes longer than a request."""
-    try:
-        return httpx2.create_ssl_context()
-    except (OSError, ValueError):
-        raise ConfigError(
-            "the certificates that the environment names can't be read; check SSL_CERT_FILE and "
-            "SSL_CERT_DIR"
-        ) from None
 
 
 Rows = Float32[NDArray[np.float32], "text hidden"]
@@ -286,8 +275,6 @@ MOST_TOKENS = 8192
 _BATCH_TOKENS = 16_384
 _MOST_INPUTS = 64
 _PROBE = "embedding"
-_OF_ONE_TEXT = ("context_too_long", "content_filter", "refused")
-"""Failures that a single text can cause."""
 
 
 @short_repr
@@ -343,7 +330,7 @@ class EndpointEncoder(VectorEncoder):
         try:
             rows, model = self.api.embed([prompt.text for prompt in prompts])
         except UpstreamError as error:
-            if error.failure not in _OF_ONE_TEXT:
+            if error.failure not in FOR_ONE_PROMPT:
                 raise
             if len(prompts) == 1:
                 raise PromptError(str(error), query_id=prompts[0].query_id) from None

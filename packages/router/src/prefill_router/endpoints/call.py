@@ -1,89 +1,26 @@
-"""One call of an endpoint: its address and headers, its HTTP client, and how it is sent and read.
+"""One call of an endpoint: how it is sent, and how its answer or its failure is read.
 
-Clients never follow redirects, which would send the key elsewhere. This module is imported only
-when a client is opened, because httpx2 is slow to import.
+This module is imported only when a client is opened, because httpx2 is slow to import.
 """
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple, final
-from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 
-from prefill_router.endpoints.client import Redaction, is_loopback
-from prefill_router.endpoints.failures import ErrorBody, failed, kind_of, read_error
-from prefill_router.endpoints.reply import EventReader, MalformedError, Reply, parse_object
+from prefill_router.endpoints.error_body import ErrorBody, kind_of, read_error
+from prefill_router.endpoints.events import EventReader
+from prefill_router.endpoints.failures import Callee, FailureCause, connect_cause, refusal_cause
+from prefill_router.endpoints.json_object import MalformedError, parse_object
+from prefill_router.endpoints.rate_limit_headers import retry_after
+from prefill_router.endpoints.redaction import Redaction
+from prefill_router.endpoints.reply import Reply
 from prefill_router.endpoints.reply_reader import ErrorEventError, ReplyReader
-from prefill_router.endpoints.retries import retry_after
-from prefill_router.errors import ConfigError, FailureKind, UpstreamError
-from prefill_router.targets import Provider, public_address
-
-_IDLE_SECONDS = 3.0  # less than servers keep idle connections, which is 5 s with uvicorn
-_OPENAI_ACCOUNT = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
-"""Headers that tell OpenAI which account pays, and the environment variables that hold them."""
-
-
-def endpoint_url(base_url: str, path: str) -> httpx2.URL:
-    """The URL of a call: the base_url, the path, and then the base_url's query."""
-    query = dict(parse_qsl(urlsplit(base_url).query))
-    return httpx2.URL(public_address(base_url).rstrip("/") + path, params=query or None)
-
-
-def request_headers(key: str, *, is_openai: bool) -> dict[str, str]:
-    """The headers of every call.
-
-    Args:
-        key: The endpoint's API key.
-        is_openai: Whether it is OpenAI; only OpenAI is sent the user's organisation and project.
-    """
-    account = {name: os.environ.get(variable) for name, variable in _OPENAI_ACCOUNT.items()}
-    return {
-        "Accept": "application/json",
-        "Accept-Encoding": "identity",  # compression delays streamed tokens
-        "Authorization": f"Bearer {key}",
-        "Content-Type": "application/json",
-        "User-Agent": "prefill-router",
-        **{name: value for name, value in account.items() if value and is_openai},
-    }
-
-
-def http_client(provider: Provider, headers: Mapping[str, str]) -> httpx2.AsyncClient:
-    """An HTTP client for one provider.
-
-    Raises:
-        ConfigError: The environment's proxies or certificates can't be used.
-    """
-    try:
-        return httpx2.AsyncClient(
-            limits=httpx2.Limits(
-                max_connections=provider.concurrency,
-                max_keepalive_connections=provider.concurrency,
-                keepalive_expiry=_IDLE_SECONDS,
-            ),
-            headers=headers,
-            timeout=httpx2.Timeout(None, connect=provider.connect_seconds),
-            mounts=direct(provider.base_url),
-        )
-    except (ImportError, OSError, ValueError, httpx2.InvalidURL):  # not quoted: it may hold a key
-        raise ConfigError(
-            f"provider {provider.name!r} can't be reached with the proxies or certificates set in "
-            "the environment; check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY (http:// or https://) "
-            "and SSL_CERT_FILE"
-        ) from None
-
-
-def direct(base_url: str) -> dict[str, None]:
-    """The mounts of a client that bypass any proxy for a server on this machine.
-
-    A proxy elsewhere could read this unencrypted traffic.
-    """
-    host = httpx2.URL(base_url).host
-    name = f"[{host}]" if ":" in host else host
-    return {f"all://{name}": None} if is_loopback(host) else {}
-
+from prefill_router.endpoints.transport import endpoint_url, http_client, request_headers
+from prefill_router.errors import FailureKind, UpstreamError
+from prefill_router.targets import Provider
 
 _PATH = "/chat/completions"
 _REQUEST_ID = (b"x-request-id", b"request-id", b"x-generation-id")
@@ -210,7 +147,7 @@ class _EndpointCall:
         self._request_id = None if found is None else found.decode("latin-1")
         kind = headers.get(b"content-type", b"")
         if b"html" in kind:
-            raise MalformedError("an HTML page")
+            raise self._failed("malformed", cause="web_page")
         is_plain = headers.get(b"content-encoding", b"identity") == b"identity"
         pieces = response.aiter_raw() if is_plain else response.aiter_bytes()
         if b"json" in kind:
@@ -286,7 +223,7 @@ class _EndpointCall:
             # A server may close an idle connection while a request is on its way to it.
             idle = not self._is_new and self._clock() - self._began < _AT_ONCE
             return self._failed("broken_off", billed=not idle)
-        return self._failed("connect")
+        return self._failed("connect", cause=connect_cause(cause))
 
     def _refused(self, response: httpx2.Response) -> UpstreamError:
         try:
@@ -294,7 +231,8 @@ class _EndpointCall:
         except (MalformedError, httpx2.StreamError):
             error = ErrorBody()
         headers = {name.lower(): value for name, value in response.headers.items()}
-        return self._reported(error, status=response.status_code, headers=headers)
+        cause = refusal_cause(response.status_code, headers.get("content-type", ""))
+        return self._reported(error, status=response.status_code, headers=headers, cause=cause)
 
     def _reported(
         self,
@@ -302,14 +240,17 @@ class _EndpointCall:
         *,
         status: int | None = None,
         headers: Mapping[str, str] | None = None,
+        cause: FailureCause | None = None,
     ) -> UpstreamError:
         """The error that an endpoint reported, instead of a reply (with a status) or within one."""
         said = {**(error.headers or {}), **(headers or {})}
         kind = kind_of(error, status if status is not None else error.status)
         return self._failed(
             kind,
+            cause=cause,
             status=status,
             error=error,
+            location=said.get("location"),
             wait=retry_after(said, now=time.time()) if kind != "unauthorised" else None,
             billed=status is None or status in _GAVE_UP_WAITING,
         )
@@ -318,16 +259,19 @@ class _EndpointCall:
         self,
         failure: FailureKind,
         *,
+        cause: FailureCause | None = None,
         status: int | None = None,
         error: ErrorBody | None = None,
+        location: str | None = None,
         wait: float | None = None,
         billed: bool = True,
     ) -> UpstreamError:
-        return failed(
-            self._question.target,
+        return Callee.of_target(self._question.target, self._provider.base_url).error(
             failure,
+            cause=cause,
             status=status,
             error=error,
+            location=location,
             secrets=(self._question.prompt, self._key),
             retry_after=wait,
             billed=None if billed else "no",

@@ -1,17 +1,21 @@
-"""Why a call returned no answer: endpoint errors classified, and reported without the prompt.
+"""Why a call gave no answer: what was called, what came, what that means, and what to do.
 
 An endpoint's error message is used to classify the failure and is never repeated, since it may
 quote the prompt or the key. Its error type and code are repeated where they look like names and
-are part of neither.
+are part of neither. Of an address its query isn't shown, and of a redirect only the host.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, final
+from urllib.parse import urlsplit
 
-from prefill_router.endpoints.reply import Reply
+from prefill_router.endpoints.error_body import ErrorBody
 from prefill_router.errors import FailureKind, UpstreamError
+from prefill_router.targets import public_address
 
 RETRIABLE: frozenset[FailureKind] = frozenset(
     (
@@ -28,181 +32,238 @@ RETRIABLE: frozenset[FailureKind] = frozenset(
     )
 )
 """The failures after which the same call may succeed."""
+FOR_ANY_PROMPT: frozenset[FailureKind] = frozenset(("unauthorised", "unknown_model"))
+"""The failures that a target would have with any other prompt too."""
+FOR_ONE_PROMPT: frozenset[FailureKind] = frozenset(
+    ("context_too_long", "content_filter", "refused")
+)
+"""The failures that the same request would have again, and others may not."""
 _NEVER_BILLED: frozenset[FailureKind] = frozenset(("connect", "connect_timeout"))
 
-_SAYS: dict[FailureKind, str] = {
-    "connect": "can't be reached; check its base_url, and that it runs",
-    "connect_timeout": "took no connection in time; check its base_url, or raise connect_seconds",
-    "first_token_timeout": "sent no token in time; raise first_token_seconds",
-    "answer_timeout": "didn't finish its answer in time; raise answer_seconds, or lower max_tokens",
-    "rate_limited": "reports a rate limit; lower concurrency or requests_per_minute",
-    "overloaded": "is overloaded; try again later",
-    "server_error": "had an internal error; try again later",
-    "broken_off": "broke off before the end of its answer; try again",
-    "malformed": "sent something other than a chat completion; check its base_url and dialect",
-    "unauthorised": "refuses the key, or the account has no credit; check api_key_env",
-    "unknown_model": "doesn't know this model; check the target's model and the base_url",
-    "context_too_long": "can't take a prompt this long; shorten it, or lower max_tokens",
-    "content_filter": "filtered the prompt or the answer; leave this prompt out",
-    "refused": "refuses the request as it is; check the target's request options and dialect",
-    "empty": "sent an empty answer; try again",
-}
-_BY_STATUS: dict[int, FailureKind] = {
-    401: "unauthorised",
-    402: "unauthorised",
-    403: "unauthorised",
-    404: "unknown_model",
-    408: "server_error",
-    409: "server_error",
-    413: "context_too_long",
-    425: "overloaded",
-    429: "rate_limited",
-    503: "overloaded",
-    529: "overloaded",
-}
-_BY_NAME: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
-    (
-        "unauthorised",
-        re.compile(r"insufficient_quota|billing_|invalid_api_key|arrearage|authentication"),
-    ),
-    ("context_too_long", re.compile(r"context_length|context_window|string_above_max_length")),
-    ("content_filter", re.compile(r"content_?filter|content_policy|data_?inspection|moderation")),
-    ("unknown_model", re.compile(r"model_?not_?found|not_found_error|no_such_model")),
-    ("rate_limited", re.compile(r"rate_?limit|throttling|too_many_requests")),
-    ("overloaded", re.compile(r"overloaded|unavailable")),
-)
-_BY_WORDS: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
-    (
-        "unauthorised",
-        re.compile(
-            r"insufficient (balance|credit|quota)|plan and billing|credit balance is too low"
-            r"|api key not valid|(invalid|incorrect) api key"
-        ),
-    ),
-    (
-        "refused",
-        re.compile(
-            r"max(_completion|_output)?_tokens\W{0,40}.{0,40}(too large|must be|at most|less than)"
-        ),
-    ),
-    (
-        "context_too_long",
-        re.compile(
-            r"context (length|window|size)|(prompt|input|request) (is |was )?too (long|large)"
-            r"|too many (input |prompt )?tokens|longer than the model|range of input length"
-        ),
-    ),
-    ("content_filter", re.compile(r"content management policy|content filter|\bflagged\b")),
-    (
-        "unknown_model",
-        re.compile(
-            r"model.{0,100}(does not exist|not found|not exist|is not a valid)|no endpoints found"
-            r"|unknown model|invalid model"
-        ),
-    ),
-)
-_A_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{1,63}")
+FailureCause = Literal["no_server", "no_host", "certificate", "not_tls", "redirect", "web_page"]
+"""What is known beyond the kind of a failure.
+
+- `no_server`: the host refuses connections at this port; `no_host`: the name is unknown;
+- `certificate`: it isn't valid or not trusted; `not_tls`: the server doesn't speak TLS;
+- `redirect`: it names another address; `web_page`: HTML came in place of an answer.
+"""
 
 
 @final
-@dataclass(frozen=True)
-class ErrorBody:
-    """An error as an endpoint reports it.
+@dataclass(frozen=True, kw_only=True)
+class FailedCall:
+    """A call without an answer.
 
     Attributes:
-        kind: Its type.
-        code: Its code; in some shapes an HTTP status.
-        words: Its message; shown only in translated answers.
-        headers: The headers of the provider behind an aggregator that passes them on (OpenRouter).
-    """
-
-    kind: str = ""
-    code: str = ""
-    words: str = ""
-    headers: Mapping[str, str] | None = None
-
-    @property
-    def status(self) -> int | None:
-        """The code, where it is an HTTP status."""
-        return int(self.code) if re.fullmatch(r"[3-5]\d\d", self.code) else None
-
-
-def read_error(value: object) -> ErrorBody:
-    """Read an error from any of the shapes in use: an object or a text, bare or under `error`."""
-    if isinstance(value, list) and value:  # Gemini
-        value = value[0]
-    if isinstance(value, Mapping) and value.get("error"):
-        value = value["error"]
-    if not isinstance(value, Mapping):
-        return ErrorBody(words=value.lower() if isinstance(value, str) else "")
-    words = value.get("message") or value.get("detail") or ""
-    return ErrorBody(
-        kind=str(value.get("type") or value.get("status") or ""),
-        code=str(value.get("code") or ""),
-        words=str(words).lower(),
-        headers=_handed_on(value.get("metadata")),
-    )
-
-
-def kind_of(error: ErrorBody, status: int | None) -> FailureKind:
-    """Classify an error, by its type and code first, then its message, then the status."""
-    names = f"{error.code} {error.kind}".lower()
-    if status is None or status not in (429, 503, 529):
-        for kind, pattern in _BY_NAME:
-            if pattern.search(names):
-                return kind
-    if status is None or status < 500:
-        for kind, pattern in _BY_WORDS:
-            if pattern.search(error.words) and (status != 429 or kind == "unauthorised"):
-                return kind
-    if status == 429 and "insufficient_quota" in names:
-        return "unauthorised"
-    if status is None or status >= 500:
-        return _BY_STATUS.get(status or 0, "server_error")
-    return _BY_STATUS.get(status, "refused")
-
-
-def failed(
-    target: str,
-    failure: FailureKind,
-    *,
-    status: int | None = None,
-    error: ErrorBody | None = None,
-    secrets: tuple[str, ...] = (),
-    retry_after: float | None = None,
-    billed: Literal["no", "perhaps"] | None = None,
-    partial: Reply | None = None,
-) -> UpstreamError:
-    """The error to raise.
-
-    Args:
-        target: The name of the target.
-        failure: Why there is no answer.
-        status: The HTTP status, if there was a response.
+        kind: Why there is none: a `FailureKind`, or a word that the callee's `words` explain.
+        cause: What else is known; None for nothing.
+        status: The HTTP status; None without a response.
         error: The error that the endpoint reported.
-        secrets: The prompt and the key; a type or code that is part of one isn't repeated.
-        retry_after: Seconds to wait, as the endpoint asks.
-        billed: Whether it may have been billed; by default yes, unless the connection failed.
-        partial: The part of the reply that arrived.
+        location: Where a redirect leads.
     """
-    details = [f"HTTP {status}"] if status is not None else []
-    for label, name in (("type", error.kind), ("code", error.code)) if error else ():
+
+    kind: str
+    cause: FailureCause | None = None
+    status: int | None = None
+    error: ErrorBody | None = None
+    location: str | None = None
+
+
+Words = tuple[str, str]
+"""What an endpoint did, and what to do about it."""
+
+_WORDS: Mapping[str, Words] = {
+    "connect": ("can't be reached", "check its base_url, and that it runs"),
+    "connect_timeout": (
+        "took no connection in time",
+        "check its base_url, or raise connect_seconds",
+    ),
+    "first_token_timeout": ("sent no token in time", "raise first_token_seconds"),
+    "answer_timeout": (
+        "didn't finish its answer in time",
+        "raise answer_seconds, or lower max_tokens",
+    ),
+    "rate_limited": ("reports a rate limit", "lower concurrency or requests_per_minute"),
+    "overloaded": ("is overloaded", "try again later"),
+    "server_error": ("had an internal error", "try again later"),
+    "broken_off": ("broke off before the end of its answer", "try again"),
+    "malformed": (
+        "sent something other than a chat completion",
+        "check its base_url and dialect",
+    ),
+    "unauthorised": (
+        "refuses the key, or the account has no credit",
+        "check api_key_env",
+    ),
+    "unknown_model": (
+        "doesn't know this model",
+        "check the target's model and the base_url",
+    ),
+    "context_too_long": (
+        "can't take a prompt this long",
+        "shorten it, or lower max_tokens",
+    ),
+    "content_filter": ("filtered the prompt or the answer", "leave this prompt out"),
+    "refused": (
+        "refuses the request as it is",
+        "check the target's request options and dialect",
+    ),
+    "empty": ("sent an empty answer", "try again"),
+}
+_BY_CAUSE: Mapping[FailureCause, Words] = {
+    "no_server": (
+        "can't be reached, since nothing listens there",
+        "check its base_url, and that it runs",
+    ),
+    "no_host": (
+        "can't be reached, since its host is unknown",
+        "check the host's name in its base_url, and the network",
+    ),
+    "certificate": (
+        "can't be reached, since its certificate isn't trusted",
+        "check its base_url, or name the certificates to trust in SSL_CERT_FILE",
+    ),
+    "not_tls": (
+        "can't be reached, since it doesn't speak TLS as expected",
+        "check whether its base_url begins with http:// or https://",
+    ),
+    "redirect": (
+        "redirects, and the key isn't sent on",
+        "give the new address as its base_url, if you trust it",
+    ),
+    "web_page": (
+        "sent a web page",
+        "check that its base_url is the address of an API, which often ends with /v1",
+    ),
+}
+_A_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{1,63}")
+_LEAST_SECRET = 4  # characters; shorter ones are part of many names
+_A_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,252}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Callee:
+    """An endpoint as errors name it.
+
+    Attributes:
+        subject: Whose it is, such as `target 'small': its endpoint`.
+        address: Its URL; empty where the subject says it.
+        words: What to say of a failure, where it isn't what is said of targets.
+        advice: What to do about a failure, likewise.
+    """
+
+    subject: str
+    address: str = ""
+    words: Mapping[str, Words] = field(default_factory=dict)
+    advice: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_target(cls, target: str, base_url: str = "") -> "Callee":
+        """The endpoint of a target."""
+        return cls(subject=f"target {target!r}: its endpoint", address=base_url)
+
+    def describe(self, failed: FailedCall, *, secrets: tuple[str, ...] = ()) -> str:
+        """What came of a call and what to do, in one sentence.
+
+        Args:
+            failed: The call.
+            secrets: The prompt and the key; no name that is part of one is repeated.
+        """
+        event, advice = self._words(failed)
+        place = f" at {public_address(self.address)}" if self.address else ""
+        details = ", ".join(_details(failed, secrets))
+        details = f" ({details})" if details else ""
+        return f"{self.subject}{place} {event}; {advice}{details}"
+
+    def error(
+        self,
+        kind: FailureKind,
+        *,
+        cause: FailureCause | None = None,
+        status: int | None = None,
+        error: ErrorBody | None = None,
+        location: str | None = None,
+        secrets: tuple[str, ...] = (),
+        retry_after: float | None = None,
+        billed: Literal["no", "perhaps"] | None = None,
+        partial: Any = None,
+    ) -> UpstreamError:
+        """The error to raise.
+
+        Args:
+            kind: Why there is no answer.
+            cause: As in `FailedCall`, and so `status`, `error` and `location`.
+            status: The HTTP status.
+            error: The error that the endpoint reported.
+            location: Where a redirect leads.
+            secrets: As for `describe`.
+            retry_after: Seconds to wait, as the endpoint asks.
+            billed: Whether it may have been billed; by default yes, unless the connection failed.
+            partial: The part of the `Reply` that arrived.
+        """
+        failed = FailedCall(kind=kind, cause=cause, status=status, error=error, location=location)
+        return UpstreamError(
+            self.describe(failed, secrets=secrets),
+            failure=kind,
+            status=status,
+            retry_after=retry_after,
+            retriable=kind in RETRIABLE,
+            billed=billed or ("no" if kind in _NEVER_BILLED else "perhaps"),
+            partial=partial,
+        )
+
+    def _words(self, failed: FailedCall) -> Words:
+        if failed.cause is not None and (failed.cause != "web_page" or failed.kind == "malformed"):
+            return _BY_CAUSE[failed.cause]
+        event, advice = self.words.get(failed.kind) or _WORDS[failed.kind]
+        return event, self.advice.get(failed.kind, advice)
+
+
+def _details(failed: FailedCall, secrets: tuple[str, ...]) -> Iterator[str]:
+    if failed.status is not None:
+        yield f"HTTP {failed.status}"
+    host = _host(failed.location)
+    if host and not any(len(s) >= _LEAST_SECRET and s.lower() in host for s in secrets):
+        yield f"to {host}"
+    if failed.cause == "web_page" and failed.kind != "malformed":
+        yield "a web page"
+    error = failed.error or ErrorBody()
+    for label, name in (("type", error.kind), ("code", error.code)):
         if _A_NAME.fullmatch(name) and not any(name in s or s in name for s in secrets):
-            details.append(f"{label} {name}")
-    place = f" ({', '.join(details)})" if details else ""
-    return UpstreamError(
-        f"target {target!r}: its endpoint {_SAYS[failure]}{place}",
-        failure=failure,
-        status=status,
-        retry_after=retry_after,
-        retriable=failure in RETRIABLE,
-        billed=billed or ("no" if failure in _NEVER_BILLED else "perhaps"),
-        partial=partial,
-    )
+            yield f"{label} {name}"
 
 
-def _handed_on(metadata: Any) -> Mapping[str, str] | None:
-    headers = metadata.get("headers") if isinstance(metadata, Mapping) else None
-    if not isinstance(headers, Mapping):
-        return None
-    return {str(name).lower(): str(value) for name, value in headers.items()}
+def _host(location: str | None) -> str:
+    """The host of a redirect; empty where there is none that can be shown."""
+    try:
+        host = urlsplit(location or "").hostname or ""
+    except ValueError:
+        return ""
+    return host if _A_HOST.fullmatch(host) else ""
+
+
+def connect_cause(error: BaseException | None) -> FailureCause | None:
+    """Why a connection couldn't be made; None where the error doesn't say."""
+    for _ in range(8):
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, ConnectionRefusedError):
+            return "no_server"
+        if isinstance(error, socket.gaierror):
+            return "no_host"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return "certificate"
+        if isinstance(error, ssl.SSLError):
+            return "not_tls"
+        if error is None:
+            return None
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def refusal_cause(status: int, content_type: str) -> FailureCause | None:
+    """What an error response says beyond its status: that it is a redirect, or a web page."""
+    if 300 <= status < 400:
+        return "redirect"
+    return "web_page" if "html" in content_type.lower() else None

@@ -1,20 +1,21 @@
 """Reads one answer, streamed or whole, in any dialect.
 
-The chunks of a stream are merged into what a plain reply would hold. Models behind servers without
-a reasoning parser write their reasoning in the answer's text, between <think> and </think>. Where
-the chat template writes the opening tag, only the closing one is returned; a lone closing tag
-counts only for servers of open models, since other answers may mention the tag.
+The chunks of a stream are merged into what a plain reply would hold.
 """
 
 import json
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
-from prefill_router.endpoints.failures import ErrorBody, read_error
-from prefill_router.endpoints.reply import MalformedError, Reply, Usage, read_usage
-from prefill_router.targets import TRAITS, Dialect
+from prefill_router.endpoints.error_body import ErrorBody, read_error
+from prefill_router.endpoints.json_object import MalformedError
+from prefill_router.endpoints.merged_object import MergedObject
+from prefill_router.endpoints.reply import Reply
+from prefill_router.endpoints.thinking import split_thinking
+from prefill_router.endpoints.usage import Usage, read_usage
+from prefill_router.targets import Dialect
 
 _EVENT_FIELDS = frozenset(("choices", "model", "object", "usage"))
 _CHOICE_FIELDS = frozenset(("delta", "finish_reason", "index", "message", "usage"))
@@ -210,107 +211,3 @@ def _without_surrogates(value: Any) -> Any:
         whole = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
         return json.loads(whole.decode("utf-16", "replace"))
     return value
-
-
-_GROWING = frozenset(("arguments", "refusal", "summary", "text", "thinking"))
-"""Fields whose pieces are concatenated; in other fields the last value counts."""
-
-
-@final
-class MergedObject:
-    """An object that arrives in pieces.
-
-    Objects in a list that have an `index`, such as tool calls, are merged by it; other lists are
-    extended.
-    """
-
-    def __init__(self) -> None:
-        self._texts: dict[str, list[str]] = {}
-        self._objects: dict[str, MergedObject] = {}
-        self._indexed: dict[str, dict[int, MergedObject]] = {}
-        self._lists: dict[str, list[Any]] = {}
-        self._last: dict[str, Any] = {}
-
-    def add(self, name: str, value: Any) -> None:
-        """Add one piece of a field; null is ignored."""
-        if value is None:
-            return
-        if isinstance(value, str | int):
-            if name in _GROWING and isinstance(value, str):
-                self._texts.setdefault(name, []).append(value)
-            else:
-                self._last[name] = value
-        elif isinstance(value, list):
-            for place, item in enumerate(value):
-                self._add_item(name, item, place)
-        elif isinstance(value, Mapping):
-            self._objects.setdefault(name, MergedObject()).add_all(value)
-        else:
-            self._last[name] = value
-
-    def add_all(self, fields: Mapping[str, Any]) -> None:
-        """Add one piece of every field."""
-        for name, value in fields.items():
-            self.add(name, value)
-
-    def append(self, name: str, value: Any) -> None:
-        """Append one item to a list, unchanged."""
-        self._lists.setdefault(name, []).append(value)
-
-    def plain(self) -> dict[str, Any]:
-        """The merged object."""
-        return {
-            **self._last,
-            **{name: "".join(pieces) for name, pieces in self._texts.items()},
-            **self._lists,
-            **{name: merged.plain() for name, merged in self._objects.items()},
-            **{
-                name: [merged.plain() for _, merged in sorted(items.items())]
-                for name, items in self._indexed.items()
-            },
-        }
-
-    def _add_item(self, name: str, item: Any, place: int) -> None:
-        index = item.get("index") if isinstance(item, Mapping) else None
-        if name == "tool_calls" and index is None and isinstance(item, Mapping):
-            index = place  # a plain reply has no indices
-        if isinstance(index, int):
-            items = self._indexed.setdefault(name, {})
-            items.setdefault(index, MergedObject()).add_all(item)
-        else:
-            self.append(name, item)
-
-
-_OPEN, _CLOSE = "<think>", "</think>"
-
-
-class ThinkingSplit(NamedTuple):
-    """A text split into reasoning and answer.
-
-    Attributes:
-        reasoning: The text between the tags.
-        answer: The text after them.
-        start: Where the answer begins in the text, in characters.
-    """
-
-    reasoning: str
-    answer: str
-    start: int
-
-
-def split_thinking(text: str, dialect: Dialect) -> ThinkingSplit | None:
-    """Split the reasoning at the beginning of a text from its answer; None where there is none.
-
-    A text that ends within its reasoning has an empty answer. If the template wrote the opening
-    tag and the text ends before the closing one, it can't be distinguished from an answer.
-    """
-    opened = text.lstrip().startswith(_OPEN)
-    if not opened and (not TRAITS[dialect].opens_thinking or _CLOSE not in text):
-        return None
-    begin = text.index(_OPEN) + len(_OPEN) if opened else 0
-    end = text.find(_CLOSE, begin)
-    if end < 0:
-        return ThinkingSplit(text[begin:].strip("\n"), "", len(text))
-    rest = text[end + len(_CLOSE) :]
-    answer = rest.lstrip()
-    return ThinkingSplit(text[begin:end].strip("\n"), answer, len(text) - len(answer))

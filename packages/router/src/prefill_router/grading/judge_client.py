@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from prefill_router.endpoints import (
+    FOR_ANY_PROMPT,
     PaidCall,
     PaidCalls,
     Reply,
@@ -26,7 +27,6 @@ from prefill_router.grading.caches import Judgments, judgment_key
 from prefill_router.targets import Pool, Target
 
 ATTEMPTS = 4
-_PERMANENT_FAILURES = frozenset({"unauthorised", "unknown_model"})
 _MOST_IN_A_ROW = 20
 
 
@@ -189,7 +189,7 @@ class JudgeClient:
 
     def _count(self, error: UpstreamError) -> None:
         self._in_a_row += 1
-        if error.failure in _PERMANENT_FAILURES or self._in_a_row >= _MOST_IN_A_ROW:
+        if error.failure in FOR_ANY_PROMPT or self._in_a_row >= _MOST_IN_A_ROW:
             self._failed_for_good = error.failure
 
     def _wait(self, call: Coroutine[Any, Any, Any]) -> Any:

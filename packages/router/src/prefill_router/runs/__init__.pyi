@@ -1,6 +1,5 @@
 from .run import (
     LOCK as LOCK,
-    PERMANENT as PERMANENT,
     Answer as Answer,
     Attempt as Attempt,
     Retry as Retry,

@@ -20,7 +20,7 @@ from typing import Any, Literal, final
 from prefill_router import __version__, files
 from prefill_router.data import Message, Query
 from prefill_router.database import SqliteDatabase
-from prefill_router.endpoints import CostSource, Reply, Usage
+from prefill_router.endpoints import FOR_ONE_PROMPT, CostSource, Reply, Usage
 from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError, upgrade_advice
 from prefill_router.runs import run_database
 from prefill_router.short_repr import short_repr
@@ -331,8 +331,6 @@ def _answer(row: tuple[object, object] | None, seq: int, folder: Path) -> Answer
 
 Retry = Literal["failed", "all", "none"]
 """Which missing answers are asked for again: those that a retry may get, all, or none."""
-PERMANENT = frozenset({"context_too_long", "content_filter", "refused"})
-"""Reasons for which the same request would fail again."""
 _DECIMALS = 12  # of US dollars; smaller parts are rounding errors of sums
 _LATEST = "SELECT query_id, target, MAX(seq), missing FROM answers GROUP BY query_id, target"
 
@@ -563,7 +561,7 @@ class Run:
 
 def is_finished(missing: str | None, retry: Retry) -> bool:
     """Whether an answer isn't asked for any more, given the reason why it is missing."""
-    return missing is None or retry == "none" or (retry == "failed" and missing in PERMANENT)
+    return missing is None or retry == "none" or (retry == "failed" and missing in FOR_ONE_PROMPT)
 
 
 def refuse_second(folder: Path, *, alone: bool) -> None:

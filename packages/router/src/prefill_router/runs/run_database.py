@@ -9,7 +9,7 @@
 `records`
     The whole record of each answer, as JSON, with a checksum.
 `exposure`
-    The most that calls in flight may cost, noted as a session goes on (`endpoints.paid_calls`) and,
+    The most that calls in flight may cost, noted as a session goes on (`endpoints.spending`) and,
     negative, what was at risk and is settled.
 
 Rows are added and never changed: triggers refuse everything else.

@@ -1,0 +1,128 @@
+"""An error as an endpoint reports it, in any shape in use, and what kind of failure it is."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from prefill_router.errors import FailureKind
+
+_BY_STATUS: dict[int, FailureKind] = {
+    401: "unauthorised",
+    402: "unauthorised",
+    403: "unauthorised",
+    404: "unknown_model",
+    408: "server_error",
+    409: "server_error",
+    413: "context_too_long",
+    425: "overloaded",
+    429: "rate_limited",
+    503: "overloaded",
+    529: "overloaded",
+}
+_BY_NAME: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
+    (
+        "unauthorised",
+        re.compile(r"insufficient_quota|billing_|invalid_api_key|arrearage|authentication"),
+    ),
+    ("context_too_long", re.compile(r"context_length|context_window|string_above_max_length")),
+    ("content_filter", re.compile(r"content_?filter|content_policy|data_?inspection|moderation")),
+    ("unknown_model", re.compile(r"model_?not_?found|not_found_error|no_such_model")),
+    ("rate_limited", re.compile(r"rate_?limit|throttling|too_many_requests")),
+    ("overloaded", re.compile(r"overloaded|unavailable")),
+)
+_BY_WORDS: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
+    (
+        "unauthorised",
+        re.compile(
+            r"insufficient (balance|credit|quota)|plan and billing|credit balance is too low"
+            r"|api key not valid|(invalid|incorrect) api key"
+        ),
+    ),
+    (
+        "refused",
+        re.compile(
+            r"max(_completion|_output)?_tokens\W{0,40}.{0,40}(too large|must be|at most|less than)"
+        ),
+    ),
+    (
+        "context_too_long",
+        re.compile(
+            r"context (length|window|size)|(prompt|input|request) (is |was )?too (long|large)"
+            r"|too many (input |prompt )?tokens|longer than the model|range of input length"
+        ),
+    ),
+    ("content_filter", re.compile(r"content management policy|content filter|\bflagged\b")),
+    (
+        "unknown_model",
+        re.compile(
+            r"model.{0,100}(does not exist|not found|not exist|is not a valid)|no endpoints found"
+            r"|unknown model|invalid model"
+        ),
+    ),
+)
+
+
+@final
+@dataclass(frozen=True)
+class ErrorBody:
+    """An error as an endpoint reports it.
+
+    Attributes:
+        kind: Its type.
+        code: Its code; in some shapes an HTTP status.
+        words: Its message; shown only in translated answers.
+        headers: The headers of the provider behind an aggregator that passes them on (OpenRouter).
+    """
+
+    kind: str = ""
+    code: str = ""
+    words: str = ""
+    headers: Mapping[str, str] | None = None
+
+    @property
+    def status(self) -> int | None:
+        """The code, where it is an HTTP status."""
+        return int(self.code) if re.fullmatch(r"[3-5]\d\d", self.code) else None
+
+
+def read_error(value: object) -> ErrorBody:
+    """Read an error from any of the shapes in use: an object or a text, bare or under `error`."""
+    if isinstance(value, list) and value:  # Gemini
+        value = value[0]
+    if isinstance(value, Mapping) and value.get("error"):
+        value = value["error"]
+    if not isinstance(value, Mapping):
+        return ErrorBody(words=value.lower() if isinstance(value, str) else "")
+    words = value.get("message") or value.get("detail") or ""
+    return ErrorBody(
+        kind=str(value.get("type") or value.get("status") or ""),
+        code=str(value.get("code") or ""),
+        words=str(words).lower(),
+        headers=_handed_on(value.get("metadata")),
+    )
+
+
+def kind_of(error: ErrorBody, status: int | None) -> FailureKind:
+    """Classify an error, by its type and code first, then its message, then the status."""
+    names = f"{error.code} {error.kind}".lower()
+    if status is None or status not in (429, 503, 529):
+        for kind, pattern in _BY_NAME:
+            if pattern.search(names):
+                return kind
+    if status is None or status < 500:
+        for kind, pattern in _BY_WORDS:
+            if pattern.search(error.words) and (status != 429 or kind == "unauthorised"):
+                return kind
+    if status == 429 and "insufficient_quota" in names:
+        return "unauthorised"
+    if status is None or status >= 500:
+        return _BY_STATUS.get(status or 0, "server_error")
+    return _BY_STATUS.get(status, "refused")
+
+
+def _handed_on(metadata: Any) -> Mapping[str, str] | None:
+    headers = metadata.get("headers") if isinstance(metadata, Mapping) else None
+    if not isinstance(headers, Mapping):
+        return None
+    return {str(name).lower(): str(value) for name, value in headers.items()}

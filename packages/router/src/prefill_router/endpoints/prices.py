@@ -1,0 +1,155 @@
+"""What a call costs: by its tokens, as its provider reports it, and at the most."""
+
+import json
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import final
+
+from prefill_router.data import Prompt, prompt_text
+from prefill_router.endpoints.reply import Reply
+from prefill_router.endpoints.request_body import MAX_TOKENS_FIELDS
+from prefill_router.endpoints.usage import Usage, estimate_tokens
+from prefill_router.targets import Target
+
+_MILLION = 1_000_000
+_TEMPLATE_TOKENS = 1024
+"""Allowance for what a chat template or provider adds to a conversation, e.g. a system prompt."""
+_MESSAGE_TOKENS = 64
+"""Allowance for what a chat template adds to one message."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CallBound:
+    """The most that one call can use.
+
+    Attributes:
+        input_tokens: Tokens of the prompt.
+        output_tokens: Tokens of the answer, reasoning included.
+        dollars: Cost in US dollars; None where the target's prices are unknown.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    dollars: float | None
+
+
+def cost_of(usage: Usage, target: Target) -> float | None:
+    """The cost of reported tokens at a target's prices, in US dollars, rounded once.
+
+    Cached tokens cost `cached_input_price` and reasoning ones `reasoning_price`, where these are
+    given. None where prices or counts are unknown, or the counts contradict each other.
+    """
+    if target.input_price is None or target.output_price is None or any(_contradictions(usage)):
+        return None
+    cached, reasoning = usage.cached_tokens or 0, usage.reasoning_tokens or 0
+    parts = (
+        ((usage.input_tokens or 0) - cached, target.input_price),
+        (cached, _or(target.cached_input_price, target.input_price)),
+        ((usage.output_tokens or 0) - reasoning, target.output_price),
+        (reasoning, _or(target.reasoning_price, target.output_price)),
+    )
+    return float(sum(n * Decimal(repr(price)) for n, price in parts) / _MILLION)
+
+
+def reported_cost(usage: Usage) -> float | None:
+    """The cost of a call in US dollars as the provider reports it (OpenRouter's `usage.cost`).
+
+    For a call with the user's own provider key (`is_byok`), that provider's charge is added.
+    """
+    cost = _dollars(usage.reported.get("cost"))
+    details = usage.reported.get("cost_details")
+    if cost is None or usage.reported.get("is_byok") is not True or not isinstance(details, dict):
+        return cost
+    return cost + (_dollars(details.get("upstream_inference_cost")) or 0.0)
+
+
+def bound(target: Target, prompt: Prompt) -> CallBound:
+    """The most that one call can use and cost.
+
+    A tokenizer makes at most one token per byte of the text, as given or in a Unicode normal
+    form; an allowance for templates is added. Output ends at the request's maximum number of
+    tokens, to which some providers add a `thinking_budget` for reasoning.
+    """
+    text = prompt_text(prompt)
+    extra = json.dumps(dict(target.request.extra_body))
+    messages = 1 if isinstance(prompt, str) else len(prompt)
+    given = _most_bytes(text) + len(extra) + _MESSAGE_TOKENS * messages + _TEMPLATE_TOKENS
+    own = target.request.extra_body
+    limits = [own[name] for name in MAX_TOKENS_FIELDS if name in own]
+    written = max(limits, default=target.request.max_tokens)
+    written = (written + own.get("thinking_budget", 0)) * own.get("n", 1)
+    return CallBound(
+        input_tokens=given, output_tokens=written, dollars=_dearest(given, written, target)
+    )
+
+
+def plausible(usage: Usage, limit: CallBound) -> str:
+    """Why reported token counts are missing or can't be true; empty where they are plausible."""
+    found = list(_contradictions(usage))
+    for name, most in (
+        ("input_tokens", limit.input_tokens),
+        ("output_tokens", limit.output_tokens),
+    ):
+        count = getattr(usage, name)
+        if count is not None and count > most:
+            found.append(f"{name} is {count}, more than the {most} possible")
+    return "; ".join(found)
+
+
+def estimated_usage(prompt: Prompt, reply: Reply) -> Usage:
+    """Estimated tokens of a call with none reported: a quarter of the bytes, rounded up.
+
+    Reasoning that wasn't returned isn't counted; `bound` gives the most that a call can cost.
+    """
+    given, reasoning = _quarter(prompt_text(prompt)), _quarter(reply.reasoning)
+    return Usage(
+        input_tokens=given,
+        output_tokens=_quarter(reply.text) + reasoning,
+        reasoning_tokens=reasoning,
+    )
+
+
+def _contradictions(usage: Usage) -> Iterator[str]:
+    for name in ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"):
+        count = getattr(usage, name)
+        if count is None and name in ("input_tokens", "output_tokens"):
+            yield f"{name} is missing"
+        elif count is not None and count < 0:
+            yield f"{name} is {count}"
+    for part, whole in (("cached_tokens", "input_tokens"), ("reasoning_tokens", "output_tokens")):
+        low, high = getattr(usage, part), getattr(usage, whole)
+        if low is not None and high is not None and low > high:
+            yield f"{part} is {low}, more than {whole}, {high}"
+
+
+def _most_bytes(text: str) -> int:
+    """The size of a text in bytes, the largest of its forms that tokenizers may read."""
+    if text.isascii():
+        return len(text)
+    forms = (text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFKC", text))
+    return max(len(form.encode("utf-8", "surrogatepass")) for form in forms)
+
+
+def _dearest(given: int, written: int, target: Target) -> float | None:
+    if target.input_price is None or target.output_price is None:
+        return None
+    low = max(target.input_price, _or(target.cached_input_price, 0.0))
+    high = max(target.output_price, _or(target.reasoning_price, 0.0))
+    return float((given * Decimal(repr(low)) + written * Decimal(repr(high))) / _MILLION)
+
+
+def _or(value: float | None, other: float) -> float:
+    return other if value is None else value
+
+
+def _dollars(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= _MILLION else None
+
+
+def _quarter(text: str) -> int:
+    return estimate_tokens(len(text.encode("utf-8", "surrogatepass")))

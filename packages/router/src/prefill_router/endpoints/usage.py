@@ -1,0 +1,112 @@
+"""Token counts, under the names that are in use.
+
+input       prompt_tokens; input_tokens (Anthropic, with its cached ones added)
+cached      prompt_tokens_details.cached_tokens, input_tokens_details.cached_tokens,
+            prompt_cache_hit_tokens (DeepSeek), cache_read_input_tokens (Anthropic), cached_tokens
+output      completion_tokens, output_tokens
+reasoning   completion_tokens_details.reasoning_tokens, output_tokens_details.reasoning_tokens,
+            reasoning_tokens (SGLang)
+
+Some endpoints (xAI, Gemini) leave reasoning out of the output count; it is added from
+`total_tokens`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Token counts as the endpoint reported them; None where there is no readable count.
+
+    Attributes:
+        input_tokens: Tokens of the prompt, cached ones included.
+        cached_tokens: The input tokens that came from the provider's cache.
+        output_tokens: Tokens of the answer, reasoning included.
+        reasoning_tokens: The output tokens that were reasoning.
+        reported: The usage object as reported, unchanged.
+    """
+
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    reported: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+_BYTES_PER_TOKEN = 4
+
+
+def estimate_tokens(size: int) -> int:
+    """About how many tokens these bytes of text are, where nobody counted them."""
+    return -(-size // _BYTES_PER_TOKEN)
+
+
+_Reported = Mapping[str, Any]
+_MOST = 10**15
+
+
+def read_usage(reported: _Reported) -> Usage:
+    """The counts in a reported usage; unreadable ones are None, implausible ones are kept."""
+    cached = _first(
+        (_details(reported, "prompt", "input"), "cached_tokens"),
+        (reported, "prompt_cache_hit_tokens"),
+        (reported, "cache_read_input_tokens"),
+        (reported, "cached_tokens"),
+    )
+    reasoning = _first(
+        (_details(reported, "completion", "output"), "reasoning_tokens"),
+        (reported, "reasoning_tokens"),
+    )
+    given = _input(reported)
+    return Usage(
+        input_tokens=given,
+        cached_tokens=cached,
+        output_tokens=_output(reported, given, reasoning),
+        reasoning_tokens=reasoning,
+        reported=reported,
+    )
+
+
+def _input(reported: _Reported) -> int | None:
+    whole = _count(reported.get("prompt_tokens"))
+    if whole is not None:
+        return whole
+    fresh = _count(reported.get("input_tokens"))
+    if fresh is None:
+        return None
+    beside = ("cache_read_input_tokens", "cache_creation_input_tokens")
+    return fresh + sum(_count(reported.get(name)) or 0 for name in beside)
+
+
+def _output(reported: _Reported, given: int | None, reasoning: int | None) -> int | None:
+    output = _first((reported, "completion_tokens"), (reported, "output_tokens"))
+    total = _count(reported.get("total_tokens"))
+    if output is None or given is None or total is None:
+        return output
+    hidden = total - given - output
+    return output + hidden if hidden > 0 and reasoning in (None, hidden) else output
+
+
+def _details(reported: _Reported, *kinds: str) -> _Reported:
+    for kind in kinds:
+        details = reported.get(f"{kind}_tokens_details")
+        if isinstance(details, Mapping):
+            return details
+    return {}
+
+
+def _first(*places: tuple[_Reported, str]) -> int | None:
+    found = (_count(where.get(name)) for where, name in places)
+    return next((count for count in found if count is not None), None)
+
+
+def _count(value: object) -> int | None:
+    """A whole number; None for a number in quotes, a fraction or a boolean."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not abs(value) <= _MOST:  # NaN too
+        return None
+    return int(value) if value == int(value) else None
