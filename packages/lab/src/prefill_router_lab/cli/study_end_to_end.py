@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, final
 import typer
 
 from prefill_router.cli.application import err
-from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries
+from prefill_router.cli.judged_queries import CROSS_FIT, JudgedQueries, check_part_name
 from prefill_router.cli.options import (
     load_router,
     open_stores,
@@ -105,6 +105,7 @@ def end_to_end(options: EndToEndOptions) -> None:
     from prefill_router.reporting import mark
     from prefill_router_lab.end_to_end import LAMS, NAME, ROUTER, study_end_to_end
 
+    check_part_name(options.part)
     charge = Charge(per_million_tokens=options.encoder_price, per_hour=options.per_hour)
     inputs = _ContenderInputs.of(options)
     seconds, timing = _answers_seconds(inputs.judged, options.speeds, options.run)
