@@ -1,7 +1,7 @@
 """Options are checked by their types."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 
@@ -68,3 +68,29 @@ def test_an_option_that_makes_no_sense_is_named(wrong: dict[str, Any], message: 
 def test_options_that_make_sense() -> None:
     check_options(Options())
     check_options(Options(count=9, rate=1e9, widths=(8, 4), layers=(1,), either=0.5, part=0.2))
+
+
+def test_a_text_is_no_number() -> None:
+    with pytest.raises(ConfigError, match="count is '3'; it must be a number"):
+        check_options(Options(count="3"))  # type: ignore[arg-type]
+
+
+def test_a_number_of_another_type_is_told_as_that() -> None:
+    with pytest.raises(ConfigError, match=r"count is 2\.5; Input should be a valid integer"):
+        check_options(Options(count=2.5))  # type: ignore[arg-type]
+
+
+class Own:
+    """A type that pydantic doesn't know."""
+
+
+@dataclass(frozen=True)
+class OwnOptions:
+    kind: ClassVar[Literal["mine"]] = "mine"
+    own: Own | Literal["auto"] = "auto"
+
+
+def test_options_may_have_types_of_their_own() -> None:
+    check_options(OwnOptions(own=Own()))
+    with pytest.raises(ConfigError, match="own is 'other'"):
+        check_options(OwnOptions(own="other"))  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -247,3 +248,30 @@ def test_what_is_refused_before_its_headers_end_is_told_with_its_address() -> No
         sock.sendall(b"GET /" + b"a" * 5000)
         assert read_reply(sock).status == 431
     assert told == [(431, "127.0.0.1")]
+
+
+@pytest.mark.parametrize(
+    "head", [b"PRI *\r\n\r\n", b"DESCRIBE /a RTSP/1.0\r\n\r\n", b"FLUSH /\r\n\r\n"]
+)
+def test_methods_of_other_protocols_are_refused_and_hold_no_connection(
+    patient: Served, head: bytes
+) -> None:
+    with patient.connect() as sock:
+        sock.sendall(head)
+        got = read_reply(sock)
+        assert (got.status, got.error["code"]) == (400, "not_http")
+        assert is_closed(sock)
+
+
+def test_a_request_that_begins_before_the_wait_for_it_ends_is_answered() -> None:
+    with (
+        guarded(limits=LimitSettings(), seconds=3600, timeout_keep_alive=1) as server,
+        server.connect() as sock,
+    ):
+        whole = request("GET", "/v1/models")
+        sock.sendall(whole)
+        assert read_reply(sock).status == 200
+        sock.sendall(whole[:10])
+        time.sleep(1.5)
+        sock.sendall(whole[10:])
+        assert read_reply(sock).status == 200

@@ -108,17 +108,21 @@ def check_options(config: Any) -> None:
     for name, (validate, words) in _limit_options(kind).items():
         value = getattr(config, name)
         try:
-            validate(value)
-        except ValidationError:
-            raise ConfigError(f"{name} is {value!r}; it must be {words}") from None
+            number = validate(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            reason = f"it must be {words}" if first["type"] in _OUT_OF_LIMITS else first["msg"]
+            raise ConfigError(f"{name} is {value!r}; {reason}") from None
+        if isinstance(value, str | bytes) and not isinstance(number, str | bytes):
+            raise ConfigError(f"{name} is {value!r}; it must be a number, {words}")
 
 
 @cache
 def _limit_options(kind: type) -> dict[str, tuple[Callable[[Any], Any], str]]:
     """The options that have limits, each with what checks it and with its limits in words."""
     hints = get_type_hints(kind, include_extras=True)
-    limits = {name: describe_limits(hint) for name, hint in hints.items()}
-    config = ConfigDict(allow_inf_nan=False)
+    limits = {one.name: describe_limits(hints[one.name]) for one in fields(kind)}
+    config = ConfigDict(allow_inf_nan=False, arbitrary_types_allowed=True)
     return {
         name: (TypeAdapter(hints[name], config=config).validator.validate_python, words)
         for name, words in limits.items()
@@ -127,6 +131,7 @@ def _limit_options(kind: type) -> dict[str, tuple[Callable[[Any], Any], str]]:
 
 
 _OUT_OF_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "too_short")
+_OUT_OF_LIMITS = (*_OUT_OF_BOUNDS, "finite_number", "literal_error")
 
 
 def build(config: type[_Config], options: Mapping[str, Any], *, what: str) -> _Config:

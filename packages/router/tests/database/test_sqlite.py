@@ -246,3 +246,34 @@ def test_the_log_stays_short_while_rows_are_written_all_the_time(
 def test_values_that_no_database_holds_are_changed() -> None:
     assert [storable(text) for text in ("a\0", "é", "\ud83d!")] == ["a\0", "é", "?!"]
     assert [storable_count(n) for n in (None, 2**63 - 1, 2**63, -5)] == [None, 2**63 - 1, None, -5]
+
+
+def test_where_there_is_no_log_a_transaction_waits_for_readers(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as plain:
+        plain.execute("CREATE TABLE names (name TEXT PRIMARY KEY NOT NULL)")
+    with closing(SqliteDatabase(path, mode="rw", busy_seconds=5.0)) as database:
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM names").fetchall()
+            with ThreadPoolExecutor(1) as others:
+                adding = others.submit(add, database, "a", "b")
+                time.sleep(0.3)
+                assert not adding.done()
+                reader.execute("COMMIT")
+                assert adding.result() == [1, 1]
+        assert names(database) == ["a", "b"]
+
+
+def test_a_served_file_that_comes_back_is_opened_again(path: Path) -> None:
+    folder = path.parent / "mounted"
+    folder.mkdir()
+    with closing(served(folder / "names.sqlite")) as database:
+        add(database, "a")
+        folder.rename(path.parent / "away")
+        folder.write_text("in its place")
+        with pytest.raises(DownError):
+            add(database, "b")
+        folder.unlink()
+        (path.parent / "away").rename(folder)
+        add(database, "c")
+        assert names(database) == ["a", "c"]

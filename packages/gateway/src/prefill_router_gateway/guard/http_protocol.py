@@ -28,6 +28,14 @@ from prefill_router_gateway.guard.refusals import refusal_body, send_refusal
 _Refused = Callable[[RefusalError, str | None], None]
 _REQUEST = "prefill_router_gateway.request"  # in the `state` of a scope
 _OFFER = (b"upgrade", b"http2-settings")
+_NOT_HTTP = frozenset(
+    (
+        b"PRI",  # the preface of HTTP/2, of which uvicorn's parser would await the rest
+        *(b"DESCRIBE", b"ANNOUNCE", b"SETUP", b"PLAY", b"PAUSE", b"TEARDOWN", b"GET_PARAMETER"),
+        *(b"SET_PARAMETER", b"REDIRECT", b"RECORD", b"FLUSH"),  # RTSP
+    )
+)
+"""Methods of other protocols, which httptools reads too."""
 _STATUS_LINES = {
     400: b"HTTP/1.1 400 Bad Request\r\n",
     431: b"HTTP/1.1 431 Request Header Fields Too Large\r\n",
@@ -210,7 +218,7 @@ class GuardedConnection(asyncio.Protocol):
         self._state = {**app_state}  # uvicorn copies it into the scope of each request
         self._uvicorn = httptools_impl.HttpToolsProtocol(app_state=self._state, **arguments)
         self._loop = asyncio.get_running_loop()
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: Any = None
         self._address = ""
         self._requests: deque[_Request] = deque()  # the first one is uvicorn's
@@ -251,6 +259,7 @@ class GuardedConnection(asyncio.Protocol):
         self._lose(exc)
         self._requests.clear()
         self._state.clear()
+        self._parser = None  # it refers to this connection
 
     def pause_writing(self) -> None:
         """Start the timer, since the client reads too slowly or not at all."""
@@ -276,6 +285,7 @@ class GuardedConnection(asyncio.Protocol):
         if self._in_headers and self._size > self.rules.header_bytes:
             self._refuse(_long_headers(self.rules.header_bytes))
         elif self._is_idle():
+            self._uvicorn.data_received(b"")  # its wait for the next request ends
             if self._waiting is None:
                 self._wait()
         else:
@@ -304,6 +314,8 @@ class GuardedConnection(asyncio.Protocol):
         self._is_offered = self._parser.should_upgrade()
         if self._is_offered:  # see `_ignore_upgrade`
             return
+        if self._parser.get_method() in _NOT_HTTP:
+            raise ValueError("a method of another protocol")
         httptools.parse_url(self._url).path.decode("ascii")  # uvicorn would refuse others
         most = self.rules.connections
         request = _Request(self, is_excess=most is not None and len(self.rules.open) > most)
@@ -451,7 +463,7 @@ class GuardedConnection(asyncio.Protocol):
     def _refuse(self, refusal: RefusalError) -> None:
         """Refuse a request after the responses that are due before it, and read no more."""
         self._last, self._is_deaf = refusal, True
-        if self._is_idle():
+        if all(request.is_answered for request in self._requests):
             self._end_with(refusal)
 
     def _end_with(self, refusal: RefusalError) -> None:

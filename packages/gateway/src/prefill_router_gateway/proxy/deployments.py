@@ -26,6 +26,7 @@ from prefill_router.endpoints import (
     Words,
     limits_left,
     trusted_certificates,
+    wants_proxy,
 )
 from prefill_router.targets import Endpoint, Provider, Target
 from prefill_router_gateway.errors import BrokenResponseError
@@ -33,7 +34,7 @@ from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.connections import ConnectionPool
 from prefill_router_gateway.proxy.failures import AttemptFailedError
 from prefill_router_gateway.proxy.forward_request import ForwardRequest
-from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections, wants_proxy
+from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections
 from prefill_router_gateway.proxy.response_stream import ResponseStream
 from prefill_router_gateway.records import Header
 from prefill_router_gateway.settings import FailureSettings
@@ -186,7 +187,7 @@ class ProviderEndpoint:
 
 
 def _calls(url: httpx2.URL, *, connect_seconds: float) -> ConnectionPool | ProxiedConnections:
-    if wants_proxy(url):
+    if wants_proxy(str(url)):
         return ProxiedConnections(url, connect_seconds=connect_seconds)
     if url.scheme != "https":
         return ConnectionPool(url, connect_seconds=connect_seconds, context=None)

@@ -1,32 +1,18 @@
 """Calls a provider through a proxy that the environment names, with httpx2."""
 
 import asyncio
-import urllib.request
 from collections.abc import AsyncIterator
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import final
 
 import httpx2
 
-from prefill_router.endpoints import connect_cause, is_loopback
+from prefill_router.endpoints import connect_cause
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.connections import IDLE_SECONDS
 from prefill_router_gateway.proxy.response_stream import ResponseStream
 from prefill_router_gateway.records import Header
-
-
-def wants_proxy(url: httpx2.URL) -> bool:
-    """Whether the environment names a proxy for this URL (`HTTPS_PROXY`, `NO_PROXY`, ...).
-
-    A server on this machine is never called through a proxy, which could read its traffic.
-    """
-    if is_loopback(url.host):
-        return False
-    named = urllib.request.getproxies()
-    if not (named.get(url.scheme) or named.get("all")):
-        return False
-    return not urllib.request.proxy_bypass(url.host)
 
 
 @final
@@ -116,7 +102,7 @@ class ProxiedConnections:
         except httpx2.HTTPError as error:
             unreached = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError)
             never = isinstance(error, unreached) and not arrival.status
-            cause = connect_cause(error) if never else None
+            cause = connect_cause(error, through_proxy=True) if never else None
             arrival.fail("connect" if never else "broken_off", cause=cause)
         except (ValueError, httpx2.StreamError, httpx2.InvalidURL):
             arrival.fail("malformed")

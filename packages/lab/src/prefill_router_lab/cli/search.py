@@ -48,7 +48,7 @@ def search(
     objective: Annotated[str, typer.Option(help="choice, auc, brier or headroom.")] = "choice",
     margin: Annotated[
         float | None,
-        NOT_NEGATIVE,
+        POSITIVE,
         typer.Option(help="Stop a fit that is this far behind the best on the same folds."),
     ] = None,
     split_file: opt.SplitFile = None,

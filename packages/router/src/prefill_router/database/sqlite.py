@@ -111,14 +111,14 @@ class SqliteDatabase(Database):
         self._run_when_free("BEGIN IMMEDIATE")
         try:
             results = [read(run(*statement)) for statement in statements]
-            run("COMMIT")
+            self._run_when_free("COMMIT")  # which waits for readers where there is no log
         finally:
             if self._connection.in_transaction:
                 run("ROLLBACK")
         return results
 
     def _run_when_free(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """Run the first statement of a transaction once no other process writes."""
+        """Run a statement that begins or ends a transaction, once other processes allow it."""
         until = time.monotonic() + self._busy_seconds
         while True:
             try:
@@ -259,6 +259,8 @@ class ServedSqliteDatabase(SqliteDatabase):
         DownError: It can't be made or used.
     """
 
+    _file: tuple[int, int] | None
+
     def __init__(self, path: Path, *, prepare: Prepare, busy_seconds: float) -> None:
         super().__init__(
             path.absolute(), mode="rw", pragmas=_SERVED, prepare=prepare, busy_seconds=busy_seconds
@@ -269,6 +271,7 @@ class ServedSqliteDatabase(SqliteDatabase):
         if _identity(self.path) != self._file:
             with suppress(StoreError, sqlite3.Error):
                 self.empty_log()  # moves the rest of the log into the old file
+            self._file = None  # so that it is opened again, should that fail now
             self.close()
             self._connection = self._open()
         changed = super().change(statements)

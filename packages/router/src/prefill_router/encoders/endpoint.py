@@ -54,6 +54,7 @@ from prefill_router.endpoints import (
     request_headers,
     retry_after,
     trusted_certificates,
+    wants_proxy,
 )
 from prefill_router.errors import (
     ConfigError,
@@ -161,7 +162,9 @@ class EndpointCalls:
         except (httpx2.ReadError, httpx2.RemoteProtocolError):
             raise self._callee.error("broken_off") from None
         except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
-            raise self._callee.error("connect", cause=connect_cause(error)) from None
+            proxied = wants_proxy(self.address.base_url)
+            cause = connect_cause(error, through_proxy=proxied)
+            raise self._callee.error("connect", cause=cause) from None
         except (httpx2.InvalidURL, ValueError):
             raise self._callee.error("refused") from None
         if not response.is_success:

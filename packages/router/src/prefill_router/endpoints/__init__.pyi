@@ -25,6 +25,7 @@ from .keys import (
     check_encrypted as check_encrypted,
     is_loopback as is_loopback,
     provider_keys as provider_keys,
+    wants_proxy as wants_proxy,
 )
 from .paid_calls import (
     LIMITED as LIMITED,

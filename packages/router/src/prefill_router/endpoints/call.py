@@ -14,6 +14,7 @@ from prefill_router.endpoints.error_body import ErrorBody, kind_of, read_error
 from prefill_router.endpoints.events import EventReader
 from prefill_router.endpoints.failures import Callee, FailureCause, connect_cause, refusal_cause
 from prefill_router.endpoints.json_object import MalformedError, parse_object
+from prefill_router.endpoints.keys import wants_proxy
 from prefill_router.endpoints.rate_limit_headers import retry_after
 from prefill_router.endpoints.redaction import Redaction
 from prefill_router.endpoints.reply import Reply
@@ -223,7 +224,10 @@ class _EndpointCall:
             # A server may close an idle connection while a request is on its way to it.
             idle = not self._is_new and self._clock() - self._began < _AT_ONCE
             return self._failed("broken_off", billed=not idle)
-        return self._failed("connect", cause=connect_cause(cause))
+        return self._failed(
+            "connect",
+            cause=connect_cause(cause, through_proxy=wants_proxy(self._provider.base_url)),
+        )
 
     def _refused(self, response: httpx2.Response) -> UpstreamError:
         try:
@@ -250,7 +254,7 @@ class _EndpointCall:
             cause=cause,
             status=status,
             error=error,
-            location=said.get("location"),
+            location=(headers or {}).get("location"),
             wait=retry_after(said, now=time.time()) if kind != "unauthorised" else None,
             billed=status is None or status in _GAVE_UP_WAITING,
         )
@@ -272,7 +276,7 @@ class _EndpointCall:
             status=status,
             error=error,
             location=location,
-            secrets=(self._question.prompt, self._key),
+            secrets=(self._question.prompt, self._key, *self._provider.secrets),
             retry_after=wait,
             billed=None if billed else "no",
             partial=self._so_far() if not self._reading.is_empty else None,

@@ -223,8 +223,8 @@ class Callee:
 def _details(failed: FailedCall, secrets: tuple[str, ...]) -> Iterator[str]:
     if failed.status is not None:
         yield f"HTTP {failed.status}"
-    host = _host(failed.location)
-    if host and not any(len(s) >= _LEAST_SECRET and s.lower() in host for s in secrets):
+    host = _host(failed.location) if failed.cause == "redirect" else ""
+    if host and not _quotes(host, secrets):
         yield f"to {host}"
     if failed.cause == "web_page" and failed.kind != "malformed":
         yield "a web page"
@@ -232,6 +232,13 @@ def _details(failed: FailedCall, secrets: tuple[str, ...]) -> Iterator[str]:
     for label, name in (("type", error.kind), ("code", error.code)):
         if _A_NAME.fullmatch(name) and not any(name in s or s in name for s in secrets):
             yield f"{label} {name}"
+
+
+def _quotes(host: str, secrets: tuple[str, ...]) -> bool:
+    """Whether a host has a secret in it, or one of its labels is part of a secret."""
+    hidden = [secret.lower() for secret in secrets if len(secret) >= _LEAST_SECRET]
+    labels = [label for label in host.split(".") if len(label) >= _LEAST_SECRET]
+    return any(s in host or any(label in s for label in labels) for s in hidden)
 
 
 def _host(location: str | None) -> str:
@@ -243,15 +250,23 @@ def _host(location: str | None) -> str:
     return host if _A_HOST.fullmatch(host) else ""
 
 
-def connect_cause(error: BaseException | None) -> FailureCause | None:
-    """Why a connection couldn't be made; None where the error doesn't say."""
+def connect_cause(
+    error: BaseException | None, *, through_proxy: bool = False
+) -> FailureCause | None:
+    """Why a connection couldn't be made; None where the error doesn't say.
+
+    Args:
+        error: The error.
+        through_proxy: Whether a proxy was called, so that an unknown host or a server that doesn't
+            run may be the proxy's.
+    """
     for _ in range(8):
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if isinstance(error, ConnectionRefusedError):
-            return "no_server"
+            return None if through_proxy else "no_server"
         if isinstance(error, socket.gaierror):
-            return "no_host"
+            return None if through_proxy else "no_host"
         if isinstance(error, ssl.SSLCertVerificationError):
             return "certificate"
         if isinstance(error, ssl.SSLError):

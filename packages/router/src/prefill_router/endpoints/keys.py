@@ -4,6 +4,7 @@ A key may be sent unencrypted to this machine, and to hosts that the environment
 """
 
 import re
+import urllib.request
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
@@ -89,6 +90,21 @@ def check_encrypted(base_url: str, environment: Mapping[str, str], *, whose: str
         f"{whose} would be sent over plain http to {host}, and others could read it; use https://, "
         f"or allow that host by name: {PLAIN_HTTP}={host}"
     )
+
+
+def wants_proxy(address: str) -> bool:
+    """Whether the environment names a proxy for an address (`HTTPS_PROXY`, `NO_PROXY`, ...).
+
+    A server on this machine is never called through a proxy, which could read its traffic.
+    """
+    parts = urlsplit(address)
+    host = parts.hostname or ""
+    if is_loopback(host):
+        return False
+    named = urllib.request.getproxies()
+    if not (named.get(parts.scheme) or named.get("all")):
+        return False
+    return not urllib.request.proxy_bypass(host)
 
 
 def is_loopback(host: str) -> bool:

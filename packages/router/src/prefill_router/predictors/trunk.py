@@ -170,10 +170,10 @@ class SharedTrunkNet(Predictor):
         return result
 
     def _mean(self, rows: Float64[NDArray[np.float64], "query feature"]) -> Correctness:
-        network, total = _describe(self._widths), np.zeros((len(rows), len(self.targets)))
-        head = network.layers[-1].name
+        total = np.zeros((len(rows), len(self.targets)))
+        head = self._network.layers[-1].name
         for arrays in self._each:
-            total += sigmoid(network.outputs(arrays, rows, head))
+            total += sigmoid(self._network.outputs(arrays, rows, head))
         return total / self.networks
 
     @cached_property
@@ -184,6 +184,10 @@ class SharedTrunkNet(Predictor):
             {name: a[n].reshape(1, -1, a.shape[-1]).astype(np.float64) for name, a in saved}
             for n in range(self.networks)
         ]
+
+    @cached_property
+    def _network(self) -> Network:
+        return _describe(self._widths)
 
     @property
     def _widths(self) -> list[int]:
