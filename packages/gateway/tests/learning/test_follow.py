@@ -43,10 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[
         for pool, name in zip(pools(base_url), ("pool", "judge"), strict=True):
             write_pool(pool, folder / f"{name}.yaml")
         save_tiny_encoder(folder / "tiny")
-        (folder / "recipe.yaml").write_text(
-            "{features: {kind: complexity}, shrinkage: false, "
-            "predictor: {kind: logistic, c: 1, scaling: each}}"
-        )
+        (folder / "recipe.yaml").write_text("{features: {kind: complexity}, predictor: logistic}")
         yield folder, seen
 
 
