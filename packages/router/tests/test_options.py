@@ -75,7 +75,7 @@ def test_a_text_is_no_number() -> None:
         check_options(Options(count="3"))  # type: ignore[arg-type]
 
 
-def test_a_number_of_another_type_is_told_as_that() -> None:
+def test_a_number_of_another_type_is_an_error_of_its_type() -> None:
     with pytest.raises(ConfigError, match=r"count is 2\.5; Input should be a valid integer"):
         check_options(Options(count=2.5))  # type: ignore[arg-type]
 

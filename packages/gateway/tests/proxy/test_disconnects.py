@@ -27,6 +27,7 @@ from packages.gateway.tests.scripted_target import (
     whole,
 )
 from prefill_router.endpoints import Breakers
+from prefill_router_gateway.proxy import await_to_end
 from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections
 
@@ -307,3 +308,29 @@ def test_a_slow_client_holds_up_a_proxy_too() -> None:
         return length
 
     assert asyncio.run(ask()) == 100 * 2**17
+
+
+def test_a_second_cancellation_does_not_stop_the_end_of_a_call() -> None:
+    ended: list[str] = []
+
+    async def end() -> None:
+        await asyncio.sleep(0.05)
+        ended.append("receipt and last bytes")
+
+    async def answer() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await await_to_end(end())
+
+    async def stop_twice() -> None:
+        task = asyncio.create_task(answer())
+        for _ in range(2):
+            await asyncio.sleep(0.01)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0.1)
+
+    asyncio.run(stop_twice())
+    assert ended

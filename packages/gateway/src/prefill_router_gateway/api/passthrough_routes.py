@@ -26,7 +26,7 @@ from prefill_router_gateway.api.routed_calls import (
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import KEY, ClientKey
 from prefill_router_gateway.protocol import read_preferences
-from prefill_router_gateway.proxy import FixedBody, ForwardRequest, SplicedBody
+from prefill_router_gateway.proxy import FixedBody, ForwardRequest, SplicedBody, await_to_end
 from prefill_router_gateway.records import RequestOutcome, RoutingRequest
 from prefill_router_gateway.runtime import Gateway, Snapshot, target_header
 from prefill_router_gateway.telemetry import Metrics, Trace, with_fields
@@ -124,7 +124,7 @@ class PassthroughEndpoint:
                 finally:
                     name = self._names[scope["method"]]
                     record_passthrough(gateway.metrics, name, asked, forwarded.outcome())
-                    await forwarded.send_end()
+                    await await_to_end(forwarded.send_end())
 
 
 def record_passthrough(

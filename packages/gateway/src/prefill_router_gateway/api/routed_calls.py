@@ -16,7 +16,7 @@ from prefill_router.targets import Endpoint, Pool
 from prefill_router_gateway.decide import session_name
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.forecast import NoForecastError
-from prefill_router_gateway.guard import HELD_BODY, KEY, LEAVE, ClientKey
+from prefill_router_gateway.guard import HELD_BODY, KEY, LEAVE, ClientKey, Leave
 from prefill_router_gateway.protocol import (
     Envelope,
     OpenRouterOptions,
@@ -27,7 +27,12 @@ from prefill_router_gateway.protocol import (
     read_preferences,
     scored_prompt,
 )
-from prefill_router_gateway.proxy import ForwardRequest, SplicedBody
+from prefill_router_gateway.proxy import (
+    ForwardedCall,
+    ForwardRequest,
+    SplicedBody,
+    await_to_end,
+)
 from prefill_router_gateway.receipts import SampleDraft
 from prefill_router_gateway.records import (
     AnswerText,
@@ -115,15 +120,21 @@ class RoutedEndpoint:
                     own = reply_headers(live, request, target, attempts)
                     await forwarded.send_until_end(own)
                 finally:
-                    await write_receipt(
-                        gateway.recorders,
-                        live,
-                        request,
-                        forwarded.outcome(),
-                        trace=trace,
-                        leave=scope.get(LEAVE),
-                    )
-                    await forwarded.send_end()
+                    ending = self._end(live, request, forwarded, trace, scope.get(LEAVE))
+                    await await_to_end(ending)
+
+    async def _end(
+        self,
+        live: Snapshot,
+        request: RoutedRequest,
+        forwarded: ForwardedCall,
+        trace: Trace | None,
+        leave: Leave | None,
+    ) -> None:
+        """Write the receipt, and then send the end of the answer."""
+        recorders, outcome = self._gateway.recorders, forwarded.outcome()
+        await write_receipt(recorders, live, request, outcome, trace=trace, leave=leave)
+        await forwarded.send_end()
 
     async def _decide(
         self, scope: Scope, receive: Receive, live: Snapshot, trace: Trace | None, at: float

@@ -10,4 +10,5 @@ from .forwarder import (
     ForwardedCall as ForwardedCall,
     Forwarder as Forwarder,
     TargetState as TargetState,
+    await_to_end as await_to_end,
 )

@@ -5,11 +5,11 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import final
+from typing import Any, final
 
 from prefill_router.endpoints import Breakers, BreakerState, provider_keys
 from prefill_router.targets import Pool
@@ -138,6 +138,15 @@ class Forwarder:
             )
             for name in self._names
         }
+
+
+async def await_to_end(ending: Coroutine[Any, Any, None]) -> None:
+    """Await the end of a call; once this task was cancelled, no further cancellation stops it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        await asyncio.shield(ending)
+    else:
+        await ending
 
 
 _LAST_SECONDS = 1.0  # how long to wait for a stream to close once its answer is complete

@@ -189,6 +189,11 @@ async def prepare(database: AsyncPostgresDatabase) -> None:
         await database.run((LOCK, (TABLES_LOCK,)), *made, together=True)
     (((version,),),) = await database.run((_READ_VERSION, None))
     try:
+        if version is None:
+            raise StoreError(
+                f"{database.place} has tables of a shared state without a version; name a database "
+                "of the gateway's own, or drop these tables"
+            )
         refuse_newer(database.place, "shared state", version, newest=VERSION)
     except StoreError:
         await database.close()
