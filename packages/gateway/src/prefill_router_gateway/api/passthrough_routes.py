@@ -108,8 +108,8 @@ class PassthroughEndpoint:
         body: bytes = (await receive()).get("body", b"")
         live = gateway.live
         with live.scope(gateway.traces, scope["headers"], at=at) as trace:
-            asked = PassthroughRequest(live=live, scope=scope, body=body, at=at, trace=trace)
-            call = await self._find(gateway, asked)
+            request = PassthroughRequest(live=live, scope=scope, body=body, at=at, trace=trace)
+            call = await self._find(gateway, request)
             check_streams(gateway, stream=call.stream)
             with (
                 gateway.counted(stream=call.stream),
@@ -123,19 +123,19 @@ class PassthroughEndpoint:
                     await forwarded.send_until_end(own)
                 finally:
                     name = self._names[scope["method"]]
-                    record_passthrough(gateway.metrics, name, asked, forwarded.outcome())
+                    record_passthrough(gateway.metrics, name, request, forwarded.outcome())
                     await await_to_end(forwarded.send_end())
 
 
 def record_passthrough(
-    metrics: Metrics, name: str, asked: PassthroughRequest, outcome: RequestOutcome
+    metrics: Metrics, name: str, request: PassthroughRequest, outcome: RequestOutcome
 ) -> None:
     """Record how a call ended in metrics, the log and the trace.
 
     Args:
         metrics: The metrics for Prometheus.
         name: The call's name in metrics and the log.
-        asked: The request.
+        request: The request.
         outcome: How it ended.
     """
     metrics.passed(name, outcome)
@@ -147,12 +147,12 @@ def record_passthrough(
         "status": outcome.status,
         "attempts": len(outcome.attempts),
         "seconds": round(outcome.total_seconds, 6),
-        "key": None if asked.key is None else asked.key.name,
+        "key": None if request.key is None else request.key.name,
     }
     known = {name: value for name, value in fields.items() if value is not None}
     _log.info("plain call", extra=with_fields(known))
-    if asked.trace is not None:
-        asked.trace.end_passed(name, outcome, at=time.time())
+    if request.trace is not None:
+        request.trace.end_passed(name, outcome, at=time.time())
 
 
 STORED: Mapping[str, Mapping[str, str]] = {
@@ -192,24 +192,24 @@ def passthrough_routes(gateway: Gateway) -> list[Route]:
     return counts + about
 
 
-async def _stored(gateway: Gateway, asked: PassthroughRequest, *, below: str) -> ForwardRequest:
+async def _stored(gateway: Gateway, request: PassthroughRequest, *, below: str) -> ForwardRequest:
     """Forward to the target that keeps the response named in the path.
 
     Raises:
         RefusalError: 404, no target is known to keep it for this key.
     """
-    scope = asked.scope
+    scope = request.scope
     name: str = scope["path_params"]["id"]
     if not name.strip("."):  # dots would change the target's path
         raise RefusalError("the path names no response", status=404, code="unknown_response")
-    question = _question(asked, name)
+    question = _question(request, name)
     if gateway.shared is not None:
         await gateway.shared.prepare(question)
     query = parse_qs(scope["query_string"].decode("latin-1"))
-    sent = asked.body if scope["method"] == "POST" else b""
-    keeper = asked.live.keepers.keeper(name, question)
-    unknown = keeper in asked.live.loaded.pool.several  # which of its endpoints keeps it
-    return asked.call(
+    sent = request.body if scope["method"] == "POST" else b""
+    keeper = request.live.keepers.keeper(name, question)
+    unknown = keeper in request.live.loaded.pool.several  # which of its endpoints keeps it
+    return request.call(
         "responses",
         f"/{quote(name, safe='')}{below}".encode(),
         (keeper,),
@@ -220,29 +220,29 @@ async def _stored(gateway: Gateway, asked: PassthroughRequest, *, below: str) ->
 
 
 async def _count(
-    gateway: Gateway, asked: PassthroughRequest, *, endpoint: Endpoint, below: str
+    gateway: Gateway, request: PassthroughRequest, *, endpoint: Endpoint, below: str
 ) -> ForwardRequest:
     """Forward to the target that would answer the request, or the next that can count tokens.
 
     Raises:
         RefusalError: As for the request itself.
     """
-    live = asked.live
+    live = request.live
     incoming = read_incoming(
         endpoint,
-        asked.body,
-        asked.scope["headers"],
-        key=asked.key,
+        request.body,
+        request.scope["headers"],
+        key=request.key,
         settings=live.settings,
         pool=live.loaded.pool,
         lam=gateway.lam_set,
-        at=asked.at,
+        at=request.at,
     )
     question = replace(incoming.question, untranslatable=None)  # a chat can't be counted
     incoming = replace(incoming, question=question)
     choice, _ = await decide(gateway, live, incoming, counted=False)
     body = SplicedBody(incoming.splicer, endpoint=endpoint, rules=live.bodies, ask_usage=False)
-    return asked.call(
+    return request.call(
         endpoint,
         below.encode(),
         choice.order,
@@ -251,15 +251,15 @@ async def _count(
     )
 
 
-def _question(asked: PassthroughRequest, response: str) -> RoutingRequest:
+def _question(request: PassthroughRequest, response: str) -> RoutingRequest:
     """The routing request of a call about a stored response: its key, and the allowed targets."""
-    key = asked.key
+    key = request.key
     allowed = None if key is None or key.targets is None else frozenset(key.targets)
-    names = [n for n in asked.live.loaded.pool.names if allowed is None or n in allowed]
-    preferences = read_preferences(asked.scope["headers"], names)
+    names = [n for n in request.live.loaded.pool.names if allowed is None or n in allowed]
+    preferences = read_preferences(request.scope["headers"], names)
     return RoutingRequest(
         endpoint="responses",
-        at=asked.at,
+        at=request.at,
         max_tokens=0,  # nothing is written
         allow=preferences.allow,
         exclude=preferences.exclude,
