@@ -175,7 +175,7 @@ class ForwardedCall:
         self._clock = asyncio.get_running_loop().time
         self._began = self._clock() if request.began is None else request.began
         self._track = CallAttempts(ways, request, client)
-        self._found: OpenResponse | TargetRefusal | None = None
+        self._response: OpenResponse | TargetRefusal | None = None
         self._target: str | None = None
         self._first_byte: float | None = None
         self._outcome: RequestOutcome | None = None
@@ -196,7 +196,7 @@ class ForwardedCall:
     @property
     def target(self) -> str | None:
         """The target whose answer or refusal the client gets; None for none."""
-        return self._track.last_asked if isinstance(self._found, TargetRefusal) else self._target
+        return self._track.last_asked if isinstance(self._response, TargetRefusal) else self._target
 
     @property
     def attempts(self) -> tuple[TargetAttempt, ...]:
@@ -206,20 +206,20 @@ class ForwardedCall:
     @property
     def streamed(self) -> tuple[str, str] | None:
         """The deployment whose stream has begun, and the answer's id; None where unknown."""
-        found, deployment = self._found, self._track.deployment
-        if not isinstance(found, OpenResponse) or found.arrival is None or deployment is None:
+        response, deployment = self._response, self._track.deployment
+        if not isinstance(response, OpenResponse) or response.arrival is None or deployment is None:
             return None
-        name = found.facts.response_id
+        name = response.facts.response_id
         return None if name is None else (deployment, name)
 
     async def find_answer(self) -> None:
         """Call target after target until one answers; bodies are no longer needed then."""
         try:
-            found = self._found = await self._track.find_answer()
-            if isinstance(found, OpenResponse):
-                self._target, self._is_open = self._track.target, found.arrival is not None
+            response = self._response = await self._track.find_answer()
+            if isinstance(response, OpenResponse):
+                self._target, self._is_open = self._track.target, response.arrival is not None
                 if not self._is_open:
-                    self._take_whole(found)
+                    self._take_whole(response)
         except ClientGoneError:
             self._leave("disconnected")
 
@@ -229,19 +229,19 @@ class ForwardedCall:
         Args:
             own: The gateway's own response headers.
         """
-        found = self._found
+        response = self._response
         if self._outcome is not None:
             return
         try:
-            if found is None:
+            if response is None:
                 self._fail(own)
-            elif isinstance(found, TargetRefusal):
-                self._refuse(found, own)
-            elif found.arrival is None or found.watch is None:
-                self._finish("answered", found.status)
-                self._whole = self._framed(found.status, found.headers, found.body, own)
+            elif isinstance(response, TargetRefusal):
+                self._refuse(response, own)
+            elif response.arrival is None or response.watch is None:
+                self._finish("answered", response.status)
+                self._whole = self._framed(response.status, response.headers, response.body, own)
             else:
-                await self._send_stream(found, found.arrival, found.watch, own)
+                await self._send_stream(response, response.arrival, response.watch, own)
         except ClientGoneError:
             self._leave("disconnected")
 
@@ -287,11 +287,11 @@ class ForwardedCall:
                 if piece:
                     await self._client.body(piece)
                 line.go_on(arrival)
-                came = await arrival.piece()
-                if not came:
+                data = await arrival.piece()
+                if not data:
                     self._end_stream(answer, watch.close(), "broken_off")
                     return
-                piece = watch.feed(came)
+                piece = watch.feed(data)
             self._conclude(answer, "broken_off")
             self._last, self._goes_on = piece, True
         except BrokenResponseError as error:
@@ -309,19 +309,23 @@ class ForwardedCall:
 
     async def _send_rest(self, piece: bytes) -> bytes:
         """Send what a stream has behind the end of its answer, and return the last of it."""
-        found = self._found
-        if not isinstance(found, OpenResponse) or found.arrival is None or found.watch is None:
+        response = self._response
+        if (
+            not isinstance(response, OpenResponse)
+            or response.arrival is None
+            or response.watch is None
+        ):
             return piece
-        arrival, watch = found.arrival, found.watch
+        arrival, watch = response.arrival, response.watch
         try:
             arrival.limit(self._clock() + _LAST_SECONDS, "silence")
             while True:
                 if piece:
                     await self._client.body(piece)
-                came = await arrival.piece()
-                if not came:
+                data = await arrival.piece()
+                if not data:
                     return watch.close()
-                piece = watch.feed(came)
+                piece = watch.feed(data)
         except BrokenResponseError as error:
             if error.end == "disconnected":
                 raise ClientGoneError from None
@@ -348,11 +352,11 @@ class ForwardedCall:
         self._finish("answered" if end == "answered" else "cut", answer.status)
 
     def _close_stream(self) -> None:
-        found, is_open = self._found, self._is_open
+        response, is_open = self._response, self._is_open
         self._is_open = False
-        if is_open and isinstance(found, OpenResponse) and found.arrival is not None:
+        if is_open and isinstance(response, OpenResponse) and response.arrival is not None:
             self._client.stop_with(None)
-            found.arrival.close()
+            response.arrival.close()
 
     # Refusals and failures.
 
@@ -377,7 +381,7 @@ class ForwardedCall:
 
     def _leave(self, kind: OutcomeKind) -> RequestOutcome:
         """Note an end that the target didn't cause."""
-        status = self._found.status if isinstance(self._found, OpenResponse) else None
+        status = self._response.status if isinstance(self._response, OpenResponse) else None
         self._track.end("disconnected", status=status)
         return self._finish(kind, _LEFT if status is None else status)
 
@@ -397,7 +401,7 @@ class ForwardedCall:
 
     def _finish(self, kind: OutcomeKind, status: int) -> RequestOutcome:
         usage = guessed = None
-        facts = self._found.facts if isinstance(self._found, OpenResponse) else None
+        facts = self._response.facts if isinstance(self._response, OpenResponse) else None
         if facts is not None:
             usage, guessed = facts.usage(input_tokens=self._request.input_tokens)
         now, first, attempts = self._clock(), self._first_byte, self.attempts
