@@ -236,6 +236,7 @@ class TargetAttempt:
         status: The HTTP status of the response; None without one.
         seconds: Its duration in seconds.
         deployment: Which of its endpoints, such as `large@east`; None where it has only one.
+        failure: Why it failed and what to do, in one sentence; None where it didn't.
     """
 
     target: str
@@ -243,6 +244,7 @@ class TargetAttempt:
     status: int | None
     seconds: float
     deployment: str | None = None
+    failure: str | None = None
 
 
 @final

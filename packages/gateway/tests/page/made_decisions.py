@@ -55,10 +55,28 @@ def detail_of(
         "stream": number % 4 != 0,
     }
     attempts: list[Any] = [
-        {"target": asked, "end": "overloaded", "status": 503, "seconds": 0.21},
-        {"target": asked, "end": "first_token_timeout", "status": None, "seconds": 4.0},
+        {
+            "target": asked,
+            "end": "overloaded",
+            "status": 503,
+            "seconds": 0.21,
+            "failure": "its endpoint is overloaded; try again later (HTTP 503)",
+        },
+        {
+            "target": asked,
+            "end": "first_token_timeout",
+            "status": None,
+            "seconds": 4.0,
+            "failure": "its endpoint sent no first token in time; try again later",
+        },
     ]
-    answer = {"target": target, "end": "answered", "status": 200, "seconds": 2.4}
+    answer = {
+        "target": target,
+        "end": "answered",
+        "status": 200,
+        "seconds": 2.4,
+        "failure": None,
+    }
     shown = not (named or plain)
     return {
         "decision": row,

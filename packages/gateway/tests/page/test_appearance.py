@@ -97,6 +97,8 @@ def test_every_call_of_a_request_that_failed_over(looked: Any) -> None:
         f"2. {retried['attempts'][1]['target']}\tno first token in time\t{NONE}\t4.00 s",
         f"3. {retried['attempts'][2]['target']}\tanswered\t200\t2.40 s",
     ]
+    failures = looked.locator("#detail ol li").all_inner_texts()
+    assert failures == [attempt["failure"] for attempt in retried["attempts"][:2]]
 
 
 def test_what_was_only_looked_at_is_left(looked: Any) -> None:

@@ -266,6 +266,25 @@ def test_a_refusal_that_quotes_the_key_is_not_passed_on() -> None:
     assert app.ends == [("a", "unauthorised")]
 
 
+def test_each_call_that_fails_says_why_and_what_to_do_without_secrets() -> None:
+    def beside_a_closed_port(*urls: str) -> Pool:
+        return pool_of("http://127.0.0.1:9/v1?token=hush-2", *urls, key="LAB_KEY")
+
+    page = whole({"error": {"message": "hush-1 is wrong", "code": "hush-1"}}, status=401)
+    _, app, _ = asked(
+        [page], [GOOD_WHOLE], pool=beside_a_closed_port, environment={"LAB_KEY": "hush-1"}
+    )
+    ends = {(attempt.target, attempt.end): attempt.failure for attempt in app.outcome.attempts}
+    nowhere = ends["a", "connect"] or ""
+    assert "http://127.0.0.1:9/v1 can't be reached, since nothing listens there" in nowhere
+    assert "check its base_url" in nowhere
+    refused = ends["b", "unauthorised"] or ""
+    assert "check api_key_env" in refused
+    assert "HTTP 401" in refused
+    assert ends["c", "answered"] is None
+    assert "hush" not in f"{nowhere}{refused}"
+
+
 def test_keys_go_where_each_dialect_wants_them() -> None:
     async def ask(dialect: Any, endpoint: str, headers: list[Any]) -> tuple[str, dict[str, str]]:
         def keyed(*urls: str) -> Pool:

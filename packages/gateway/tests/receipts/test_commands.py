@@ -107,6 +107,14 @@ def test_who_was_left_alone_was_not_asked(tmp_path: Path) -> None:
     assert "asked large" not in told
 
 
+def test_why_a_call_failed_is_explained(tmp_path: Path) -> None:
+    why = "its endpoint at http://large/v1 can't be reached, since its host is unknown; check it"
+    failed = TargetAttempt(target="large", end="connect", status=None, seconds=0.25, failure=why)
+    file = write(tmp_path / "a.sqlite", [made_receipt(1, outcome={"attempts": (failed,)})])
+    told = succeeded("explain", "last", "--receipts", file)
+    assert f"asked large: connect, 0.250 s\n  {why}\n" in told
+
+
 def test_the_version_that_decided_is_explained_with_the_evidence_of_its_step(
     tmp_path: Path, router: Path
 ) -> None:

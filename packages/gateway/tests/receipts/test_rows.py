@@ -47,7 +47,13 @@ VARIED: dict[str, dict[str, Any]] = {
             "status": 502,
             "usage": None,
             "attempts": (
-                TargetAttempt(target="large", end="connect", status=None, seconds=0.5),
+                TargetAttempt(
+                    target="large",
+                    end="connect",
+                    status=None,
+                    seconds=0.5,
+                    failure="its endpoint can't be reached; check its base_url",
+                ),
                 TargetAttempt(target="middle", end="server_error", status=500, seconds=0.125),
             ),
             "response_id": None,

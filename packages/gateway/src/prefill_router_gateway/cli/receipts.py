@@ -165,6 +165,8 @@ def _show_calls(found: "Explanation") -> None:
         status = "" if attempt.status is None else f", status {attempt.status}"
         end = attempt.end.replace("_", " ")
         out.print(f"asked {name}: {end}{status}, {attempt.seconds:.3f} s")
+        if attempt.failure is not None:
+            out.say(f"  {attempt.failure}")
 
 
 def _show_amounts(found: "Explanation") -> None:

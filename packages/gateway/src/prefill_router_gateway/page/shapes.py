@@ -401,6 +401,7 @@ class AttemptView(TypedDict):
     end: AttemptEnd
     status: int | None
     seconds: float
+    failure: str | None
 
 
 class SwitchPoint(TypedDict):

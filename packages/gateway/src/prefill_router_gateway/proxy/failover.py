@@ -417,21 +417,37 @@ class CallAttempts:
         if name is None:
             return
         self._ways.under_way[self._ways.target_of[name]] -= 1
-        self._add(name, end, status, self._clock() - self._began)
+        words = None
+        if end not in ("answered", "disconnected"):
+            failure = failure or AttemptFailedError(end, status=status)
+            words = self._ways.lines[name].describe(failure)
+        self._add(name, end, status, self._clock() - self._began, words)
         breakers = self._ways.breakers
         if not silent and (end == "answered" or end in HARMLESS):
             breakers.succeeded(name)
         elif end == "disconnected":
             breakers.released(name)
-        elif not silent:
-            failure = failure or AttemptFailedError(end, status=status)
-            breakers.failed(name, self._ways.lines[name].describe(failure))
+        elif words is not None and not silent:
+            breakers.failed(name, words)
 
-    def _add(self, name: str, end: AttemptEnd, status: int | None, seconds: float) -> None:
+    def _add(
+        self,
+        name: str,
+        end: AttemptEnd,
+        status: int | None,
+        seconds: float,
+        failure: str | None = None,
+    ) -> None:
         target = self._ways.target_of[name]
-        at = None if target == name else name
         self.attempts.append(
-            TargetAttempt(target=target, end=end, status=status, seconds=seconds, deployment=at)
+            TargetAttempt(
+                target=target,
+                end=end,
+                status=status,
+                seconds=seconds,
+                deployment=None if target == name else name,
+                failure=failure,
+            )
         )
 
     async def find_answer(self) -> OpenResponse | TargetRefusal | None:

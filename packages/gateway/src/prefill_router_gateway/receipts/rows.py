@@ -130,10 +130,13 @@ def _count(name: str, receipt: Receipt) -> int | None:
     return count
 
 
-def _deployments(attempts: Sequence[TargetAttempt]) -> dict[str, list[str | None]]:
-    """The deployment of each attempt, if one of the targets has several endpoints."""
-    found = [attempt.deployment for attempt in attempts]
-    return {"deployments": found} if any(found) else {}
+def _further(attempts: Sequence[TargetAttempt]) -> dict[str, list[str | None]]:
+    """The deployment of each attempt and why it failed, where one has such."""
+    columns = {
+        "deployments": [attempt.deployment for attempt in attempts],
+        "failures": [attempt.failure for attempt in attempts],
+    }
+    return {name: values for name, values in columns.items() if any(values)}
 
 
 _COMPUTED: Mapping[str, Callable[[Receipt], Any]] = {
@@ -148,7 +151,7 @@ _COMPUTED: Mapping[str, Callable[[Receipt], Any]] = {
         "estimated": receipt.outcome.usage_is_estimated,
         "response_id": receipt.outcome.response_id,
         "tool_calls": receipt.outcome.tool_calls,
-        **_deployments(receipt.outcome.attempts),
+        **_further(receipt.outcome.attempts),
     },
     "details": lambda receipt: {
         **receipt.details,
@@ -190,15 +193,25 @@ def from_row(row: Sequence[Any]) -> Receipt:
         waits = details.pop("waits", None)
         choice["waits"] = None if waits is None else PredictedWaits(**waits)
         made = value["attempts"]
-        places = answer.get("deployments", [None] * len(made))
+        nothing = [None] * len(made)
+        places, failures = answer.get("deployments", nothing), answer.get("failures", nothing)
         if made and fields["outcome"]["target"] is not None:
             fields["outcome"]["deployment"] = places[-1]
         counts, reported = {name: value[name] for name in _COUNTS}, answer["usage"]
         outcome = RequestOutcome(
             **fields["outcome"],
             attempts=tuple(
-                TargetAttempt(target=target, end=end, status=status, seconds=seconds, deployment=at)
-                for (target, end, status, seconds), at in zip(made, places, strict=True)
+                TargetAttempt(
+                    target=target,
+                    end=end,
+                    status=status,
+                    seconds=seconds,
+                    deployment=at,
+                    failure=failure,
+                )
+                for (target, end, status, seconds), at, failure in zip(
+                    made, places, failures, strict=True
+                )
             ),
             usage=None if reported is None else Usage(**counts, reported=reported),
             usage_is_estimated=answer["estimated"],

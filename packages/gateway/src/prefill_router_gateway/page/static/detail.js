@@ -116,8 +116,10 @@ function attempts({ attempts: calls }) {
   const rows = calls.map((call, i) => [
     `${i + 1}. ${call.target}`, ENDS[call.end], call.status === null ? NONE : String(call.status), duration(call.seconds),
   ]);
-  return table("Every call, in order",
-    [{ name: "Target" }, { name: "End" }, { name: "Status", num: true }, { name: "Took", num: true }], rows);
+  const failures = calls.flatMap((call, i) => call.failure ? [el("li", { value: i + 1 }, call.failure)] : []);
+  const columns = [{ name: "Target" }, { name: "End" }, { name: "Status", num: true }, { name: "Took", num: true }];
+  return el("div", null, table("Every call, in order", columns, rows),
+    failures.length ? el("ol", { class: "soft" }, failures) : null);
 }
 
 /** The interval of the baseline's cost; none where it answered the request itself. */
