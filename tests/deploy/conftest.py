@@ -8,8 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from packages.gateway.tests.server_process import gateway_thread, make_gateway
-from packages.gateway.tests.telemetry.receipts import OUTCOME, RECEIPT, attempt, receipt
+from packages.gateway.tests.telemetry.receipts import OUTCOME, RECEIPT, attempt, receipt, rendered
 from prefill_router_gateway.forecast import Drift
+from prefill_router_gateway.settings import SavingsSettings
 from prefill_router_gateway.telemetry import BudgetLeft, GaugeReadings, Metrics
 from tests.deploy import DEPLOY
 from tests.deploy.series import Series
@@ -30,13 +31,13 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     with gateway_thread(made.places()) as running, running.client() as client:
         texts = [client.get("/metrics").text]
     readings = GaugeReadings(
-        budgets=lambda: [BudgetLeft(key="", per="day", dollars=10, left=2.5)],
-        drift=lambda: Drift(requests=300, by_feature={"length": 0.3}, mean=0.3, largest=0.3),
-        shared=lambda: {"down": 0, "replicas": 3, "losses": 1},
-        learning=lambda: {"judges": 0.2, "side answers": 0.5},
-        deployment_breakers=lambda: {"large@east": "open"},
+        budgets=[BudgetLeft(key="", per="day", dollars=10, left=2.5)],
+        drift=Drift(requests=300, by_feature={"length": 0.3}, mean=0.3, largest=0.3),
+        shared={"down": 0, "replicas": 3, "losses": 1},
+        learning={"judges": 0.2, "side answers": 0.5},
+        deployment_breakers={"large@east": "open"},
     )
-    metrics = Metrics(["small", "large"], readings=readings)
+    metrics = Metrics(["small", "large"])
     metrics.refused(503)
     metrics.passed("retrieve", OUTCOME)
     ends = (
@@ -44,12 +45,12 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
         replace(attempt("large"), deployment="large@east"),
     )
     failed = receipt(choice={"fallback": "deadline"}, outcome={"attempts": ends, "usage": None})
-    metrics.use_encoder_prices(second=0.01, thousand=0.0)
+    metrics.use_encoder_prices(SavingsSettings(encoder_second_dollars=0.01))
     metrics.scored(1.0)
     compared = replace(RECEIPT, baseline="large")
     for one in (compared, failed, replace(failed, cost=None), replace(compared, cost=None)):
         metrics.observe(one)
-    texts.append(metrics.render()[0].decode())
+    texts.append(rendered(metrics, readings))
     found = Series()
     for text in texts:
         for family in text_string_to_metric_families(text):

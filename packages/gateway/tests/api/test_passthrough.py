@@ -13,6 +13,7 @@ import pytest
 from packages.gateway.tests.api.bodies import message, response, response_events
 from packages.gateway.tests.scripted_target import chunked, event, framed, whole
 from packages.gateway.tests.sdk_clients import Sent, anthropic_client, openai_client
+from packages.gateway.tests.telemetry.receipts import rendered
 from packages.gateway.tests.world import (
     CHEAP,
     DEAR,
@@ -79,8 +80,8 @@ def begin(made: World, client: openai.OpenAI, name: str, **more: Any) -> None:
 
 
 def counted(gateway: Served, call: str) -> list[str]:
-    text, _ = gateway.gateway.metrics.render()
-    rows = [row for row in text.decode().splitlines() if row.startswith("prefill_router_plain")]
+    text = rendered(gateway.gateway.metrics)
+    rows = [row for row in text.splitlines() if row.startswith("prefill_router_plain")]
     return [row for row in rows if f'call="{call}"' in row and "_total" in row]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from packages.gateway.tests.world import CHEAP, DEAR, Served, World, chat, world
 from prefill_router_gateway.receipts import Savings
-from prefill_router_gateway.settings import GatewaySettings
+from prefill_router_gateway.settings import GatewaySettings, SavingsSettings
 
 pytestmark = pytest.mark.slow
 
@@ -76,10 +76,10 @@ def test_without_a_named_baseline_it_is_the_best_by_train_accuracy(gateway: Serv
 
 
 def test_what_took_long_is_kept_for_longer(gateway: Served) -> None:
-    savings = gateway.gateway.savings
+    savings, free = gateway.gateway.savings, SavingsSettings()
 
     async def twice() -> tuple[Savings, Savings]:
-        return await savings.since("2h"), await savings.since("2h")
+        return await savings.since(free, "2h"), await savings.since(free, "2h")
 
     first, second = gateway.wait_for(twice())
     assert first is second

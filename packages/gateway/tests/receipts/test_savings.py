@@ -17,6 +17,7 @@ from packages.gateway.tests.receipts.receipts_made import (
     name_of,
     write,
 )
+from packages.gateway.tests.telemetry.receipts import rendered
 from packages.router.tests.commands import refused, succeeded
 from prefill_router.endpoints import Usage
 from prefill_router.errors import DataError
@@ -348,7 +349,7 @@ def test_the_command_the_page_and_the_metrics_give_one_figure(tmp_path: Path) ->
     for receipt in receipts:
         metrics.observe(receipt)
     counted: dict[str, float] = defaultdict(float)
-    for line in metrics.render()[0].decode().splitlines():
+    for line in rendered(metrics).splitlines():
         if line.startswith("prefill_router_savings_"):
             name, _, value = line.partition(" ")
             counted[name.removeprefix("prefill_router_savings_").partition("{")[0]] += float(value)

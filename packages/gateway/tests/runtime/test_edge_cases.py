@@ -14,6 +14,7 @@ import pytest
 from packages.gateway.tests.api.bodies import response
 from packages.gateway.tests.guard.guarded_server import JSON, Got, Pairs, read_reply, request
 from packages.gateway.tests.scripted_target import ANSWER, DONE, chunked, framed, whole
+from packages.gateway.tests.telemetry.receipts import rendered
 from packages.gateway.tests.world import (
     CHATS,
     CHEAP,
@@ -133,8 +134,8 @@ def test_load_balancers_may_ask_for_the_head_alone(gateway: Served, path: str) -
 
 def test_what_is_refused_undecided_is_counted(gateway: Served) -> None:
     def counted() -> float:
-        text, _ = gateway.gateway.metrics.render()
-        rows = [row for row in text.decode().splitlines() if 'refusals_total{status="404"}' in row]
+        text = rendered(gateway.gateway.metrics)
+        rows = [row for row in text.splitlines() if 'refusals_total{status="404"}' in row]
         return sum(float(row.split()[-1]) for row in rows)
 
     before = counted()

@@ -17,7 +17,7 @@ from prefill_router.errors import ConfigError, StoreError
 from prefill_router_gateway import RoutingRequest
 from prefill_router_gateway.decide import Budgets, Sessions
 from prefill_router_gateway.errors import RefusalError
-from prefill_router_gateway.guard import ClientKey, GuardedSend, KeyLimits
+from prefill_router_gateway.guard import ClientKey, KeyLimits
 from prefill_router_gateway.receipts import explain
 from prefill_router_gateway.settings import BudgetSettings, SessionSettings, SharedSettings
 from prefill_router_gateway.shared import SharedState
@@ -59,10 +59,7 @@ class Replica:
 
     def held(self) -> Any:
         """A request of the key, until the block ends."""
-        return self.shared.key_limits.admit(KEY, GuardedSend(nothing, of_page=False))
-
-
-async def nothing(_: Any) -> None: ...
+        return self.shared.key_limits.admit(KEY)
 
 
 def question(**more: Any) -> RoutingRequest:

@@ -11,6 +11,7 @@ from prefill_router_gateway.records import (
     RoutingDecision,
     TargetAttempt,
 )
+from prefill_router_gateway.telemetry import GaugeReadings, Metrics, render_metrics
 
 AT = 1_780_000_000.0
 CHOICE = RoutingDecision(
@@ -68,3 +69,9 @@ def receipt(
         choice=replace(CHOICE, **(choice or {})),
         outcome=replace(OUTCOME, **(outcome or {})),
     )
+
+
+def rendered(metrics: Metrics, readings: GaugeReadings | None = None, *, accept: str = "") -> str:
+    """What Prometheus reads, with gauges that show these readings."""
+    text, _ = render_metrics(metrics.export(readings or GaugeReadings()), accept)
+    return text.decode()

@@ -5,6 +5,7 @@ import logging
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from packages.gateway.tests.telemetry.receipts import rendered
 from prefill_router_gateway.forecast import FallbackWatch
 from prefill_router_gateway.telemetry import GaugeReadings, HealthFinding, Metrics, check_forecasts
 
@@ -75,6 +76,6 @@ def test_log_says_once_that_it_begins_and_that_it_ends(
 
 
 def test_share_is_a_metric() -> None:
-    body, _ = Metrics(["a"], readings=GaugeReadings(fallback_share=lambda: 0.25)).render()
-    found = {f.name: f for f in text_string_to_metric_families(body.decode())}
+    body = rendered(Metrics(["a"]), GaugeReadings(fallback_share=0.25))
+    found = {f.name: f for f in text_string_to_metric_families(body)}
     assert found["prefill_router_fallback_share"].samples[0].value == 0.25

@@ -36,8 +36,14 @@ from prefill_router_gateway.guard import KEY, ClientKey, Guard, address_of, erro
 from prefill_router_gateway.page import PageNumbers, page_routes
 from prefill_router_gateway.protocol import ROUTING_NAMES
 from prefill_router_gateway.receipts import Feedback, is_recorded
-from prefill_router_gateway.runtime import Gateway, LoadedGateway, Snapshot, health_checks
-from prefill_router_gateway.telemetry import with_fields
+from prefill_router_gateway.runtime import (
+    Gateway,
+    LoadedGateway,
+    Snapshot,
+    health_checks,
+    read_gauges,
+)
+from prefill_router_gateway.telemetry import render_metrics, with_fields
 
 _log = logging.getLogger(__name__)
 _Handler = Callable[[Request, Any], Awaitable[Response]]
@@ -248,7 +254,7 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
     )
     async def savings(since: str = "7d", baseline: str | None = None) -> JSONResponse:
         try:
-            found = await gateway.savings.since(since, baseline=baseline)
+            found = await gateway.savings.since(gateway.settings.savings, since, baseline=baseline)
         except DataError as error:
             raise RefusalError(str(error)) from None
         except StoreError as error:
@@ -278,8 +284,11 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
 
     @routes.get("/metrics", tags=["operating"], summary="Metrics, for Prometheus")
     async def metrics(request: Request) -> Response:
-        families = None if gateway.other_workers is None else await gateway.other_workers.metrics()
-        content, kind = gateway.metrics.render(request.headers.get("accept", ""), families)
+        if gateway.other_workers is None:
+            families = gateway.metrics.export(read_gauges(gateway))
+        else:
+            families = await gateway.other_workers.metrics()
+        content, kind = render_metrics(families, request.headers.get("accept", ""))
         return Response(content, headers={"content-type": kind})
 
 

@@ -20,7 +20,7 @@ from prefill_router.errors import StoreError
 from prefill_router.targets import Endpoint, Target
 from prefill_router_gateway.api.routed_calls import decide, read_incoming, routed_request
 from prefill_router_gateway.errors import RefusalError
-from prefill_router_gateway.guard import KEY, LEAVE
+from prefill_router_gateway.guard import KEY, PLACE
 from prefill_router_gateway.protocol import without_collecting
 from prefill_router_gateway.proxy import stream_error_end
 from prefill_router_gateway.receipts import report_outcome
@@ -75,8 +75,8 @@ async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
         outcome = RequestOutcome(
             kind="routed", target=None, status=200, attempts=(), total_seconds=seconds
         )
-        leave = request.scope.get(LEAVE)
-        await write_receipt(gateway.recorders, live, routed, outcome, trace=trace, leave=leave)
+        place = request.scope.get(PLACE)
+        await write_receipt(gateway.recorders, live, routed, outcome, trace=trace, place=place)
     added = reply_headers(live, routed, choice.target, ())
     own = {name.decode(): value.decode() for name, value in added}
     return JSONResponse(_shown(live, choice, incoming.question.key_targets), headers=own)

@@ -16,7 +16,7 @@ from prefill_router.targets import Endpoint, Pool
 from prefill_router_gateway.decide import session_name
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.forecast import NoForecastError
-from prefill_router_gateway.guard import HELD_BODY, KEY, LEAVE, ClientKey, Leave
+from prefill_router_gateway.guard import HELD_BODY, KEY, PLACE, ClientKey, SharedPlace
 from prefill_router_gateway.protocol import (
     Envelope,
     OpenRouterOptions,
@@ -120,7 +120,7 @@ class RoutedEndpoint:
                     own = reply_headers(live, request, target, attempts)
                     await forwarded.send_until_end(own)
                 finally:
-                    ending = self._end(live, request, forwarded, trace, scope.get(LEAVE))
+                    ending = self._end(live, request, forwarded, trace, scope.get(PLACE))
                     await await_to_end(ending)
 
     async def _end(
@@ -129,11 +129,11 @@ class RoutedEndpoint:
         request: RoutedRequest,
         forwarded: ForwardedCall,
         trace: Trace | None,
-        leave: Leave | None,
+        place: SharedPlace | None,
     ) -> None:
         """Write the receipt, and then send the end of the answer."""
         recorders, outcome = self._gateway.recorders, forwarded.outcome()
-        await write_receipt(recorders, live, request, outcome, trace=trace, leave=leave)
+        await write_receipt(recorders, live, request, outcome, trace=trace, place=place)
         await forwarded.send_end()
 
     async def _decide(

@@ -27,7 +27,7 @@ from prefill_router_gateway.api.server import (
     serving_log,
 )
 from prefill_router_gateway.forecast import FrameError, pack_frame, receive_frame
-from prefill_router_gateway.runtime import Gateway, GatewayPaths, ServedVersions, load
+from prefill_router_gateway.runtime import Gateway, GatewayPaths, ServedVersions, load, read_gauges
 from prefill_router_gateway.telemetry import PlainFamily
 
 LONGEST_READ = 1 << 20
@@ -156,7 +156,7 @@ class SupervisorLink:
                 raise ConfigError(*loaded.candidate_problems)
 
         async def metrics(_: Any) -> list[PlainFamily]:
-            return gateway.metrics.export()
+            return gateway.metrics.export(read_gauges(gateway))
 
         async def learn(values: Mapping[str, Any]) -> None:
             gateway.learn(values)

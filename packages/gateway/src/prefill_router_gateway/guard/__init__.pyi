@@ -1,11 +1,10 @@
 from .admission import (
     HELD_BODY as HELD_BODY,
     KEY as KEY,
-    LEAVE as LEAVE,
     PAGE_HEADERS as PAGE_HEADERS,
+    PLACE as PLACE,
     Guard as Guard,
-    GuardedSend as GuardedSend,
-    Leave as Leave,
+    SharedPlace as SharedPlace,
     address_of as address_of,
 )
 from .checks import (

@@ -6,7 +6,7 @@ Some paths need a key, and some an admin key. Bodies are limited in size and in 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, final
+from typing import Literal, Protocol, final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,8 +34,8 @@ KEY = "prefill_router.key"
 """The scope entry with a request's `ClientKey`; None where it has none."""
 HELD_BODY = "prefill_router.held_body"
 """The scope entry with the body's `BodyReservation`, to be freed once it is no longer needed."""
-LEAVE = "prefill_router.leave"
-"""The scope entry with the function that ends the request as far as its key's limits count it."""
+PLACE = "prefill_router.place"
+"""The scope entry with the request's `SharedPlace`, where replicas share the limits of keys."""
 _BODY_SECONDS = 60.0
 _SHORT = 2**16  # bytes; the most for bodies outside `/v1`, which aren't limited under load
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -62,6 +62,18 @@ _PAGE_NAMES = frozenset(name for name, _ in PAGE_HEADERS)
 _CORS = b"access-control-"
 
 
+class SharedPlace(Protocol):
+    """The place of a request among those that replicas count together for its key."""
+
+    def free(self) -> None:
+        """Free it; what is written next tells the other replicas. Later calls do nothing."""
+        ...
+
+    async def free_everywhere(self) -> None:
+        """Free it, and wait until the other replicas are told."""
+        ...
+
+
 @final
 class GuardedSend:
     """A `send` that removes CORS headers, whatever a target sent, and adds the page's headers.
@@ -72,16 +84,16 @@ class GuardedSend:
 
     Attributes:
         started: Whether the response has begun.
-        before_end: Awaited before the last part of the response is sent; None for nothing.
+        place: Given back before the last part of the response is sent; None where there is none.
     """
 
-    __slots__ = ("_of_page", "_send", "before_end", "started")
+    __slots__ = ("_of_page", "_send", "place", "started")
 
     def __init__(self, send: Send, *, of_page: bool) -> None:
         self._send = send
         self._of_page = of_page
         self.started = False
-        self.before_end: Callable[[], Awaitable[None]] | None = None
+        self.place: SharedPlace | None = None
 
     def __call__(self, message: Message) -> Awaitable[None]:
         """Send an ASGI message."""
@@ -92,19 +104,18 @@ class GuardedSend:
                 headers = [h for h in headers if h[0] not in _PAGE_NAMES]
                 headers.extend(PAGE_HEADERS)
             message["headers"] = headers
-        elif self.before_end is not None and not message.get("more_body", False):
-            return self._end(message, self.before_end)
+        elif self.place is not None and not message.get("more_body", False):
+            return self._end(message, self.place)
         return self._send(message)
 
-    async def _end(self, message: Message, before: Callable[[], Awaitable[None]]) -> None:
-        await before()
+    async def _end(self, message: Message, place: SharedPlace) -> None:
+        await place.free_everywhere()
         await self._send(message)
 
 
-Leave = Callable[[], None]
-SharedAdmission = Callable[[ClientKey, GuardedSend], AbstractAsyncContextManager[Leave]]
-"""Admits a request by the limits that replicas share for its key, until the block ends or what it
-yields is called; it raises as `KeyLimits.enter`."""
+SharedAdmission = Callable[[ClientKey], AbstractAsyncContextManager[SharedPlace]]
+"""Admits a request by the limits that replicas share for its key, until the block ends or its place
+is freed; it raises as `KeyLimits.enter`."""
 
 
 @final
@@ -217,7 +228,8 @@ class Guard:
             return
         if self.admit_shared is not None:
             held = BodyReservation(self._body_budget)
-            async with self.admit_shared(key, reply) as scope[LEAVE]:
+            async with self.admit_shared(key) as place:
+                scope[PLACE] = reply.place = place
                 await self._pass(scope, receive, reply, most, held)
             return
         self._key_limits.enter(key)

@@ -421,14 +421,14 @@ class PageNumbers:
     async def _compared(self, since: str) -> Savings | None:
         """The savings since a time; None where they aren't known."""
         try:
-            return await self._gateway.savings.since(since)
+            return await self._gateway.savings.since(self._gateway.settings.savings, since)
         except DataError:
             return None
 
     async def savings(self) -> SavingsPanel:
         """What routing saved in the last seven days."""
         try:
-            found = await self._gateway.savings.since()
+            found = await self._gateway.savings.since(self._gateway.settings.savings)
         except DataError as error:
             return SavingsPanel(problem=str(error), savings=None)
         return SavingsPanel(problem=None, savings=views.savings(found))

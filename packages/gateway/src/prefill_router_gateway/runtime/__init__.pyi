@@ -1,4 +1,3 @@
-from .activity import health_checks as health_checks
 from .configuration import (
     GatewayPaths as GatewayPaths,
     LoadedGateway as LoadedGateway,
@@ -6,6 +5,7 @@ from .configuration import (
     load as load,
 )
 from .gateway import Gateway as Gateway, OtherWorkers as OtherWorkers
+from .readings import health_checks as health_checks, read_gauges as read_gauges
 from .request_record import (
     LONGEST_NAME as LONGEST_NAME,
     Recorders as Recorders,

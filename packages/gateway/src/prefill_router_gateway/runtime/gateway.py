@@ -27,9 +27,9 @@ from prefill_router_gateway.guard import BodyBudget, KeyLimits, key_budgets
 from prefill_router_gateway.protocol import to_client
 from prefill_router_gateway.proxy import Forwarder, RateHeadroom
 from prefill_router_gateway.receipts import ReceiptWriter, RecentRequests, open_learning, open_store
-from prefill_router_gateway.runtime.activity import SavingsReports, gauge_readings
 from prefill_router_gateway.runtime.configuration import GatewayPaths, LoadedGateway, load
 from prefill_router_gateway.runtime.request_record import Recorders
+from prefill_router_gateway.runtime.savings_reports import SavingsReports
 from prefill_router_gateway.runtime.snapshot import Snapshot
 from prefill_router_gateway.runtime.startup import (
     AnyForecaster,
@@ -123,8 +123,8 @@ class Gateway:
         self.headroom, self.speeds = RateHeadroom(), TargetSpeeds()
         self.sessions = Sessions(settings.sessions)
         self.budgets = Budgets(_budgets(loaded), steady=SteadyClock())
-        self.metrics = Metrics(loaded.pool.names, readings=gauge_readings(self))
-        self.savings = SavingsReports(self)
+        self.metrics = Metrics(loaded.pool.names)
+        self.savings = SavingsReports(self.readable_receipts)
         self.under_way = self.streams = 0
         self.is_watched = self.is_ending = False
         self.other_workers: OtherWorkers | None = None
@@ -226,7 +226,7 @@ class Gateway:
         if self.shared is not None:
             await self.shared.open()
         self.live = await self._made(self._first, None)
-        self.savings.use()
+        self.metrics.use_encoder_prices(settings.savings)
         self.breakers.use_deployments(self._first.pool.several)
         self._beating = asyncio.create_task(self.pulse.run())
         if self._places.registry is not None and self.other_workers is None:
@@ -284,7 +284,7 @@ class Gateway:
             self.sessions.use(settings.sessions)
             self.budgets.use(_budgets(loaded))
             self.metrics.use_targets(loaded.pool.names)
-            self.savings.use()
+            self.metrics.use_encoder_prices(settings.savings)
             if loaded.light.fingerprint != before.loaded.light.fingerprint:
                 self.drift = _drift(loaded)
             ending = asyncio.create_task(before.close(keep=self.live))

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from prefill_router.data import Prompt
 from prefill_router.endpoints import cost_of, reported_cost
 from prefill_router_gateway.decide import Sessions, TargetSpeeds
-from prefill_router_gateway.guard import Leave
+from prefill_router_gateway.guard import SharedPlace
 from prefill_router_gateway.protocol import OpenRouterOptions
 from prefill_router_gateway.receipts import ReceiptWriter, RecentRequests, SampleDraft
 from prefill_router_gateway.records import (
@@ -163,7 +163,7 @@ async def write_receipt(
     outcome: RequestOutcome,
     *,
     trace: Trace | None = None,
-    leave: Leave | None = None,
+    place: SharedPlace | None = None,
 ) -> None:
     """Record how a request ended; when this returns, the receipt is written or the wait timed out.
 
@@ -175,7 +175,7 @@ async def write_receipt(
         request: The request.
         outcome: How it ended.
         trace: Its span; None where it isn't traced.
-        leave: Ends it as far as its key's limits count it; None where nothing is to end.
+        place: Its place among those of its key, to be freed; None where replicas share no limits.
     """
     shared = recorders.shared
     receipt = make_receipt(live, request, outcome, shared)
@@ -193,8 +193,8 @@ async def write_receipt(
     recorders.metrics.observe(receipt)
     recorders.recent.add(receipt)
     log_request(receipt)
-    if leave is not None:
-        leave()  # now, to be written together with the answer
+    if place is not None:
+        place.free()  # now, to be written together with the answer
     written = None if shared is None else shared.written()
     sample = request.sample
     if sample is not None and (outcome.kind != "answered" or outcome.tool_calls):

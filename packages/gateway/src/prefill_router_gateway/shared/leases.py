@@ -34,7 +34,6 @@ from prefill_router_gateway.decide import AffinityPlace, BudgetState, Per, Sessi
 from prefill_router_gateway.guard import (
     ROUNDING,
     ClientKey,
-    GuardedSend,
     KeyLimits,
     too_many_at_once,
     too_many_per_minute,
@@ -214,6 +213,7 @@ class SharedKeyLimits:
     Attributes:
         under_way: The requests in flight here of each key whose concurrent requests are limited.
         ended: Those that ended, as far as the database doesn't know it yet.
+        written: Waits until the database knows them, or is given up for now.
         turn: Held while the database learns these numbers anew.
     """
 
@@ -227,39 +227,24 @@ class SharedKeyLimits:
         replicas: Callable[[], int],
     ) -> None:
         self._local, self._replica, self._ask, self._replicas = local, replica, ask, replicas
-        self._written = written
+        self.written = written
         self.under_way: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.turn = asyncio.Lock()
 
     @asynccontextmanager
-    async def admit(self, key: ClientKey, reply: GuardedSend) -> AsyncIterator[Callable[[], None]]:
-        """Admit a request until the block ends, or just before its client has the whole answer.
-
-        Yields a function that ends it earlier; what is written next tells the other replicas.
+    async def admit(self, key: ClientKey) -> AsyncIterator["KeyPlace"]:
+        """Admit a request until the block ends, or until its place is freed.
 
         Raises:
             RefusalError: 429 with `retry-after`: the key has reached a limit.
         """
         await self._enter(key)
-        is_held = True
-
-        def leave() -> None:
-            nonlocal is_held
-            if is_held:
-                is_held = False
-                self._leave(key)
-
-        async def end() -> None:
-            if is_held:
-                leave()
-                await self._written()
-
-        reply.before_end = end
+        place = KeyPlace(self, key)
         try:
-            yield leave
+            yield place
         finally:
-            await end()
+            await place.free_everywhere()
 
     async def _enter(self, key: ClientKey) -> None:
         if key.requests_per_minute is None and key.concurrent is None:
@@ -288,7 +273,8 @@ class SharedKeyLimits:
             self._local.count(share)
         self.under_way[key.name] += key.concurrent is not None
 
-    def _leave(self, key: ClientKey) -> None:
+    def leave(self, key: ClientKey) -> None:
+        """Count a request of a key as ended."""
         self._local.leave(key)
         if key.concurrent is not None:
             self.under_way[key.name] -= 1
@@ -302,6 +288,33 @@ class SharedKeyLimits:
                 "concurrent": at_once and max(1, at_once // parts),
             }
         )
+
+
+@final
+class KeyPlace:
+    """The place of a request among those of its key; it implements `SharedPlace`.
+
+    Args:
+        limits: The limits that count it.
+        key: The key.
+    """
+
+    __slots__ = ("_is_held", "_key", "_limits")
+
+    def __init__(self, limits: SharedKeyLimits, key: ClientKey) -> None:
+        self._limits, self._key, self._is_held = limits, key, True
+
+    def free(self) -> None:
+        """Free it; what is written next tells the other replicas. Later calls do nothing."""
+        if self._is_held:
+            self._is_held = False
+            self._limits.leave(self._key)
+
+    async def free_everywhere(self) -> None:
+        """Free it, and wait until the other replicas are told."""
+        if self._is_held:
+            self.free()
+            await self._limits.written()
 
 
 _DIGITS = 40

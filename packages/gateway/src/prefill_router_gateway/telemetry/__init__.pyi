@@ -28,6 +28,7 @@ from .metrics import (
     log_request as log_request,
     logging_to as logging_to,
     merged as merged,
+    render_metrics as render_metrics,
     with_fields as with_fields,
 )
 from .traces import Trace as Trace, Traces as Traces

@@ -2,12 +2,11 @@
 
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from prefill_router import __version__
 from prefill_router.endpoints import BreakerState
@@ -35,13 +34,11 @@ class BudgetLeft:
 @final
 @dataclass(frozen=True, kw_only=True)
 class GaugeReadings:
-    """The functions that gauges read, for numbers that aren't counted per request.
+    """What gauges show at one scrape: the numbers that aren't counted per request.
 
-    Each is called on every scrape, on the event loop, and must be quick. Names become label
-    values, so they must be few and never come from a client.
+    Names become label values, so they must be few and never come from a client.
 
     Attributes:
-        gateway: The gateway, for gauges that are registered elsewhere.
         in_flight: Requests in flight.
         streams: Open streams.
         held_bytes: Bytes of request bodies in memory.
@@ -61,24 +58,23 @@ class GaugeReadings:
         versions: The share of conversations that each of the router's versions decides on.
     """
 
-    gateway: Any = None
-    in_flight: Callable[[], int] = lambda: 0
-    streams: Callable[[], int] = lambda: 0
-    held_bytes: Callable[[], int] = lambda: 0
-    queue: Callable[[], int] = lambda: 0
-    fallback_share: Callable[[], float] = lambda: 0.0
-    lam: Callable[[], float | None] = lambda: None
-    breakers: Callable[[], Mapping[str, BreakerState]] = lambda: {}
-    deployment_breakers: Callable[[], Mapping[str, BreakerState]] = lambda: {}
-    forecasts: Callable[[], Mapping[str, float]] = lambda: {}
-    receipts: Callable[[], Mapping[str, float]] = lambda: {}
-    receipts_waiting: Callable[[], int] = lambda: 0
-    budgets: Callable[[], Sequence[BudgetLeft]] = lambda: ()
-    shared: Callable[[], Mapping[str, float]] = lambda: {}
-    learning: Callable[[], Mapping[str, float]] = lambda: {}
-    drift: Callable[[], Drift | None] = lambda: None
-    router: Callable[[], Mapping[str, str]] = lambda: {}
-    versions: Callable[[], Mapping[str, float]] = lambda: {}
+    in_flight: int = 0
+    streams: int = 0
+    held_bytes: int = 0
+    queue: int = 0
+    fallback_share: float = 0.0
+    lam: float | None = None
+    breakers: Mapping[str, BreakerState] = field(default_factory=dict)
+    deployment_breakers: Mapping[str, BreakerState] = field(default_factory=dict)
+    forecasts: Mapping[str, float] = field(default_factory=dict)
+    receipts: Mapping[str, float] = field(default_factory=dict)
+    receipts_waiting: int = 0
+    budgets: Sequence[BudgetLeft] = ()
+    shared: Mapping[str, float] = field(default_factory=dict)
+    learning: Mapping[str, float] = field(default_factory=dict)
+    drift: Drift | None = None
+    router: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, float] = field(default_factory=dict)
 
 
 _Read = Callable[[GaugeReadings], float | Mapping[Any, float] | None]
@@ -125,7 +121,7 @@ _STATES = {"closed": 0.0, "half_open": 1.0, "open": 2.0}
 
 def _of_drift(field: str) -> _Read:
     def read(readings: GaugeReadings) -> Any:
-        drift = readings.drift()
+        drift = readings.drift
         return None if drift is None else getattr(drift, field)
 
     return read
@@ -133,85 +129,85 @@ def _of_drift(field: str) -> _Read:
 
 _total = partial(Gauge, is_sum=True)
 _GAUGES = (
-    _total("requests_in_flight", "Requests in flight.", lambda read: read.in_flight()),
-    _total("streams_open", "Open streams.", lambda read: read.streams()),
-    _total("held_bytes", "Bytes of request bodies in memory.", lambda read: read.held_bytes()),
-    _total("forecast_queue", "Requests waiting for a forecast.", lambda read: read.queue()),
+    _total("requests_in_flight", "Requests in flight.", lambda read: read.in_flight),
+    _total("streams_open", "Open streams.", lambda read: read.streams),
+    _total("held_bytes", "Bytes of request bodies in memory.", lambda read: read.held_bytes),
+    _total("forecast_queue", "Requests waiting for a forecast.", lambda read: read.queue),
     Gauge(
         "fallback_share",
         "Share of the last minute's decisions without a forecast.",
-        lambda read: read.fallback_share(),
+        lambda read: read.fallback_share,
     ),
     Gauge(
         "lam",
         "Trade-off of requests that give none, after budgets.",
-        lambda read: {} if (lam := read.lam()) is None else lam,
+        lambda read: {} if (lam := read.lam) is None else lam,
     ),
     Gauge(
         "breaker_state",
         "State of a target's breaker: 0 closed, 1 half open, 2 open.",
-        lambda read: {name: _STATES[state] for name, state in read.breakers().items()},
+        lambda read: {name: _STATES[state] for name, state in read.breakers.items()},
         ("target",),
     ),
     Gauge(
         "deployment_breaker_state",
         "State of the breaker of one of a target's several endpoints, as in breaker_state.",
-        lambda read: {name: _STATES[state] for name, state in read.deployment_breakers().items()},
+        lambda read: {name: _STATES[state] for name, state in read.deployment_breakers.items()},
         ("deployment",),
     ),
     Gauge(
         "forecast_events",
         "Events of forecasting, by kind.",
-        lambda read: read.forecasts(),
+        lambda read: read.forecasts,
         ("kind",),
         only_grows=True,
     ),
     Gauge(
         "receipt_events",
         "Events of receipts, by kind.",
-        lambda read: read.receipts(),
+        lambda read: read.receipts,
         ("kind",),
         only_grows=True,
     ),
-    _total("receipts_waiting", "Receipts in the queue.", lambda read: read.receipts_waiting()),
+    _total("receipts_waiting", "Receipts in the queue.", lambda read: read.receipts_waiting),
     Gauge(
         "budget_dollars",
         "US dollars of a budget; an empty key means the whole gateway.",
-        lambda read: {(b.key, b.per): b.dollars for b in read.budgets()},
+        lambda read: {(b.key, b.per): b.dollars for b in read.budgets},
         ("key", "per"),
     ),
     Gauge(
         "budget_left_dollars",
         "US dollars of a budget that remain in this hour or day.",
-        lambda read: {(b.key, b.per): b.left for b in read.budgets()},
+        lambda read: {(b.key, b.per): b.left for b in read.budgets},
         ("key", "per"),
     ),
     Gauge(
         "shared_down",
         "Whether the database that replicas share can't be used: 1 or 0.",
-        lambda read: read.shared().get("down"),
+        lambda read: read.shared.get("down"),
     ),
     Gauge(
         "shared_replicas",
         "Replicas that share a database, as last known.",
-        lambda read: read.shared().get("replicas"),
+        lambda read: read.shared.get("replicas"),
     ),
     Gauge(
         "shared_losses",
         "How often the database that replicas share became unavailable.",
-        lambda read: read.shared().get("losses"),
+        lambda read: read.shared.get("losses"),
         only_grows=True,
     ),
     Gauge(
         "version_share",
         "Share of conversations that a version of the router decides on.",
-        lambda read: read.versions(),
+        lambda read: read.versions,
         ("version",),
     ),
     Gauge(
         "savings_learning_dollars",
         "US dollars spent on judging answers and on side answers, of all receipts.",
-        lambda read: read.learning(),
+        lambda read: read.learning,
         ("kind",),
     ),
     Gauge(
@@ -230,25 +226,12 @@ GAUGES: dict[str, Gauge] = {gauge.name: gauge for gauge in _GAUGES}
 """All gauges by name; gauges added here appear at `/metrics`."""
 
 
-@final
-class Gauges(Collector):
-    """Turns readings into the metrics of all `GAUGES`.
-
-    Args:
-        readings: The readings.
-    """
-
-    def __init__(self, readings: GaugeReadings) -> None:
-        self._readings = readings
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics with current values; readings that several gauges need are read once."""
-        had = self._readings
-        readings = replace(had, budgets=cache(had.budgets), drift=cache(had.drift))
-        families = (gauge.family(readings) for gauge in GAUGES.values())
-        yield from (family for family in families if family is not None)
-        build = {"version": __version__, "python": platform.python_version()}
-        yield InfoMetricFamily(f"{PREFIX}build", "Versions of the running gateway.", value=build)
-        router = dict(had.router())
-        if router:
-            yield InfoMetricFamily(f"{PREFIX}router", "The router in use.", value=router)
+def gauge_metrics(readings: GaugeReadings) -> Iterator[Metric]:
+    """The metrics of all `GAUGES`, with the values of these readings."""
+    families = (gauge.family(readings) for gauge in GAUGES.values())
+    yield from (family for family in families if family is not None)
+    build = {"version": __version__, "python": platform.python_version()}
+    yield InfoMetricFamily(f"{PREFIX}build", "Versions of the running gateway.", value=build)
+    if readings.router:
+        router = dict(readings.router)
+        yield InfoMetricFamily(f"{PREFIX}router", "The router in use.", value=router)

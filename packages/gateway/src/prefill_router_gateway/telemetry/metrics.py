@@ -30,8 +30,8 @@ from prometheus_client.samples import Sample
 from prefill_router.endpoints import Redaction
 from prefill_router.errors import PrefillRouterError
 from prefill_router_gateway.records import Receipt, RequestOutcome
-from prefill_router_gateway.settings import LogSettings
-from prefill_router_gateway.telemetry.gauges import PREFIX, GaugeReadings, Gauges
+from prefill_router_gateway.settings import LogSettings, SavingsSettings
+from prefill_router_gateway.telemetry.gauges import PREFIX, GaugeReadings, gauge_metrics
 
 PlainFamily = list[Any]
 """A metric as plain values: name, description, type, and samples of name, labels and value."""
@@ -74,11 +74,17 @@ def merged(workers: Iterable[list[PlainFamily]], *, sums: Collection[str]) -> li
     ]
 
 
-def registry_of(families: Iterable[PlainFamily]) -> CollectorRegistry:
-    """A registry with these metrics."""
+def render_metrics(families: Iterable[PlainFamily], accept: str = "") -> tuple[bytes, str]:
+    """Metrics as Prometheus reads them, and their content type.
+
+    Args:
+        families: The metrics.
+        accept: The `Accept` header, which requests a format.
+    """
     registry = CollectorRegistry()
     registry.register(_Plain(list(families)))
-    return registry
+    encode, kind = choose_encoder(accept)
+    return encode(registry), kind
 
 
 @final
@@ -127,13 +133,11 @@ class Metrics:
 
     Args:
         targets: The pool's targets.
-        readings: The readings of gauges.
     """
 
-    def __init__(self, targets: Iterable[str], *, readings: GaugeReadings | None = None) -> None:
+    def __init__(self, targets: Iterable[str]) -> None:
         self._registry = _Registry()
         self._targets = frozenset(targets)
-        self._registry.register(Gauges(readings or GaugeReadings()))
         count = self._counter
         self._requests = count(
             "requests", "Completed requests.", "endpoint", "target", "outcome", "reason"
@@ -189,7 +193,7 @@ class Metrics:
         self._seconds: Callable[..., Histogram] = cache(seconds.labels)
 
         self._uncounted: list[Receipt] = []
-        self._encoder_prices = 0.0, 0.0
+        self._encoder_prices = SavingsSettings()
 
     def use_targets(self, targets: Iterable[str]) -> None:
         """Use another pool's targets; counts are kept."""
@@ -208,15 +212,10 @@ class Metrics:
         self._feedback().inc()
         self._scores().inc(score)
 
-    def use_encoder_prices(self, *, second: float, thousand: float) -> None:
-        """Count forecasts at another price.
-
-        Args:
-            second: US dollars of a second of waiting for forecasts.
-            thousand: US dollars of 1,000 forecasts.
-        """
+    def use_encoder_prices(self, prices: SavingsSettings) -> None:
+        """Count forecasts at other prices."""
         self._count_savings()
-        self._encoder_prices = second, thousand / 1000
+        self._encoder_prices = prices
 
     def observe(self, receipt: Receipt) -> None:
         """Count a request that ended."""
@@ -242,23 +241,10 @@ class Metrics:
         self._observe_outcome(receipt, self._name(receipt.outcome.target))
         self._uncounted.append(replace(receipt, forecast_seconds=None))  # which was deducted then
 
-    def render(
-        self, accept: str = "", families: list[PlainFamily] | None = None
-    ) -> tuple[bytes, str]:
-        """All metrics and their content type.
-
-        Args:
-            accept: The `Accept` header, which requests a format.
-            families: The metrics of all workers; None for those of this process.
-        """
+    def export(self, readings: GaugeReadings) -> list[PlainFamily]:
+        """All metrics as plain values, with gauges that show these readings."""
         self._count_savings()
-        encode, kind = choose_encoder(accept)
-        return encode(self._registry if families is None else registry_of(families)), kind
-
-    def export(self) -> list[PlainFamily]:
-        """All metrics as plain values."""
-        self._count_savings()
-        return plain_families(self._registry.collect())
+        return plain_families([*gauge_metrics(readings), *self._registry.collect()])
 
     def _observe_outcome(self, receipt: Receipt, target: str) -> None:
         outcome, usage = receipt.outcome, receipt.outcome.usage
@@ -286,11 +272,11 @@ class Metrics:
     def _count_savings(self) -> None:
         """Count what was saved by the requests since the last time; no request waits for it."""
         counted, self._uncounted = self._uncounted, []
-        second, each = self._encoder_prices
         for receipt in counted:
-            baseline = receipt.baseline
-            if receipt.forecast_seconds is not None and (second or each):
-                self._deducted("encoder").inc(receipt.forecast_seconds * second + each)
+            baseline, waited = receipt.baseline, receipt.forecast_seconds
+            spent = None if waited is None else self._encoder_prices.encoder_cost(1, waited)
+            if spent is not None:
+                self._deducted("encoder").inc(spent)
             if baseline is None or receipt.apart is not None:
                 continue
             there = receipt.cost_at(baseline)
