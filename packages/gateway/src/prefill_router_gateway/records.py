@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, final, get_args
 
+from prefill_router.agents import RequestKind
 from prefill_router.endpoints import Usage
 from prefill_router.errors import EndpointFailure
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Ability, Endpoint
 
-Scored = Literal["last_user", "last_user_with_system", "conversation", "conversation_with_system"]
-"""The part of a request that the encoder reads: the last user turn or all turns, with or without
-system prompts."""
+Scored = Literal[
+    "ask", "last_user", "last_user_with_system", "conversation", "conversation_with_system"
+]
+"""The part of a request that the encoder reads: the person's newest text without what an agent
+wrote around it, the last user turn as it is, or all turns; the last two with or without system
+prompts."""
 SCORED: tuple[Scored, ...] = get_args(Scored)
 
 Reason = Literal[
@@ -74,6 +78,26 @@ Header = tuple[bytes, bytes]
 """A name in lower case, and a value."""
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class AgentRequest:
+    """What is known of the agent that sent a request.
+
+    Attributes:
+        agent: The agent, for example `claude-code`; None where no agent's marks fit.
+        kind: What the request is for.
+        turn: The agent's name of the person's turn; None where it gives none.
+        parent: The name of the conversation that started this one, a hash; None for none.
+        failing_steps: How many tools' results in a row have failed, up to the last.
+    """
+
+    agent: str | None = None
+    kind: RequestKind = "main"
+    turn: str | None = None
+    parent: str | None = None
+    failing_steps: int = 0
+
+
 @short_repr
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +128,8 @@ class RoutingRequest:
         to_call: Whether the target will be called, and so needs an endpoint; False for a dry run.
         untranslatable: What a chat can't say of a message, by name; empty where it can be
             translated, None where it isn't to be.
+        hints: The hints of a message that are left out where it is translated, by name.
+        agent: What is known of the agent that sent it.
     """
 
     endpoint: Endpoint
@@ -127,6 +153,8 @@ class RoutingRequest:
     key_targets: frozenset[str] | None = None
     to_call: bool = True
     untranslatable: str | None = None
+    hints: tuple[str, ...] = ()
+    agent: AgentRequest = AgentRequest()
 
 
 @final

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, final, get_args, get_origin
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from prefill_router.agents import Harness, Harnesses, load_harnesses
 from prefill_router.errors import ConfigError
 from prefill_router.options import PORT, POSITIVE, SHARE, SHARE_ABOVE_ZERO, SHARE_BELOW_ONE
 from prefill_router.yaml_files import Number, WholeNumber, line_of, read_yaml
@@ -94,7 +96,8 @@ class RoutingSettings(SettingsSection):
     Attributes:
         lam: The trade-off of requests that give none; where it isn't set, a version has its own.
         names: Further model names that route, each with its lam, for example `cheap: 0.2`.
-        scored: The part of a request that the encoder reads.
+        scored: The part of a request that the encoder reads. With `ask` it is what a person asked
+            last, without what a coding agent wrote around it.
         deadline_seconds: The longest wait for a forecast.
         max_queue: The most requests that wait for a forecast.
         max_batch: The most prompts that are encoded together.
@@ -113,7 +116,7 @@ class RoutingSettings(SettingsSection):
 
     lam: Share = 0.5
     names: dict[str, Share] = Field(default_factory=dict)
-    scored: Scored = "last_user"
+    scored: Scored = "ask"
     deadline_seconds: Seconds = 1.0
     max_queue: Count = 256
     max_batch: Count = 32
@@ -144,6 +147,23 @@ class SessionSettings(SettingsSection):
     cache_seconds: Seconds = 300.0
     margin: Annotated[Number, Field(ge=0, le=2)] = 0.0
     most: Count = 100_000
+
+
+@final
+class AgentSettings(SettingsSection):
+    """How the requests of coding agents are read.
+
+    Attributes:
+        marks: Marks by which agents are told apart, and their texts from the person's; they are
+            added to those that the gateway has, by the agent's name.
+    """
+
+    marks: dict[str, Harness] = Field(default_factory=dict)
+
+    @cached_property
+    def harnesses(self) -> Harnesses:
+        """The marks of all agents."""
+        return load_harnesses().extended(self.marks)
 
 
 @final
@@ -397,6 +417,7 @@ class GatewaySettings(SettingsSection):
     listen: ListenSettings = ListenSettings()
     routing: RoutingSettings = RoutingSettings()
     sessions: SessionSettings = SessionSettings()
+    agents: AgentSettings = AgentSettings()
     failures: FailureSettings = FailureSettings()
     budgets: tuple[BudgetSettings, ...] = ()
     traffic: TrafficSettings = TrafficSettings()

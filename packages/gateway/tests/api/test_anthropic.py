@@ -32,6 +32,7 @@ from packages.gateway.tests.world import (
     user,
     world,
 )
+from prefill_router_gateway.receipts import explain
 
 pytestmark = pytest.mark.slow
 
@@ -322,20 +323,41 @@ def test_what_a_chat_cannot_say_goes_to_who_speaks_anthropics(
     made: World, claude: anthropic.Anthropic
 ) -> None:
     made[DEAR].then(whole(message()))
-    thinking: Any = {"type": "enabled", "budget_tokens": 2000}
-    asked: dict[str, Any] = {"model": "auto", "max_tokens": 4000, "messages": SAY}
-    raw = claude.messages.with_raw_response.create(**asked, thinking=thinking)
+    asked: dict[str, Any] = {
+        "model": "auto",
+        "max_tokens": 4000,
+        "messages": SAY,
+        "extra_body": {"top_k": 5},
+    }
+    raw = claude.messages.with_raw_response.create(**asked)
     assert raw.headers[HEADER + "target"] == DEAR
     assert HEADER + "translated" not in raw.headers
-    assert made[DEAR].got.json["thinking"] == thinking
+    assert made[DEAR].got.json["top_k"] == 5
     only = {HEADER + "exclude": DEAR}
-    with pytest.raises(anthropic.BadRequestError, match="a chat can't say thinking"):
-        claude.messages.create(**asked, thinking=thinking, extra_headers=only)
+    with pytest.raises(anthropic.BadRequestError, match="a chat can't say top_k"):
+        claude.messages.create(**asked, extra_headers=only)
     source: Any = {"type": "text", "media_type": "text/plain", "data": "a"}
     content = [{"type": "document", "source": source}]
     with pytest.raises(anthropic.BadRequestError, match=r"messages\[0\].content\[0\]: document"):
         claude.messages.create(model=MIDDLE, max_tokens=9, messages=[user(content)])
     assert made.asked() == [DEAR]
+
+
+def test_hints_are_sent_to_who_knows_them_and_left_out_for_a_chat(
+    made: World, gateway: Served, claude: anthropic.Anthropic
+) -> None:
+    thinking: Any = {"type": "enabled", "budget_tokens": 2000}
+    asked: dict[str, Any] = {"max_tokens": 4000, "messages": SAY, "thinking": thinking}
+    made[DEAR].then(whole(message()))
+    claude.messages.create(model=DEAR, **asked)
+    assert made[DEAR].got.json["thinking"] == thinking
+    made[CHEAP].then(whole(completion("42")))
+    claude.messages.create(model="auto", **asked)
+    assert "thinking" not in made[CHEAP].got.json
+    to_anthropic, to_chat = gateway.receipts[-2:]
+    assert "left_out" not in to_anthropic.details
+    assert to_chat.details["left_out"] == ["thinking"]
+    assert "left out, since a chat can't say it: thinking" in explain(to_chat).sentences()
 
 
 def test_what_is_nested_too_deeply_is_refused(gateway: Served) -> None:

@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from prefill_router_gateway.protocol import chat_splicer, untranslatable
-from prefill_router_gateway.protocol.chat_translation import UntranslatableError, to_chat
+from prefill_router_gateway.protocol.chat_translation import (
+    UntranslatableError,
+    left_out_hints,
+    to_chat,
+)
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
 SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
@@ -51,6 +55,8 @@ def chat(*turns: Any, **more: Any) -> dict[str, Any]:
         ({"temperature": 0.5, "top_p": 0.1}, {"temperature": 0.5, "top_p": 0.1}),
         ({"stream": True}, {"stream": True}),
         ({"thinking": {"type": "disabled"}}, {}),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}, {}),
+        ({"context_management": {"edits": [{"type": "clear_thinking_20251015"}]}}, {}),
         ({"metadata": {"user_id": "u"}, "service_tier": "auto", **CACHED}, {}),
         ({"top_k": None, "tools": []}, {}),
         (
@@ -161,6 +167,28 @@ def test_turns(turns: list[Any], said: list[Any]) -> None:
     assert chat(*turns)["messages"] == said
 
 
+def test_thoughts_of_another_model_are_left_out() -> None:
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    said = chat(turn("a"), turn([THOUGHT, hidden, text("b")], "assistant"), turn("c"))["messages"]
+    assert said[1] == {"role": "assistant", "content": "b"}
+
+
+@pytest.mark.parametrize(
+    ("given", "hints"),
+    [
+        ({}, ()),
+        ({"thinking": {"type": "disabled"}, "output_config": {}}, ()),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, ("thinking",)),
+        (
+            {"output_config": {"effort": "low"}, "context_management": {"edits": []}},
+            ("output_config.effort", "context_management"),
+        ),
+    ],
+)
+def test_hints_that_are_left_out_have_names(given: dict[str, Any], hints: tuple[str, ...]) -> None:
+    assert left_out_hints(asked(**given)) == hints
+
+
 DOCUMENT = {"type": "document", "source": {"type": "text", "data": "secret words"}}
 THOUGHT = {"type": "thinking", "thinking": "secret words", "signature": "x"}
 
@@ -168,15 +196,12 @@ THOUGHT = {"type": "thinking", "thinking": "secret words", "signature": "x"}
 @pytest.mark.parametrize(
     ("value", "name"),
     [
-        (asked(thinking={"type": "enabled", "budget_tokens": 2000}), "thinking"),
-        (asked(thinking={"type": "adaptive"}), "thinking"),
-        *((asked(**{n: 5}), n) for n in ("top_k", "container", "context_management", "speed")),
+        *((asked(**{n: 5}), n) for n in ("top_k", "container", "speed")),
         (asked(mcp_servers=[{"url": "https://secret"}]), "mcp_servers"),
         (asked(a_field_of_tomorrow={}), "a_field_of_tomorrow"),
-        (asked(output_config={"effort": "high"}), "output_config.effort"),
+        (asked(output_config={"verbosity": "high"}), "output_config.verbosity"),
         (asked(turn([DOCUMENT])), "messages[0].content[0]: document"),
         (asked(turn([result([DOCUMENT])])), "messages[0].content[0].content[0]: document"),
-        (asked(turn([THOUGHT], "assistant"), turn("a")), "messages[0].content[0]: thinking"),
         (asked(turn([text("a", citations=[{}])])), "messages[0].content[0].citations"),
         (asked(turn([text("a")], "assistant")), "messages[0]: a prefilled answer"),
         (asked(turn("a", "tool")), "messages[0].role: tool"),

@@ -130,7 +130,7 @@ def test_names_of_sessions() -> None:
         ("allow", " , ", "names no target"),
         ("allow", "small,tiny", "names unknown targets: tiny"),
         ("exclude", "auto", "names unknown targets: auto"),
-        ("scored", "everything", "must be one of last_user, "),
+        ("scored", "everything", "must be one of ask, last_user, "),
         ("learn", "1", "must be yes or no"),
         ("lambda", "0.5", "there is no header x-prefill-router-lambda; the headers are"),
     ],

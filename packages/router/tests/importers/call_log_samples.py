@@ -11,7 +11,6 @@ def asked(q: int) -> list[dict[str, object]]:
     parts = [{"type": "text", "text": PROMPTS[q]}, {"type": "image_url", "image_url": {}}]
     return [
         {"role": "system", "content": "Answer."},
-        {"role": "user", "content": "Hello"},
         {"role": "assistant", "content": "Hi"},
         {"role": "user", "content": parts if q % 2 else PROMPTS[q]},
     ]

@@ -9,6 +9,7 @@ import pytest
 
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.importers import FORMATS, Columns, import_dataset, recognised_format
+from prefill_router.importers.call_logs import scored_text
 
 from .call_log_samples import litellm_rows
 from .samples import SAMPLES, long_rows
@@ -118,3 +119,23 @@ def test_scores_on_another_scale_need_it(tmp_path: Path) -> None:
 
 def test_a_table_of_ones_own_is_not_recognised_as_a_log(tmp_path: Path) -> None:
     assert recognised_format([write_csv(tmp_path / "own.csv", long_rows())]) is None
+
+
+def test_a_request_of_an_agent_is_its_ask_and_a_short_one_has_what_it_refers_to() -> None:
+    ask = "Why does test_checkout fail only on Mondays? Find the cause and fix it."
+    reminder = {"type": "text", "text": "<system-reminder>\nBe brief.\n</system-reminder>"}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "def handler(): ..."}
+    asked = [reminder, {"type": "text", "text": ask}]
+    agent = {
+        "system": [{"type": "text", "text": "You are Claude Code, Anthropic's CLI."}],
+        "messages": [
+            {"role": "user", "content": asked},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "Read"}]},
+            {"role": "user", "content": [result, reminder]},
+        ],
+    }
+    plain = [{"role": "user", "content": ask}, {"role": "assistant", "content": "Shall I?"}]
+    assert scored_text(agent) == scored_text(ask) == scored_text({"prompt": plain}) == ask
+    assert scored_text([*plain, {"role": "user", "content": "yes"}]) == f"{ask}\n\nyes"
+    assert scored_text([{"role": "user", "content": [result]}]) is None
+    assert scored_text({"messages": None}) is None

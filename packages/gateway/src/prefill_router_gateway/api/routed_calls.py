@@ -6,11 +6,12 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Any, Final, final
 
 from starlette.types import Receive, Scope, Send
 
-from prefill_router.data import Prompt, prompt_text
+from prefill_router.agents import RequestReading
+from prefill_router.data import Message, Prompt, prompt_text
 from prefill_router.router import Forecast
 from prefill_router.targets import Endpoint, Pool
 from prefill_router_gateway.decide import session_name
@@ -35,6 +36,7 @@ from prefill_router_gateway.proxy import (
 )
 from prefill_router_gateway.receipts import SampleDraft
 from prefill_router_gateway.records import (
+    AgentRequest,
     AnswerText,
     FallbackReason,
     Header,
@@ -53,7 +55,7 @@ from prefill_router_gateway.runtime import (
     reply_headers,
     write_receipt,
 )
-from prefill_router_gateway.settings import GatewaySettings
+from prefill_router_gateway.settings import GatewaySettings, SessionSettings
 from prefill_router_gateway.telemetry import Trace
 
 
@@ -357,13 +359,14 @@ def read_incoming(
         key=None if key is None else key.name,
         key_targets=allowed,
         to_call=to_call,
-        untranslatable=_untranslatable(envelope, names, pool) if to_call else None,
+        **_translation(envelope, names, pool) if to_call else {},
     )
     prompt = None
     if asked.target is None or settings.receipts.prompts:
-        prompt = scored_prompt(envelope, scored)
-    if asked.target is None:  # a request that names its target needs only its length
-        question = _routed(question, envelope, preferences, settings, prompt)
+        reading = envelope.read(headers, settings.agents.harnesses)
+        prompt = scored_prompt(envelope, scored, reading)
+        if asked.target is None:  # a request that names its target needs only its length
+            question = _routed(question, envelope, preferences, settings, prompt, reading)
     is_sampled = False
     is_open = len(names) == len(pool.names) and preferences.allow is None
     may_learn = preferences.learn and (key is None or key.learning)
@@ -383,13 +386,14 @@ def read_incoming(
     )
 
 
-def _untranslatable(envelope: Envelope, names: Sequence[str], pool: Pool) -> str | None:
-    """As in `RoutingRequest`; None where all targets serve messages."""
+def _translation(envelope: Envelope, names: Sequence[str], pool: Pool) -> dict[str, Any]:
+    """What a translation to a chat can't say and what it leaves out; empty where there is none."""
     if envelope.endpoint != "messages" or all("messages" in pool.serves(n) for n in names):
-        return None
-    from prefill_router_gateway.protocol import untranslatable  # for such pools alone
+        return {}
+    from prefill_router_gateway.protocol import left_out_hints, untranslatable  # for these alone
 
-    return untranslatable(envelope.value)
+    value = envelope.value
+    return {"untranslatable": untranslatable(value), "hints": left_out_hints(value)}
 
 
 def _is_sampled(
@@ -408,25 +412,55 @@ def _routed(
     preferences: RoutingPreferences,
     settings: GatewaySettings,
     prompt: Prompt | None,
+    reading: RequestReading,
 ) -> RoutingRequest:
     """The routing request with the fields that only a routing decision needs."""
     text = "" if prompt is None else prompt_text(prompt)
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-    session = session_name(
-        settings.sessions,
-        header=preferences.session,
-        hint=envelope.session_hint,
-        key_turns=envelope.key_turns,
-        key=question.key,
-    )
+    session = None
+    if reading.kind != "auxiliary":  # a title doesn't say where its conversation belongs
+        session = session_name(
+            settings.sessions,
+            header=preferences.session,
+            hint=envelope.session_hint,
+            key_turns=_key_turns(envelope, reading),
+            key=question.key,
+            conversation=reading.conversation,
+        )
+    is_named = preferences.session is not None or reading.conversation is not None
     return replace(
         question,
         scored_bytes=size,
         needs=envelope.needs,
         session=session,
-        opening=preferences.session is None and len(envelope.turns) == len(envelope.key_turns),
+        opening=not is_named and len(envelope.turns) == len(envelope.key_turns),
         in_tool_loop=envelope.in_tool_loop,
         tool_call_ids=envelope.tool_call_ids,
+        agent=_agent_request(reading, settings.sessions, question.key),
+    )
+
+
+def _key_turns(envelope: Envelope, reading: RequestReading) -> tuple[Message, ...]:
+    """The turns that name a conversation; of an agent its first ask, since its own texts change."""
+    if reading.agent is None:
+        return envelope.key_turns
+    return () if reading.opening is None else (Message("user", reading.opening),)
+
+
+def _agent_request(
+    reading: RequestReading, settings: SessionSettings, key: str | None
+) -> AgentRequest:
+    parent = reading.parent
+    if parent is not None:
+        parent = session_name(
+            settings, header=None, hint=None, key_turns=(), key=key, conversation=parent
+        )
+    return AgentRequest(
+        agent=reading.agent,
+        kind=reading.kind,
+        turn=None if reading.turn is None else reading.turn[:LONGEST_NAME],
+        parent=parent,
+        failing_steps=reading.failing_steps,
     )
 
 

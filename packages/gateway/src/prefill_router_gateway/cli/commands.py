@@ -27,6 +27,10 @@ COMMANDS: dict[str, CommandEntry] = {
                 "receipts",
                 "Say why the gateway sent a request where it went, from its receipt.",
             ),
+            "read": (
+                "read",
+                "Print what the gateway reads of a recorded request: who asks, what, and why.",
+            ),
             "replay": (
                 "replay",
                 "Decide recorded requests again: at another lam, at other prices, or by another "

@@ -55,12 +55,13 @@ def session_name(
     hint: str | None,
     key_turns: Iterable[Message],
     key: str | None,
+    conversation: str | None = None,
 ) -> str | None:
     """The name of a request's conversation: 32 hexadecimal digits, the same after a restart.
 
-    It is derived from the header alone, or without one from the first turns and the hint: clients
-    send the same `prompt_cache_key` for all conversations that begin alike, so the hint alone
-    isn't enough.
+    It is derived from the header alone, or without one from the name that a coding agent gives it,
+    or else from the first turns and the hint: clients send the same `prompt_cache_key` for all
+    conversations that begin alike, so the hint alone isn't enough.
 
     Args:
         settings: How conversations are recognised.
@@ -68,13 +69,19 @@ def session_name(
         hint: The session field of the body.
         key_turns: The turns up to the first user turn, which all later requests repeat.
         key: The name of the client's key, since clients don't share conversations.
+        conversation: The agent's name of the conversation; None where it gives none.
     """
     if settings.known_by == "none" or (settings.known_by == "header" and header is None):
         return None
-    parts = ["header", header] if header is not None else ["turns", hint or ""]
-    turns = [] if header is not None else [(turn.role, turn.content) for turn in key_turns]
-    if header is None and not turns:
-        return None
+    turns: list[tuple[str, str]] = []
+    if header is not None:
+        parts = ["header", header]
+    elif conversation is not None:
+        parts = ["agent", conversation]
+    else:
+        parts, turns = ["turns", hint or ""], [(turn.role, turn.content) for turn in key_turns]
+        if not turns:
+            return None
     digest = hashlib.sha256()
     for text in (key or "", *parts, *(text for turn in turns for text in turn)):
         read = text.encode("utf-8", "surrogatepass")

@@ -57,7 +57,7 @@ class LocalRouter:
 
     def _decide(self, asked: LiteLLMRequest) -> tuple[str, ...]:
         try:
-            prompt = scored_prompt(read_envelope(asked.endpoint, asked.body), "last_user")
+            prompt = scored_prompt(read_envelope(asked.endpoint, asked.body), "ask")
             order = () if prompt is None else self._router.route(prompt, lam=self._lam).order
         except PrefillRouterError as error:
             raise NoDecisionError(f"the router can't read it ({type(error).__name__})") from None

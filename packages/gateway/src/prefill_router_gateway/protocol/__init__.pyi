@@ -1,4 +1,8 @@
-from .chat_translation import chat_splicer as chat_splicer, untranslatable as untranslatable
+from .chat_translation import (
+    chat_splicer as chat_splicer,
+    left_out_hints as left_out_hints,
+    untranslatable as untranslatable,
+)
 from .envelope import (
     Envelope as Envelope,
     Splicer as Splicer,

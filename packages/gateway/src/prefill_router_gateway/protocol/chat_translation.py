@@ -1,14 +1,15 @@
 """Translates requests of Anthropic's Messages API to chat completions.
 
 Only for targets that serve chats alone. What a chat can't say is refused by its name: every field
-that isn't known here. Left out are hints that change no answer: `cache_control`, `metadata`,
-`service_tier`.
+that isn't known here. Left out are hints: `cache_control`, `metadata` and `service_tier`, which
+change no answer, and those of `left_out_hints`, which say how a model that can do it should think.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NoReturn, final
+from typing import Any, Final, NoReturn, cast, final
 
+from prefill_router.agents import volatile_starts
 from prefill_router_gateway.protocol.envelope import Splicer, read_envelope
 
 _HINTS = frozenset(("cache_control", "metadata", "service_tier"))
@@ -16,9 +17,10 @@ _SAME: Final = ("model", "stream", "temperature", "top_p")
 _KNOWN = frozenset(
     (
         *(*_SAME, "max_tokens", "messages", "system", "stop_sequences", "thinking"),
-        *("tools", "tool_choice", "output_config", "output_format"),
+        *("tools", "tool_choice", "output_config", "output_format", "context_management"),
     )
 )
+_THOUGHTS = ("thinking", "redacted_thinking")
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _DIRECT = {"type": "direct"}
 """The caller of a tool that wasn't called by a program at Anthropic."""
@@ -43,6 +45,21 @@ def untranslatable(value: _Object) -> str:
     except RecursionError:
         return "so many levels of nesting"
     return ""
+
+
+def left_out_hints(value: _Object) -> tuple[str, ...]:
+    """The names of the hints of a request that a chat doesn't have, and that are left out of it.
+
+    Args:
+        value: The fields of a request of the Messages API.
+    """
+    thinking, config = value.get("thinking"), value.get("output_config")
+    hints = {
+        "thinking": isinstance(thinking, Mapping) and thinking.get("type") != "disabled",
+        "output_config.effort": isinstance(config, Mapping) and config.get("effort") is not None,
+        "context_management": value.get("context_management") is not None,
+    }
+    return tuple(name for name, is_there in hints.items() if is_there)
 
 
 def chat_splicer(body: bytes, *, limit: str) -> Splicer:
@@ -72,8 +89,6 @@ def to_chat(value: _Object, *, limit: str) -> dict[str, Any]:
         UntranslatableError: A chat can't say all of it, or it is malformed.
     """
     _check(value, "", _KNOWN)
-    if (value.get("thinking") or {"type": "disabled"}) != {"type": "disabled"}:
-        raise UntranslatableError("thinking")
     chat = {name: value[name] for name in _SAME if value.get(name) is not None}
     chat["messages"] = [*_system(value.get("system")), *_turns(value["messages"])]
     if value.get("max_tokens") is not None:
@@ -111,8 +126,24 @@ def _check(value: _Object, where: str, known: frozenset[str]) -> None:
 
 
 def _system(content: object) -> Iterator[dict[str, Any]]:
+    """The system prompt, without lines that change with each request: the target's cache holds."""
+    if isinstance(content, list):
+        content = [block for block in map(_lasting_block, content) if block is not None]
+    elif isinstance(content, str):
+        content = _lasting(content)
     if content:
         yield {"role": "system", "content": _joined(content, "system")}
+
+
+def _lasting_block(block: object) -> object | None:
+    text = block.get("text") if isinstance(block, Mapping) else None
+    if not isinstance(text, str) or not text.startswith(volatile_starts()):
+        return block
+    return {**cast(_Object, block), "text": rest} if (rest := _lasting(text)) else None
+
+
+def _lasting(text: str) -> str:
+    return text.partition("\n")[2].lstrip("\n") if text.startswith(volatile_starts()) else text
 
 
 def _joined(content: object, where: str) -> str:
@@ -152,7 +183,9 @@ def _assistant(content: object, where: str) -> dict[str, Any]:
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     for i, block in enumerate(_list(blocks, where)):
         place = f"{where}[{i}]"
-        if _object(block, place).get("type") == "tool_use":
+        if _object(block, place).get("type") in _THOUGHTS:  # only its own model can read it
+            continue
+        if block.get("type") == "tool_use":
             by = () if block.get("caller", _DIRECT) != _DIRECT else ("caller",)
             _check(block, place, frozenset(("type", "id", "name", "input", *by)))
             called = {
@@ -246,7 +279,7 @@ def _choice(choice: object) -> dict[str, Any]:
 
 def _format(value: _Object) -> dict[str, Any]:
     config = _object(value.get("output_config") or {}, "output_config")
-    _check(config, "output_config", frozenset(("format",)))
+    _check(config, "output_config", frozenset(("format", "effort")))
     wanted = config.get("format") or value.get("output_format")
     if wanted is None:
         return {}

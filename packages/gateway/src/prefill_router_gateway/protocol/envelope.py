@@ -11,12 +11,18 @@ import gc
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from types import NoneType
 from typing import Any, NoReturn, final
 
+from prefill_router.agents import (
+    Harnesses,
+    RequestReading,
+    load_harnesses,
+    read_request,
+)
 from prefill_router.data import Message, Prompt
 from prefill_router.targets import Ability, Endpoint
 from prefill_router_gateway.errors import RefusalError
@@ -26,13 +32,14 @@ from prefill_router_gateway.protocol.headers import (
     take_options,
 )
 from prefill_router_gateway.protocol.turns import (
+    AgentTurns,
     read_loop,
     read_needs,
     read_session_hint,
     read_turns,
     token_id_bytes,
 )
-from prefill_router_gateway.records import Scored
+from prefill_router_gateway.records import Header, Scored
 
 Span = tuple[int, int]
 """The start and end of a value in the text, in characters."""
@@ -343,6 +350,21 @@ class Envelope:
             return None
         return self.value.get("previous_response_id") or None
 
+    def read(self, headers: Sequence[Header], harnesses: Harnesses) -> RequestReading:
+        """Who asks, and what.
+
+        Args:
+            headers: The request's headers, with names in lower case.
+            harnesses: The marks of agents.
+        """
+        return read_request(
+            AgentTurns(self.endpoint, self.value),
+            headers={name.decode("latin-1"): value.decode("latin-1") for name, value in headers},
+            harnesses=harnesses,
+            session=self.session_hint,
+            max_tokens=self.max_tokens,
+        )
+
     @property
     def session_hint(self) -> str | None:
         """The client's own name of the conversation, see `read_session_hint`."""
@@ -506,7 +528,9 @@ def _wrong(field: str, due: str) -> RefusalError:
     return RefusalError(f"{field} must be {due}", param=field)
 
 
-def scored_prompt(envelope: Envelope, scored: Scored) -> Prompt | None:
+def scored_prompt(
+    envelope: Envelope, scored: Scored, reading: RequestReading | None = None
+) -> Prompt | None:
     """The prompt that the encoder reads of a request; None where it has no text.
 
     A single user turn is returned as its text, whatever `scored` is: encoders read both alike, and
@@ -515,12 +539,18 @@ def scored_prompt(envelope: Envelope, scored: Scored) -> Prompt | None:
     Args:
         envelope: The request; None is returned for several texts to complete or to embed at once.
         scored: The turns to read. The last user turn means the last one with text.
+        reading: Who asks and what; by default it is read of the body alone, by the marks that the
+            gateway has.
     """
     turns = envelope.turns
     if envelope.endpoint in ("completions", "embeddings"):
         return _prompt(turns) if len(turns) == 1 else None
+    if scored == "ask":
+        reading = reading or envelope.read((), load_harnesses())
+        if reading.ask is not None:
+            return reading.scored_text
     with_system = scored in ("last_user_with_system", "conversation_with_system")
-    if scored in ("last_user", "last_user_with_system"):
+    if scored in ("ask", "last_user", "last_user_with_system"):
         said = (turn for turn in reversed(turns) if turn.role == "user" and _has_text(turn))
         last = next(said, None)
         if last is None:

@@ -8,9 +8,10 @@ needs to answer it.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast, final
 
+from prefill_router.agents import Turn, TurnRole
 from prefill_router.data import Message
 from prefill_router.targets import Ability, Endpoint
 
@@ -37,6 +38,96 @@ def read_turns(endpoint: Endpoint, value: Mapping[str, Any]) -> tuple[Message, .
     if endpoint == "responses":
         return (*_system(value.get("instructions")), *_items(value.get("input")))
     return tuple(_plain(value.get("prompt" if endpoint == "completions" else "input")))
+
+
+@final
+class AgentTurns:
+    """The turns as coding agents write them, with their parts apart, read from either end.
+
+    Args:
+        endpoint: The endpoint; those of texts to complete or to embed have no turns.
+        value: The body's fields.
+    """
+
+    def __init__(self, endpoint: Endpoint, value: Mapping[str, Any]) -> None:
+        own, field, self._read = _PLACES.get(endpoint, ("", "", _of_chat))
+        given = value.get(field)
+        self._items = given if isinstance(given, list) else []
+        self._before: list[Turn] = []
+        if value.get(own):
+            self._before.append(Turn("system", _texts_of(value[own])))
+        if endpoint == "responses" and isinstance(given, str):
+            self._before.append(Turn("user", (given,), is_one_text=True))
+
+    def __iter__(self) -> Iterator[Turn]:
+        yield from self._before
+        for item in self._items:
+            yield from self._read(item)
+
+    def __reversed__(self) -> Iterator[Turn]:
+        for item in reversed(self._items):
+            yield from reversed(self._read(item))
+        yield from reversed(self._before)
+
+
+_ASSISTANT = Turn("assistant")
+
+
+def _turn_of(role: str, content: object) -> Turn:
+    if role == "assistant":
+        return _ASSISTANT
+    known = role if role in ("system", "tool") else "user"
+    return Turn(cast(TurnRole, known), _texts_of(content), is_one_text=isinstance(content, str))
+
+
+def _of_chat(turn: Mapping[str, Any]) -> tuple[Turn, ...]:
+    return (_turn_of(_ROLES.get(turn["role"], "user"), turn.get("content")),)
+
+
+def _of_message(turn: Mapping[str, Any]) -> tuple[Turn, ...]:
+    role, content = _ROLES.get(turn["role"], "user"), turn.get("content")
+    results = results_of(content) if role == "user" else []
+    if not results:
+        return (_turn_of(role, content),)
+    found = [
+        Turn("tool", (_result_text(part),), has_failed=part.get("is_error") is True)
+        for part in results
+    ]
+    if len(results) < len(content or ()):
+        said = [part for part in content or () if not _is_tool_result(part)]
+        found.append(_turn_of(role, said))
+    return tuple(found)
+
+
+def _result_text(part: Mapping[str, Any]) -> str:
+    content = part.get("content")
+    return content if isinstance(content, str) else content_text(content, 1)
+
+
+def _of_item(item: Mapping[str, Any]) -> tuple[Turn, ...]:
+    role, kind = item.get("role"), item.get("type")
+    if isinstance(role, str):
+        return (_turn_of(_ROLES.get(role, "user"), item.get("content")),)
+    if is_result(item):
+        return (Turn("tool", (content_text(item.get("output")),)),)
+    return (_ASSISTANT,) if isinstance(kind, str) and kind.endswith("_call") else ()
+
+
+_PLACES: dict[str, tuple[str, str, Callable[[Mapping[str, Any]], tuple[Turn, ...]]]] = {
+    "chat": ("", "messages", _of_chat),
+    "messages": ("system", "messages", _of_message),
+    "responses": ("instructions", "input", _of_item),
+}
+"""For each endpoint the field of the system prompt, that of the turns, and what reads one."""
+
+
+def _texts_of(content: object) -> tuple[str, ...]:
+    """The texts of a content's parts, each by itself."""
+    if isinstance(content, str):
+        return (content,)
+    if not isinstance(content, list):
+        return ()
+    return tuple(filter(None, (part_text(part) for part in content)))
 
 
 def token_id_bytes(endpoint: Endpoint, value: Mapping[str, Any]) -> int:

@@ -56,6 +56,15 @@ _OUTCOMES: Mapping[OutcomeKind, str] = {
 }
 
 
+_KINDS: Mapping[str, str] = {
+    "main": "the person's task",
+    "plan": "a plan of the person's task",
+    "subagent": "a subagent's task",
+    "compaction": "a summary of the conversation",
+    "auxiliary": "a title, a topic or a suggestion",
+}
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class TargetLine:
@@ -115,7 +124,7 @@ class Explanation:
         return [asked, end, why, *self._more()]
 
     def _more(self) -> list[str]:
-        choice, lines = self.receipt.choice, list[str]()
+        choice, lines = self.receipt.choice, [*_of_agent(self.receipt)]
         if (version := version_of(self.receipt)) is not None:
             lines.append(f"decided by {version}")
             lines += [step] if (step := version_step_of(self.receipt)) is not None else []
@@ -125,6 +134,8 @@ class Explanation:
             lowered = asked is not None and asked != choice.lam
             less = f", lowered from {asked:g} by a budget" if lowered else ""
             lines.append(f"lam = {choice.lam:g}{by}{less}")
+        if hints := self.receipt.details.get("left_out"):
+            lines.append(f"left out, since a chat can't say it: {', '.join(hints)}")
         for name, value in self.receipt.details.get("asked", {}).items():
             lines.append(f"asked for {name}: {_listed(value)}")
         if choice.policy_target not in (None, choice.target):
@@ -155,6 +166,16 @@ class Explanation:
             "instead": None if self.instead is None else asdict(self.instead),
             "feedback": [asdict(feedback) for feedback in self.feedback],
         }
+
+
+def _of_agent(receipt: Receipt) -> Iterator[str]:
+    """Who asked, where that is known, and how its tools fare."""
+    agent = receipt.details.get("agent")
+    if isinstance(agent, Mapping):
+        name = agent.get("agent") or "a client"
+        yield f"asked by {name}: {_KINDS.get(agent.get('kind', ''), 'a request')}"
+        if failing := agent.get("failing_steps"):
+            yield f"before it {failing} tool results in a row had failed"
 
 
 def _listed(value: Any) -> str:

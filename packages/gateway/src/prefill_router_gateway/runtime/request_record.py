@@ -5,7 +5,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, final
 from urllib.parse import quote
 
@@ -17,6 +17,7 @@ from prefill_router_gateway.protocol import OpenRouterOptions
 from prefill_router_gateway.receipts import ReceiptWriter, RecentRequests, SampleDraft
 from prefill_router_gateway.records import (
     HEADER,
+    AgentRequest,
     Header,
     Receipt,
     RequestOutcome,
@@ -224,6 +225,10 @@ def make_receipt(
     details = details if is_decided else {}
     if request.options is not None:
         details = {**details, "asked": request.options.asked}
+    if question.hints and outcome.target in live.bodies.chat_only:
+        details = {**details, "left_out": list(question.hints)}
+    if question.agent != AgentRequest():
+        details = {**details, "agent": asdict(question.agent)}
     return Receipt(
         choice=choice,
         outcome=outcome,

@@ -1,8 +1,8 @@
 """Logs of calls: what their importers share, LiteLLM's spend logs, and providers' batches.
 
-A log has prompts, answers, token counts and often costs, but scores seldom. A query is the text of
-a call's last user turn, which is what the gateway reads by default, and is identified by it: calls
-with the same text are the same query, and those of one target are runs of it.
+A log has prompts, answers, token counts and often costs, but scores seldom. A query is what the
+gateway reads of a call by default (`scored_text`), and is identified by it: calls with the same
+text are the same query, and those of one target are runs of it.
 
 LiteLLM's spend logs are the table `LiteLLM_SpendLogs`, or the reply of `/spend/logs`. A target is
 the `model_group`, the name that clients ask for, or else the `model`. Prompts are there only if the
@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from prefill_router.agents import Turn, TurnRole, load_harnesses, read_request
 from prefill_router.data import MOST_COST, Query, prompt_key
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import sources, tables, values
@@ -64,30 +65,56 @@ def fields_of(value: object) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def last_user_text(messages: object) -> str | None:
-    """The text of the last user turn; None where there is none.
+def scored_text(request: object) -> str | None:
+    """What the gateway reads of a request by default; None where it has no text of a user.
+
+    It is the person's newest text, without what a coding agent wrote around it, and before a short
+    one the texts that it refers to (`agents.read_request`).
 
     Args:
-        messages: A text, messages of any provider, or an object that holds them.
+        request: A text, messages of any provider, or an object that holds them.
     """
-    found = as_json(messages)
-    if isinstance(found, dict):
+    found = as_json(request)
+    system: object = None
+    while isinstance(found, dict):
+        system = found.get("system", found.get("instructions", system))
         inner = found.get("messages", found.get("prompt", found.get("input", found.get("content"))))
-        return None if inner is None else last_user_text(inner)
+        found = as_json(inner)
     if isinstance(found, str):
         return found if found.strip() else None
     if not isinstance(found, list):
         return None
-    turns = [turn for turn in found if isinstance(turn, dict) and turn.get("role") == "user"]
-    return _text(turns[-1].get("content")) if turns else None
+    turns = [Turn("system", _texts(system))] if system else []
+    turns += [turn for value in found if isinstance(value, dict) for turn in _turns(value)]
+    return read_request(turns, headers={}, harnesses=load_harnesses()).scored_text
 
 
-def _text(content: object) -> str | None:
-    """The text of a turn's content; its parts of other kinds are left out."""
-    if isinstance(content, list):
-        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
-        content = "\n".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) and content.strip() else None
+_ROLES: Mapping[object, TurnRole] = {
+    "user": "user",
+    "assistant": "assistant",
+    "system": "system",
+    "developer": "system",
+}
+
+
+def _turns(value: Mapping[str, Any]) -> Iterator[Turn]:
+    """The turns of one message; tools' results in a user's message are turns of their own."""
+    content = value.get("content")
+    parts = content if isinstance(content, list) else [content]
+    results = [part for part in parts if isinstance(part, dict) and "tool_use_id" in part]
+    for part in results:
+        yield Turn("tool", has_failed=part.get("is_error") is True)
+    others = [part for part in parts if part not in results] if results else parts
+    if others:
+        role = _ROLES.get(value.get("role"), "tool")
+        yield Turn(role, _texts(others), is_one_text=isinstance(content, str))
+
+
+def _texts(content: object) -> tuple[str, ...]:
+    """The texts of a content's parts; parts of other kinds are left out."""
+    parts = content if isinstance(content, list) else [content]
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    return tuple(text for text in texts if isinstance(text, str))
 
 
 def total(usage: Mapping[str, Any], *names: str) -> float | None:
@@ -137,7 +164,7 @@ class CallLog:
         Args:
             place: Its place in the source.
             call: Its id; logs that overlap have a call twice. None for one of its own.
-            prompt: The text of its last user turn; None where it has none.
+            prompt: What is read of it (`scored_text`); None where it has no text.
             target: The language model that was asked.
             outcome: What it took, and its score.
 
@@ -261,7 +288,7 @@ def _add_spend(place: Place, record: Mapping[str, Any], log: CallLog) -> None:
         cost=dollars(record.get("spend")) or None,  # 0 where the price is unknown
     )
     asked = (record.get("messages"), record.get("proxy_server_request"))
-    texts = (last_user_text(one) for one in asked)
+    texts = (scored_text(one) for one in asked)
     log.add(
         place,
         call=record.get("request_id"),
@@ -357,7 +384,7 @@ def _add_result(
     log.add(
         place,
         call=answer.get("id"),
-        prompt=last_user_text(asked),
+        prompt=scored_text(asked),
         target=asked.get("model"),
         outcome=outcome,
     )
@@ -376,7 +403,7 @@ def _request(asked: Sequence[Mapping[str, Any]], answered_by: object) -> Mapping
         return None
     longest = max(names, key=lambda name: len(str(name)))
     same = [one for one in asked if one.get("model") == longest]
-    if len({last_user_text(one) for one in same}) > 1:
+    if len({scored_text(one) for one in same}) > 1:
         raise DataError(
             f"several requests to {longest} have this custom_id; import each batch by itself and "
             "merge the datasets"

@@ -108,7 +108,7 @@ def _add_generation(
     log.add(
         place,
         call=call.get("id"),
-        prompt=call_logs.last_user_text(call.get("input")),
+        prompt=call_logs.scored_text(call.get("input")),
         target=_at(call, "provided_model_name", "providedModelName", "model"),
         outcome=TargetOutcome(
             correct,
@@ -240,7 +240,7 @@ def _add_span(
 
 
 def _prompt(held: _Fields) -> str | None:
-    """The last user message, or else the input value."""
+    """What is read of the input messages, or else of the input value."""
     prefix = "llm.input_messages."
     turns: dict[int, dict[str, Any]] = {}
     for name, value in held.items():
@@ -248,7 +248,7 @@ def _prompt(held: _Fields) -> str | None:
         if name.startswith(prefix) and number.isdecimal():
             turns.setdefault(int(number), {})[field] = value
     messages = [{**turns[n], "content": _content(turns[n])} for n in sorted(turns)]
-    return call_logs.last_user_text(messages or held.get("input.value"))
+    return call_logs.scored_text(messages or held.get("input.value"))
 
 
 def _content(turn: _Fields) -> object:

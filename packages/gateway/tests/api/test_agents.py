@@ -1,0 +1,107 @@
+"""A gateway in front of coding agents: what it decides by, and which requests it keeps together."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packages.gateway.tests.api.bodies import completion
+from packages.gateway.tests.scripted_target import whole
+from packages.gateway.tests.world import PRICES, Served, World, ask, chat, user, world
+from prefill_router_gateway.receipts import explain
+from prefill_router_gateway.records import Receipt
+
+pytestmark = pytest.mark.slow
+
+FOLDER = Path(__file__).parents[5] / "shared" / "samples" / "agents"
+CHATS_ALONE = ("codex", "topic")  # of Responses, and with a prefilled answer
+SAMPLES = [
+    file
+    for file in sorted(FOLDER.glob("*.json"))
+    if not any(word in file.stem for word in CHATS_ALONE)
+]
+ROWS = {name: {**PRICES[name], "accepts": ["tools", "images"]} for name in PRICES}
+SETTINGS = {"receipts": {"prompts": True}, "failures": {"retries": 0}}
+ASK = "Why does test_checkout fail only on Mondays? Find the cause and fix it."
+REMINDER = "<system-reminder>\nKeep functions short.\n</system-reminder>"
+CLAUDE = {"user-agent": "claude-cli/2.1.332", "x-claude-code-session-id": "s1"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("agents")
+    with world(folder, ROWS, settings=SETTINGS) as made:
+        yield made
+
+
+def send(
+    gateway: Served, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+) -> Receipt:
+    """The receipt of a request that is answered."""
+    reply = ask(gateway.url, path, {**body, "stream": False}, headers)
+    assert reply.status == 200, reply.body
+    return gateway.receipts[-1]
+
+
+@pytest.fixture(autouse=True)
+def _answers(made: World) -> None:
+    made.forget()
+    for name in PRICES:
+        made[name].then(*[whole(completion("done"))] * 40)
+
+
+@pytest.mark.skipif(not SAMPLES, reason=f"the samples are not at {FOLDER}")
+def test_what_agents_send_is_scored_by_its_ask_and_kept_by_its_conversation(
+    gateway: Served,
+) -> None:
+    sessions: dict[str, set[str | None]] = {}
+    for file in SAMPLES:
+        value = json.loads(file.read_bytes())
+        expected = value["expect"]
+        receipt = send(gateway, value["path"], value["body"], value["headers"])
+        if expected.get("ask") == ASK:
+            assert receipt.prompt == ASK, file.stem
+        if expected["kind"] == "auxiliary":
+            assert receipt.choice.session is None
+        if "conversation" in expected:
+            sessions.setdefault(expected["conversation"], set()).add(receipt.choice.session)
+    assert all(len(found) == 1 and None not in found for found in sessions.values())
+    assert len(set.union(*sessions.values())) == len(sessions)
+
+
+def test_a_receipt_says_who_asked_and_what_for(gateway: Served) -> None:
+    body = {"model": "auto", "max_tokens": 9, "messages": [user(f"{REMINDER}\n{ASK}")]}
+    own = {"x-claude-code-agent-id": "a7", "x-claude-code-prompt-id": "p1"}
+    main = send(gateway, "/v1/messages", body, CLAUDE)
+    sub = send(gateway, "/v1/messages", body, {**CLAUDE, **own})
+    assert main.prompt == sub.prompt == ASK
+    assert main.choice.session not in (None, sub.choice.session)
+    assert sub.details["agent"] == {
+        "agent": "claude-code",
+        "kind": "subagent",
+        "turn": "p1",
+        "parent": main.choice.session,
+        "failing_steps": 0,
+    }
+    assert "asked by claude-code: a subagent's task" in explain(sub).sentences()
+
+
+def test_other_clients_are_read_as_before(gateway: Served) -> None:
+    receipt = send(gateway, "/v1/chat/completions", chat(text=f"{REMINDER}\n{ASK}"), {})
+    assert receipt.prompt == f"{REMINDER}\n{ASK}"
+    assert "agent" not in receipt.details
+    assert receipt.choice.opening
+
+
+def test_the_output_of_tools_that_fail_is_counted(gateway: Served) -> None:
+    call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {}}
+    failed = {"type": "tool_result", "tool_use_id": "t", "content": "Exit code 1"}
+    turns = [user(ASK), {"role": "assistant", "content": [call]}, user([failed])]
+    tool = {"name": "Bash", "input_schema": {"type": "object"}}
+    body = {"model": "auto", "max_tokens": 9, "messages": turns, "tools": [tool]}
+    receipt = send(gateway, "/v1/messages", body, CLAUDE)
+    assert receipt.prompt == ASK
+    assert receipt.details["agent"]["failing_steps"] == 1
+    assert "before it 1 tool results in a row had failed" in explain(receipt).sentences()

@@ -1,0 +1,132 @@
+"""Requests as coding agents send them: who asks, what, and in which conversation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packages.router.tests.commands import refused, succeeded
+from prefill_router.agents import RequestReading, load_harnesses
+from prefill_router_gateway.api import PATHS
+from prefill_router_gateway.protocol import read_envelope, scored_prompt
+from prefill_router_gateway.protocol.chat_translation import to_chat
+from prefill_router_gateway.protocol.envelope import Envelope
+
+ENDPOINTS = {path: endpoint for endpoint, path in PATHS.items()}
+FOLDER = Path(__file__).parents[5] / "shared" / "samples" / "agents"
+SAMPLES = sorted(FOLDER.glob("*.json"))
+ASK = "Why does test_checkout fail only on Mondays? Find the cause and fix it."
+CLAUDE = {"user-agent": "claude-cli/2.1.332", "x-claude-code-session-id": "s1"}
+
+
+def opened(value: dict[str, Any]) -> tuple[Envelope, RequestReading]:
+    headers = [(k.lower().encode(), v.encode()) for k, v in value["headers"].items()]
+    envelope = read_envelope(ENDPOINTS[value["path"]], json.dumps(value["body"]).encode())
+    return envelope, envelope.read(headers, load_harnesses())
+
+
+@pytest.mark.parametrize("file", SAMPLES, ids=lambda file: file.stem)
+def test_a_sample_is_read_as_it_says(file: Path) -> None:
+    value = json.loads(file.read_bytes())
+    expected = value["expect"]
+    _, reading = opened(value)
+    for name in ("ask", "kind"):
+        assert getattr(reading, name) == expected.get(name, getattr(reading, name))
+    if "ask" in expected:
+        assert list(reading.earlier) == expected.get("earlier", [])
+        assert reading.failing_steps == expected.get("failing_steps", 0)
+
+
+def test_samples_of_one_conversation_have_one_name_and_others_another() -> None:
+    names: dict[str, set[str | None]] = {}
+    for file in SAMPLES:
+        value = json.loads(file.read_bytes())
+        if "conversation" in value["expect"]:
+            found = names.setdefault(value["expect"]["conversation"], set())
+            found.add(opened(value)[1].conversation)
+    assert all(len(found) == 1 for found in names.values())
+    assert len({name for found in names.values() for name in found}) == len(names)
+
+
+def messages(*turns: Any, system: Any = None, headers: Any = CLAUDE) -> dict[str, Any]:
+    body = {"model": "auto", "max_tokens": 9, "messages": list(turns)}
+    return {"path": "/v1/messages", "headers": headers, "body": {**body, "system": system}}
+
+
+def test_results_and_texts_of_one_message_are_told_apart() -> None:
+    asked = {"role": "user", "content": ASK}
+    called = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "Bash"}]}
+    results = {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "t", "content": "no", "is_error": True},
+            {"type": "text", "text": "<system-reminder>\nGo on.\n</system-reminder>"},
+        ],
+    }
+    _, reading = opened(messages(asked, called, results))
+    assert (reading.ask, reading.failing_steps) == (ASK, 1)
+    results["content"][1]["text"] = "Stop, and try another way."
+    assert opened(messages(asked, called, results))[1].failing_steps == 0
+
+
+def test_the_same_question_is_scored_alike_in_every_agent_and_alone() -> None:
+    texts = set()
+    for file in SAMPLES:
+        value = json.loads(file.read_bytes())
+        if value["expect"].get("ask") == ASK:
+            envelope, reading = opened(value)
+            texts.add(scored_prompt(envelope, "ask", reading))
+            texts.add(scored_prompt(envelope, "ask"))  # of the body alone, as it is learned from
+    assert texts <= {ASK}
+
+
+def test_a_line_that_changes_with_each_request_is_not_translated() -> None:
+    line = "x-anthropic-billing-header: cc_version=2; cch=ab12;"
+    asked = {"role": "user", "content": ASK}
+    blocks = [{"type": "text", "text": line}, {"type": "text", "text": "Be brief."}]
+    for system in (
+        blocks,
+        f"{line}\nBe brief.",
+        [{"type": "text", "text": f"{line}\n\nBe brief."}],
+    ):
+        chat = to_chat(messages(asked, system=system)["body"], limit="max_tokens")
+        assert chat["messages"][0] == {"role": "system", "content": "Be brief."}
+    chat = to_chat(messages(asked, system=blocks[:1])["body"], limit="max_tokens")
+    assert [turn["role"] for turn in chat["messages"]] == ["user"]
+
+
+def test_a_recorded_request_is_read_from_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    text = f"<system-reminder>\nBe brief.\n</system-reminder>\n{ASK}"
+    file.write_text(json.dumps(messages({"role": "user", "content": text})))
+    shown = succeeded("read", file)
+    assert f"ask: {ASK}\nkind: main\nagent: claude-code\nconversation: s1\n" in shown
+    assert "the header user-agent is 'claude-cli/2.1.332'" in shown
+    found = json.loads(succeeded("read", file, "--json"))
+    assert (found["ask"], found["kind"], found["scored"]) == (ASK, "main", ASK)
+    settings = tmp_path / "gateway.yaml"
+    settings.write_text(
+        "agents:\n  marks:\n    ours:\n      clients: [our-agent/]\n      blocks: [memo]\n"
+    )
+    own = messages(
+        {"role": "user", "content": f"<memo>x</memo>\n{ASK}"}, headers={"user-agent": "our-agent/1"}
+    )
+    file.write_text(json.dumps(own))
+    assert json.loads(succeeded("read", file, "--config", settings, "--json"))["ask"] == ASK
+    assert json.loads(succeeded("read", file, "--json"))["ask"] != ASK
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "isn't JSON"),
+        ("[]", "has no request"),
+        ('{"path": "/v1/x", "body": {}}', "has the path '/v1/x'"),
+        ('{"path": "/v1/messages", "body": {}}', "has no model"),
+    ],
+)
+def test_what_is_no_recorded_request_is_refused(text: str, problem: str, tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    file.write_text(text)
+    refused(problem, "read", file)

@@ -1,0 +1,167 @@
+"""How coding agents write their requests: the marks of each harness, read from a versioned file.
+
+The file `harnesses.yaml` says what each list means. Settings may add to it, since the agents'
+requests change from month to month.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Literal, final
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from prefill_router.errors import ConfigError
+from prefill_router.yaml_files import DistinctLoader
+
+RequestKind = Literal["main", "plan", "subagent", "compaction", "auxiliary"]
+"""What a request of an agent is for.
+
+- `main`: the person's task;
+- `plan`: the same, while the agent only plans;
+- `subagent`: a task that the agent gave to a second one;
+- `compaction`: a summary of the conversation, which then goes on from it;
+- `auxiliary`: a title, a topic, a suggestion or a probe.
+"""
+Texts = tuple[str, ...]
+ANY = "*"
+
+
+@final
+class Harness(BaseModel):
+    """The marks of one agent; `harnesses.yaml` explains each field."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    clients: Texts = ()
+    headers: Texts = ()
+    systems: Texts = ()
+    openings: Texts = ()
+    blocks: Texts = ()
+    wrappers: Texts = ()
+    requests_after: Mapping[str, str] = Field(default_factory=dict)
+    texts: Texts = ()
+    results: Texts = ()
+    compactions: Texts = ()
+    auxiliary: Texts = ()
+    plans: Texts = ()
+    subagents: Texts = ()
+    volatile: Texts = ()
+    sessions: Texts = ()
+    agents: Texts = ()
+    parents: Texts = ()
+    turns: Texts = ()
+    json_headers: Texts = ()
+    kinds: Mapping[str, Mapping[str, RequestKind]] = Field(default_factory=dict)
+
+    @cached_property
+    def opening_tags(self) -> Texts:
+        """How a text begins that is the agent's, or has the person's text in a wrapper."""
+        return tuple(f"<{name}" for name in (*self.blocks, *self.wrappers))
+
+    @cached_property
+    def leading_block(self) -> re.Pattern[str]:
+        """A block at the beginning of a text; a line or another block follows it, or nothing."""
+        names = "|".join(map(re.escape, self.blocks)) or "(?!)"
+        return re.compile(
+            rf"<(?P<tag>{names})(?:\s[^<>]*)?>.*?</(?P=tag)>[ \t]*(?=\n|\Z|<(?:{names})[\s>])",
+            re.DOTALL,
+        )
+
+    @cached_property
+    def whole_wrapper(self) -> re.Pattern[str]:
+        """A text that is one wrapper; group 2 is the person's text."""
+        return re.compile(rf"<({_names(self.wrappers)})>(.*)</\1>\s*", re.DOTALL)
+
+    def extended(self, more: "Harness") -> "Harness":
+        """These marks, and those of `more` after them."""
+        own, added = self.model_dump(), more.model_dump(exclude_unset=True)
+        joined = {
+            name: {**own[name], **value} if isinstance(value, Mapping) else (*own[name], *value)
+            for name, value in added.items()
+        }
+        return Harness(**{**own, **joined})
+
+
+def _names(tags: Texts) -> str:
+    return "|".join(map(re.escape, tags)) or "(?!)"
+
+
+@final
+class Harnesses(BaseModel):
+    """The marks of all agents, by the agent's name.
+
+    Attributes:
+        version: The version of the format.
+        failures: Regular expressions of the start of a tool's result that failed.
+        harnesses: The marks of each agent; the first whose marks a request has is its agent.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    failures: Texts = ()
+    harnesses: Mapping[str, Harness] = Field(default_factory=dict)
+
+    @cached_property
+    def failure(self) -> re.Pattern[str]:
+        """The start of a tool's result that failed."""
+        return re.compile("|".join(f"(?:{one})" for one in self.failures) or "(?!)")
+
+    def extended(self, more: Mapping[str, Harness]) -> "Harnesses":
+        """These marks, with more of them for the same agents, and further agents after them."""
+        joined = dict(self.harnesses)
+        for name, marks in more.items():
+            joined[name] = joined[name].extended(marks) if name in joined else marks
+        return self.model_copy(update={"harnesses": joined})
+
+    def identify(
+        self, headers: Mapping[str, str], systems: Sequence[str], openings: Sequence[str]
+    ) -> tuple[str, str] | None:
+        """The agent whose marks a request has, and which; None for no agent.
+
+        Args:
+            headers: The headers, with names in lower case.
+            systems: The starts of its system prompts.
+            openings: The starts of the user's first texts.
+        """
+        client = headers.get("user-agent", "")
+        for name, marks in self.harnesses.items():
+            if marks.clients and client.startswith(marks.clients):
+                return name, f"the header user-agent is {client[:64]!r}"
+            for header in marks.headers:
+                if header in headers:
+                    return name, f"it has the header {header}"
+            for what, starts, texts in (
+                ("a system prompt", marks.systems, systems),
+                ("a user's text", marks.openings, openings),
+            ):
+                start = next((s for s in starts for t in texts if t.startswith(s)), None)
+                if start is not None:
+                    return name, f"{what} begins with {start!r}"
+        return None
+
+
+@cache
+def load_harnesses() -> Harnesses:
+    """The marks that this package has.
+
+    Raises:
+        ConfigError: The file is damaged.
+    """
+    text = files(__package__).joinpath("harnesses.yaml").read_text("utf-8")
+    try:
+        return Harnesses.model_validate(yaml.load(text, Loader=DistinctLoader))
+    except ValueError as error:
+        raise ConfigError(
+            f"the marks of agents can't be read; install the package again: {error}"
+        ) from None
+
+
+@cache
+def volatile_starts() -> Texts:
+    """The starts of system texts that an agent changes with each request."""
+    marks = load_harnesses().harnesses.values()
+    return tuple(start for each in marks for start in each.volatile)
