@@ -30,6 +30,7 @@ SUBJECTS = {
     "FORMAT SOURCE": "import",
     "SOURCE": "quickstart",
     "SPACE": "search",
+    "REQUEST.json": "read",
     "VERSIONS": "versions:list",
     "VERSIONS ROUTER": "versions:add",
     "VERSIONS VERSION": "versions:promote versions:rollback",

@@ -204,6 +204,18 @@ def test_a_refusal_is_text(made: World, claude: anthropic.Anthropic) -> None:
     assert [block.model_dump()["text"] for block in answer.content] == ["I can't."]
 
 
+def test_too_long_a_prompt_is_refused_in_the_words_that_clients_look_for(
+    made: World, claude: anthropic.Anthropic
+) -> None:
+    said = "This model's maximum context length is 8192 tokens"
+    error = {"message": said, "code": "context_length_exceeded"}
+    for name in (CHEAP, MIDDLE):
+        made[name].then(*[whole({"error": error}, status=400)] * 2)
+    exclude = {HEADER + "exclude": DEAR}
+    with pytest.raises(anthropic.BadRequestError, match=f"prompt is too long: {said}"):
+        claude.messages.create(model="auto", max_tokens=9, messages=SAY, extra_headers=exclude)
+
+
 TWO = [{"place": "Bern"}, {"place": "Zürich"}]
 
 

@@ -1,5 +1,6 @@
 """Who may answer, and what the client is told where nobody may."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -39,6 +40,17 @@ def test_nobody_with_the_ability_says_what_would_do() -> None:
     assert (error.status, error.code) == (400, "no_eligible_target")
     assert "middle (doesn't accept images)" in str(error)
     assert "say so in the pool file: accepts: [images]" in str(error)
+
+
+def test_too_long_a_request_is_refused_in_the_words_that_clients_look_for() -> None:
+    small, large = target("a", context_tokens=500), target("b", context_tokens=600)
+    here = world(parts(small, large, target("c", serves=("embeddings",))))
+    error = refusal(lambda: here.decide(None, text_bytes=40_000))
+    assert (error.status, error.code) == (400, "context_length_exceeded")
+    assert re.match(r"prompt is too long: \d{4,} tokens > 600 maximum\. ", str(error))
+    lone = world(parts(small, target("far", base_url=None)))
+    asked = {"text_bytes": 40_000, "needs": frozenset({"audio"})}
+    assert refusal(lambda: lone.decide(None, **asked)).code == "no_eligible_target"
 
 
 def test_each_reason_is_told_with_what_would_do() -> None:
@@ -245,7 +257,8 @@ def test_whoever_cant_answer_is_never_chosen(
     decider: Decider = here.decider
     told = told if decider.begin(question).needs_forecast else None
     if not any(able(question, one, router.pool, caller=remembered) for one in pool):
-        assert refusal(lambda: decider.decide(question, told)).code == "no_eligible_target"
+        refused = refusal(lambda: decider.decide(question, told))
+        assert refused.code in ("no_eligible_target", "context_length_exceeded")
         return
     try:
         choice = decider.decide(question, told)

@@ -44,10 +44,14 @@ class Exclusion:
     Attributes:
         obstacle: The kind of reason.
         words: The reason in a few words.
+        context: The tokens of its context, where the request is too long for it; otherwise 0.
+        needed: The tokens that the request needs there.
     """
 
     obstacle: Obstacle
     words: str
+    context: int = 0
+    needed: int = 0
 
 
 @final
@@ -105,7 +109,7 @@ class Candidates:
             most = member.context
             if most is not None and needed > most and member.name not in barred:
                 why = f"its context has {most} tokens, about {needed} are needed"
-                found[member.name] = Exclusion("context", why)
+                found[member.name] = Exclusion("context", why, context=most, needed=needed)
         return found if len(found) == len(barred) else self._in_order(found)
 
     def unwanted(
@@ -387,6 +391,10 @@ _ADVICE: dict[Obstacle, str] = {
 }
 
 
+_LASTING: frozenset[Obstacle] = frozenset(("context", "call", "endpoint", "need", "key"))
+"""What stays so for a conversation; where a context is among it, a shorter one can be answered."""
+
+
 def no_eligible_target(question: RoutingRequest, excluded: Mapping[str, Exclusion]) -> RefusalError:
     """The error that says for every target why it may not answer, and what would help.
 
@@ -406,9 +414,17 @@ def no_eligible_target(question: RoutingRequest, excluded: Mapping[str, Exclusio
     parts = [
         f"{', '.join(names)}: {_advice(obstacle, question)}" for obstacle, names in groups.items()
     ]
-    return RefusalError(
-        f"no target may answer this request. {'; '.join(parts)}", code="no_eligible_target"
-    )
+    message = f"no target may answer this request. {'; '.join(parts)}"
+    if "context" in groups and groups.keys() <= _LASTING:
+        longest = max(shown.values(), key=lambda why: why.context)
+        message = f"{too_long_words(longest.needed, longest.context)}. {message}"
+        return RefusalError(message, code="context_length_exceeded")
+    return RefusalError(message, code="no_eligible_target")
+
+
+def too_long_words(needed: int, most: int) -> str:
+    """What clients look for before they shorten a conversation."""
+    return f"prompt is too long: {needed} tokens > {most} maximum"
 
 
 def unknown_target(name: str, names: tuple[str, ...]) -> RefusalError:

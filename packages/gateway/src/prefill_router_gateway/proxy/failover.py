@@ -17,6 +17,7 @@ from prefill_router.endpoints import (
     FailureCause,
     LineSplitter,
     forms_of_key,
+    kind_of,
     read_error,
     without_key,
 )
@@ -211,6 +212,8 @@ async def _open_translated(
             raise
         raise AttemptFailedError(
             failure.end,
+            cause=failure.cause,
+            location=failure.location,
             status=failure.status,
             wait=failure.wait,
             refusal=_translated_refusal(failure.refusal),
@@ -231,8 +234,15 @@ async def _open_translated(
     return replace(opened, body=json.dumps(said).encode())
 
 
+_TOO_LONG = "prompt is too long"
+"""What clients of messages look for before they shorten a conversation."""
+
+
 def _translated_refusal(refusal: TargetRefusal) -> TargetRefusal:
-    words = read_error(parsed(refusal.body.strip()) or {}).words or "the target refused the request"
+    given = read_error(parsed(refusal.body.strip()) or {})
+    words = given.words or "the target refused the request"
+    if kind_of(given, refusal.status) == "context_too_long" and _TOO_LONG not in words.lower():
+        words = f"{_TOO_LONG}: {words}"
     error = RefusalError(words, status=refusal.status).body(anthropic=True)
     headers = [header for header in refusal.headers if header[0] != b"content-type"]
     kind = (b"content-type", b"application/json")

@@ -93,26 +93,26 @@ def read_error(value: object) -> ErrorBody:
     if isinstance(value, Mapping) and value.get("error"):
         value = value["error"]
     if not isinstance(value, Mapping):
-        return ErrorBody(words=value.lower() if isinstance(value, str) else "")
+        return ErrorBody(words=value if isinstance(value, str) else "")
     words = value.get("message") or value.get("detail") or ""
     return ErrorBody(
         kind=str(value.get("type") or value.get("status") or ""),
         code=str(value.get("code") or ""),
-        words=str(words).lower(),
+        words=str(words),
         headers=_handed_on(value.get("metadata")),
     )
 
 
 def kind_of(error: ErrorBody, status: int | None) -> FailureKind:
     """Classify an error, by its type and code first, then its message, then the status."""
-    names = f"{error.code} {error.kind}".lower()
+    names, words = f"{error.code} {error.kind}".lower(), error.words.lower()
     if status is None or status not in (429, 503, 529):
         for kind, pattern in _BY_NAME:
             if pattern.search(names):
                 return kind
     if status is None or status < 500:
         for kind, pattern in _BY_WORDS:
-            if pattern.search(error.words) and (status != 429 or kind == "unauthorised"):
+            if pattern.search(words) and (status != 429 or kind == "unauthorised"):
                 return kind
     if status == 429 and "insufficient_quota" in names:
         return "unauthorised"
