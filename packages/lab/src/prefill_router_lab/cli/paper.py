@@ -6,7 +6,7 @@ kind that it wasn't trained on.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,19 +19,19 @@ from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, one_of, reading_words
 from prefill_router.cli.options import with_engine
 from prefill_router.errors import ConfigError
-from prefill_router.options import AT_LEAST_ONE, AT_LEAST_TWO, NOT_NEGATIVE
+from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 from prefill_router_lab.cli.study import (
     OpenedStudy,
-    RecipeOptions,
-    Resamples,
+    RecipeInputs,
     begin,
     finish,
     require_some,
     study,
-    with_options,
 )
+from prefill_router_lab.cli.typed_options import with_options
+from prefill_router_lab.studies import RatioOptions, SeedOptions, ShiftOptions
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
@@ -281,17 +281,10 @@ def _show(runs: "list[PoolRun]") -> None:
             out.say(f"Table {one.number}: {one.missing}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeedOptions(RecipeOptions):
-    """The options of `study seeds`."""
-
-    count: Annotated[int, AT_LEAST_TWO, typer.Option(help="How many seeds, from --seed on.")] = 10
-
-
 @study.command()
 @with_engine
-@with_options(SeedOptions)
-def seeds(options: SeedOptions, engine: "Engine | None" = None) -> None:
+@with_options
+def seeds(options: SeedOptions, inputs: RecipeInputs, engine: "Engine | None" = None) -> None:
     """Fit each router with several seeds on one split: mean, standard deviation, extremes.
 
     A router with the same predictions for every seed is reported as deterministic.
@@ -301,52 +294,49 @@ def seeds(options: SeedOptions, engine: "Engine | None" = None) -> None:
     from prefill_router.reporting import ROUTERS
     from prefill_router_lab.studies import seed_study
 
-    opened = begin("seeds", options)
+    opened = begin("seeds", inputs, options)
     found = seed_study(
         opened.dataset,
         opened.recipes,
         opened.states,
         opened.drawn,
-        count=options.count,
-        seed=options.seed,
-        folder=options.to / ROUTERS,
+        options,
+        folder=inputs.to / ROUTERS,
         engine=engine,
         progress=opened.bar,
     )
     require_some(found.spreads, found.failed)
-    made = found.report(title=f"Seed variability on {options.data.name}", known=opened.known)
-    finish(made, options)
+    made = found.report(title=f"Seed variability on {inputs.data.name}", known=opened.known)
+    finish(made, inputs)
 
 
 _BY = ("train", "test")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RatioOptions(RecipeOptions):
-    """The options of `study ratio`."""
-
-    strong: Annotated[
-        str | None, typer.Option(help="The strong target; the most accurate one if not given.")
-    ] = None
-    strong_by: Annotated[
-        str, typer.Option(help="The part that decides on it: train, or test as in the paper.")
-    ] = "train"
-    resamples: Resamples = 1000
-
-
 @study.command()
 @with_engine
-@with_options(RatioOptions)
-def ratio(options: RatioOptions, engine: "Engine | None" = None) -> None:
+@with_options
+def ratio(
+    *,
+    strong: Annotated[
+        str | None, typer.Option(help="The strong target; the most accurate one if not given.")
+    ] = None,
+    strong_by: Annotated[
+        str, typer.Option(help="The part that decides on it: train, or test as in the paper.")
+    ] = "train",
+    options: RatioOptions,
+    inputs: RecipeInputs,
+    engine: "Engine | None" = None,
+) -> None:
     """Send each share of the queries to the strong target, in the router's own order.
 
     The others go where the router's probability is highest. Prices play no part.
 
     Example: prefill-router study ratio routers.yaml --data answers --store states --out ratio
     """
+    from prefill_router.reporting import ROUTERS
     from prefill_router_lab.studies import routing_ratio, strongest
 
-    strong, strong_by = options.strong, options.strong_by
     one_of("--strong-by", strong_by, _BY)
 
     def check(dataset: "RoutingDataset", drawn: "Split") -> None:
@@ -356,32 +346,30 @@ def ratio(options: RatioOptions, engine: "Engine | None" = None) -> None:
                 f"the strong target is {strong!r}; the dataset has {list(dataset.pool.names)}"
             )
 
-    opened = begin("ratio", options, check)
-    routers, failed = _routers(opened, options, engine)
+    opened = begin("ratio", inputs, options, check, strong=strong, strong_by=strong_by)
+    routers, failed = _routers(opened, inputs.to / ROUTERS, options.seed, engine)
     part = opened.dataset.select(opened.drawn["train" if strong_by == "train" else "test"])
     test = opened.dataset.select(opened.drawn["test"])
     found = routing_ratio(
         {name: one.predict(test, stores=opened.states) for name, one in routers.items()},
         test,
+        options,
         strong=strong or strongest(part),
-        resamples=options.resamples,
-        seed=options.seed,
         progress=opened.bar,
     )
     how = "named" if strong else f"the most accurate on the {strong_by} part"
     intervals = f"95 %, {options.resamples:,} resamples"
     known = {**opened.known, "chosen": how, "intervals": intervals}
-    title = f"Accuracy against routing ratio on {options.data.name}"
-    finish(found.report(title=title, known=known, failed=failed), options)
+    title = f"Accuracy against routing ratio on {inputs.data.name}"
+    finish(found.report(title=title, known=known, failed=failed), inputs)
 
 
 def _routers(
-    opened: OpenedStudy, options: RecipeOptions, engine: "Engine | None"
+    opened: OpenedStudy, folder: Path, seed: int, engine: "Engine | None"
 ) -> "tuple[dict[str, Router], list[RecipeFailure]]":
     """The router itself where its folder was given, else those of the recipes."""
     from prefill_router.comparison import fit_all
     from prefill_router.fitting import FitConfig
-    from prefill_router.reporting import ROUTERS
 
     if opened.router is not None:
         return {next(iter(opened.recipes)): opened.router}, []
@@ -390,8 +378,8 @@ def _routers(
         opened.recipes,
         opened.states,
         opened.drawn,
-        config=FitConfig(seed=options.seed),
-        folder=options.to / ROUTERS,
+        config=FitConfig(seed=seed),
+        folder=folder,
         engine=engine,
         progress=opened.bar,
     )
@@ -400,8 +388,8 @@ def _routers(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShiftOptions(RecipeOptions):
-    """The options of `study shift`.
+class NamedShift:
+    """The ways to name a shift on the command line.
 
     Raises:
         UsageError: The shift is named in no way, or in several.
@@ -419,7 +407,6 @@ class ShiftOptions(RecipeOptions):
     preset: Annotated[
         str | None, typer.Option(help="mmlu-pro-stem: STEM to humanities and social sciences.")
     ] = None
-    resamples: Resamples = 1000
 
     def __post_init__(self) -> None:
         both = self.train_on is not None or self.test_on is not None
@@ -434,7 +421,7 @@ class ShiftOptions(RecipeOptions):
             with reading_words():
                 Shift.preset(self.preset)
 
-    def shift(self, dataset: "RoutingDataset") -> "Shift":
+    def find(self, dataset: "RoutingDataset") -> "Shift":
         """The shift between the named benchmarks or domains of a dataset."""
         from prefill_router_lab.studies import Shift
 
@@ -447,8 +434,13 @@ class ShiftOptions(RecipeOptions):
 
 @study.command()
 @with_engine
-@with_options(ShiftOptions)
-def shift(options: ShiftOptions, engine: "Engine | None" = None) -> None:
+@with_options
+def shift(
+    named: NamedShift,
+    options: ShiftOptions,
+    inputs: RecipeInputs,
+    engine: "Engine | None" = None,
+) -> None:
     """Train on some benchmarks or domains and test on others, beside routers trained on all.
 
     All are tested on the same queries of the test part. One reference is trained on the whole train
@@ -460,23 +452,26 @@ def shift(options: ShiftOptions, engine: "Engine | None" = None) -> None:
     from prefill_router_lab.studies import arms, shift_study
 
     opened = begin(
-        "shift", options, lambda dataset, drawn: arms(dataset, drawn, options.shift(dataset))
+        "shift",
+        inputs,
+        options,
+        lambda dataset, drawn: arms(dataset, drawn, named.find(dataset)),
+        **asdict(named),
     )
     found = shift_study(
         opened.dataset,
         opened.recipes,
         opened.states,
         opened.drawn,
-        options.shift(opened.dataset),
-        resamples=options.resamples,
-        seed=options.seed,
-        folder=options.to / ROUTERS,
+        named.find(opened.dataset),
+        options,
+        folder=inputs.to / ROUTERS,
         engine=engine,
         progress=opened.bar,
     )
     require_some(found.routers, found.failed)
-    made = found.report(title=f"Distribution shift on {options.data.name}", known=opened.known)
-    finish(made, options)
+    made = found.report(title=f"Distribution shift on {inputs.data.name}", known=opened.known)
+    finish(made, inputs)
 
 
 def _names(text: str) -> tuple[str, ...]:
