@@ -19,7 +19,7 @@ from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, one_of, reading_words
 from prefill_router.cli.options import with_engine
 from prefill_router.errors import ConfigError
-from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
+from prefill_router.options import NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 from prefill_router_lab.cli.study import (
@@ -31,6 +31,7 @@ from prefill_router_lab.cli.study import (
     study,
 )
 from prefill_router_lab.cli.typed_options import with_options
+from prefill_router_lab.reproduce import QWEN_PRICE, ReproduceOptions
 from prefill_router_lab.studies import RatioOptions, SeedOptions, ShiftOptions
 
 if TYPE_CHECKING:
@@ -39,11 +40,10 @@ if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset, Split
     from prefill_router.engines import Engine
     from prefill_router.router import Router
-    from prefill_router_lab.reproduce import PoolRun, ReproduceMeans, ReproduceOptions
+    from prefill_router_lab.reproduce import PoolRun, ReproduceMeans
     from prefill_router_lab.studies import Shift
 
 
-_QUICK = {"seeds": 2, "resamples": 100}
 _FORMATS = {"llmrouterbench": "llmrouterbench", "nvidia-v1": "nvidia", "mmlu-pro": "mmlu_pro"}
 
 
@@ -57,7 +57,9 @@ class BenchName(StrEnum):
 
 @app.command()
 @with_engine
+@with_options
 def reproduce(
+    *,
     data: Annotated[
         PathOrUrl,
         typer.Argument(
@@ -82,7 +84,7 @@ def reproduce(
         float,
         NOT_NEGATIVE,
         typer.Option(help="US dollars per million tokens that the encoder reads."),
-    ] = 0.1625,
+    ] = QWEN_PRICE,
     speeds: Annotated[
         Path | None, typer.Option(help="TTFT and throughput of each target: YAML or CSV.")
     ] = None,
@@ -93,21 +95,7 @@ def reproduce(
     soft_labels: Annotated[
         Path | None, typer.Option(help="A judge's scores, for a router that learns from them.")
     ] = None,
-    seeds: Annotated[
-        int | None,
-        AT_LEAST_ONE,
-        typer.Option(help="Seeds of the seed study; by default 5 (the paper has 10)."),
-    ] = None,
-    resamples: Annotated[
-        int | None,
-        NOT_NEGATIVE,
-        typer.Option(help="Bootstrap resamples; by default 1000, with --quick 100."),
-    ] = None,
-    seed: opt.StudySeed = 0,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="A rehearsal with little training; its numbers mean little."),
-    ] = False,
+    options: ReproduceOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
     engine: "Engine | None" = None,
 ) -> None:
@@ -125,19 +113,12 @@ def reproduce(
         STUDY,
         WORK,
         ReproduceMeans,
-        ReproduceOptions,
         reproduce as work,
         to_dict,
         write,
     )
 
     check_place(to, STUDY)
-    options = ReproduceOptions(
-        seed=seed,
-        seeds=_QUICK["seeds"] if quick and seeds is None else 5 if seeds is None else seeds,
-        resamples=_given(resamples, quick=quick),
-        quick=quick,
-    )
     stores = opt.open_stores(store)
     means = ReproduceMeans(
         encoders=tuple(encoder or _held(stores)),
@@ -177,14 +158,14 @@ _SINGLE, _REHEARSED = 0.2, 0.2
 """The share of a router's usual training that one network takes, and that a rehearsal takes."""
 
 
-def _estimate(bench: BenchName, dataset: "RoutingDataset", options: "ReproduceOptions") -> str:
+def _estimate(bench: BenchName, dataset: "RoutingDataset", options: ReproduceOptions) -> str:
     """The time of the whole work in words; each pool is fitted by itself."""
     from prefill_router.comparison import describe_minutes, estimate_minutes
     from prefill_router.data import split
     from prefill_router_lab.reproduce import find_pools
 
     fits = _QUICK_ROUTERS if options.quick else _ROUTERS
-    networks = _SYSTEMS * (options.seeds + _SHIFT_FITS)
+    networks = _SYSTEMS * (options.seed_count + _SHIFT_FITS)
     low = high = 0.0
     for found in find_pools(bench.value, dataset):
         least, most = estimate_minutes(
@@ -195,12 +176,6 @@ def _estimate(bench: BenchName, dataset: "RoutingDataset", options: "ReproduceOp
         )
         low, high = low + least, high + most
     return describe_minutes(low, high)
-
-
-def _given(resamples: int | None, *, quick: bool) -> int:
-    if resamples is not None:
-        return resamples
-    return _QUICK["resamples"] if quick else 1000
 
 
 def _held(stores: "Sequence[Activations]") -> list[str]:
@@ -225,7 +200,7 @@ def _read(bench: BenchName, data: PathOrUrl, prices: Path | None) -> "RoutingDat
     return dataset
 
 
-def _said(options: "ReproduceOptions") -> list[str]:
+def _said(options: ReproduceOptions) -> list[str]:
     said = [
         "Every table and figure of the paper, rebuilt on these data: our number with its interval, "
         "and the paper's beside it. Where one can't be rebuilt, the reason is given.",
@@ -243,7 +218,7 @@ def _said(options: "ReproduceOptions") -> list[str]:
 
 
 def _known(
-    data: PathOrUrl, options: "ReproduceOptions", means: "ReproduceMeans", runs: "list[PoolRun]"
+    data: PathOrUrl, options: ReproduceOptions, means: "ReproduceMeans", runs: "list[PoolRun]"
 ) -> dict[str, str]:
     sizes = [
         f"{run.title}: {len(run.found.dataset.pool)} targets, "
@@ -257,13 +232,13 @@ def _known(
         "embeddings": means.embedding,
         "split": f"85/15, seed {options.seed}; calibrated routers 75/10/15 with the same test part",
         "calibration": "Platt scaling for the semantic baselines of the tables; none in the shifts",
-        "intervals": f"95 %, {options.resamples:,} bootstrap resamples of the test queries",
+        "intervals": f"95 %, {options.resample_count:,} bootstrap resamples of the test queries",
         "fine-tuned on the text": means.text_network or "nothing; give weights with --text-network",
         "soft labels": str(means.soft_labels or "none; give a judge's scores with --soft-labels"),
         "not as in their papers": "GraphRouter predicts each label, with separate messages for "
         "labels and costs; matrix factorisation learns from single labels, and a second router "
         "from pairs; the cascade's scorer reads an answer's length, not its text",
-        "training seeds": f"{options.seeds} in the seed study",
+        "training seeds": f"{options.seed_count} in the seed study",
     }
 
 

@@ -79,9 +79,9 @@ class FieldOption:
 
 def list_options(kind: Any) -> list[FieldOption]:
     """The options of a dataclass: the fields that have an option of typer's, or a `Doc`."""
-    own = get_annotations(kind)
-    ordered = sorted(fields(kind), key=lambda one: one.name not in own)
-    made = [_make_option(one, get_args(one.type)) for one in ordered]
+    every = {one.name: one for one in fields(kind)}
+    ordered = dict.fromkeys((*get_annotations(kind), *every))
+    made = [_make_option(every[name], get_args(every[name].type)) for name in ordered]
     return [one for one in made if one is not None]
 
 

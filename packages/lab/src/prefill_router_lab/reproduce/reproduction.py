@@ -40,8 +40,8 @@ from prefill_router_lab.end_to_end import (
     study_end_to_end,
     time_routing,
 )
+from prefill_router_lab.reproduce.options import QWEN_PRICE, ReproduceOptions
 from prefill_router_lab.reproduce.systems import (
-    QWEN_PRICE,
     SYSTEMS,
     TRUNK,
     UNIFIED,
@@ -49,7 +49,6 @@ from prefill_router_lab.reproduce.systems import (
     PaperPool,
     PoolContext,
     PoolRun,
-    ReproduceOptions,
     find_pools,
     routers,
     single_networks,
@@ -152,7 +151,7 @@ def seeds_part(scene: PoolContext) -> dict[str, Any]:
         single_networks(scene.recipes),
         scene.states,
         scene.drawn,
-        SeedOptions(count=scene.options.seeds, seed=scene.options.seed),
+        SeedOptions(count=scene.options.seed_count, seed=scene.options.seed),
         calibrated=scene.calibrated,
         folder=scene.place("seeds"),
         engine=scene.engine,
@@ -196,7 +195,7 @@ def ratio_part(scene: PoolContext) -> dict[str, Any]:
     found = routing_ratio(
         systems,
         scene.test,
-        RatioOptions(resamples=scene.options.resamples, seed=scene.options.seed),
+        RatioOptions(resamples=scene.options.resample_count, seed=scene.options.seed),
         strong=strongest(scene.test),
         progress=scene.progress,
     )
@@ -217,7 +216,7 @@ def _shift(scene: PoolContext, shift: Shift, name: str) -> dict[str, Any]:
         scene.states,
         scene.drawn,
         shift,
-        ShiftOptions(resamples=scene.options.resamples, seed=scene.options.seed),
+        ShiftOptions(resamples=scene.options.resample_count, seed=scene.options.seed),
         folder=scene.place(f"shift_{name}"),
         engine=scene.engine,
         progress=scene.progress,
@@ -248,7 +247,7 @@ def end_to_end_part(scene: PoolContext) -> dict[str, Any]:
     found = study_end_to_end(
         contenders,
         strongest(scene.train),
-        EndToEndOptions(resamples=scene.options.resamples, seed=scene.options.seed),
+        EndToEndOptions(resamples=scene.options.resample_count, seed=scene.options.seed),
         charges={TRUNK: scene.charge.said, UNIFIED: "nothing"},
         progress=scene.progress,
     )
@@ -477,7 +476,7 @@ def _fitted(
     drawn = split(found.dataset, seed=options.seed)
     calibrated = split(found.dataset, seed=options.seed, fractions=WITH_CALIBRATION)
     plan = ComparisonPlan(
-        recipes, SYSTEMS[TRUNK], drawn, options.resamples, options.seed, calibrated
+        recipes, SYSTEMS[TRUNK], drawn, options.resample_count, options.seed, calibrated
     )
     place = None if folder is None else folder / "routers"
     return PoolContext(
