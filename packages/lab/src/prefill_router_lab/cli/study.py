@@ -18,12 +18,12 @@ from prefill_router.cli.judged_queries import JudgedQueries, check_part_name
 from prefill_router.cli.options import SplitFile, with_engine
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.files import default_cache
-from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE_ABOVE_ZERO
+from prefill_router.options import AT_LEAST_ONE, SHARE_ABOVE_ZERO
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, location
 from prefill_router_lab.cli.typed_options import list_options, with_options
 from prefill_router_lab.learning_curves import LearningOptions
-from prefill_router_lab.study_options import StudyOptions
+from prefill_router_lab.study_options import Resamples, StudyOptions
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
@@ -48,11 +48,7 @@ Config = Annotated[
 Data = opt.Data
 Stores = opt.Stores
 Folders = opt.EncoderFolders
-Resamples = opt.Resamples
 Out = Annotated[Path, typer.Option("--out", help="The study's folder.")]
-Seed = Annotated[
-    int, NOT_NEGATIVE, typer.Option("--seed", help="Seed of everything that is random.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print every number as JSON.")]
 
 
@@ -333,7 +329,7 @@ def _numbers(option: str, text: str | None) -> list[float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustnessOptions(RouterInputs):
+class RobustnessOptions(StudyOptions):
     """The options of `study robustness`."""
 
     given_lam: opt.OwnLam = None
@@ -349,12 +345,11 @@ class RobustnessOptions(RouterInputs):
         typer.Option(help="How many queries, drawn at random; by default all."),
     ] = None
     resamples: Resamples = 1000
-    seed: Seed = 0
 
 
 @study.command()
 @with_options
-def robustness(options: RobustnessOptions) -> None:
+def robustness(options: RobustnessOptions, inputs: RouterInputs) -> None:
     """Count the decisions that change if prompts have typos, other words or reordered options.
 
     Original and changed prompts are both decided at lam, by the encoder's states. The share of
@@ -366,29 +361,29 @@ def robustness(options: RobustnessOptions) -> None:
     from prefill_router.reporting import mark
     from prefill_router.robustness import NAME, report_of, robustness_study, sampled
 
-    queries = begin_judged(NAME, options)
-    router, folder, seed = queries.router, str(options.folder), options.seed
+    queries = begin_judged(NAME, inputs)
+    router, folder, seed = queries.router, str(inputs.folder), options.seed
     lam = opt.own_lam(router, options.given_lam)
     judged = sampled(queries.judged, options.sample, seed=seed)
     others = None if options.paraphrases is None else opt.read_questions(options.paraphrases)
     versions = _versions(judged.queries, others, options.typos, seed)
     asked = {"router": folder, "part": queries.part, "lam": lam, "typos": options.typos}
     asked |= {"seed": seed, "queries": len(judged), "paraphrases": str(options.paraphrases or "")}
-    mark(options.to, NAME, asked)
+    mark(inputs.to, NAME, asked)
     found = robustness_study(
         router,
         judged,
         versions,
         lam=lam,
-        stores=opt.open_stores(options.store),
+        stores=opt.open_stores(inputs.store),
         cache=default_cache(),
         resamples=options.resamples,
         seed=seed,
         progress=BarProgress(console=err),
     )
     judged_on = f"{len(judged):,} queries, {queries.part} part"
-    known = facts(options.data, router.split, seed) | {"router": folder, "judged on": judged_on}
-    finish(report_of(found, title=f"Robustness on {options.data.name}", known=known), options)
+    known = facts(inputs.data, router.split, seed) | {"router": folder, "judged on": judged_on}
+    finish(report_of(found, title=f"Robustness on {inputs.data.name}", known=known), inputs)
 
 
 def _versions(

@@ -87,13 +87,15 @@ def list_options(kind: Any) -> list[FieldOption]:
 
 def _make_option(field: Field[Any], hint: tuple[Any, ...]) -> FieldOption | None:
     texts = [one.documentation for one in hint if isinstance(one, Doc)]
-    if not texts:
-        typers = any(isinstance(one, typer.models.ParameterInfo) for one in hint)
-        return (
-            FieldOption(_make_parameter(field, field.type, field.default), _keep)
-            if typers
-            else None
-        )
+    if texts:
+        return _translate_field(field, hint, texts[-1])
+    if any(isinstance(one, typer.models.ParameterInfo) for one in hint):
+        return FieldOption(_make_parameter(field, field.type, field.default), _keep)
+    return None
+
+
+def _translate_field(field: Field[Any], hint: tuple[Any, ...], text: str) -> FieldOption:
+    """The option of a field that knows nothing of a command line."""
     kind, *constraints = hint
     flag = f"--{field.name.replace('_', '-')}"
     default: Any = field.default
@@ -106,9 +108,8 @@ def _make_option(field: Field[Any], hint: tuple[Any, ...]) -> FieldOption | None
     elif get_origin(kind) is tuple:
         item, *constraints = get_args(get_args(kind)[0])
         kind, read, default = list[item] | None, partial(_read_several, default), None  # type: ignore[valid-type]
-    shown = typer.Option(flag, help=texts[-1])
-    hint = Annotated[(kind, *constraints, shown)]  # type: ignore[assignment]
-    return FieldOption(_make_parameter(field, hint, default), read)
+    shown: Any = Annotated[(kind, *constraints, typer.Option(flag, help=text))]
+    return FieldOption(_make_parameter(field, shown, default), read)
 
 
 def _make_parameter(field: Field[Any], hint: Any, default: Any) -> Parameter:
