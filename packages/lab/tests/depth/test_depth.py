@@ -21,6 +21,7 @@ from prefill_router.layers import mean_over_targets, search, survey
 from prefill_router.plotting import Figure
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from prefill_router_lab.depth import (
+    DepthOptions,
     DepthProfile,
     depth_profile,
     draw_depth,
@@ -31,6 +32,7 @@ from prefill_router_lab.depth import (
 SITES = tuple(Site(layer, pooling) for layer in (2, PLANTED) for pooling in ("mean", "rest"))
 HERE = Site(PLANTED, "rest")
 DIM = 6
+OPTIONS = DepthOptions(dim=DIM)
 
 
 def renamed(dataset: RoutingDataset, **names: Any) -> RoutingDataset:
@@ -50,7 +52,7 @@ STATES = states_of(ANSWERS, sites=SITES)
 
 @pytest.fixture(scope="module")
 def profile() -> DepthProfile:
-    return depth_profile(STATES, ANSWERS, sites=SITES, dim=DIM, seed=0)
+    return depth_profile(STATES, ANSWERS, OPTIONS, sites=SITES)
 
 
 def sklearn_scores(labels: np.ndarray, folds: np.ndarray, states: np.ndarray) -> np.ndarray:
@@ -132,7 +134,7 @@ def test_a_target_is_judged_within_a_subject_where_it_has_ten_labels_of_either_c
     correct[rare, 1] = 1.0
     correct[np.flatnonzero(rare)[:9], 1] = 0.0
     answers = RoutingDataset.of(ANSWERS.queries, ANSWERS.pool, correct)
-    found = depth_profile(STATES, answers, sites=[HERE], dim=DIM)
+    found = depth_profile(STATES, answers, OPTIONS, sites=[HERE])
     here = found.subjects.index("domain-1")
     assert np.isnan(found.by_subject[0, here]).tolist() == [False, True, False]
     means = found.subject_means()["domain-1"]
@@ -141,20 +143,20 @@ def test_a_target_is_judged_within_a_subject_where_it_has_ten_labels_of_either_c
 
 def test_subjects_are_domains_or_benchmarks_or_both() -> None:
     one = renamed(ANSWERS, domain=lambda i: f"d{i % 2}")
-    assert depth_profile(STATES, one, sites=[HERE], dim=DIM).subjects == ("d0", "d1")
+    assert depth_profile(STATES, one, OPTIONS, sites=[HERE]).subjects == ("d0", "d1")
     two = renamed(one, benchmark=lambda i: f"b{i % 2}")
-    assert depth_profile(STATES, two, sites=[HERE], dim=DIM).subjects == ("b0 / d0", "b1 / d1")
+    assert depth_profile(STATES, two, OPTIONS, sites=[HERE]).subjects == ("b0 / d0", "b1 / d1")
     none = renamed(ANSWERS, domain=lambda _: "")
-    assert depth_profile(STATES, none, sites=[HERE], dim=DIM).subjects == ("b",)
+    assert depth_profile(STATES, none, OPTIONS, sites=[HERE]).subjects == ("b",)
     unknown = renamed(ANSWERS, benchmark=lambda _: "", domain=lambda _: "")
-    found = depth_profile(STATES, unknown, sites=[HERE], dim=DIM)
+    found = depth_profile(STATES, unknown, OPTIONS, sites=[HERE])
     assert found.subjects == ()
     assert found.subject_means() == {}
 
 
 def wide(count: int) -> DepthProfile:
     """A profile of one site and many subjects, by hand."""
-    found = depth_profile(STATES, ANSWERS, sites=[HERE], dim=DIM)
+    found = depth_profile(STATES, ANSWERS, OPTIONS, sites=[HERE])
     auc = np.linspace(0.5, 0.9, 3 * count).reshape(1, count, 3)
     names = tuple(f"subject {i} with a name of \\alpha_{i}$ letters and more" for i in range(count))
     return dataclasses.replace(found, subjects=names, by_subject=auc)
@@ -206,7 +208,7 @@ def test_the_planted_layer_knows_most() -> None:
     answers = make_routing_dataset(queries=200)
     layers = range(FakeEncoder().num_layers + 1)
     states: MemoryActivations = states_of(answers, sites=[Site(i, "rest") for i in layers])
-    found = depth_profile(states, answers, sites=states.sites, dim=DIM).readings()
+    found = depth_profile(states, answers, OPTIONS, sites=states.sites).readings()
     assert {name: int(values.argmax()) for name, values in found.items()} == dict.fromkeys(
         ("fisher", "probe_auc", "votes_auc"), PLANTED
     )

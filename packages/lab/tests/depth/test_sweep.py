@@ -12,7 +12,7 @@ from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError
 from prefill_router.layers import survey
 from prefill_router.testing import FakeEncoder, make_routing_dataset
-from prefill_router_lab.depth import EncoderSweep, sweep
+from prefill_router_lab.depth import EncoderSweep, SweepOptions, sweep
 from prefill_router_lab.depth.figures import draw_geometry, draw_sweep
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def parts(dataset: RoutingDataset) -> tuple[RoutingDataset, RoutingDataset]:
 def swept(
     stores: list[MemoryActivations], parts: tuple[RoutingDataset, RoutingDataset]
 ) -> EncoderSweep:
-    return sweep(stores, *parts, dim=8)
+    return sweep(stores, *parts, SweepOptions(dim=8))
 
 
 def test_the_better_encoder_is_better_for_every_target(swept: EncoderSweep) -> None:
@@ -59,7 +59,7 @@ def test_the_test_part_is_only_scored(
 ) -> None:
     train, test = parts
     wrong = RoutingDataset.of(test.queries, test.pool, 1 - test.correct)
-    other = sweep(stores, train, wrong, dim=8)
+    other = sweep(stores, train, wrong, SweepOptions(dim=8))
     assert other.sites == swept.sites
     np.testing.assert_array_equal(other.cross_validated, swept.cross_validated)
     np.testing.assert_allclose(other.auc, 1 - swept.auc)
@@ -76,7 +76,8 @@ def test_encoders_of_one_name_are_told_apart(
         {s: np.concatenate([twin.states[s], rest.states[s]]) for s in SITES},
         np.concatenate([twin.counts, rest.counts]),
     )
-    assert sweep([stores[0], both], *parts, dim=4).encoders == ("strong (1)", "strong (2)")
+    named = sweep([stores[0], both], *parts, SweepOptions(dim=4)).encoders
+    assert named == ("strong (1)", "strong (2)")
 
 
 def test_a_target_of_one_class_has_no_auc(
@@ -85,7 +86,8 @@ def test_a_target_of_one_class_has_no_auc(
     train, test = parts
     correct = train.correct.copy()
     correct[:, 1] = 1
-    one = sweep(stores[:1], RoutingDataset.of(train.queries, train.pool, correct), test, dim=4)
+    changed = RoutingDataset.of(train.queries, train.pool, correct)
+    one = sweep(stores[:1], changed, test, SweepOptions(dim=4))
     assert np.isnan(one.auc).tolist() == [[False, True, False]]
     assert np.isfinite(one.mean()).all()
     assert [row["auc"] is None for row in one.rows()] == [False, True, False]

@@ -17,6 +17,7 @@ from prefill_router.policy import Cascade
 from prefill_router.reporting.report_files import render
 from prefill_router_lab.end_to_end import (
     Contender,
+    EndToEndOptions,
     Latency,
     Speed,
     answer_seconds,
@@ -42,7 +43,7 @@ def contender(
 
 def test_numbers_are_plain_sums_over_the_chosen_targets() -> None:
     one, other = contender(), contender("reference", encoder=0.0, routing=0.1, seed=3)
-    found = study_end_to_end([one, other], "t3", resamples=0)
+    found = study_end_to_end([one, other], "t3", EndToEndOptions(resamples=0))
     argmax = found.points[0]
     chosen = one.trial.correctness.argmax(axis=1)
     rows = np.arange(len(chosen))
@@ -80,7 +81,7 @@ def test_the_papers_table_follows_from_its_own_numbers() -> None:
         charge,
         Latency((0.510,), "given"),
     )
-    numbers = study_end_to_end([one], "t1", resamples=0).points[0]
+    numbers = study_end_to_end([one], "t1", EndToEndOptions(resamples=0)).points[0]
     router = numbers.systems["router"]
     assert round(router["total_cost"].value, 6) == 0.027322
     assert round(100 * router["encoder_share"].value, 2) == 0.76
@@ -89,7 +90,7 @@ def test_the_papers_table_follows_from_its_own_numbers() -> None:
 
 
 def test_a_router_against_itself_differs_by_nothing() -> None:
-    found = study_end_to_end([contender(), contender("copy")], "t0", resamples=50)
+    found = study_end_to_end([contender(), contender("copy")], "t0", EndToEndOptions(resamples=50))
     for point in found.points:
         for estimate in point.against["copy"].values():
             assert (estimate.value, estimate.lower, estimate.upper) == (0, 0, 0)
@@ -97,7 +98,8 @@ def test_a_router_against_itself_differs_by_nothing() -> None:
 
 
 def test_intervals_hold_their_value_and_come_with_the_seed() -> None:
-    first, again = (study_end_to_end([contender()], "t1", resamples=60, seed=4) for _ in range(2))
+    options = EndToEndOptions(resamples=60, seed=4)
+    first, again = (study_end_to_end([contender()], "t1", options) for _ in range(2))
     assert first.to_dict() == again.to_dict()
     for point in first.points:
         for numbers in point.systems.values():
@@ -109,7 +111,8 @@ def test_intervals_hold_their_value_and_come_with_the_seed() -> None:
 def test_area_is_that_of_an_evaluation_and_moves_as_the_plane_says() -> None:
     one = contender(encoder=5e-4)
     predictions, data = random_system(queries=80, seed=7)
-    area = study_end_to_end([one], "t1", resamples=0).areas["router"]
+    options = EndToEndOptions(resamples=0)
+    area = study_end_to_end([one], "t1", options).areas["router"]
     plainly = evaluate(predictions, data, resamples=0)
     linear = evaluate(predictions, data, resamples=0, axis="linear")
     assert area["p_auccc"].value == pytest.approx(plainly.headline["p_auccc"].value)
@@ -118,7 +121,7 @@ def test_area_is_that_of_an_evaluation_and_moves_as_the_plane_says() -> None:
     assert area["charged_linear"].value < area["p_auccc_linear"].value
     # Moved with its anchors, a plane of linear cost is the same plane.
     assert area["translated_linear"].value == pytest.approx(area["p_auccc_linear"].value)
-    free = study_end_to_end([contender(encoder=0.0)], "t1", resamples=0).areas["router"]
+    free = study_end_to_end([contender(encoder=0.0)], "t1", options).areas["router"]
     assert free["charged"].value == free["p_auccc"].value == free["translated"].value
 
 
@@ -128,7 +131,7 @@ def test_a_cascade_waits_for_everybody_it_asks() -> None:
     trial = Trial.join(predictions, data, policy=policy)
     seconds = np.ones(trial.correct.shape)
     one = Contender("router", trial, seconds, np.zeros(30), None)
-    last = study_end_to_end([one], "t0", resamples=0).points[0].systems["router"]
+    last = study_end_to_end([one], "t0", EndToEndOptions(resamples=0)).points[0].systems["router"]
     assert last["answer_seconds"].value > 1
     assert math.isnan(last["total_seconds"].value)
     assert "latency isn't known" in last["routing_seconds"].reason
@@ -138,7 +141,7 @@ def test_unknown_costs_and_times_are_said_and_not_made_up() -> None:
     base = contender()
     trial = dataclasses.replace(base.trial, observed_cost=np.full_like(base.answer_seconds, np.nan))
     one = Contender("router", trial, np.full_like(base.answer_seconds, np.nan), np.zeros(80), None)
-    found = study_end_to_end([one], "t1", resamples=5)
+    found = study_end_to_end([one], "t1", EndToEndOptions(resamples=5))
     numbers = found.points[0].systems["router"]
     assert math.isnan(numbers["total_cost"].value)
     assert "prices" in numbers["total_cost"].reason
@@ -152,7 +155,7 @@ def test_unknown_costs_and_times_are_said_and_not_made_up() -> None:
 def test_the_page_says_what_was_found_and_draws_it() -> None:
     both = [contender(), contender("reference", encoder=0.0, seed=3)]
     charges = {"router": "$1 per million input tokens"}
-    shown = study_end_to_end(both, "t3", charges=charges, resamples=30).report(
+    shown = study_end_to_end(both, "t3", EndToEndOptions(resamples=30), charges=charges).report(
         title="T", known={"data": "d"}
     )
     text = " ".join(shown.summary)
@@ -168,17 +171,17 @@ def test_the_page_says_what_was_found_and_draws_it() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     one = contender()
     with pytest.raises(ConfigError, match="no target 'nobody'"):
-        study_end_to_end([one], "nobody", resamples=0)
+        study_end_to_end([one], "nobody", EndToEndOptions(resamples=0))
     with pytest.raises(ConfigError, match="names"):
-        study_end_to_end([one, one], "t1", resamples=0)
-    with pytest.raises(ConfigError, match="lam is 2"):
-        study_end_to_end([one], "t1", lams=[2.0], resamples=0)
+        study_end_to_end([one, one], "t1", EndToEndOptions(resamples=0))
+    with pytest.raises(ConfigError, match=r"lam is \(2.0,\); it must be one setting or more"):
+        EndToEndOptions(lam=(2.0,))
     with pytest.raises(ConfigError, match="nothing to study"):
         study_end_to_end([], "t1")
     few = Trial.join(*random_system(queries=20))
     other = Contender("x", few, few.correct, np.zeros(20), None)
     with pytest.raises(ConfigError, match="same queries"):
-        study_end_to_end([one, other], "t1", resamples=0)
+        study_end_to_end([one, other], "t1", EndToEndOptions(resamples=0))
     with unchecked(), pytest.raises(DataError, match="seconds have the shape"):
         Contender("x", one.trial, one.answer_seconds[:3], one.encoder_cost, None)
 
@@ -229,7 +232,7 @@ def test_the_study_says_how_sure_the_latency_is() -> None:
     noisy = Latency(tuple(np.random.default_rng(1).uniform(0.1, 0.9, 40).tolist()), rounds=4)
     one = dataclasses.replace(contender(), latency=noisy)
     found = study_end_to_end(
-        [one, dataclasses.replace(one, name="copy")], "t1", resamples=200, seed=3
+        [one, dataclasses.replace(one, name="copy")], "t1", EndToEndOptions(resamples=200, seed=3)
     )
     routing = found.points[0].systems["router"]["routing_seconds"]
     assert routing.lower < routing.value < routing.upper

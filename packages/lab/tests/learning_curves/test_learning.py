@@ -19,10 +19,10 @@ from prefill_router.reporting.report_files import render
 from prefill_router.testing import make_routing_dataset
 from prefill_router_lab.learning_curves import (
     FULL,
+    LearningOptions,
     LearningStudy,
     PowerLaw,
     Size,
-    check_options,
     sizes_for,
     study_learning,
     thinned,
@@ -57,9 +57,8 @@ def states(data: RoutingDataset) -> MemoryActivations:
 def studied(
     data: RoutingDataset, states: MemoryActivations, drawn: Split, folder: Path | None = None
 ) -> LearningStudy:
-    return study_learning(
-        data, {"one": recipe()}, [states], drawn, draws=2, resamples=20, folder=folder
-    )
+    options = LearningOptions(draws=2, resamples=20)
+    return study_learning(data, {"one": recipe()}, [states], drawn, options, folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -251,10 +250,8 @@ def test_test_labels_never_reach_a_fit(
             {"r": recipe()},
             [states],
             drawn,
-            sizes=[Size(0.5)],
+            LearningOptions(sizes=(Size(0.5),), draws=2, resamples=5),
             folder=folder,
-            draws=2,
-            resamples=5,
         )
         kept.append(sorted(path.read_bytes() for path in folder.iterdir()))
     assert len(set(seen)) == 2
@@ -329,9 +326,9 @@ def test_the_page_gives_the_advice_in_words(found: LearningStudy) -> None:
 
 
 PLANS: list[tuple[Callable[[], object], str]] = [
-    (lambda: check_options(1, 1, 0), "at least 2"),
-    (lambda: check_options(2, 0, 0), "resamples"),
-    (lambda: check_options(2, 1, -1), "seed is -1"),
+    (lambda: LearningOptions(draws=1), "at least 2"),
+    (lambda: LearningOptions(resamples=0), "resamples"),
+    (lambda: LearningOptions(seed=-1), "seed is -1"),
     (lambda: Size(0.0), "share of the queries is 0"),
     (lambda: Size(1.5), "share of the queries is 1.5"),
     (lambda: Size(measured=0), "at least 1"),

@@ -95,27 +95,28 @@ def test_labels_of_the_test_part_change_nothing_that_is_chosen(tmp_path: Path) -
     correct = ANSWERS.correct.copy()
     correct[ANSWERS.rows(DRAWN["test"])] = 0.0
     other = dataclasses.replace(ANSWERS, correct=correct)
-    found = [choose(searched(dataset=d), small_space(), CONFIG) for d in (ANSWERS, other)]
+    config = dataclasses.replace(CONFIG, resamples=0)
+    found = [choose(searched(dataset=d), small_space(), config) for d in (ANSWERS, other)]
     tables = [[one.to_dict() for one in verdict.ranking] for verdict in found]
     assert tables[0] == tables[1]
     judged = []
     for name, dataset, verdict in zip("ab", (ANSWERS, other), found, strict=True):
         _, test = seal(dataset, DRAWN, tmp_path / name)
-        done, _ = conclude(verdict, test, [STATES], resamples=0)
+        done, _ = conclude(verdict, test, [STATES])
         assert done.evaluation is not None
         judged.append(done.evaluation.headline["brier_mean"].value)
     assert judged[0] != judged[1]  # it is these labels that it is judged by
 
 
 def test_one_opening_a_search(tmp_path: Path) -> None:
-    verdict = choose(searched(), small_space(), CONFIG)
+    verdict = choose(searched(), small_space(), dataclasses.replace(CONFIG, resamples=20))
     _, test = sealed_in(tmp_path)
-    done, router = conclude(verdict, test, [STATES], resamples=20)
+    done, router = conclude(verdict, test, [STATES])
     assert done.ranking == verdict.ranking
     assert len(done.openings) == 1
     assert router.split["test"] == DRAWN["test"]
     other = dataclasses.replace(verdict, ranking=verdict.ranking[1:])
     with pytest.raises(ConfigError, match="for another configuration"):
-        conclude(other, test, [STATES], resamples=0)
-    again, _ = conclude(other, test, [STATES], again=True, resamples=0)
+        conclude(other, test, [STATES])
+    again, _ = conclude(other, test, [STATES], again=True)
     assert [one["again"] for one in again.openings] == [False, True]

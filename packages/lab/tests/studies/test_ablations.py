@@ -17,6 +17,7 @@ from prefill_router_lab.studies.ablations import (
     JOINT,
     LIMIT,
     NEAR,
+    AblationOptions,
     AblationStudy,
     ablation_study,
     summary,
@@ -37,7 +38,7 @@ STORES = [
 
 @pytest.fixture(scope="module")
 def study() -> AblationStudy:
-    return ablation_study(POOLS, STORES, dim=6)
+    return ablation_study(POOLS, STORES, AblationOptions(dim=6))
 
 
 def test_the_planted_layer_is_found_in_every_pool(study: AblationStudy) -> None:

@@ -13,6 +13,7 @@ from prefill_router.layers import ablation, search, survey
 from prefill_router.reporting.report_files import write_report_files
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 from prefill_router_lab.studies.dimensions import (
+    DimensionOptions,
     DimensionStudy,
     dimension_study,
     summary,
@@ -27,7 +28,7 @@ DIMS = (2, 6, 16)
 
 @pytest.fixture(scope="module")
 def study() -> DimensionStudy:
-    return dimension_study([STATES, OTHER], TRAIN, dims=DIMS)
+    return dimension_study([STATES, OTHER], TRAIN, DimensionOptions(dims=DIMS))
 
 
 def test_the_planted_layer_and_encoder_are_found(study: DimensionStudy) -> None:
@@ -40,7 +41,7 @@ def test_the_planted_layer_and_encoder_are_found(study: DimensionStudy) -> None:
 
 
 def test_nothing_is_found_on_shuffled_labels() -> None:
-    found = dimension_study([STATES], shuffled(TRAIN), dims=(6,))
+    found = dimension_study([STATES], shuffled(TRAIN), DimensionOptions(dims=(6,)))
     assert all(0.4 < cell.fisher < 0.6 for cell in found.cells)
 
 
@@ -57,19 +58,19 @@ def test_every_combination_is_there(study: DimensionStudy) -> None:
     assert len(study.cells) == 2 * 3 * len(DIMS)
     assert study.lines[:3] == [("fake", ("last",)), ("fake", ("mean",)), ("fake", ("last", "mean"))]
     assert [cell.dim for cell in study.line("deaf", ("last",))] == list(DIMS)
-    one = dimension_study([STATES], TRAIN, dims=(2,), poolings=("last",))
+    one = dimension_study([STATES], TRAIN, DimensionOptions(dims=(2,), poolings=("last",)))
     assert one.lines == [("fake", ("last",))]
 
 
 def test_more_components_than_there_are_change_nothing() -> None:
-    found = dimension_study([STATES], TRAIN, dims=(16, 40), poolings=("mean",))
+    found = dimension_study([STATES], TRAIN, DimensionOptions(dims=(16, 40), poolings=("mean",)))
     assert found.cells[0].fisher == pytest.approx(found.cells[1].fisher)
     assert found.top.dim == 16
     assert "The states of fake have 16 dimensions; PCA can't keep more." in summary(found)
 
 
 def test_the_default_is_compared_with_the_best(tmp_path: Path, study: DimensionStudy) -> None:
-    found = dimension_study([STATES], TRAIN, dims=(2, 100), poolings=("last",))
+    found = dimension_study([STATES], TRAIN, DimensionOptions(dims=(2, 100), poolings=("last",)))
     assert "With 100 components, the default of a router" in " ".join(summary(found))
     write_report_files(study.report(title="Dimensions", known={}), tmp_path)
     told = json.loads((tmp_path / "dimensions.json").read_text())
@@ -80,11 +81,9 @@ def test_the_default_is_compared_with_the_best(tmp_path: Path, study: DimensionS
     assert "BestLR" in page
 
 
-@pytest.mark.parametrize(
-    "given", [{"dims": ()}, {"dims": (0,)}, {"poolings": ()}, {"stores": []}], ids=str
-)
+@pytest.mark.parametrize("given", [{"dims": ()}, {"dims": (0,)}, {"poolings": ()}], ids=str)
 def test_nothing_to_study_is_refused(given: dict[str, object]) -> None:
-    options = {"stores": [STATES], "dims": (2,), **given}
-    stores = options.pop("stores")
-    with pytest.raises(ConfigError, match="give at least one of each"):
-        dimension_study(stores, TRAIN, **options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="it must be"):
+        DimensionOptions(**given)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="give one for each encoder"):
+        dimension_study([], TRAIN)

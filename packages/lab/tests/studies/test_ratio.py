@@ -17,6 +17,7 @@ from prefill_router.reporting.report_files import check_place, mark, write_repor
 from prefill_router.testing import make_routing_dataset
 from prefill_router_lab.studies.ratio import (
     RATIOS,
+    RatioOptions,
     RatioOrder,
     RatioStudy,
     routing_ratio,
@@ -62,7 +63,7 @@ def by_hand(one: Predictions, labels: np.ndarray, strong: int) -> list[float]:
 
 def studied(dataset: RoutingDataset = ANSWERS, **options: int) -> RatioStudy:
     systems = {"good": predicted(dataset, noise=0.1), "worse": predicted(dataset, seed=1)}
-    return routing_ratio(systems, dataset, strong=STRONG, resamples=200, **options)
+    return routing_ratio(systems, dataset, RatioOptions(resamples=200, **options), strong=STRONG)
 
 
 def test_every_ratio_is_exact() -> None:
@@ -70,7 +71,7 @@ def test_every_ratio_is_exact() -> None:
     one = predicted(few)
     tied = dataclasses.replace(one, correctness=np.round(one.correctness, 1))
     for given in (one, tied):
-        found = routing_ratio({"x": given}, few, strong=STRONG, resamples=0).curves[0]
+        found = routing_ratio({"x": given}, few, RatioOptions(resamples=0), strong=STRONG).curves[0]
         assert found.accuracy.tolist() == pytest.approx(by_hand(given, few.correct, 2))
         assert found.ratio.tolist() == pytest.approx([n / 50 for n in range(51)])
         assert found.at[4].value == pytest.approx(by_hand(given, few.correct, 2)[25])
@@ -106,7 +107,7 @@ def test_all_routers_meet_where_everything_is_forced() -> None:
 
 def test_the_same_router_does_not_differ_from_itself() -> None:
     one = predicted(ANSWERS)
-    found = routing_ratio({"a": one, "b": one}, ANSWERS, strong=STRONG, resamples=50)
+    found = routing_ratio({"a": one, "b": one}, ANSWERS, RatioOptions(resamples=50), strong=STRONG)
     again = found.curves[1]
     assert all(e.value == e.lower == e.upper == 0 for e in again.difference)
     assert again.summary_difference is not None
@@ -120,7 +121,7 @@ def test_an_informed_order_beats_chance_and_a_shuffled_one_does_not() -> None:
     assert informed.lower[100] < informed.at[4].value < informed.upper[100]
     noise = shuffled(ANSWERS)
     systems = {"blind": predicted(ANSWERS)}
-    blind = routing_ratio(systems, noise, strong=STRONG, resamples=200)
+    blind = routing_ratio(systems, noise, RatioOptions(resamples=200), strong=STRONG)
     lift = blind.curves[0].summary["lift"]
     assert lift.lower < 0 < lift.upper
     assert "Not significantly better than sending random queries: blind" in " ".join(summary(blind))
@@ -132,7 +133,7 @@ def test_neither_the_order_of_rows_nor_of_targets_matters() -> None:
     assert len(np.unique(one.correctness)) == one.correctness.size
     turned = one.select(ANSWERS.query_ids[::-1], targets=ANSWERS.pool.names[::-1])
     first, second = (
-        routing_ratio({"x": given}, ANSWERS, strong=STRONG, resamples=0).curves[0]
+        routing_ratio({"x": given}, ANSWERS, RatioOptions(resamples=0), strong=STRONG).curves[0]
         for given in (one, turned)
     )
     assert second.accuracy == pytest.approx(first.accuracy)
@@ -143,7 +144,7 @@ def test_two_targets_have_the_numbers_of_routellm() -> None:
     one = predicted(pair, noise=0.05)
     mirrored = np.stack([1 - one.correctness[:, 1], one.correctness[:, 1]], axis=1)
     one = dataclasses.replace(one, correctness=mirrored)  # so that both orders are the same
-    found = routing_ratio({"x": one}, pair, strong="target-1", resamples=30).curves[0]
+    found = routing_ratio({"x": one}, pair, RatioOptions(resamples=30), strong="target-1").curves[0]
     policy = Threshold(strong="target-1", weak="target-0")
     other = evaluate(one, pair, policy=policy, resamples=0).headline
     for name in ("apgr", "cpt_20", "cpt_50", "cpt_80"):

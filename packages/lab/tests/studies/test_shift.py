@@ -19,6 +19,7 @@ from prefill_router.testing import make_routing_dataset
 from prefill_router_lab.studies.shift import (
     PRESETS,
     Shift,
+    ShiftOptions,
     ShiftStudy,
     arms,
     paper_rows,
@@ -54,9 +55,9 @@ def turned() -> RoutingDataset:
     return dataclasses.replace(ANSWERS, queries=queries, correct=correct)
 
 
-def studied(dataset: RoutingDataset, **options: Any) -> ShiftStudy:
-    given: dict[str, Any] = {"resamples": 200, **options}
-    return shift_study(dataset, RECIPES, [STATES], split(dataset), SHIFT, **given)
+def studied(dataset: RoutingDataset, *, folder: Path | None = None, **given: int) -> ShiftStudy:
+    options = ShiftOptions(**{"resamples": 200, **given})
+    return shift_study(dataset, RECIPES, [STATES], split(dataset), SHIFT, options, folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +140,7 @@ def test_calibration_is_refitted_elsewhere_too() -> None:
     sizes = [len(made.splits[arm]["calibration"]) for arm in ("shifted", "equal")]  # type: ignore[index]
     assert abs(sizes[0] - sizes[1]) <= 2
     recipe = recipe_from_dict({**RECIPES["neighbours"].to_dict(), "calibration": "platt"})
-    found = shift_study(ANSWERS, {"x": recipe}, [STATES], drawn, SHIFT, resamples=20)
+    found = shift_study(ANSWERS, {"x": recipe}, [STATES], drawn, SHIFT, ShiftOptions(resamples=20))
     assert found.routers[0].name == "x"
 
 
@@ -206,7 +207,7 @@ def test_it_goes_on_where_it_was_and_tells_what_failed(
     trees: dict[str, Recipe] = {
         "trees": recipe_from_dict({"features": FEATURES, "predictor": "xgboost"})
     }
-    none = shift_study(ANSWERS, trees, [STATES], DRAWN, SHIFT, resamples=0)
+    none = shift_study(ANSWERS, trees, [STATES], DRAWN, SHIFT, ShiftOptions(resamples=0))
     assert not none.routers
     assert none.failed[0].why.startswith("reference: ")
     write_report_files(none.report(title="Shift", known={}), tmp_path / "none")

@@ -4,6 +4,7 @@
 encoders by their probes.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +13,9 @@ import typer
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
+from prefill_router_lab.cli.typed_options import with_options
+from prefill_router_lab.depth import DepthOptions, SweepOptions
 
 if TYPE_CHECKING:
     from prefill_router.activations import Pooling
@@ -22,20 +24,13 @@ if TYPE_CHECKING:
 
 
 @app.command()
+@with_options
 def layers(
+    *,
     data: opt.DataFolder,
     store: opt.NeededStores,
     split_file: opt.SplitFile = None,
-    seed: Annotated[
-        int, NOT_NEGATIVE, typer.Option(help="Seed of the split and of the folds.")
-    ] = 0,
-    pooling: opt.Poolings = "last,mean",
-    all_layers: Annotated[
-        bool, typer.Option("--all-layers", help="Layers below the middle too, if stored.")
-    ] = False,
-    dim: Annotated[
-        int, AT_LEAST_ONE, typer.Option(help="PCA components for J and the probes.")
-    ] = 100,
+    options: DepthOptions,
     to: Annotated[
         Path | None, typer.Option("--out", help="A folder for figures, with their data as CSV.")
     ] = None,
@@ -53,23 +48,22 @@ def layers(
     from prefill_router.layers import candidate_sites
     from prefill_router_lab.depth import depth_profile, encoder_labels
 
-    poolings = opt.parse_poolings(pooling)
     if to is not None:
         files.check_place(to / "figure.png")
     stores = opt.open_stores(store)
     dataset = read_dataset(data)
-    train = dataset.select(opt.drawn_split(dataset, split_file, seed)["train"])
-    sites = [candidate_sites(s, poolings=poolings, all_layers=all_layers) for s in stores]
+    train = dataset.select(opt.drawn_split(dataset, split_file, options.seed)["train"])
+    poolings = options.poolings
+    sites = [candidate_sites(s, poolings=poolings, all_layers=options.all_layers) for s in stores]
     for states, candidates in zip(stores, sites, strict=True):
         states.require(candidates[0], train.prompt_keys)  # before the first takes its time
     found = [
         depth_profile(
             states,
             train,
+            options,
             sites=candidates,
             encoder=label,
-            dim=dim,
-            seed=seed,
             progress=BarProgress(console=err),
         )
         for states, candidates, label in zip(stores, sites, encoder_labels(stores), strict=True)
@@ -88,7 +82,7 @@ def layers(
         out.say(f"figures: {to}")
 
 
-def _ablations(found: "DepthProfile", poolings: "list[Pooling]") -> "list[Ablation]":
+def _ablations(found: "DepthProfile", poolings: "Sequence[Pooling]") -> "list[Ablation]":
     """The ablation over all candidates first, as `fit` chooses, then over those of each pooling."""
     from prefill_router.layers import ablation
 
@@ -206,16 +200,14 @@ def _number(value: float | None, digits: int) -> str:
 
 
 @app.command()
+@with_options
 def sweep(
+    *,
     data: opt.DataFolder,
     store: opt.NeededStores,
     to: Annotated[Path, typer.Option("--out", help="A folder for the heat map and its CSV.")],
     split_file: opt.SplitFile = None,
-    seed: Annotated[
-        int, NOT_NEGATIVE, typer.Option(help="Seed of the split and of the folds.")
-    ] = 0,
-    pooling: opt.Poolings = "last",
-    dim: Annotated[int, AT_LEAST_ONE, typer.Option(help="PCA components.")] = 100,
+    options: SweepOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Compare encoders: the test AUC of a linear probe for every target under each of them.
@@ -227,18 +219,15 @@ def sweep(
     from prefill_router.data import read_dataset
     from prefill_router_lab.depth import draw_sweep, sweep as run
 
-    poolings = opt.parse_poolings(pooling)
     files.check_place(to / "sweep.png")
     stores = opt.open_stores(store)
     dataset = read_dataset(data)
-    parts = opt.drawn_split(dataset, split_file, seed)
+    parts = opt.drawn_split(dataset, split_file, options.seed)
     found = run(
         stores,
         dataset.select(parts["train"]),
         dataset.select(parts["test"]),
-        dim=dim,
-        poolings=poolings,
-        seed=seed,
+        options,
         progress=BarProgress(console=err),
     )
     draw_sweep(found, to)

@@ -6,7 +6,7 @@ kind that it wasn't trained on.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,19 +19,20 @@ from prefill_router.cli.application import app, err, out, print_json
 from prefill_router.cli.commands import UsageError, one_of, reading_words
 from prefill_router.cli.options import with_engine
 from prefill_router.errors import ConfigError
-from prefill_router.options import AT_LEAST_ONE, AT_LEAST_TWO, NOT_NEGATIVE
+from prefill_router.options import NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 from prefill_router_lab.cli.study import (
     OpenedStudy,
-    RecipeOptions,
-    Resamples,
+    RecipeInputs,
     begin,
     finish,
     require_some,
     study,
-    with_options,
 )
+from prefill_router_lab.cli.typed_options import with_options
+from prefill_router_lab.reproduce import QWEN_PRICE, ReproduceOptions
+from prefill_router_lab.studies import RatioOptions, SeedOptions, ShiftOptions
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
@@ -39,11 +40,10 @@ if TYPE_CHECKING:
     from prefill_router.data import RoutingDataset, Split
     from prefill_router.engines import Engine
     from prefill_router.router import Router
-    from prefill_router_lab.reproduce import PoolRun, ReproduceMeans, ReproduceOptions
+    from prefill_router_lab.reproduce import PoolRun, ReproduceMeans
     from prefill_router_lab.studies import Shift
 
 
-_QUICK = {"seeds": 2, "resamples": 100}
 _FORMATS = {"llmrouterbench": "llmrouterbench", "nvidia-v1": "nvidia", "mmlu-pro": "mmlu_pro"}
 
 
@@ -57,7 +57,9 @@ class BenchName(StrEnum):
 
 @app.command()
 @with_engine
+@with_options
 def reproduce(
+    *,
     data: Annotated[
         PathOrUrl,
         typer.Argument(
@@ -82,7 +84,7 @@ def reproduce(
         float,
         NOT_NEGATIVE,
         typer.Option(help="US dollars per million tokens that the encoder reads."),
-    ] = 0.1625,
+    ] = QWEN_PRICE,
     speeds: Annotated[
         Path | None, typer.Option(help="TTFT and throughput of each target: YAML or CSV.")
     ] = None,
@@ -93,21 +95,7 @@ def reproduce(
     soft_labels: Annotated[
         Path | None, typer.Option(help="A judge's scores, for a router that learns from them.")
     ] = None,
-    seeds: Annotated[
-        int | None,
-        AT_LEAST_ONE,
-        typer.Option(help="Seeds of the seed study; by default 5 (the paper has 10)."),
-    ] = None,
-    resamples: Annotated[
-        int | None,
-        NOT_NEGATIVE,
-        typer.Option(help="Bootstrap resamples; by default 1000, with --quick 100."),
-    ] = None,
-    seed: opt.StudySeed = 0,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="A rehearsal with little training; its numbers mean little."),
-    ] = False,
+    options: ReproduceOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print results.json.")] = False,
     engine: "Engine | None" = None,
 ) -> None:
@@ -125,19 +113,12 @@ def reproduce(
         STUDY,
         WORK,
         ReproduceMeans,
-        ReproduceOptions,
         reproduce as work,
         to_dict,
         write,
     )
 
     check_place(to, STUDY)
-    options = ReproduceOptions(
-        seed=seed,
-        seeds=_QUICK["seeds"] if quick and seeds is None else 5 if seeds is None else seeds,
-        resamples=_given(resamples, quick=quick),
-        quick=quick,
-    )
     stores = opt.open_stores(store)
     means = ReproduceMeans(
         encoders=tuple(encoder or _held(stores)),
@@ -177,14 +158,14 @@ _SINGLE, _REHEARSED = 0.2, 0.2
 """The share of a router's usual training that one network takes, and that a rehearsal takes."""
 
 
-def _estimate(bench: BenchName, dataset: "RoutingDataset", options: "ReproduceOptions") -> str:
+def _estimate(bench: BenchName, dataset: "RoutingDataset", options: ReproduceOptions) -> str:
     """The time of the whole work in words; each pool is fitted by itself."""
     from prefill_router.comparison import describe_minutes, estimate_minutes
     from prefill_router.data import split
     from prefill_router_lab.reproduce import find_pools
 
     fits = _QUICK_ROUTERS if options.quick else _ROUTERS
-    networks = _SYSTEMS * (options.seeds + _SHIFT_FITS)
+    networks = _SYSTEMS * (options.seed_count + _SHIFT_FITS)
     low = high = 0.0
     for found in find_pools(bench.value, dataset):
         least, most = estimate_minutes(
@@ -195,12 +176,6 @@ def _estimate(bench: BenchName, dataset: "RoutingDataset", options: "ReproduceOp
         )
         low, high = low + least, high + most
     return describe_minutes(low, high)
-
-
-def _given(resamples: int | None, *, quick: bool) -> int:
-    if resamples is not None:
-        return resamples
-    return _QUICK["resamples"] if quick else 1000
 
 
 def _held(stores: "Sequence[Activations]") -> list[str]:
@@ -225,7 +200,7 @@ def _read(bench: BenchName, data: PathOrUrl, prices: Path | None) -> "RoutingDat
     return dataset
 
 
-def _said(options: "ReproduceOptions") -> list[str]:
+def _said(options: ReproduceOptions) -> list[str]:
     said = [
         "Every table and figure of the paper, rebuilt on these data: our number with its interval, "
         "and the paper's beside it. Where one can't be rebuilt, the reason is given.",
@@ -243,7 +218,7 @@ def _said(options: "ReproduceOptions") -> list[str]:
 
 
 def _known(
-    data: PathOrUrl, options: "ReproduceOptions", means: "ReproduceMeans", runs: "list[PoolRun]"
+    data: PathOrUrl, options: ReproduceOptions, means: "ReproduceMeans", runs: "list[PoolRun]"
 ) -> dict[str, str]:
     sizes = [
         f"{run.title}: {len(run.found.dataset.pool)} targets, "
@@ -257,13 +232,13 @@ def _known(
         "embeddings": means.embedding,
         "split": f"85/15, seed {options.seed}; calibrated routers 75/10/15 with the same test part",
         "calibration": "Platt scaling for the semantic baselines of the tables; none in the shifts",
-        "intervals": f"95 %, {options.resamples:,} bootstrap resamples of the test queries",
+        "intervals": f"95 %, {options.resample_count:,} bootstrap resamples of the test queries",
         "fine-tuned on the text": means.text_network or "nothing; give weights with --text-network",
         "soft labels": str(means.soft_labels or "none; give a judge's scores with --soft-labels"),
         "not as in their papers": "GraphRouter predicts each label, with separate messages for "
         "labels and costs; matrix factorisation learns from single labels, and a second router "
         "from pairs; the cascade's scorer reads an answer's length, not its text",
-        "training seeds": f"{options.seeds} in the seed study",
+        "training seeds": f"{options.seed_count} in the seed study",
     }
 
 
@@ -281,17 +256,10 @@ def _show(runs: "list[PoolRun]") -> None:
             out.say(f"Table {one.number}: {one.missing}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeedOptions(RecipeOptions):
-    """The options of `study seeds`."""
-
-    count: Annotated[int, AT_LEAST_TWO, typer.Option(help="How many seeds, from --seed on.")] = 10
-
-
 @study.command()
 @with_engine
-@with_options(SeedOptions)
-def seeds(options: SeedOptions, engine: "Engine | None" = None) -> None:
+@with_options
+def seeds(options: SeedOptions, inputs: RecipeInputs, engine: "Engine | None" = None) -> None:
     """Fit each router with several seeds on one split: mean, standard deviation, extremes.
 
     A router with the same predictions for every seed is reported as deterministic.
@@ -301,52 +269,49 @@ def seeds(options: SeedOptions, engine: "Engine | None" = None) -> None:
     from prefill_router.reporting import ROUTERS
     from prefill_router_lab.studies import seed_study
 
-    opened = begin("seeds", options)
+    opened = begin("seeds", inputs, options)
     found = seed_study(
         opened.dataset,
         opened.recipes,
         opened.states,
         opened.drawn,
-        count=options.count,
-        seed=options.seed,
-        folder=options.to / ROUTERS,
+        options,
+        folder=inputs.to / ROUTERS,
         engine=engine,
         progress=opened.bar,
     )
     require_some(found.spreads, found.failed)
-    made = found.report(title=f"Seed variability on {options.data.name}", known=opened.known)
-    finish(made, options)
+    made = found.report(title=f"Seed variability on {inputs.data.name}", known=opened.known)
+    finish(made, inputs)
 
 
 _BY = ("train", "test")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RatioOptions(RecipeOptions):
-    """The options of `study ratio`."""
-
-    strong: Annotated[
-        str | None, typer.Option(help="The strong target; the most accurate one if not given.")
-    ] = None
-    strong_by: Annotated[
-        str, typer.Option(help="The part that decides on it: train, or test as in the paper.")
-    ] = "train"
-    resamples: Resamples = 1000
-
-
 @study.command()
 @with_engine
-@with_options(RatioOptions)
-def ratio(options: RatioOptions, engine: "Engine | None" = None) -> None:
+@with_options
+def ratio(
+    *,
+    strong: Annotated[
+        str | None, typer.Option(help="The strong target; the most accurate one if not given.")
+    ] = None,
+    strong_by: Annotated[
+        str, typer.Option(help="The part that decides on it: train, or test as in the paper.")
+    ] = "train",
+    options: RatioOptions,
+    inputs: RecipeInputs,
+    engine: "Engine | None" = None,
+) -> None:
     """Send each share of the queries to the strong target, in the router's own order.
 
     The others go where the router's probability is highest. Prices play no part.
 
     Example: prefill-router study ratio routers.yaml --data answers --store states --out ratio
     """
+    from prefill_router.reporting import ROUTERS
     from prefill_router_lab.studies import routing_ratio, strongest
 
-    strong, strong_by = options.strong, options.strong_by
     one_of("--strong-by", strong_by, _BY)
 
     def check(dataset: "RoutingDataset", drawn: "Split") -> None:
@@ -356,32 +321,30 @@ def ratio(options: RatioOptions, engine: "Engine | None" = None) -> None:
                 f"the strong target is {strong!r}; the dataset has {list(dataset.pool.names)}"
             )
 
-    opened = begin("ratio", options, check)
-    routers, failed = _routers(opened, options, engine)
+    opened = begin("ratio", inputs, options, check, strong=strong, strong_by=strong_by)
+    routers, failed = _routers(opened, inputs.to / ROUTERS, options.seed, engine)
     part = opened.dataset.select(opened.drawn["train" if strong_by == "train" else "test"])
     test = opened.dataset.select(opened.drawn["test"])
     found = routing_ratio(
         {name: one.predict(test, stores=opened.states) for name, one in routers.items()},
         test,
+        options,
         strong=strong or strongest(part),
-        resamples=options.resamples,
-        seed=options.seed,
         progress=opened.bar,
     )
     how = "named" if strong else f"the most accurate on the {strong_by} part"
     intervals = f"95 %, {options.resamples:,} resamples"
     known = {**opened.known, "chosen": how, "intervals": intervals}
-    title = f"Accuracy against routing ratio on {options.data.name}"
-    finish(found.report(title=title, known=known, failed=failed), options)
+    title = f"Accuracy against routing ratio on {inputs.data.name}"
+    finish(found.report(title=title, known=known, failed=failed), inputs)
 
 
 def _routers(
-    opened: OpenedStudy, options: RecipeOptions, engine: "Engine | None"
+    opened: OpenedStudy, folder: Path, seed: int, engine: "Engine | None"
 ) -> "tuple[dict[str, Router], list[RecipeFailure]]":
     """The router itself where its folder was given, else those of the recipes."""
     from prefill_router.comparison import fit_all
     from prefill_router.fitting import FitConfig
-    from prefill_router.reporting import ROUTERS
 
     if opened.router is not None:
         return {next(iter(opened.recipes)): opened.router}, []
@@ -390,8 +353,8 @@ def _routers(
         opened.recipes,
         opened.states,
         opened.drawn,
-        config=FitConfig(seed=options.seed),
-        folder=options.to / ROUTERS,
+        config=FitConfig(seed=seed),
+        folder=folder,
         engine=engine,
         progress=opened.bar,
     )
@@ -400,8 +363,8 @@ def _routers(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShiftOptions(RecipeOptions):
-    """The options of `study shift`.
+class NamedShift:
+    """The ways to name a shift on the command line.
 
     Raises:
         UsageError: The shift is named in no way, or in several.
@@ -419,7 +382,6 @@ class ShiftOptions(RecipeOptions):
     preset: Annotated[
         str | None, typer.Option(help="mmlu-pro-stem: STEM to humanities and social sciences.")
     ] = None
-    resamples: Resamples = 1000
 
     def __post_init__(self) -> None:
         both = self.train_on is not None or self.test_on is not None
@@ -434,7 +396,7 @@ class ShiftOptions(RecipeOptions):
             with reading_words():
                 Shift.preset(self.preset)
 
-    def shift(self, dataset: "RoutingDataset") -> "Shift":
+    def find(self, dataset: "RoutingDataset") -> "Shift":
         """The shift between the named benchmarks or domains of a dataset."""
         from prefill_router_lab.studies import Shift
 
@@ -447,8 +409,13 @@ class ShiftOptions(RecipeOptions):
 
 @study.command()
 @with_engine
-@with_options(ShiftOptions)
-def shift(options: ShiftOptions, engine: "Engine | None" = None) -> None:
+@with_options
+def shift(
+    named: NamedShift,
+    options: ShiftOptions,
+    inputs: RecipeInputs,
+    engine: "Engine | None" = None,
+) -> None:
     """Train on some benchmarks or domains and test on others, beside routers trained on all.
 
     All are tested on the same queries of the test part. One reference is trained on the whole train
@@ -460,23 +427,26 @@ def shift(options: ShiftOptions, engine: "Engine | None" = None) -> None:
     from prefill_router_lab.studies import arms, shift_study
 
     opened = begin(
-        "shift", options, lambda dataset, drawn: arms(dataset, drawn, options.shift(dataset))
+        "shift",
+        inputs,
+        options,
+        lambda dataset, drawn: arms(dataset, drawn, named.find(dataset)),
+        **asdict(named),
     )
     found = shift_study(
         opened.dataset,
         opened.recipes,
         opened.states,
         opened.drawn,
-        options.shift(opened.dataset),
-        resamples=options.resamples,
-        seed=options.seed,
-        folder=options.to / ROUTERS,
+        named.find(opened.dataset),
+        options,
+        folder=inputs.to / ROUTERS,
         engine=engine,
         progress=opened.bar,
     )
     require_some(found.routers, found.failed)
-    made = found.report(title=f"Distribution shift on {options.data.name}", known=opened.known)
-    finish(made, options)
+    made = found.report(title=f"Distribution shift on {inputs.data.name}", known=opened.known)
+    finish(made, inputs)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -8,22 +8,24 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, err, out, print_json
-from prefill_router.cli.commands import UsageError, one_of
+from prefill_router.cli.commands import UsageError
 from prefill_router.cli.options import with_engine
-from prefill_router.options import AT_LEAST_ONE, AT_LEAST_TWO, NOT_NEGATIVE, POSITIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
+from prefill_router_lab.cli.typed_options import with_options
+from prefill_router_lab.search import SearchConfig
 
 if TYPE_CHECKING:
     from prefill_router.data import Split
     from prefill_router.engines import Engine
-    from prefill_router.fitting import Objective
-    from prefill_router_lab.search import SearchConfig, SearchResult, Space
+    from prefill_router_lab.search import SearchResult, Space
 
 
 @app.command()
 @with_engine
+@with_options
 def search(
+    *,
     space: Annotated[
         str,
         typer.Argument(
@@ -35,31 +37,8 @@ def search(
     ] = None,
     to: Annotated[Path | None, typer.Option("--out", help="The search's folder.")] = None,
     store: opt.Stores = None,
-    trials: Annotated[
-        int, AT_LEAST_ONE, typer.Option(help="Fits to try, those of earlier runs included.")
-    ] = 200,
-    minutes: Annotated[
-        float | None,
-        POSITIVE,
-        typer.Option(help="Start no fit after this many minutes; no limit by default."),
-    ] = None,
-    jobs: Annotated[int, AT_LEAST_ONE, typer.Option(help="Processes.")] = 1,
-    folds: Annotated[int, AT_LEAST_TWO, typer.Option(help="Folds of the cross-validation.")] = 5,
-    objective: Annotated[str, typer.Option(help="choice, auc, brier or headroom.")] = "choice",
-    margin: Annotated[
-        float | None,
-        POSITIVE,
-        typer.Option(help="Stop a fit that is this far behind the best on the same folds."),
-    ] = None,
+    config: SearchConfig,
     split_file: opt.SplitFile = None,
-    seed: Annotated[
-        int, NOT_NEGATIVE, typer.Option(help="Seed of the split and of all else that is random.")
-    ] = 0,
-    resamples: Annotated[
-        int,
-        NOT_NEGATIVE,
-        typer.Option(help="Bootstrap resamples for the intervals on the test part; 0 for none."),
-    ] = 1000,
     sealed: Annotated[
         bool, typer.Option("--sealed", help="Only choose, and leave the test part unopened.")
     ] = False,
@@ -80,38 +59,22 @@ def search(
 
     Example: prefill-router search default --data answers --store states --out found
     """
-    from prefill_router_lab.search import SearchConfig, read_space
+    from prefill_router_lab.search import read_space
 
-    aim = _objective(objective)
     what = read_space(space)
     if listed:
         _list(what, as_json=as_json)
         return
     if data is None or to is None:
         raise UsageError("a search needs --data and --out; only --list works without them")
-    if engine is not None and jobs > 1:
+    if engine is not None and config.jobs > 1:
         raise UsageError("--jobs are processes of this machine; with --engine ray give --workers")
-    config = SearchConfig(
-        trials=trials,
-        folds=folds,
-        objective=aim,
-        margin=margin,
-        seed=seed,
-        jobs=jobs,
-        minutes=minutes,
-    )
-    found = _SearchJob(what, config, data, to, split_file, resamples, open_again, engine)
+    found = _SearchJob(what, config, data, to, split_file, open_again, engine)
     verdict = found.run(store or [], encoder_folder, sealed=sealed)
     if as_json:
         print_json(verdict.to_dict())
         return
     _show(verdict, to)
-
-
-def _objective(value: str) -> "Objective":
-    from prefill_router.fitting import OBJECTIVES
-
-    return one_of("--objective", value, OBJECTIVES)
 
 
 class _SearchJob:
@@ -120,16 +83,15 @@ class _SearchJob:
     def __init__(
         self,
         space: "Space",
-        config: "SearchConfig",
+        config: SearchConfig,
         data: PathOrUrl,
         to: Path,
         split_file: Path | None,
-        resamples: int,
         again: bool,
         engine: "Engine | None",
     ) -> None:
         self._space, self._config, self._to, self._data = space, config, to, data
-        self._resamples, self._again, self._split = resamples, again, split_file
+        self._again, self._split = again, split_file
         self._engine = engine
 
     def run(
@@ -181,7 +143,6 @@ class _SearchJob:
             test,
             states,
             again=self._again,
-            resamples=self._resamples,
             sources=found,
             progress=bar,
         )

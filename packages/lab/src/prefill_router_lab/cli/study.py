@@ -1,18 +1,13 @@
-"""`prefill-router study`: the options of all studies, and how they begin and end.
-
-The options of a study are one dataclass: its fields are the parameters of the command
-(`with_options`), and those that are its own are kept in the study's folder (`record`).
+"""`prefill-router study`: the inputs of all studies, and how they begin and end.
 
 The studies of labels and of prompts are here: `learning` shows quality against labelled queries and
 measured targets, `robustness` decisions on perturbed prompts.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import MISSING, dataclass, fields
-from functools import wraps
-from inspect import Parameter, get_annotations, signature
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, final
+from typing import TYPE_CHECKING, Annotated, final
 
 import typer
 
@@ -23,9 +18,12 @@ from prefill_router.cli.judged_queries import JudgedQueries, check_part_name
 from prefill_router.cli.options import SplitFile, with_engine
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.files import default_cache
-from prefill_router.options import AT_LEAST_ONE, AT_LEAST_TWO, NOT_NEGATIVE, SHARE_ABOVE_ZERO
+from prefill_router.options import AT_LEAST_ONE, SHARE_ABOVE_ZERO
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl, location
+from prefill_router_lab.cli.typed_options import list_options, with_options
+from prefill_router_lab.learning_curves import LearningOptions
+from prefill_router_lab.study_options import Resamples, StudyOptions
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
@@ -50,17 +48,13 @@ Config = Annotated[
 Data = opt.Data
 Stores = opt.Stores
 Folders = opt.EncoderFolders
-Resamples = opt.Resamples
 Out = Annotated[Path, typer.Option("--out", help="The study's folder.")]
-Seed = Annotated[
-    int, NOT_NEGATIVE, typer.Option("--seed", help="Seed of everything that is random.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print every number as JSON.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeOptions:
-    """The options that the studies of recipes share; a study adds its own in a subclass.
+class RecipeInputs:
+    """The inputs of a study of recipes.
 
     Attributes:
         config: See `Config`.
@@ -68,7 +62,6 @@ class RecipeOptions:
         to: The study's folder.
         store: Stores of states; what they lack is encoded now.
         split_file: The split; by default a router's own, or one drawn with the seed.
-        seed: The seed of the split, and of everything else that is random.
         encoder_folder: Folders of local encoders.
         as_json: Whether the numbers are printed as JSON.
     """
@@ -78,18 +71,13 @@ class RecipeOptions:
     to: Out
     store: Stores = None
     split_file: SplitFile = None
-    seed: Seed = 0
     encoder_folder: Folders = None
     as_json: AsJson = False
 
-    def record(self) -> dict[str, Any]:
-        """The seed and the study's own options, for its folder."""
-        return {"seed": self.seed} | {n: getattr(self, n) for n in get_annotations(type(self))}
-
 
 @dataclass(frozen=True, kw_only=True)
-class RouterOptions:
-    """The options that the studies of a fitted router share; a study adds its own in a subclass.
+class RouterInputs:
+    """The inputs of a study of a fitted router.
 
     Attributes:
         folder: The router.
@@ -108,39 +96,6 @@ class RouterOptions:
     part: opt.UnseenPart = None
     encoder_folder: Folders = None
     as_json: AsJson = False
-
-
-def with_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the fields of a dataclass as its parameters; it gets them as `options`.
-
-    Required fields come first, then those of the class itself, then those that it inherits.
-    """
-    own = get_annotations(kind)
-    order = sorted(fields(kind), key=lambda one: (one.default is not MISSING, one.name not in own))
-    parameters = [
-        Parameter(
-            one.name,
-            Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if one.default is MISSING else one.default,
-            annotation=one.type,
-        )
-        for one in order
-    ]
-
-    def change(command: Callable[..., None]) -> Callable[..., None]:
-        rest = [one for one in signature(command).parameters.values() if one.name != "options"]
-
-        @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
-        def _run(**given: Any) -> None:
-            others = {one.name: given.pop(one.name) for one in rest}
-            command(kind(**given), **others)
-
-        every = [*parameters, *(one.replace(kind=Parameter.KEYWORD_ONLY) for one in rest)]
-        _run.__signature__ = signature(command).replace(parameters=every)  # type: ignore[attr-defined]
-        _run.__annotations__ = {one.name: one.annotation for one in every}
-        return _run
-
-    return change
 
 
 @final
@@ -169,15 +124,19 @@ class OpenedStudy:
 
 def begin(
     name: str,
-    options: RecipeOptions,
+    inputs: RecipeInputs,
+    options: StudyOptions,
     check: Callable[["RoutingDataset", "Split"], object] | None = None,
+    **words: str | None,
 ) -> OpenedStudy:
     """Check the folder, read the inputs, and gather the states.
 
     Args:
         name: The study's name.
-        options: Its options.
+        inputs: Its inputs.
+        options: Its options, which are kept in its folder.
         check: Raises an error, before any long work, if the data don't suit the study.
+        words: Options of the command alone, which are kept beside the others.
 
     Raises:
         PrefillRouterError: Something can't be read, or the folder holds something else.
@@ -186,23 +145,25 @@ def begin(
     from prefill_router.fitting import gather
     from prefill_router.reporting import check_place, mark
 
-    check_place(options.to, name)
-    recipes, router = _recipes(options.config)
-    dataset = read_dataset(options.data)
-    drawn = _drawn(dataset, recipes, router, options.split_file, options.seed)
+    check_place(inputs.to, name)
+    recipes, router = _recipes(inputs.config)
+    dataset = read_dataset(inputs.data)
+    drawn = _drawn(dataset, recipes, router, inputs.split_file, options.seed)
     if check is not None:
         check(dataset, drawn)
     bar = BarProgress(console=err)
-    stores, sources = opt.open_stores(options.store), opt.sources(options.encoder_folder)
+    stores, sources = opt.open_stores(inputs.store), opt.sources(inputs.encoder_folder)
     plain = {name: recipe.to_dict() for name, recipe in recipes.items()}
-    mark(options.to, name, {**options.record(), "recipes": plain, "split": drawn.to_dict()})
+    own = {one.name: getattr(options, one.name) for one in list_options(type(options))}
+    asked = {"seed": options.seed, **words, **own}
+    mark(inputs.to, name, {**asked, "recipes": plain, "split": drawn.to_dict()})
     needs = tuple(need for recipe in recipes.values() for need in recipe.needs)
     states = gather(needs, dataset, stores, sources=sources, progress=bar)
-    known = facts(options.data, drawn, options.seed)
+    known = facts(inputs.data, drawn, options.seed)
     return OpenedStudy(dataset, recipes, drawn, states, bar, known, router)
 
 
-def begin_judged(name: str, options: RouterOptions) -> JudgedQueries:
+def begin_judged(name: str, inputs: RouterInputs) -> JudgedQueries:
     """Check the folder, and read the router and the queries that it is judged on.
 
     Raises:
@@ -211,10 +172,10 @@ def begin_judged(name: str, options: RouterOptions) -> JudgedQueries:
     from prefill_router.data import read_dataset
     from prefill_router.reporting import check_place
 
-    check_part_name(options.part)
-    check_place(options.to, name)
-    router = opt.load_router(options.folder, options.encoder_folder)
-    return JudgedQueries.of(router, read_dataset(options.data), options.part)
+    check_part_name(inputs.part)
+    check_place(inputs.to, name)
+    router = opt.load_router(inputs.folder, inputs.encoder_folder)
+    return JudgedQueries.of(router, read_dataset(inputs.data), inputs.part)
 
 
 def require_some(fitted: Sized, failed: "Sequence[RecipeFailure]") -> None:
@@ -239,9 +200,9 @@ def facts(data: PathOrUrl, drawn: "Split", seed: int) -> dict[str, str]:
     }
 
 
-def finish(report: "Report", options: RecipeOptions | RouterOptions) -> None:
+def finish(report: "Report", inputs: RecipeInputs | RouterInputs) -> None:
     """Write a study's report to its folder, and print its numbers as JSON or its summary."""
-    write_and_print(report, options.to, as_json=options.as_json)
+    write_and_print(report, inputs.to, as_json=inputs.as_json)
 
 
 def write_and_print(report: "Report", to: Path, *, as_json: bool) -> None:
@@ -303,26 +264,21 @@ FITS = "fits"
 """The subfolder of a study that keeps the predictions of each fit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LearningOptions(RecipeOptions):
-    """The options of `study learning`."""
-
-    shares: Annotated[
-        str | None, typer.Option(help="Shares of the labelled queries, such as 0.1,0.3,1.")
-    ] = None
-    measured: Annotated[
-        str | None, typer.Option(help="Labelled targets per query, such as 1,2,4.")
-    ] = None
-    draws: Annotated[
-        int, AT_LEAST_TWO, typer.Option(help="How often each size is drawn and fitted.")
-    ] = 3
-    resamples: Annotated[int, AT_LEAST_ONE, typer.Option(help="Bootstrap resamples.")] = 200
-
-
 @study.command()
 @with_engine
-@with_options(LearningOptions)
-def learning(options: LearningOptions, engine: "Engine | None" = None) -> None:
+@with_options
+def learning(
+    *,
+    shares: Annotated[
+        str | None, typer.Option(help="Shares of the labelled queries, such as 0.1,0.3,1.")
+    ] = None,
+    measured: Annotated[
+        str | None, typer.Option(help="Labelled targets per query, such as 1,2,4.")
+    ] = None,
+    options: LearningOptions,
+    inputs: RecipeInputs,
+    engine: "Engine | None" = None,
+) -> None:
     """Fit each router on fewer labels and say whether more of them would help, and which.
 
     Fewer labels are fewer queries, or all queries with fewer labelled targets each. By default,
@@ -330,26 +286,22 @@ def learning(options: LearningOptions, engine: "Engine | None" = None) -> None:
 
     Example: prefill-router study learning routers.yaml --data answers --out learning
     """
-    from prefill_router_lab.learning_curves import NAME, check_options, study_learning
+    from prefill_router_lab.learning_curves import NAME, study_learning
 
-    sizes = _sizes(options.shares, options.measured)
-    check_options(options.draws, options.resamples, options.seed)
-    opened = begin(NAME, options)
+    options = replace(options, sizes=_sizes(shares, measured))
+    opened = begin(NAME, inputs, options, shares=shares, measured=measured)
     found = study_learning(
         opened.dataset,
         opened.recipes,
         opened.states,
         opened.drawn,
-        sizes=sizes,
-        draws=options.draws,
-        resamples=options.resamples,
-        seed=options.seed,
-        folder=_fits(options.to),
+        options,
+        folder=_fits(inputs.to),
         engine=engine,
         progress=opened.bar,
     )
-    made = found.report(title=f"Learning curves on {options.data.name}", known=opened.known)
-    finish(made, options)
+    made = found.report(title=f"Learning curves on {inputs.data.name}", known=opened.known)
+    finish(made, inputs)
 
 
 def _fits(to: Path) -> Path:
@@ -377,7 +329,7 @@ def _numbers(option: str, text: str | None) -> list[float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustnessOptions(RouterOptions):
+class RobustnessOptions(StudyOptions):
     """The options of `study robustness`."""
 
     given_lam: opt.OwnLam = None
@@ -393,12 +345,11 @@ class RobustnessOptions(RouterOptions):
         typer.Option(help="How many queries, drawn at random; by default all."),
     ] = None
     resamples: Resamples = 1000
-    seed: Seed = 0
 
 
 @study.command()
-@with_options(RobustnessOptions)
-def robustness(options: RobustnessOptions) -> None:
+@with_options
+def robustness(options: RobustnessOptions, inputs: RouterInputs) -> None:
     """Count the decisions that change if prompts have typos, other words or reordered options.
 
     Original and changed prompts are both decided at lam, by the encoder's states. The share of
@@ -410,29 +361,29 @@ def robustness(options: RobustnessOptions) -> None:
     from prefill_router.reporting import mark
     from prefill_router.robustness import NAME, report_of, robustness_study, sampled
 
-    queries = begin_judged(NAME, options)
-    router, folder, seed = queries.router, str(options.folder), options.seed
+    queries = begin_judged(NAME, inputs)
+    router, folder, seed = queries.router, str(inputs.folder), options.seed
     lam = opt.own_lam(router, options.given_lam)
     judged = sampled(queries.judged, options.sample, seed=seed)
     others = None if options.paraphrases is None else opt.read_questions(options.paraphrases)
     versions = _versions(judged.queries, others, options.typos, seed)
     asked = {"router": folder, "part": queries.part, "lam": lam, "typos": options.typos}
     asked |= {"seed": seed, "queries": len(judged), "paraphrases": str(options.paraphrases or "")}
-    mark(options.to, NAME, asked)
+    mark(inputs.to, NAME, asked)
     found = robustness_study(
         router,
         judged,
         versions,
         lam=lam,
-        stores=opt.open_stores(options.store),
+        stores=opt.open_stores(inputs.store),
         cache=default_cache(),
         resamples=options.resamples,
         seed=seed,
         progress=BarProgress(console=err),
     )
     judged_on = f"{len(judged):,} queries, {queries.part} part"
-    known = facts(options.data, router.split, seed) | {"router": folder, "judged on": judged_on}
-    finish(report_of(found, title=f"Robustness on {options.data.name}", known=known), options)
+    known = facts(inputs.data, router.split, seed) | {"router": folder, "judged on": judged_on}
+    finish(report_of(found, title=f"Robustness on {inputs.data.name}", known=known), inputs)
 
 
 def _versions(

@@ -16,19 +16,18 @@ from prefill_router.cli.options import (
 )
 from prefill_router.errors import ConfigError, DataError, PrefillRouterError
 from prefill_router.files import default_cache
-from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE
+from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE
 from prefill_router.progress import BarProgress
 from prefill_router.remote import PathOrUrl
 from prefill_router_lab.cli.study import (
-    Resamples,
-    RouterOptions,
-    Seed,
+    RouterInputs,
     begin_judged,
     facts,
     finish,
     study,
-    with_options,
 )
+from prefill_router_lab.cli.typed_options import with_options
+from prefill_router_lab.end_to_end import EndToEndOptions
 
 if TYPE_CHECKING:
     from prefill_router.activations import Activations
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndToEndOptions(RouterOptions):
-    """The options of `study end-to-end`."""
+class ContenderOptions:
+    """What a router and its reference cost, and how long they and the answers take."""
 
     reference: Annotated[
         PathOrUrl | None,
@@ -80,20 +79,15 @@ class EndToEndOptions(RouterOptions):
     ] = None
     sample: Annotated[int, AT_LEAST_ONE, typer.Option(help="How many prompts are timed.")] = 100
     rounds: Annotated[int, AT_LEAST_ONE, typer.Option(help="How often each of them is timed.")] = 5
-    lam: Annotated[
-        list[float] | None, SHARE, typer.Option(help="A setting; repeatable. By default 1 and 0.5.")
-    ] = None
     best: Annotated[
         str | None,
         typer.Option(help="The best single target; by default the best on the train part."),
     ] = None
-    resamples: Resamples = 1000
-    seed: Seed = 0
 
 
 @study.command(name="end-to-end")
-@with_options(EndToEndOptions)
-def end_to_end(options: EndToEndOptions) -> None:
+@with_options
+def end_to_end(given: ContenderOptions, options: EndToEndOptions, inputs: RouterInputs) -> None:
     """Count the encoder's cost and the decision's latency, and see what is left of the savings.
 
     For the router, a second one if given, and the best single target, at lam = 1 and 0.5: total
@@ -103,36 +97,34 @@ def end_to_end(options: EndToEndOptions) -> None:
     """
     from prefill_router.comparison import Charge
     from prefill_router.reporting import mark
-    from prefill_router_lab.end_to_end import LAMS, NAME, ROUTER, study_end_to_end
+    from prefill_router_lab.end_to_end import NAME, ROUTER, study_end_to_end
 
-    check_part_name(options.part)
-    charge = Charge(per_million_tokens=options.encoder_price, per_hour=options.per_hour)
-    inputs = _ContenderInputs.of(options)
-    seconds, timing = _answers_seconds(inputs.judged, options.speeds, options.run)
-    named = {"router": str(options.folder), "reference": str(options.reference or "")}
-    mark(options.to, NAME, {**named, "part": inputs.part})
-    routers, asked = {ROUTER: inputs.router}, {ROUTER: charge}
-    if options.reference is not None:
-        routers["reference"] = inputs.load_reference(options.reference)
-        asked["reference"] = Charge(per_million_tokens=options.reference_price)
-    taken = inputs.latencies(routers)
+    check_part_name(inputs.part)
+    charge = Charge(per_million_tokens=given.encoder_price, per_hour=given.per_hour)
+    shared = _ContenderInputs.of(inputs, given, options.seed)
+    seconds, timing = _answers_seconds(shared.judged, given.speeds, given.run)
+    named = {"router": str(inputs.folder), "reference": str(given.reference or "")}
+    mark(inputs.to, NAME, {**named, "part": shared.part})
+    routers, asked = {ROUTER: shared.router}, {ROUTER: charge}
+    if given.reference is not None:
+        routers["reference"] = shared.load_reference(given.reference)
+        asked["reference"] = Charge(per_million_tokens=given.reference_price)
+    taken = shared.latencies(routers)
     contenders = [
-        inputs.contender(name, router, asked[name], taken[name], seconds)
+        shared.contender(name, router, asked[name], taken[name], seconds)
         for name, router in routers.items()
     ]
     found = study_end_to_end(
         contenders,
-        options.best or inputs.best,
+        given.best or shared.best,
+        options,
         charges={name: one.said for name, one in asked.items()},
         timing=timing,
-        lams=options.lam or LAMS,
-        resamples=options.resamples,
-        seed=options.seed,
-        progress=inputs.bar,
+        progress=shared.bar,
     )
-    known = facts(options.data, inputs.router.split, options.seed) | inputs.known
-    title = f"End-to-end cost and latency on {options.data.name}"
-    finish(found.report(title=title, known=known), options)
+    known = facts(inputs.data, shared.router.split, options.seed) | shared.known
+    title = f"End-to-end cost and latency on {inputs.data.name}"
+    finish(found.report(title=title, known=known), inputs)
 
 
 @final
@@ -140,7 +132,9 @@ def end_to_end(options: EndToEndOptions) -> None:
 class _ContenderInputs:
     """What all contenders share: the queries at the router's prices, and how they are timed."""
 
-    options: EndToEndOptions
+    inputs: RouterInputs
+    given: ContenderOptions
+    seed: int
     router: "Router"
     judged: "RoutingDataset"
     part: str
@@ -149,12 +143,12 @@ class _ContenderInputs:
     bar: BarProgress
 
     @classmethod
-    def of(cls, options: EndToEndOptions) -> "_ContenderInputs":
+    def of(cls, inputs: RouterInputs, given: ContenderOptions, seed: int) -> "_ContenderInputs":
         from prefill_router.guarantee import best_single
         from prefill_router_lab.end_to_end import NAME
 
-        queries = begin_judged(NAME, options)
-        stores = open_stores(options.store)
+        queries = begin_judged(NAME, inputs)
+        stores = open_stores(inputs.store)
         if queries.train is None:
             err.print(
                 "note: the dataset has none of the queries that the router was trained on, so the "
@@ -162,14 +156,15 @@ class _ContenderInputs:
                 soft_wrap=True,
             )
         best, bar = best_single(queries.train or queries.judged), BarProgress(console=err)
-        return cls(options, queries.router, queries.judged, queries.part, best, stores, bar)
+        router, judged, part = queries.router, queries.judged, queries.part
+        return cls(inputs, given, seed, router, judged, part, best, stores, bar)
 
     @property
     def known(self) -> dict[str, str]:
         """Facts for the reader of the page."""
-        reference = self.options.reference
+        reference = self.given.reference
         return {
-            "router": str(self.options.folder),
+            "router": str(self.inputs.folder),
             **({} if reference is None else {"reference": str(reference)}),
             "judged on": f"{len(self.judged):,} queries, {self.part} part",
             "prices": self.router.pool.prices_date or "undated",
@@ -177,7 +172,7 @@ class _ContenderInputs:
 
     def load_reference(self, folder: PathOrUrl) -> "Router":
         """The reference, checked to be comparable with the router."""
-        found = load_router(folder, self.options.encoder_folder)
+        found = load_router(folder, self.inputs.encoder_folder)
         if found.pool.names != self.router.pool.names:
             raise ConfigError(
                 f"the reference has the targets {found.pool.names}, the router "
@@ -223,11 +218,11 @@ class _ContenderInputs:
 
         from prefill_router_lab.end_to_end import ROUTER, Latency, time_routing
 
-        options = self.options
+        options = self.given
         given = {ROUTER: options.routing_ms, "reference": options.reference_ms}
         known = {n: Latency((ms / 1000,), "given") for n, ms in given.items() if ms is not None}
         count = min(options.sample, len(self.judged))
-        picked = np.random.default_rng(options.seed).choice(len(self.judged), count, replace=False)
+        picked = np.random.default_rng(self.seed).choice(len(self.judged), count, replace=False)
         prompts = [self.judged.queries[i].prompt for i in picked]
         routes = {n: _route(n, router) for n, router in routers.items() if n not in known}
         timed = (

@@ -8,13 +8,13 @@ from prefill_router.cli.options import open_stores
 from prefill_router.errors import DataError
 from prefill_router.progress import BarProgress
 from prefill_router_lab.cli.study import (
-    RouterOptions,
+    RouterInputs,
     begin_judged,
     facts,
     finish,
     study,
-    with_options,
 )
+from prefill_router_lab.cli.typed_options import with_options
 
 if TYPE_CHECKING:
     from prefill_router.evaluation import Trial
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @study.command()
-@with_options(RouterOptions)
-def peers(options: RouterOptions) -> None:
+@with_options
+def peers(inputs: RouterInputs) -> None:
     """Compare a router with the best fixed mix, price alone, and LiteLLM's local classifiers.
 
     All are judged on the same queries, at 20, 30, 50 and 70 % of the best target's price. What each
@@ -35,11 +35,11 @@ def peers(options: RouterOptions) -> None:
     from prefill_router.reporting import mark
     from prefill_router_lab.studies import CLASSIFIERS, classify_prompts, study_peers
 
-    queries = begin_judged("peers", options)
-    router, folder = queries.router, options.folder
-    mark(options.to, "peers", {"router": str(folder), "part": queries.part})
+    queries = begin_judged("peers", inputs)
+    router, folder = queries.router, inputs.folder
+    mark(inputs.to, "peers", {"router": str(folder), "part": queries.part})
     bar = BarProgress(console=err)
-    predictions = queries.predict(open_stores(options.store), bar)
+    predictions = queries.predict(open_stores(inputs.store), bar)
     trial = Trial.join(predictions, queries.judged, policy=router.policy)
     parts = _list_parts(queries, trial)
     every = {q.id: q.prompt for p in parts for q in p.train.queries} | {
@@ -54,8 +54,8 @@ def peers(options: RouterOptions) -> None:
             advance()
     result = study_peers(parts, tiers, name=folder.name)
     judged_on = f"{len(queries.judged):,} queries, {queries.words}"
-    known = facts(options.data, router.split, 0) | {"router": str(folder), "judged on": judged_on}
-    finish(result.report(title=f"Peers on {options.data.name}", known=known), options)
+    known = facts(inputs.data, router.split, 0) | {"router": str(folder), "judged on": judged_on}
+    finish(result.report(title=f"Peers on {inputs.data.name}", known=known), inputs)
 
 
 def _list_parts(queries: JudgedQueries, trial: "Trial") -> "list[PeerPart]":

@@ -11,3 +11,9 @@ from .figures import (
     draw_geometry as draw_geometry,
     draw_sweep as draw_sweep,
 )
+from .options import (
+    AllLayers as AllLayers,
+    DepthOptions as DepthOptions,
+    Poolings as Poolings,
+    SweepOptions as SweepOptions,
+)

@@ -16,13 +16,12 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from prefill_router.activations import Activations, Pooling, Site
+from prefill_router.activations import Activations, Site
 from prefill_router.data import RoutingDataset, binary, stratified_folds
 from prefill_router.errors import ConfigError
 from prefill_router.geometry import Moments, NeighbourIndex, SiteStates
 from prefill_router.layers import (
     Grid,
-    Scope,
     Selection,
     SiteScores,
     Survey,
@@ -47,6 +46,7 @@ from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reduction import Reducer, standard_scale
 from prefill_router.short_repr import short_repr
 from prefill_router.statistics import auc_by_target, known_mean
+from prefill_router_lab.depth.options import DepthOptions, SweepOptions
 
 NEIGHBOURS = 25
 """The number of neighbours that vote, as in the paper's kNN baseline."""
@@ -130,12 +130,10 @@ class DepthProfile:
 def depth_profile(
     activations: Activations,
     train: RoutingDataset,
+    options: DepthOptions | None = None,
     *,
-    sites: Sequence[Site],
+    sites: Sequence[Site] | None = None,
     encoder: str = "",
-    dim: int = 100,
-    neighbours: int = NEIGHBOURS,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> DepthProfile:
     """Read what every site knows; only one is in memory at a time.
@@ -143,11 +141,9 @@ def depth_profile(
     Args:
         activations: The states of all train queries.
         train: The train rows.
-        sites: The sites to read.
+        options: The number of components, the folds, and the candidate sites.
+        sites: The sites to read; by default all candidates.
         encoder: The encoder's label; by default its name.
-        dim: The number of components of J and of the probes.
-        neighbours: The number of neighbours that vote.
-        seed: The seed of the folds.
         progress: Shows the number of sites done.
 
     Raises:
@@ -155,8 +151,13 @@ def depth_profile(
         FitError: The states of a site are all the same.
         StoreError: States are missing or not finite.
     """
+    options = options or DepthOptions()
+    dim = options.dim
+    sites = sites or candidate_sites(
+        activations, poolings=options.poolings, all_layers=options.all_layers
+    )
     geometry = survey(activations, train, sites=sites, dim=dim, progress=progress)
-    folds = stratified_folds(train, count=FOLDS, seed=seed)
+    folds = stratified_folds(train, count=FOLDS, seed=options.seed)
     subjects = _subjects(train)
     probes, within = [], []
     with (progress or SilentProgress()).task("probes", total=len(geometry.sites)) as advance:
@@ -171,7 +172,7 @@ def depth_profile(
         len(train),
         geometry,
         Grid(geometry.targets, geometry.sites, (dim,), np.stack(probes)[:, None]),
-        _votes_auc(activations, train, geometry.sites, neighbours, progress or SilentProgress()),
+        _votes_auc(activations, train, geometry.sites, progress or SilentProgress()),
         tuple(subjects),
         np.array(within, np.float64).reshape(len(probes), len(subjects), len(train.pool)),
     )
@@ -219,13 +220,12 @@ def _votes_auc(
     activations: Activations,
     train: RoutingDataset,
     sites: Sequence[Site],
-    neighbours: int,
     progress: Progress,
 ) -> SiteScores:
     rows = []
     with progress.task("neighbours", total=len(sites)) as advance:
         for site in sites:
-            votes = neighbour_votes(activations, train, site=site, neighbours=neighbours)
+            votes = neighbour_votes(activations, train, site=site)
             rows.append(known_auc(votes, train.correct))
             advance()
     return np.stack(rows)
@@ -295,12 +295,8 @@ def sweep(
     stores: Sequence[Activations],
     train: RoutingDataset,
     test: RoutingDataset,
+    options: SweepOptions | None = None,
     *,
-    dim: int = 100,
-    poolings: Sequence[Pooling] = ("last",),
-    scope: Scope = "target",
-    all_layers: bool = False,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> EncoderSweep:
     """Probe every target under every encoder, at the site with the greatest Fisher J.
@@ -311,11 +307,7 @@ def sweep(
         stores: The states of all queries, one store per encoder.
         train: The train part.
         test: The test part, with the same targets.
-        dim: The number of components.
-        poolings: The candidate poolings; by default the last token only, as in the paper.
-        scope: Whether each target has its own site, or the pool has one for all.
-        all_layers: Whether layers below ceil(L/2) are candidates too.
-        seed: The seed of the folds.
+        options: The number of components, the candidate poolings, and the folds.
         progress: Shows the number of encoders done.
 
     Raises:
@@ -328,13 +320,14 @@ def sweep(
             f"{len(stores)} stores, and targets {train.pool.names} and {test.pool.names}; give a "
             "store, and parts of one dataset"
         )
+    options = options or SweepOptions()
     selections, tested, folded = [], [], []
     with (progress or SilentProgress()).task("encoders", total=len(stores)) as advance:
         for store in stores:
-            sites = candidate_sites(store, poolings=poolings, all_layers=all_layers)
-            selections.append(select(store, train, dim=dim, sites=sites, scope=scope))
+            sites = candidate_sites(store, poolings=options.poolings)
+            selections.append(select(store, train, dim=options.dim, sites=sites))
             tested.append(_test_auc(store, train, test, selections[-1]))
-            folded.append(auc_of_selection(store, train, selections[-1], seed=seed))
+            folded.append(auc_of_selection(store, train, selections[-1], seed=options.seed))
             advance()
     return EncoderSweep(
         encoder_labels(stores),

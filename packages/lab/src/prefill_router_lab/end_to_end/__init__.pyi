@@ -7,8 +7,8 @@ from .contender import (
     read_speeds as read_speeds,
     time_routing as time_routing,
 )
+from .options import EndToEndOptions as EndToEndOptions
 from .study import (
-    LAMS as LAMS,
     NAME as NAME,
     ROUTER as ROUTER,
     EndToEndPoint as EndToEndPoint,

@@ -27,7 +27,6 @@ from prefill_router.evaluation import (
     worded,
 )
 from prefill_router.plotting import Axes, Figure
-from prefill_router.policy import check_lam
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting import (
     INK,
@@ -52,6 +51,7 @@ from prefill_router_lab.end_to_end.contender import (
     ContenderUse,
     Latency,
 )
+from prefill_router_lab.end_to_end.options import EndToEndOptions
 
 ROUTER = "router"
 Kind = Literal["share", "usd", "seconds"]
@@ -338,8 +338,6 @@ def _between(estimate: Estimate, *, sign: int) -> str:
     return f" ({ends[0]:.1f} to {ends[1]:.1f})" if all(map(math.isfinite, ends)) else ""
 
 
-LAMS = (1.0, 0.5)
-"""The paper's two operating points."""
 _REASONS = {
     "seconds": "no speed or measured time of the targets' answers is known",
     "routing": "the routing latency isn't known",
@@ -354,12 +352,10 @@ NumberTable = dict[Key, PerResample]
 def study_end_to_end(
     contenders: Sequence[Contender],
     best: str,
+    options: EndToEndOptions | None = None,
     *,
     charges: Mapping[str, str] | None = None,
     timing: str = "",
-    lams: Sequence[float] = LAMS,
-    resamples: int = 1000,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> EndToEndStudy:
     """Compare total cost, latency and accuracy, targets and encoders included.
@@ -368,29 +364,30 @@ def study_end_to_end(
         contenders: The router, and others that it is compared with; all on the same queries and
             targets, in the same order.
         best: The single target that they are compared with; choose it on other queries.
+        options: The settings of lam, and the resampling of the queries.
         charges: The price of each router's encoder, in words.
         timing: The source of the answers' durations, in words.
-        lams: The settings of lam.
-        resamples: Bootstrap resamples of the queries; 0 for no intervals.
-        seed: Random seed of the resampling.
         progress: Reports the progress of the work.
 
     Raises:
-        ConfigError: Names repeat, the queries or targets differ, or an option is invalid.
+        ConfigError: Names repeat, or the queries or targets differ.
     """
-    _check(contenders, best, lams)
+    options = options or EndToEndOptions()
+    _check(contenders, best)
     scene = _StudyContext(
-        [_Setting.of(contenders, best, lam) for lam in lams],
+        [_Setting.of(contenders, best, lam) for lam in options.lam],
         [ChargedPlane.of(c) for c in contenders],
     )
     queries = len(contenders[0].trial)
-    waits = _waits(contenders, resamples, seed)
+    waits = _waits(contenders, options)
     point = scene.numbers(ones(queries), {name: wait[:1] for name, wait in waits.items()})
     drawn: dict[Key, list[NDArray[np.float64]]] = {key: [] for key in point}
     width = max(plane.scorer.width for plane in scene.planes)
-    with (progress or SilentProgress()).task("bootstrap", total=float(resamples)) as advance:
+    with (progress or SilentProgress()).task(
+        "bootstrap", total=float(options.resamples)
+    ) as advance:
         done = 1
-        for weights in chunks(queries, count=resamples, seed=seed, width=width):
+        for weights in chunks(queries, count=options.resamples, seed=options.seed, width=width):
             part = {name: wait[done : done + len(weights)] for name, wait in waits.items()}
             done += len(weights)
             for key, value in scene.numbers(weights, part).items():
@@ -412,21 +409,21 @@ def study_end_to_end(
         latencies={contender.name: contender.latency for contender in contenders},
         charges=dict(charges or {}),
         timing=timing,
-        resamples=resamples,
-        seed=seed,
+        resamples=options.resamples,
+        seed=options.seed,
     )
 
 
 def _waits(
-    contenders: Sequence[Contender], resamples: int, seed: int
+    contenders: Sequence[Contender], options: EndToEndOptions
 ) -> dict[str, NDArray[np.float64]]:
     """The mean latency of a decision, as measured and in each resample of the measurements."""
     waits = {}
     for one in contenders:
         if one.latency is None:
-            waits[one.name] = np.full(1 + resamples, np.nan)
+            waits[one.name] = np.full(1 + options.resamples, np.nan)
         else:
-            drawn = one.latency.means(resamples=resamples, seed=seed)
+            drawn = one.latency.means(resamples=options.resamples, seed=options.seed)
             waits[one.name] = np.concatenate([[one.latency.mean], drawn])
     return waits
 
@@ -486,9 +483,9 @@ def _against(
     }
 
 
-def _check(contenders: Sequence[Contender], best: str, lams: Sequence[float]) -> None:
-    if not contenders or not lams:
-        raise ConfigError("there is nothing to study; name a router and a lam")
+def _check(contenders: Sequence[Contender], best: str) -> None:
+    if not contenders:
+        raise ConfigError("there is nothing to study; name a router")
     first = contenders[0].trial
     for contender in contenders:
         same = (contender.trial.query_ids, contender.trial.targets)
@@ -502,8 +499,6 @@ def _check(contenders: Sequence[Contender], best: str, lams: Sequence[float]) ->
     names = [*(contender.name for contender in contenders), alone(best)]
     if len(set(names)) < len(names):
         raise ConfigError(f"the names {names} repeat; give each router a name of its own")
-    for lam in lams:
-        check_lam(lam)
 
 
 def _reason(key: Key) -> str:

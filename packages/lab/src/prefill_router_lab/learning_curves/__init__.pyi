@@ -4,6 +4,7 @@ from .curves import (
     SizePoint as SizePoint,
     Trend as Trend,
 )
+from .options import FULL as FULL, LearningOptions as LearningOptions, Size as Size
 from .result import NAME as NAME, LearningStudy as LearningStudy
-from .study import check_options as check_options, study_learning as study_learning
-from .subsamples import FULL as FULL, Size as Size, sizes_for as sizes_for, thinned as thinned
+from .study import study_learning as study_learning
+from .subsamples import sizes_for as sizes_for, thinned as thinned

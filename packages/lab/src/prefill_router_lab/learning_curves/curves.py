@@ -37,7 +37,7 @@ from prefill_router.evaluation import (
     plain,
     rankings,
 )
-from prefill_router_lab.learning_curves.subsamples import Size
+from prefill_router_lab.learning_curves.options import Size
 
 Number = Literal["auc_mean", "brier_mean", "argmax_accuracy", "headroom_captured"]
 NUMBERS: tuple[Number, ...] = get_args(Number)

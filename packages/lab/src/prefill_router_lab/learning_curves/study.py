@@ -34,24 +34,9 @@ from prefill_router_lab.learning_curves.curves import (
     Number,
     SizePoint,
 )
+from prefill_router_lab.learning_curves.options import FULL, LearningOptions, Size
 from prefill_router_lab.learning_curves.result import LearningStudy
-from prefill_router_lab.learning_curves.subsamples import FULL, Size, labels_of, sizes_for, thinned
-
-_LEAST_DRAWS = 2
-
-
-def check_options(draws: int, resamples: int, seed: int) -> None:
-    """Check the options of a study before any long work.
-
-    Raises:
-        ConfigError: There are too few draws or resamples, or the seed is negative.
-    """
-    if draws < _LEAST_DRAWS:
-        raise ConfigError(f"{draws} draws of each size; at least {_LEAST_DRAWS} are needed")
-    if resamples < 1:
-        raise ConfigError(f"{resamples} resamples; curves need at least 1 (200 is usual)")
-    if seed < 0:
-        raise ConfigError(f"the seed is {seed}; it must be 0 or more")
+from prefill_router_lab.learning_curves.subsamples import labels_of, sizes_for, thinned
 
 
 def study_learning(
@@ -59,11 +44,8 @@ def study_learning(
     recipes: Mapping[str, Recipe],
     states: Sequence[Activations],
     drawn: Split,
+    options: LearningOptions | None = None,
     *,
-    sizes: Sequence[Size] = (),
-    draws: int = 3,
-    resamples: int = 200,
-    seed: int = 0,
     folder: Path | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
@@ -75,29 +57,24 @@ def study_learning(
         recipes: The recipes by name.
         states: Hidden states for their features, see `fitting.gather`.
         drawn: The split; only its train and calibration parts are subsampled and used for fitting.
-        sizes: How much of the labels is kept; chosen for the data if empty. All labels are always
-            included.
-        draws: How often each size is drawn and fitted.
-        resamples: Bootstrap resamples of test queries and draws.
-        seed: Random seed of draws, fits and resamples.
+        options: The options.
         folder: Keeps the predictions of each fit, so that interrupted work can resume.
         engine: Where the fits run; in this process if not given.
         progress: Reports the progress of the work.
 
     Raises:
         FitError: A recipe can't be fitted with all labels.
-        ConfigError: There is no recipe, one's policy is learned, or an option makes no sense.
+        ConfigError: There is no recipe, or one's policy is learned.
     """
     if not recipes:
         raise ConfigError("there is no router to study; name at least one")
     for recipe in recipes.values():
         _ = recipe.fixed_policy
-    check_options(draws, resamples, seed)
-    shown = progress or SilentProgress()
-    sizes = tuple(dict.fromkeys((*(sizes or sizes_for(dataset, drawn)), FULL)))
-    work = _LearningWork(dataset, tuple(states), drawn, recipes, draws, resamples, seed, folder)
+    options, shown = options or LearningOptions(), progress or SilentProgress()
+    sizes = tuple(dict.fromkeys((*(options.sizes or sizes_for(dataset, drawn)), FULL)))
+    work = _LearningWork(dataset, tuple(states), drawn, recipes, options, folder)
     train = dataset.select(drawn["train"])
-    asked = [(name, size, d) for name in recipes for size in sizes for d in range(draws)]
+    asked = [(name, size, d) for name in recipes for size in sizes for d in range(options.draws)]
     with shown.task("fits", total=float(len(asked))) as advance:
 
         def finish(one: _Asked, fit: _Fit) -> _Fit:
@@ -107,7 +84,7 @@ def study_learning(
         fits = (engine or LocalEngine()).map(
             _fit, work, asked, held=work.held, keep=work.keep, finish=finish
         )
-    each = len(sizes) * draws
+    each = len(sizes) * options.draws
     made = {name: fits[i * each : (i + 1) * each] for i, name in enumerate(recipes)}
     curves = {name: _curve(name, work, sizes, fits, shown) for name, fits in made.items()}
     costs = train.observed_cost[~np.isnan(train.correct)]
@@ -118,9 +95,9 @@ def study_learning(
         targets=dataset.pool.names,
         tested=len(drawn["test"]),
         label_cost=float(np.nanmean(costs)) if np.isfinite(costs).any() else float("nan"),
-        draws=draws,
-        resamples=resamples,
-        seed=seed,
+        draws=options.draws,
+        resamples=options.resamples,
+        seed=options.seed,
     )
 
 
@@ -151,9 +128,7 @@ class _LearningWork:
     states: tuple[Activations, ...]
     drawn: Split
     recipes: Mapping[str, Recipe]
-    draws: int
-    resamples: int
-    seed: int
+    options: LearningOptions
     folder: Path | None
 
     @property
@@ -163,7 +138,7 @@ class _LearningWork:
     def thinned(self, asked: _Asked) -> tuple[RoutingDataset, Split, FitConfig, _Fit]:
         """The inputs of a fit, and the fit without its predictions."""
         name, size, draw = asked
-        seed, recipe = self.seed + draw, self.recipes[name]
+        seed, recipe = self.options.seed + draw, self.recipes[name]
         less, kept = thinned(self.dataset, self.drawn, size, seed=seed)
         train, config = less.select(kept["train"]), FitConfig(recipe=recipe, seed=seed)
         return less, kept, config, _Fit(size, draw, len(train), labels_of(train), None, "", recipe)
@@ -211,18 +186,22 @@ def _curve(
         else FitJudge(Trial.join(f.predictions, test, policy=f.recipe.fixed_policy))
         for f in fits
     ]
-    shape = (len(sizes), work.draws)
+    shape = (len(sizes), work.options.draws)
     point = _judged(judges, ones(len(test)), shape)
     parts: list[dict[Number, NDArray[np.float64]]] = []
-    drawn = chunks(len(test), count=work.resamples, seed=work.seed, width=len(test) * 4)
-    with progress.task(f"judging {name}", total=float(work.resamples)) as advance:
+    drawn = chunks(
+        len(test), count=work.options.resamples, seed=work.options.seed, width=len(test) * 4
+    )
+    with progress.task(f"judging {name}", total=float(work.options.resamples)) as advance:
         for weights in drawn:
             parts.append(_judged(judges, weights, shape))
             advance(float(len(weights)))
     tables = {n: np.concatenate([part[n] for part in parts]) for n in NUMBERS}
-    tables = {n: _redrawn(table, seed=work.seed) for n, table in tables.items()}
+    tables = {n: _redrawn(table, seed=work.options.seed) for n, table in tables.items()}
     means = {n: _mean(values)[0] for n, values in point.items()}
-    groups = [fits[i * work.draws : (i + 1) * work.draws] for i in range(len(sizes))]
+    groups = [
+        fits[i * work.options.draws : (i + 1) * work.options.draws] for i in range(len(sizes))
+    ]
     points = tuple(
         SizePoint(
             size=size,

@@ -1,49 +1,18 @@
 """Subsets of the labels: fewer labelled queries, or fewer measured targets of each."""
 
-from dataclasses import dataclass, replace
-from typing import final
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prefill_router.data import Part, RoutingDataset, Split
-from prefill_router.errors import ConfigError
+from prefill_router_lab.learning_curves.options import Size
 
 _LEARNED: tuple[Part, ...] = ("train", "calibration")
 _LEAST = 20
 """The smallest default size in queries, since fewer teach a router nothing."""
 _SHARES = 5
 """The fewest default sizes of the query axis, since a power law has three parameters."""
-
-
-@final
-@dataclass(frozen=True, order=True)
-class Size:
-    """How much of the labels is kept.
-
-    Attributes:
-        share: The share of the labelled queries that is kept.
-        measured: The most outcomes that are kept per query; None for all.
-    """
-
-    share: float = 1.0
-    measured: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ConfigError(f"a share of the queries is {self.share}; it must be in (0, 1]")
-        if self.measured is not None and self.measured < 1:
-            raise ConfigError(f"{self.measured} measured targets per query; at least 1 is needed")
-
-    @property
-    def words(self) -> str:
-        """The number of targets per query, in words."""
-        if self.measured is None:
-            return "every target"
-        return f"{self.measured} target{'s' if self.measured > 1 else ''} each"
-
-
-FULL = Size()
 
 
 def sizes_for(dataset: RoutingDataset, drawn: Split) -> tuple[Size, ...]:

@@ -1,4 +1,5 @@
 from .cells import Published as Published, all_tables as all_tables, published as published
+from .options import QWEN_PRICE as QWEN_PRICE, ReproduceOptions as ReproduceOptions
 from .report import (
     STUDY as STUDY,
     WORK as WORK,
@@ -12,6 +13,5 @@ from .systems import (
     Bench as Bench,
     PaperPool as PaperPool,
     PoolRun as PoolRun,
-    ReproduceOptions as ReproduceOptions,
     find_pools as find_pools,
 )

@@ -30,17 +30,18 @@ from prefill_router.fitting import Recipe, gather
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.router import EncoderSources, Router
 from prefill_router.short_repr import short_repr
-from prefill_router_lab.depth import sweep
+from prefill_router_lab.depth import SweepOptions, sweep
 from prefill_router_lab.end_to_end import (
     Contender,
+    EndToEndOptions,
     Latency,
     Speed,
     answer_seconds,
     study_end_to_end,
     time_routing,
 )
+from prefill_router_lab.reproduce.options import QWEN_PRICE, ReproduceOptions
 from prefill_router_lab.reproduce.systems import (
-    QWEN_PRICE,
     SYSTEMS,
     TRUNK,
     UNIFIED,
@@ -48,14 +49,17 @@ from prefill_router_lab.reproduce.systems import (
     PaperPool,
     PoolContext,
     PoolRun,
-    ReproduceOptions,
     find_pools,
     routers,
     single_networks,
     uncalibrated,
 )
 from prefill_router_lab.studies import (
+    AblationOptions,
+    RatioOptions,
+    SeedOptions,
     Shift,
+    ShiftOptions,
     ablation_study,
     routing_ratio,
     seed_study,
@@ -76,8 +80,7 @@ def sweep_part(scene: PoolContext) -> dict[str, Any]:
         scene.stores,
         scene.train,
         scene.test,
-        dim=scene.options.dim,
-        seed=scene.options.seed,
+        SweepOptions(dim=scene.options.dim, seed=scene.options.seed),
         progress=scene.progress,
     )
     labels = binary(scene.test.correct)
@@ -126,8 +129,7 @@ def ablation_part(scene: PoolContext) -> dict[str, Any]:
     study = ablation_study(
         {"": scene.train},
         scene.stores,
-        dim=scene.options.dim,
-        seed=scene.options.seed,
+        AblationOptions(dim=scene.options.dim, seed=scene.options.seed),
         engine=scene.engine,
         progress=scene.progress,
     )
@@ -149,9 +151,8 @@ def seeds_part(scene: PoolContext) -> dict[str, Any]:
         single_networks(scene.recipes),
         scene.states,
         scene.drawn,
+        SeedOptions(count=scene.options.seed_count, seed=scene.options.seed),
         calibrated=scene.calibrated,
-        count=scene.options.seeds,
-        seed=scene.options.seed,
         folder=scene.place("seeds"),
         engine=scene.engine,
         progress=scene.progress,
@@ -194,9 +195,8 @@ def ratio_part(scene: PoolContext) -> dict[str, Any]:
     found = routing_ratio(
         systems,
         scene.test,
+        RatioOptions(resamples=scene.options.resample_count, seed=scene.options.seed),
         strong=strongest(scene.test),
-        resamples=scene.options.resamples,
-        seed=scene.options.seed,
         progress=scene.progress,
     )
     curves = {
@@ -216,8 +216,7 @@ def _shift(scene: PoolContext, shift: Shift, name: str) -> dict[str, Any]:
         scene.states,
         scene.drawn,
         shift,
-        resamples=scene.options.resamples,
-        seed=scene.options.seed,
+        ShiftOptions(resamples=scene.options.resample_count, seed=scene.options.seed),
         folder=scene.place(f"shift_{name}"),
         engine=scene.engine,
         progress=scene.progress,
@@ -248,10 +247,8 @@ def end_to_end_part(scene: PoolContext) -> dict[str, Any]:
     found = study_end_to_end(
         contenders,
         strongest(scene.train),
+        EndToEndOptions(resamples=scene.options.resample_count, seed=scene.options.seed),
         charges={TRUNK: scene.charge.said, UNIFIED: "nothing"},
-        lams=(1.0, 0.5),
-        resamples=scene.options.resamples,
-        seed=scene.options.seed,
         progress=scene.progress,
     )
     return {**found.to_dict(), "notes": notes}
@@ -479,7 +476,7 @@ def _fitted(
     drawn = split(found.dataset, seed=options.seed)
     calibrated = split(found.dataset, seed=options.seed, fractions=WITH_CALIBRATION)
     plan = ComparisonPlan(
-        recipes, SYSTEMS[TRUNK], drawn, options.resamples, options.seed, calibrated
+        recipes, SYSTEMS[TRUNK], drawn, options.resample_count, options.seed, calibrated
     )
     place = None if folder is None else folder / "routers"
     return PoolContext(

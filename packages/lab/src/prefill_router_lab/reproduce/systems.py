@@ -8,7 +8,7 @@ The paper's pools in a dataset: which targets correspond to the paper's.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +23,6 @@ from prefill_router.comparison import ALL, Charge, ComparedRouter, ComparisonRes
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.encoders import MINILM
 from prefill_router.engines import Engine
-from prefill_router.errors import ConfigError
 from prefill_router.features import FamilyConfig, PrefillConfig
 from prefill_router.fitting import Recipe, SoftLabels
 from prefill_router.predictors import GivenConfig, PredictorConfig
@@ -33,6 +32,7 @@ from prefill_router.short_repr import short_repr
 from prefill_router_lab.end_to_end import Speed
 from prefill_router_lab.features import TextNetworkConfig
 from prefill_router_lab.predictors import GraphConfig
+from prefill_router_lab.reproduce.options import QWEN_PRICE, ReproduceOptions
 
 PoolName = Literal["frontier", "small", "mixed"]
 Bench = Literal["llmrouterbench", "nvidia-v1", "mmlu-pro"]
@@ -137,38 +137,6 @@ SYSTEMS: Mapping[str, str] = {
 """The six routers of the paper's tables, and their names in the packaged list."""
 SEMANTIC = tuple(name for name in SYSTEMS if name != TRUNK)
 """The semantic baselines among these routers."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ReproduceOptions:
-    """The extent of a reproduction.
-
-    Attributes:
-        seed: Random seed of the split, the training and the resamples.
-        seeds: Number of training seeds of the seed study; the paper has 10.
-        resamples: Bootstrap resamples.
-        dim: PCA components of the probes in the sweeps and the ablation.
-        quick: Whether it is a rehearsal, which trains every network for a few epochs only.
-    """
-
-    seed: int = 0
-    seeds: int = 5
-    resamples: int = 1000
-    dim: int = 100
-    quick: bool = False
-
-    def __post_init__(self) -> None:
-        if self.seeds < 2:
-            raise ConfigError(f"{self.seeds} seeds; a spread needs at least 2, the paper has 10")
-        if self.resamples < 0 or self.dim < 1:
-            raise ConfigError(
-                f"{self.resamples} resamples and {self.dim} components; give 0 or more, 1 or more"
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 @short_repr
@@ -330,10 +298,6 @@ def _features(one: FamilyConfig, encoders: Sequence[str], embedding: str) -> Fam
         changed: Any = {"encoder": embedding}
         return replace(one, **changed)  # type: ignore[type-var]
     return one
-
-
-QWEN_PRICE = 0.1625
-"""US dollars per million input tokens of the paper's encoder, Qwen3.5-35B-A3B (its appendix I)."""
 
 
 @final

@@ -1,3 +1,4 @@
+from .config import SearchConfig as SearchConfig
 from .holdout_guard import SealedTest as SealedTest, seal as seal
 from .report import (
     ROUTER as ROUTER,
@@ -8,7 +9,6 @@ from .report import (
 )
 from .space import DEFAULT as DEFAULT, Space as Space, read_space as read_space
 from .trial_loop import (
-    SearchConfig as SearchConfig,
     SearchResult as SearchResult,
     choose as choose,
     conclude as conclude,

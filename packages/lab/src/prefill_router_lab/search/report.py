@@ -40,8 +40,9 @@ from prefill_router.reporting import (
     estimate_cell,
     write_report_files,
 )
+from prefill_router_lab.search.config import SearchConfig
 from prefill_router_lab.search.space import Space
-from prefill_router_lab.search.trial_loop import SearchConfig, SearchResult
+from prefill_router_lab.search.trial_loop import SearchResult
 from prefill_router_lab.search.trials import RankedCandidate, SearchTrial
 
 FORMAT = "prefill-router search 1"

@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from prefill_router.engines import Engine, LocalEngine, TaskPool
 from prefill_router.errors import FitError
 from prefill_router.evaluation import Evaluation, plain
 from prefill_router.fitting import (
-    MARGINS,
     Answer,
     FitConfig,
     FoldScorer,
@@ -33,9 +32,9 @@ from prefill_router.fitting import (
     fit_router,
 )
 from prefill_router.lazy_imports import optional_imports
-from prefill_router.options import NOT_NEGATIVE, Count, Positive, Several, check_options
 from prefill_router.progress import Advance, Progress, SilentProgress
 from prefill_router.router import EncoderSources, Router
+from prefill_router_lab.search.config import SearchConfig
 from prefill_router_lab.search.holdout_guard import SealedTest
 from prefill_router_lab.search.space import Branch, Candidate, Space
 from prefill_router_lab.search.trials import (
@@ -193,49 +192,6 @@ def _answer(
 ) -> Answer:
     del progress
     return answer(bench, *asked)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class SearchConfig:
-    """Options of a search.
-
-    Attributes:
-        trials: Number of trials, those of earlier runs included; each has one fit per fold.
-        folds: Number of folds of the cross-validation.
-        objective: The optimised metric: `choice` AUC, mean `auc`, mean `brier`, or `headroom`
-            captured.
-        margin: A candidate is stopped if its mean over the folds so far is further than this behind
-            the best one's on the same folds; `MARGINS` by default.
-        seed: Random seed of folds, fits and proposals.
-        jobs: Number of processes.
-        minutes: Time after which no new fold is started; None for no limit.
-    """
-
-    trials: Count = 200
-    folds: Several = 5
-    objective: Objective = "choice"
-    margin: Positive | None = None
-    seed: Annotated[int, NOT_NEGATIVE] = 0
-    jobs: Count = 1
-    minutes: Positive | None = None
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-    @property
-    def stop_behind(self) -> float:
-        """The margin in use."""
-        return MARGINS[self.objective] if self.margin is None else self.margin
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values that identify this search; duration and parallelism don't belong to it."""
-        return {
-            "folds": self.folds,
-            "objective": self.objective,
-            "margin": self.stop_behind,
-            "seed": self.seed,
-        }
 
 
 def search(
@@ -506,7 +462,6 @@ def conclude(
     states: Sequence[Activations],
     *,
     again: bool = False,
-    resamples: int = 1000,
     sources: EncoderSources | None = None,
     progress: Progress | None = None,
 ) -> tuple[SearchResult, Router]:
@@ -519,7 +474,6 @@ def conclude(
         sealed: The test part.
         states: Hidden states for the features.
         again: Whether to open it although it was opened for another configuration.
-        resamples: Bootstrap resamples for the intervals.
         sources: Where encoders are found.
         progress: Reports the progress of the work.
 
@@ -532,7 +486,7 @@ def conclude(
     fitted = fit_router(
         dataset,
         states,
-        config=FitConfig(recipe=recipe, resamples=resamples, seed=seed),
+        config=FitConfig(recipe=recipe, resamples=verdict.config.resamples, seed=seed),
         drawn=drawn,
         sources=sources,
         progress=progress,

@@ -3,10 +3,19 @@ from .ablations import (
     ablation_study as ablation_study,
 )
 from .dimensions import dimension_study as dimension_study
+from .layer_options import (
+    AblationOptions as AblationOptions,
+    DimensionOptions as DimensionOptions,
+)
 from .litellm_tiers import (
     CLASSIFIERS as CLASSIFIERS,
     Classifier as Classifier,
     classify_prompts as classify_prompts,
+)
+from .options import (
+    RatioOptions as RatioOptions,
+    SeedOptions as SeedOptions,
+    ShiftOptions as ShiftOptions,
 )
 from .peers import (
     PeerPart as PeerPart,

@@ -45,6 +45,7 @@ from prefill_router.reporting import (
     style,
 )
 from prefill_router_lab.depth import encoder_labels
+from prefill_router_lab.studies.layer_options import AblationOptions
 
 FISHER, LIMIT = "Fisher J", "BestLR"
 JOINT, NEAR = "All layers", "Neighbours too"
@@ -162,11 +163,8 @@ class AblationStudy:
 def ablation_study(
     pools: Mapping[str, RoutingDataset],
     stores: Sequence[Activations],
+    options: AblationOptions | None = None,
     *,
-    dim: int = 100,
-    poolings: Sequence[Pooling] = ("last",),
-    all_layers: bool = False,
-    seed: int = 0,
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> AblationStudy:
@@ -175,10 +173,7 @@ def ablation_study(
     Args:
         pools: The train part of each pool's dataset, by name.
         stores: States, one store per encoder; a store that lacks queries of a pool is skipped.
-        dim: Number of PCA components of the probes.
-        poolings: Poolings of the candidate sites; the last token alone by default, as in the paper.
-        all_layers: Whether layers below ceil(L/2) are candidates too.
-        seed: Random seed of the folds.
+        options: The candidate sites, the probes' components, and the folds.
         engine: Where the work runs; in this process if not given.
         progress: Reports the progress of the work.
 
@@ -186,11 +181,11 @@ def ablation_study(
         ConfigError: There is no pool or store, no store holds a pool's queries, or no target can be
             evaluated.
     """
-    labels = encoder_labels(stores)
+    options, labels = options or AblationOptions(), encoder_labels(stores)
     pairs = [(pool, label) for pool in pools for label in labels]
     held = dict(zip(labels, stores, strict=True))
     skipped = [(p, label) for p, label in pairs if held[label].missing(pools[p].prompt_keys)]
-    shared = _AblationInputs(pools, held, dim, tuple(poolings), all_layers, seed)
+    shared = _AblationInputs(pools, held, options)
     rows = (engine or LocalEngine()).map(
         _ablated,
         shared,
@@ -203,7 +198,7 @@ def ablation_study(
             f"none of {len(stores)} stores holds the states of all train queries of a pool of "
             f"{list(pools)}; encode them, or name other stores"
         )
-    return AblationStudy(tuple(rows), tuple(skipped), dim, tuple(poolings), seed)
+    return AblationStudy(tuple(rows), tuple(skipped), options.dim, options.poolings, options.seed)
 
 
 @final
@@ -213,19 +208,17 @@ class _AblationInputs:
 
     pools: Mapping[str, RoutingDataset]
     stores: Mapping[str, Activations]
-    dim: int
-    poolings: tuple[Pooling, ...]
-    all_layers: bool
-    seed: int
+    options: AblationOptions
 
 
 def _ablated(shared: _AblationInputs, pair: tuple[str, str], shown: Progress) -> EncoderAblation:
-    train, store, dim = shared.pools[pair[0]], shared.stores[pair[1]], shared.dim
-    sites = candidate_sites(store, poolings=shared.poolings, all_layers=shared.all_layers)
+    train, store, options = shared.pools[pair[0]], shared.stores[pair[1]], shared.options
+    dim, poolings, seed = options.dim, options.poolings, options.seed
+    sites = candidate_sites(store, poolings=poolings, all_layers=options.all_layers)
     found = survey(store, train, sites=sites, dim=dim, progress=shown)
-    grid = search(store, train, sites=sites, dims=(dim,), seed=shared.seed, progress=shown)
-    ways = ablation(found, grid, dim=dim, poolings=shared.poolings)
-    blocks = _probed_blocks(store, train, ways, sites=sites, seed=shared.seed, progress=shown)
+    grid = search(store, train, sites=sites, dims=(dim,), seed=seed, progress=shown)
+    ways = ablation(found, grid, dim=dim, poolings=poolings)
+    blocks = _probed_blocks(store, train, ways, sites=sites, seed=seed, progress=shown)
     return EncoderAblation(*pair, ways, blocks)
 
 

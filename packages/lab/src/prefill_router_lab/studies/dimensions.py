@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from prefill_router.activations import DEFAULT_POOLINGS, POOLINGS, Activations, Pooling
+from prefill_router.activations import POOLINGS, Activations, Pooling
 from prefill_router.data import RoutingDataset
 from prefill_router.errors import ConfigError
 from prefill_router.evaluation import plain
-from prefill_router.layers import GRID_DIMS, Ablation, ablation, candidate_sites, search, survey
+from prefill_router.layers import Ablation, ablation, candidate_sites, search, survey
 from prefill_router.plotting import Figure
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reporting import (
@@ -31,6 +31,7 @@ from prefill_router.reporting import (
     style,
 )
 from prefill_router_lab.depth import encoder_labels
+from prefill_router_lab.studies.layer_options import DimensionOptions
 
 USUAL = 100
 """The number of components that a router keeps by default."""
@@ -150,11 +151,8 @@ class DimensionStudy:
 def dimension_study(
     stores: Sequence[Activations],
     train: RoutingDataset,
+    options: DimensionOptions | None = None,
     *,
-    dims: Sequence[int] = GRID_DIMS,
-    poolings: Sequence[Pooling] = DEFAULT_POOLINGS,
-    all_layers: bool = False,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> DimensionStudy:
     """Probe every encoder, pooling and dimension; only train rows are used.
@@ -162,27 +160,22 @@ def dimension_study(
     Args:
         stores: The states of all train queries, one store per encoder.
         train: The train part.
-        dims: Numbers of PCA components to keep.
-        poolings: Poolings to probe, each alone, and all together where there are several.
-        all_layers: Whether layers below ceil(L/2) are candidates too.
-        seed: Random seed of the folds.
+        options: The numbers of components, the candidate sites, and the folds.
         progress: Reports the progress of the work.
 
     Raises:
-        ConfigError: There is no store, pooling or dimension, or no target can be evaluated.
+        ConfigError: There is no store, or no target can be evaluated.
         DataError: There are fewer distinct prompts than folds.
         StoreError: States are missing.
     """
-    rising = sorted(set(dims))
-    if not stores or not rising or rising[0] < 1 or not poolings:
-        raise ConfigError(
-            f"{len(stores)} stores, the dimensions {rising} and the poolings {list(poolings)}; "
-            "give at least one of each, dimensions from 1 up"
-        )
+    if not stores:
+        raise ConfigError("there is no store of states; give one for each encoder")
+    options = options or DimensionOptions()
+    rising, poolings, seed = sorted(set(options.dims)), options.poolings, options.seed
     shown, labels = progress or SilentProgress(), encoder_labels(stores)
     cells: list[DimensionCell] = []
     for label, store in zip(labels, stores, strict=True):
-        sites = candidate_sites(store, poolings=poolings, all_layers=all_layers)
+        sites = candidate_sites(store, poolings=poolings, all_layers=options.all_layers)
         grid = search(store, train, sites=sites, dims=rising, seed=seed, progress=shown)
         found = {d: survey(store, train, sites=sites, dim=d, progress=shown) for d in rising}
         cells += [

@@ -56,6 +56,7 @@ from prefill_router.reporting import (
     stroke,
     style,
 )
+from prefill_router_lab.studies.options import RatioOptions
 
 RATIOS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 """The shares shown in tables."""
@@ -350,10 +351,9 @@ def strongest(dataset: RoutingDataset) -> str:
 def routing_ratio(
     systems: Mapping[str, Predictions],
     dataset: RoutingDataset,
+    options: RatioOptions | None = None,
     *,
     strong: str,
-    resamples: int = 1000,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> RatioStudy:
     """Send every share of the queries to the strong target, in each router's own order.
@@ -361,9 +361,8 @@ def routing_ratio(
     Args:
         systems: Predictions by name, of the same queries and targets.
         dataset: Labels and observed costs.
+        options: The resampling, the same for all.
         strong: The strong target; `strongest` of the train part, or as in the paper the test part.
-        resamples: Bootstrap resamples, the same for all; 0 for no intervals.
-        seed: Random seed of the resampling.
         progress: Reports the progress of the work.
 
     Raises:
@@ -372,6 +371,8 @@ def routing_ratio(
     """
     if not systems:
         raise ConfigError("there is no router; name at least one")
+    options = options or RatioOptions()
+    resamples, seed = options.resamples, options.seed
     first = next(iter(systems.values()))
     if strong not in first.targets or len(first.targets) < 2:
         raise ConfigError(

@@ -25,7 +25,6 @@ from prefill_router.comparison import (
 )
 from prefill_router.data import RoutingDataset, Split
 from prefill_router.engines import Engine
-from prefill_router.errors import ConfigError
 from prefill_router.evaluation import HEADLINE, NOTHING, Scorer, Trial, digits, ones, plain
 from prefill_router.fitting import FitConfig, Recipe
 from prefill_router.plotting import Figure
@@ -46,6 +45,7 @@ from prefill_router.reporting import (
     new_figure,
     style,
 )
+from prefill_router_lab.studies.options import SeedOptions
 
 Number = Literal["auc_mean", "brier_mean", "max_lam_accuracy", "p_auccc", "argmax_accuracy"]
 NUMBERS: tuple[Number, ...] = get_args(Number)
@@ -192,10 +192,9 @@ def seed_study(
     recipes: Mapping[str, Recipe],
     states: Sequence[Activations],
     drawn: Split,
+    options: SeedOptions | None = None,
     *,
     calibrated: Split | None = None,
-    count: int = 10,
-    seed: int = 0,
     folder: Path | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
@@ -207,19 +206,15 @@ def seed_study(
         recipes: The recipes by name.
         states: Hidden states for their features, see `fitting.gather`.
         drawn: The split that all recipes share.
+        options: The number of seeds, and the first.
         calibrated: The split of recipes with a calibration, with the same test part; `drawn` if not
             given.
-        count: Number of seeds.
-        seed: The first seed.
         folder: Keeps each router once it is fitted, so that interrupted work can resume.
         engine: Where the fits run; in this process if not given.
         progress: Reports the progress of the work.
-
-    Raises:
-        ConfigError: There are fewer than two seeds, or the first is negative.
     """
-    if count < 2 or seed < 0:
-        raise ConfigError(f"{count} seeds from {seed}; give at least 2, from 0 up (10 is usual)")
+    options = options or SeedOptions()
+    seed, count = options.seed, options.count
     test, shown = dataset.select(drawn["test"]), progress or SilentProgress()
     found: dict[str, list[_SeedFit | RecipeFailure]] = {name: [] for name in recipes}
     # The first seeds say which recipes are deterministic; only the others get all seeds.

@@ -59,6 +59,7 @@ from prefill_router.reporting import (
     style,
 )
 from prefill_router.router import Router
+from prefill_router_lab.studies.options import ShiftOptions
 
 Arm = Literal["reference", "shifted", "equal"]
 """Trained on the whole train part; on the shift's part of it; on equally many random queries."""
@@ -353,9 +354,8 @@ def shift_study(
     states: Sequence[Activations],
     drawn: Split,
     shift: Shift,
+    options: ShiftOptions | None = None,
     *,
-    resamples: int = 1000,
-    seed: int = 0,
     folder: Path | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
@@ -368,8 +368,8 @@ def shift_study(
         states: Hidden states for their features, see `fitting.gather`.
         drawn: The whole split; only queries of its test part are tested on.
         shift: The names trained on and tested on.
-        resamples: Bootstrap resamples, the same for all arms.
-        seed: Random seed of the training, the draw of the equal reference and the resamples.
+        options: The seed of the training, the draw of the equal reference and the resamples, which
+            are the same for all arms.
         folder: Keeps each router once it is fitted, so that interrupted work can resume.
         engine: Where the fits run; in this process if not given.
         progress: Reports the progress of the work.
@@ -380,14 +380,15 @@ def shift_study(
     """
     if not recipes:
         raise ConfigError("there is no router; name at least one")
-    shown, parts = progress or SilentProgress(), arms(dataset, drawn, shift, seed=seed)
+    options, shown = options or ShiftOptions(), progress or SilentProgress()
+    parts = arms(dataset, drawn, shift, seed=options.seed)
     found, failed = list[ShiftResult](), list[RecipeFailure]()
     fitted: dict[Arm, dict[str, Router]] = {arm: {} for arm in ARMS}
     asked = [(arm, name) for arm in ARMS for name in recipes]
     jobs = [
         FitJob(
             name,
-            FitConfig(seed=seed, recipe=recipes[name]),
+            FitConfig(seed=options.seed, recipe=recipes[name]),
             parts.splits[arm],
             None if folder is None else folder / arm,
         )
@@ -403,8 +404,8 @@ def shift_study(
     for name in recipes:
         if all(name in fitted[arm] for arm in ARMS):
             of_arms = {arm: fitted[arm][name] for arm in ARMS}
-            found.append(_judged(name, of_arms, test, states, resamples, seed, shown))
-    return ShiftStudy(shift, parts, tuple(found), tuple(failed), resamples, seed)
+            found.append(_judged(name, of_arms, test, states, options, shown))
+    return ShiftStudy(shift, parts, tuple(found), tuple(failed), options.resamples, options.seed)
 
 
 def _judged(
@@ -412,8 +413,7 @@ def _judged(
     routers: Mapping[Arm, Router],
     test: RoutingDataset,
     states: Sequence[Activations],
-    resamples: int,
-    seed: int,
+    options: ShiftOptions,
     progress: Progress,
 ) -> ShiftResult:
     systems = {
@@ -421,7 +421,12 @@ def _judged(
         for arm, router in routers.items()
     }
     both = paired(
-        systems, test, reference="shifted", resamples=resamples, seed=seed, progress=progress
+        systems,
+        test,
+        reference="shifted",
+        resamples=options.resamples,
+        seed=options.seed,
+        progress=progress,
     )
     return ShiftResult(
         name,

@@ -1,13 +1,9 @@
 from .base import (
-    DEFAULT_POOLINGS as DEFAULT_POOLINGS,
-    POOLINGS as POOLINGS,
     ROUNDINGS as ROUNDINGS,
     Activations as Activations,
     MemoryActivations as MemoryActivations,
-    Pooling as Pooling,
     Provenance as Provenance,
     Rounding as Rounding,
-    Site as Site,
     rounded as rounded,
 )
 from .shard import (
@@ -19,6 +15,12 @@ from .shard import (
     shard_folder as shard_folder,
     shard_name as shard_name,
     write_shard as write_shard,
+)
+from .sites import (
+    DEFAULT_POOLINGS as DEFAULT_POOLINGS,
+    POOLINGS as POOLINGS,
+    Pooling as Pooling,
+    Site as Site,
 )
 from .store import (
     MANIFEST as MANIFEST,

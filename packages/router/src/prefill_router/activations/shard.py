@@ -32,10 +32,10 @@ from prefill_router.activations.base import (
     ITEM_BYTES,
     SAFETENSORS_NAME,
     Rounding,
-    Site,
     pack,
     unpack,
 )
+from prefill_router.activations.sites import Site
 from prefill_router.errors import CorruptError
 from prefill_router.remote import ObjectRange, PathOrUrl, RemotePath, fetch_ranges, read_ranges
 

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int
 from numpy.typing import NDArray
 
-from prefill_router.activations.base import ROUNDINGS, Activations, Provenance, Rounding, Site
+from prefill_router.activations.base import ROUNDINGS, Activations, Provenance, Rounding
 from prefill_router.activations.shard import (
     SHARDS,
     Digests,
@@ -32,6 +32,7 @@ from prefill_router.activations.shard import (
     read_remote_shards,
     read_shard,
 )
+from prefill_router.activations.sites import Site
 from prefill_router.errors import (
     ConfigError,
     CorruptError,

@@ -25,17 +25,18 @@ from .fit import (
 )
 from .fold_scores import (
     CALIBRATION as CALIBRATION,
-    MARGINS as MARGINS,
-    OBJECTIVES as OBJECTIVES,
-    WORDS as WORDS,
     Answer as Answer,
     FoldScore as FoldScore,
     FoldScorer as FoldScorer,
-    Objective as Objective,
     TrainOnly as TrainOnly,
     answer as answer,
 )
 from .inputs import folds_of as folds_of, gather as gather
+from .objectives import (
+    MARGINS as MARGINS,
+    WORDS as WORDS,
+    Objective as Objective,
+)
 from .recipe import (
     FitConfig as FitConfig,
     Recipe as Recipe,

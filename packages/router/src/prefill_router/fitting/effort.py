@@ -20,13 +20,12 @@ from prefill_router.data import RoutingDataset, Split
 from prefill_router.errors import ConfigError, FitError
 from prefill_router.fitting.fit import FitJudge, RouterFit, draw, learn
 from prefill_router.fitting.fold_scores import (
-    MARGINS,
     FoldScore,
     FoldScorer,
-    Objective,
     TrainOnly,
     answer,
 )
+from prefill_router.fitting.objectives import MARGINS, Objective
 from prefill_router.fitting.recipe import FitConfig, Recipe, recipe_from_dict
 from prefill_router.fitting.votes import VOTES, adapt_to_votes, vote_recipe
 from prefill_router.layers import candidate_sites

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,29 +31,15 @@ from prefill_router.evaluation import (
 )
 from prefill_router.features import FAMILIES, FamilyConfig, PromptStates
 from prefill_router.fitting.inputs import folds_of
+from prefill_router.fitting.objectives import OBJECTIVES, Objective
 from prefill_router.fitting.recipe import Recipe
 from prefill_router.policy import Predictions
 from prefill_router.predictors import Examples
 from prefill_router.serialization import read_tensors
 from prefill_router.short_repr import short_repr
 
-Objective = Literal["choice", "auc", "brier", "headroom"]
-WORDS: Mapping[Objective, str] = {
-    "choice": "choice AUC",
-    "auc": "mean AUC",
-    "brier": "Brier score",
-    "headroom": "headroom captured",
-}
-OBJECTIVES: tuple[Objective, ...] = ("choice", "auc", "brier", "headroom")
 CALIBRATION: Mapping[Part, float] = {"train": 15 / 17, "calibration": 2 / 17}
 """How the rows outside the test part are divided for a calibrator: 75 to 10."""
-MARGINS: dict[Objective, float] = {
-    "choice": 0.01,
-    "auc": 0.01,
-    "brier": 0.004,
-    "headroom": 0.15,
-}
-"""How far behind the best on the same folds a candidate is stopped."""
 Columns = NDArray[np.float32]
 """Feature columns of some rows; parts differ in their number of rows."""
 _PARTS = ("fit", "held", "judged")

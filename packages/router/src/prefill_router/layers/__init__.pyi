@@ -1,5 +1,5 @@
+from .grid_dims import GRID_DIMS as GRID_DIMS
 from .selection import (
-    GRID_DIMS as GRID_DIMS,
     Ablation as Ablation,
     Grid as Grid,
     Method as Method,

@@ -32,6 +32,7 @@ from prefill_router.geometry import (
     anisotropy,
     effective_dimensionality,
 )
+from prefill_router.layers.grid_dims import GRID_DIMS
 from prefill_router.probes import FOLDS, cross_validated_auc
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.reduction import Reducer
@@ -147,9 +148,6 @@ def _survey_site(
 def plain(value: float) -> float | None:
     """The number, or None where it isn't finite: JSON has no NaN."""
     return float(value) if np.isfinite(value) else None
-
-
-GRID_DIMS = (50, 100, 150, 200, 300)
 
 
 @short_repr
