@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from prefill_router.agents import Harness, Harnesses, load_harnesses
+from prefill_router.agents import Harness, Harnesses, RequestKind, load_harnesses
 from prefill_router.errors import ConfigError
 from prefill_router.options import PORT, POSITIVE, SHARE, SHARE_ABOVE_ZERO, SHARE_BELOW_ONE
 from prefill_router.yaml_files import Number, WholeNumber, line_of, read_yaml
@@ -150,20 +150,48 @@ class SessionSettings(SettingsSection):
 
 
 @final
+class KindSettings(SettingsSection):
+    """How one kind of agents' requests is routed, where the client says nothing else.
+
+    Attributes:
+        lam: Its trade-off; None for that of all requests.
+        targets: The targets that may answer it; None for all.
+    """
+
+    lam: Share | None = None
+    targets: frozenset[str] | None = None
+
+
+@final
 class AgentSettings(SettingsSection):
-    """How the requests of coding agents are read.
+    """How the requests of coding agents are read and routed.
 
     Attributes:
         marks: Marks by which agents are told apart, and their texts from the person's; they are
             added to those that the gateway has, by the agent's name.
+        main: The person's tasks, and all requests of other clients.
+        plan: Plans of the person's tasks.
+        subagent: Tasks that an agent gives to a second one.
+        compaction: Summaries of a conversation.
+        auxiliary: Titles, topics, suggestions and probes, by default at the lowest cost.
     """
 
     marks: dict[str, Harness] = Field(default_factory=dict)
+    main: KindSettings = KindSettings()
+    plan: KindSettings = KindSettings()
+    subagent: KindSettings = KindSettings()
+    compaction: KindSettings = KindSettings()
+    auxiliary: KindSettings = KindSettings(lam=0.0)
 
     @cached_property
     def harnesses(self) -> Harnesses:
         """The marks of all agents."""
         return load_harnesses().extended(self.marks)
+
+    def of_kind(self, kind: RequestKind) -> KindSettings:
+        """The settings of one kind of requests."""
+        settings: KindSettings = getattr(self, kind)
+        return settings
 
 
 @final

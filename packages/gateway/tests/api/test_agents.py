@@ -9,7 +9,18 @@ import pytest
 
 from packages.gateway.tests.api.bodies import completion
 from packages.gateway.tests.scripted_target import whole
-from packages.gateway.tests.world import PRICES, Served, World, ask, chat, user, world
+from packages.gateway.tests.world import (
+    CHEAP,
+    HEADER,
+    MIDDLE,
+    PRICES,
+    Served,
+    World,
+    ask,
+    chat,
+    user,
+    world,
+)
 from prefill_router_gateway.receipts import explain
 from prefill_router_gateway.records import Receipt
 
@@ -23,7 +34,12 @@ SAMPLES = [
     if not any(word in file.stem for word in CHATS_ALONE)
 ]
 ROWS = {name: {**PRICES[name], "accepts": ["tools", "images"]} for name in PRICES}
-SETTINGS = {"receipts": {"prompts": True}, "failures": {"retries": 0}}
+SETTINGS = {
+    "receipts": {"prompts": True},
+    "failures": {"retries": 0},
+    "agents": {"subagent": {"targets": [MIDDLE]}},
+    "routing": {"lam": 1.0},
+}
 ASK = "Why does test_checkout fail only on Mondays? Find the cause and fix it."
 REMINDER = "<system-reminder>\nKeep functions short.\n</system-reminder>"
 CLAUDE = {"user-agent": "claude-cli/2.1.332", "x-claude-code-session-id": "s1"}
@@ -105,3 +121,19 @@ def test_the_output_of_tools_that_fail_is_counted(gateway: Served) -> None:
     assert receipt.prompt == ASK
     assert receipt.details["agent"]["failing_steps"] == 1
     assert "before it 1 tool results in a row had failed" in explain(receipt).sentences()
+
+
+def test_each_kind_of_requests_is_routed_by_its_own_settings(gateway: Served) -> None:
+    title = "You are coming up with a succinct title for a coding session."
+    body = {"model": "auto", "max_tokens": 9, "messages": [user(ASK)]}
+    main = send(gateway, "/v1/messages", body, CLAUDE)
+    aside = send(gateway, "/v1/messages", {**body, "system": title}, CLAUDE)
+    sub = send(gateway, "/v1/messages", body, {**CLAUDE, "x-claude-code-agent-id": "a9"})
+    assert (main.choice.lam, aside.choice.lam, sub.choice.lam) == (1.0, 0.0, 1.0)
+    assert main.choice.target not in (CHEAP, MIDDLE)
+    assert aside.choice.target == CHEAP
+    assert sub.choice.order == (MIDDLE,)
+    wish = {HEADER + "lam": "1"}
+    assert (
+        send(gateway, "/v1/messages", {**body, "system": title}, {**CLAUDE, **wish}).choice.lam == 1
+    )

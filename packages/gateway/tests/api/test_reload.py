@@ -152,12 +152,14 @@ def test_every_error_is_told_at_once(made: World, gateway: Served) -> None:
     settings = {
         "routing": {"fallback": "helper"},
         "traffic": {"share": 0.5, "otherwise": "helper"},
+        "agents": {"plan": {"targets": ["helper"]}},
         "forward_headers": ["authorization", "x-tenant"],
         "budgets": [{"dollars": 1, "per": "day", "key": "nobody"}],
     }
     made.made.configure(settings)
     told = gateway.ask("/admin/reload", {}).error["message"]
-    for wrong in ("routing.fallback", "traffic.otherwise", "forward_headers", "nobody"):
+    targets = ("routing.fallback", "traffic.otherwise", "agents.plan.targets")
+    for wrong in (*targets, "forward_headers", "nobody"):
         assert wrong in told, wrong
 
 

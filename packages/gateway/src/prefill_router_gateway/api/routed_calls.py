@@ -342,7 +342,14 @@ def read_incoming(
         model, dial = options.named_by(model, pool, names), options.lam
     asked = parse_model(model, targets=names, names=settings.routing.names)
     scored = preferences.scored or settings.routing.scored
-    lams = (preferences.lam, asked.lam, dial, lam) if asked.target is None else ()
+    is_routed = asked.target is None
+    reading = prompt = own = None
+    if is_routed or settings.receipts.prompts:
+        reading = envelope.read(headers, settings.agents.harnesses)
+        prompt = scored_prompt(envelope, scored, reading)
+        own = settings.agents.of_kind(reading.kind)
+    of_kind = (own.lam, own.targets) if own is not None and is_routed else (None, None)
+    lams = (preferences.lam, asked.lam, dial, of_kind[0], lam) if is_routed else ()
     question = RoutingRequest(
         endpoint=endpoint,
         at=at,
@@ -352,7 +359,7 @@ def read_incoming(
         named=asked.target,
         lam_asked=next((given for given in lams if given is not None), None),
         max_cost=preferences.max_cost,
-        allow=preferences.allow,
+        allow=preferences.allow or of_kind[1],
         exclude=preferences.exclude,
         fallbacks=preferences.fallbacks,
         needs=envelope.needs if preferences.fallbacks else frozenset(),
@@ -361,14 +368,10 @@ def read_incoming(
         to_call=to_call,
         **_translation(envelope, names, pool) if to_call else {},
     )
-    prompt = None
-    if asked.target is None or settings.receipts.prompts:
-        reading = envelope.read(headers, settings.agents.harnesses)
-        prompt = scored_prompt(envelope, scored, reading)
-        if asked.target is None:  # a request that names its target needs only its length
-            question = _routed(question, envelope, preferences, settings, prompt, reading)
+    if is_routed and reading is not None:  # one that names its target needs only its length
+        question = _routed(question, envelope, preferences, settings, prompt, reading)
     is_sampled = False
-    is_open = len(names) == len(pool.names) and preferences.allow is None
+    is_open = len(names) == len(pool.names) and question.allow is None
     may_learn = preferences.learn and (key is None or key.learning)
     if settings.learning.share and may_learn and is_open and not preferences.exclude:
         size = len(envelope.splicer.body)

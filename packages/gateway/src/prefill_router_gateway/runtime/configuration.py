@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, final
+from typing import Annotated, Any, TypeVar, final, get_args
 
 import numpy as np
 from pydantic import PlainSerializer, PlainValidator
 
+from prefill_router.agents import RequestKind
 from prefill_router.endpoints import PLAIN_HTTP, provider_keys
 from prefill_router.errors import ConfigError, CorruptError, PrefillRouterError, refer
 from prefill_router.remote import PathOrUrl, location
@@ -27,7 +28,13 @@ from prefill_router_gateway.guard import ClientKeys, check_listen, read_keys
 from prefill_router_gateway.protocol import HeaderFilter
 from prefill_router_gateway.records import FALLBACKS
 from prefill_router_gateway.runtime.versions import ServedVersions
-from prefill_router_gateway.settings import GatewaySettings, meant, read_settings, stray_variables
+from prefill_router_gateway.settings import (
+    AgentSettings,
+    GatewaySettings,
+    meant,
+    read_settings,
+    stray_variables,
+)
 
 _Place = Annotated[
     PathOrUrl | None,
@@ -322,6 +329,14 @@ def _checks(
         yield partial(_check_targets, settings, pool, light)
 
 
+def _unknown_of_kinds(agents: AgentSettings, known: set[str], there: str) -> Iterator[str]:
+    """The problems with targets of kinds of agents' requests that aren't known."""
+    for kind in get_args(RequestKind):
+        for name in sorted((agents.of_kind(kind).targets or frozenset()) - known):
+            near = meant(name, list(known))
+            yield f"agents.{kind}.targets has {name!r}; {there}{near}"
+
+
 def _check_targets(settings: GatewaySettings | None, pool: Pool, light: LightRouter) -> None:
     problems = []
     known = set(pool.names) & set(light.pool.names)
@@ -343,6 +358,8 @@ def _check_targets(settings: GatewaySettings | None, pool: Pool, light: LightRou
             f"routing.fallback is {fallback!r}; it must be one of {list(FALLBACKS)} or a target; "
             f"{there}{near}"
         )
+    if settings is not None:
+        problems += _unknown_of_kinds(settings.agents, known, there)
     otherwise = None if settings is None else settings.traffic.otherwise
     if otherwise is not None and otherwise not in known:
         near = meant(otherwise, list(known))
