@@ -157,6 +157,16 @@ def test_where_all_are_rate_limited_the_client_is_told_when_to_come_back() -> No
     assert (app.breakers.failures("a"), app.breakers.failures("b")) == (1, 1)
 
 
+def test_where_all_are_overloaded_the_shortest_wait_that_helps_is_told() -> None:
+    busy = [whole(ERROR, status=503, headers=f"retry-after: {n}\r\n") for n in (9, 4)]
+    client, _, _ = asked([busy[0]], [busy[1]])
+    assert (client.status, client.headers["retry-after"]) == (503, "4")
+    assert "x-should-retry" not in client.headers
+    assert "try again in 4 s" in client.body.decode()
+    client, _, _ = asked([busy[0]], [whole(ERROR, status=500)])
+    assert (client.status, client.headers["x-should-retry"]) == (502, "false")
+
+
 def test_errors_of_messages_have_their_own_shape() -> None:
     client, _, _ = asked([whole(ERROR, status=500)], endpoint="messages")
     assert json.loads(client.body)["type"] == "error"

@@ -197,14 +197,17 @@ def no_answer_error(attempts: Sequence[TargetAttempt], *, wait: float | None) ->
             code="unknown_call",
         )
     tried = ", ".join(f"{attempt.target}: {attempt.end}" for attempt in attempts)
-    message = f"no target answered ({tried}); try again later"
-    if ends == {"rate_limited"}:
+    seconds = max(1, math.ceil(wait or 0))
+    when = "later" if wait is None else f"in {seconds} s"
+    message = f"no target answered ({tried}); try again {when}"
+    if ends == {"rate_limited"} or (wait is not None and ends <= {"rate_limited", "overloaded"}):
+        is_limited = ends == {"rate_limited"}
         return RefusalError(
             message,
-            status=429,
-            kind="rate_limit_error",
+            status=429 if is_limited else 503,
+            kind="rate_limit_error" if is_limited else "upstream_error",
             code="no_target_answered",
-            headers={"retry-after": str(max(1, math.ceil(wait or 0)))},
+            headers={"retry-after": str(seconds)},
         )
     status = 504 if ends and ends <= LATE else 502
     return RefusalError(

@@ -99,7 +99,17 @@ _LAM, _MS, _FALLBACK = _PREFIX + b"lam", _PREFIX + b"decision-ms", _PREFIX + b"f
 _PROBABILITY, _COST = _PREFIX + b"probability", _PREFIX + b"estimated-cost"
 _ASKED, _TRANSLATED = _PREFIX + b"asked", _PREFIX + b"translated"
 _RETRIES = _PREFIX + b"retries"
-_NO_RETRY = ("answered", "refused", "breaker_open")  # not failed calls
+
+
+def _count_retries(attempts: Sequence[TargetAttempt], target: str | None) -> int:
+    """The calls after the first; the one that answers has no attempt yet."""
+    calls = [attempt for attempt in attempts if attempt.end != "breaker_open"]
+    last = calls[-1] if calls else None
+    is_refused = last is not None and last.target == target and last.end in _REFUSALS
+    return max(0, len(calls) - (target is None or is_refused))
+
+
+_REFUSALS = ("answered", "refused", "context_too_long")  # after these no further call is made
 
 
 def reply_headers(
@@ -118,7 +128,7 @@ def reply_headers(
         (_ID, choice.id.encode()),
         (_REASON, choice.reason.encode()),
         (_MS, b"%.2f" % (1e3 * request.decision_seconds)),
-        (_RETRIES, b"%d" % sum(a.end not in _NO_RETRY for a in attempts)),
+        (_RETRIES, b"%d" % _count_retries(attempts, target)),
     ]
     if choice.lam is not None:
         headers.append((_LAM, b"%g" % choice.lam))
