@@ -98,6 +98,25 @@ def test_an_upgrade_that_is_offered_is_passed_over(
         assert read_reply(sock, "POST").status == 200
 
 
+def test_a_websocket_is_refused_at_once_and_the_connection_goes_on(
+    world: tuple[Process, Path, Spiteful],
+) -> None:
+    gateway, _, target = world
+    target.is_kind = True
+    opening = (
+        b"GET /v1/responses HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n"
+        b"connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+        b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as sock:
+        sock.sendall(opening % KEY.encode())
+        got = read_reply(sock, "GET")
+        assert (got.status, got.error["code"]) == (426, "no_websockets")
+        assert got.headers["upgrade"] == "HTTP/1.1"
+        sock.sendall(good("/v1/chat/completions"))
+        assert read_reply(sock, "POST").status == 200
+
+
 def test_a_targets_headers_that_quote_its_key_stay_behind(
     world: tuple[Process, Path, Spiteful],
 ) -> None:

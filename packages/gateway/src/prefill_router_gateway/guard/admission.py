@@ -198,6 +198,8 @@ class Guard:
         if method not in _READING:
             check_site(head)
         key = scope[KEY] = self._key_of(head, path)
+        if b"sec-websocket-key" in head:
+            raise _no_websockets()
         if method == "HEAD":  # answered as GET; the server leaves the body out
             scope = {**scope, "method": "GET"}
         if method in _READING and not asks_a_target(path):
@@ -284,6 +286,16 @@ def address_of(scope: Scope) -> str | None:
     """The address of a request's client; None where unknown."""
     client = scope.get("client")
     return None if client is None else str(client[0])
+
+
+def _no_websockets() -> RefusalError:
+    """Says at once that there are none; clients then send the same by a POST."""
+    return RefusalError(
+        "WebSockets aren't served; send the request by POST",
+        status=426,
+        code="no_websockets",
+        headers={"upgrade": "HTTP/1.1", "connection": "upgrade"},
+    )
 
 
 def _unknown(has_one: bool) -> RefusalError:

@@ -263,6 +263,7 @@ def _is_address(name: str) -> bool:
 
 _WATCHED = frozenset(
     {
+        b"sec-websocket-key",
         b"host",
         b"origin",
         b"sec-fetch-site",
