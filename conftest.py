@@ -2,7 +2,9 @@
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -12,11 +14,27 @@ from packages.router.tests import typechecks
 SHARED = Path(__file__).parents[1] / "shared" / "data" / "mmlu_pro"
 TABLES = Path(__file__).parents[1] / "shared" / "samples" / "tables"
 
+FEW_EPOCHS = 3
 typechecks.install()
 gc.disable()  # until what is imported and collected is there, which stays: see below
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("untimed", deadline=None)  # a busy machine is no defect
 settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="module")
+def short_training() -> Iterator[None]:
+    """Networks stop after few epochs, where a test isn't about what a router has learned."""
+    from prefill_router import training  # its annotations are checked if it's imported from now on
+
+    train = training.train_epochs
+
+    def train_shortly(trainer: training.Trainer, *, max_epochs: int, **others: Any) -> None:
+        train(trainer, max_epochs=min(max_epochs, FEW_EPOCHS), **others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "train_epochs", train_shortly)
+        yield
 
 
 @pytest.fixture(scope="session")
