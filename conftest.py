@@ -4,7 +4,6 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -14,7 +13,6 @@ from packages.router.tests import typechecks
 SHARED = Path(__file__).parents[1] / "shared" / "data" / "mmlu_pro"
 TABLES = Path(__file__).parents[1] / "shared" / "samples" / "tables"
 
-FEW_EPOCHS = 3
 typechecks.install()
 gc.disable()  # until what is imported and collected is there, which stays: see below
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -22,18 +20,12 @@ settings.register_profile("untimed", deadline=None)  # a busy machine is no defe
 settings.load_profile("untimed")
 
 
-@pytest.fixture(scope="module")
-def short_training() -> Iterator[None]:
-    """Networks stop after few epochs, where a test isn't about what a router has learned."""
-    from prefill_router import training  # its annotations are checked if it's imported from now on
+@pytest.fixture(scope="module", name="short_training")
+def networks_that_stop_soon() -> Iterator[None]:
+    """For modules of tests that aren't about what a router has learned."""
+    from packages.router.tests.short_training import short_training  # once imports are checked
 
-    train = training.train_epochs
-
-    def train_shortly(trainer: training.Trainer, *, max_epochs: int, **others: Any) -> None:
-        train(trainer, max_epochs=min(max_epochs, FEW_EPOCHS), **others)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "train_epochs", train_shortly)
+    with short_training():
         yield
 
 
