@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,15 @@ gc.disable()  # until what is imported and collected is there, which stays: see 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 settings.register_profile("untimed", deadline=None)  # a busy machine is no defect
 settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="module", name="short_training")
+def networks_that_stop_soon() -> Iterator[None]:
+    """For modules of tests that aren't about what a router has learned."""
+    from packages.router.tests.short_training import short_training  # once imports are checked
+
+    with short_training():
+        yield
 
 
 @pytest.fixture(scope="session")

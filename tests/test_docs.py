@@ -21,7 +21,7 @@ import pytest
 from packages.router.tests.commands import succeeded
 from tests import docs_files
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("short_training")]
 
 ROOT = Path(__file__).parents[1]
 WAYS_IN = ("try-it", "my-data", "production", "the-paper")

@@ -18,8 +18,14 @@ pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-QUERIES = {"own_logs": 400}
+QUERIES = {"own_logs": 120, "paper": 300}
 """How many of its queries a notebook's test has, where fewer will do."""
+SHORT_TRAINING = """
+from prefill_router import training
+usual = training.train_epochs
+training.train_epochs = lambda trainer, **given: usual(trainer, **given | {"max_epochs": 3})
+"""
+"""What is run before a notebook, whose networks needn't learn much."""
 
 
 def cells(notebook: Path, kind: str = "code") -> list[dict[str, Any]]:
@@ -34,7 +40,7 @@ def test_it_runs(notebook: Path, tmp_path: Path) -> None:
     write_dataset(answers.select(queries), tmp_path / "answers")
     code = "\n".join("".join(cell["source"]) for cell in cells(notebook))
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+        [sys.executable, "-W", "error", "-c", SHORT_TRAINING + code],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -131,7 +131,8 @@ def test_reader_that_has_seen_enough(job: Job) -> None:
 
 
 FULL = """
-import resource, signal
+import resource, signal, sys
+sys.dont_write_bytecode = True  # it would be cut off, and found by all others
 from prefill_router.cli import main
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))

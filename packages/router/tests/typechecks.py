@@ -2,26 +2,27 @@
 
 jaxtyping's import hook puts `jaxtyping.jaxtyped` on each function of the package. `install` has it
 put the `jaxtyped` below there, which checks the same and costs little: jaxtyping's own binds the
-arguments of every call to a signature, and compiles two more functions for each one that is
-defined: up to a third of a test's time, and ten seconds of each process. A function that a test
-calls thousands of times, such as a step of a solver, is checked in its first calls alone; checking
-the rest took another third.
+arguments of every call to a signature, and beartype compiles a function for each one that is
+defined, which a function inside another is in each step of a solver. Here beartype compiles a test
+of each annotation, which all functions share. A function that a test calls thousands of times is
+checked in its first calls alone.
 """
 
 import dataclasses
 import functools
 import inspect
+import sys
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, get_type_hints
+from contextlib import nullcontext
+from types import CodeType, SimpleNamespace
+from typing import Any, ForwardRef, TypeGuard, TypeVar, get_origin, get_type_hints
 
 import jaxtyping
-from beartype import BeartypeConf, beartype
+from beartype import BeartypeConf
+from beartype.door import is_bearable
 
-with_numeric_tower = beartype(
-    conf=BeartypeConf(is_pep484_tower=True, violation_type=jaxtyping.TypeCheckError)
-)
-_theirs, _AXES = jaxtyping.jaxtyped, jaxtyping.jaxtyped("context")
+_AXES = jaxtyping.jaxtyped("context")
+_NUMBERS = BeartypeConf(is_pep484_tower=True)
 Function = Callable[..., Any]
 MOST_CALLS = 100
 """How many calls of one function are checked in each test."""
@@ -41,40 +42,107 @@ def begin_test() -> None:
 
 def jaxtyped(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def decorate(what: Any) -> Any:
-        if inspect.isgeneratorfunction(what):  # not what it yields, but that it yields
-            return _theirs(what, typechecker=typechecker)
         if not inspect.isclass(what):
-            return _checked(what, typechecker)
+            return typechecker(what)
         made = vars(what).get("__init__")
         if dataclasses.is_dataclass(what) and made and made.__globals__ is not globals():
-            what.__init__ = _checked(made, typechecker)
+            what.__init__ = typechecker(made)
         return what
 
     return decorate
 
 
-def _checked(function: Function, typechecker: Callable[[Any], Any]) -> Function:
-    """The function, made one that checks its annotations when it is first called."""
-    checking: Function | None = None
-    test = calls = 0
+def with_numeric_tower(function: Function) -> Function:
+    """The function, made one that checks its annotations."""
+    annotations = Annotations.of(function)
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        nonlocal calls, checking, test
         __tracebackhide__ = True
-        if test != _tests_begun:
-            test, calls = _tests_begun, 0
-        calls += 1
-        if calls > MOST_CALLS or jaxtyping.config.jaxtyping_disable:
+        if not annotations.are_due():
             return function(*args, **options)
-        if checking is None:
-            written, function.__annotations__ = function.__annotations__, _resolved(function)
-            checking = typechecker(function)
-            function.__annotations__ = written
-        with _AXES:  # each call has sizes of its own for the axes that annotations name
-            return checking(*args, **options)
+        with annotations.axes:
+            annotations.check_arguments(args, options)
+            if annotations.is_coroutine:
+                return _awaited(function, annotations, args, options)
+            result = function(*args, **options)
+            annotations.check("return", result)
+            return result
 
     return call
+
+
+async def _awaited(
+    function: Function, annotations: "Annotations", args: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    __tracebackhide__ = True
+    result = await function(*args, **options)
+    with annotations.axes:
+        annotations.check("return", result)
+    return result
+
+
+class Annotations:
+    """The annotations of a function, and how many of its calls were checked in this test."""
+
+    def __init__(self, function: Function, code: CodeType) -> None:
+        self._function, self._code = function, code
+        self._test = self._calls = 0
+        self.is_coroutine = bool(code.co_flags & inspect.CO_COROUTINE)
+        named = code.co_argcount + code.co_kwonlyargcount
+        self._positions, self._names = (
+            code.co_varnames[: code.co_argcount],
+            code.co_varnames[:named],
+        )
+        others = iter(code.co_varnames[named:])
+        self._more_positions = next(others) if code.co_flags & inspect.CO_VARARGS else ""
+        self._more_names = next(others) if code.co_flags & inspect.CO_VARKEYWORDS else ""
+
+    @classmethod
+    def of(cls, function: Any) -> "Annotations":
+        """Those of the function's code, which is one however often the function is defined."""
+        code: CodeType = function.__code__
+        if id(code) not in _ANNOTATIONS:
+            _ANNOTATIONS[id(code)] = cls(function, code)
+        return _ANNOTATIONS[id(code)]
+
+    def are_due(self) -> bool:
+        """Whether the call that begins is one of those that are checked."""
+        if self._test != _tests_begun:
+            self._test, self._calls = _tests_begun, 0
+        self._calls += 1
+        return self._calls <= MOST_CALLS and not jaxtyping.config.jaxtyping_disable
+
+    @functools.cached_property
+    def hints(self) -> dict[str, Any]:
+        """The annotations that forbid anything, by the names of arguments, and `return`."""
+        return {n: hint for n, hint in _resolved(self._function).items() if hint is not Any}
+
+    @functools.cached_property
+    def axes(self) -> Any:
+        """What gives each call sizes of its own for the axes that annotations name."""
+        return _AXES if "jaxtyping" in repr(self.hints) else nullcontext()
+
+    def check_arguments(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        """Raise an error if an argument isn't what its annotation says."""
+        __tracebackhide__ = True
+        for place, value in enumerate(args):
+            is_named = place < len(self._positions)
+            self.check(self._positions[place] if is_named else self._more_positions, value)
+        for name, value in options.items():
+            self.check(name if name in self._names else self._more_names, value)
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise an error if an argument, or what is returned, isn't what its annotation says."""
+        __tracebackhide__ = True
+        if name in self.hints and not is_bearable(value, self.hints[name], conf=_NUMBERS):
+            raise jaxtyping.TypeCheckError(
+                f"{name} of {self._code.co_qualname} is {value!r:.200}, of {type(value)}; "
+                f"its annotation is {self.hints[name]}"
+            )
+
+
+_ANNOTATIONS: dict[int, Annotations] = {}
 
 
 def _resolved(function: Function) -> dict[str, Any]:
@@ -83,7 +151,19 @@ def _resolved(function: Function) -> dict[str, Any]:
     for name, hint in function.__annotations__.items():
         one = SimpleNamespace(__annotations__={name: hint})
         try:
-            each |= get_type_hints(one, function.__globals__, include_extras=True)
+            found = get_type_hints(one, function.__globals__, include_extras=True)[name]
         except (AttributeError, NameError):
-            each[name] = Any
+            found = Any
+        each[name] = bool if get_origin(found) is TypeGuard else _bounded(found)
     return each
+
+
+def _bounded(hint: Any) -> Any:
+    """An annotation with the bounds of its type variables, where these are given as strings."""
+    if isinstance(hint, TypeVar):
+        bound = hint.__bound__
+        is_string = isinstance(bound, ForwardRef)
+        return getattr(sys.modules[hint.__module__], bound.__forward_arg__) if is_string else hint
+    given = getattr(hint, "__parameters__", ())
+    bounds = tuple(map(_bounded, given))
+    return hint if bounds == given else hint[bounds]

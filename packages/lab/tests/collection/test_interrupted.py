@@ -147,6 +147,7 @@ def test_it_keeps_the_limit_over_interruptions(command: Command, folder: Path) -
 
 FULL = """
 import resource, signal, sys
+sys.dont_write_bytecode = True  # it would be cut off, and found by all others
 from prefill_router.cli import main
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))

@@ -7,8 +7,14 @@ import pytest
 
 from packages.router.tests.commands import FIT, Job, run, succeeded
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
+from packages.router.tests.short_training import short_training
 from prefill_router.data import write_dataset
 from prefill_router.testing import make_routing_dataset
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short(short_training: None) -> None:
+    """Commands are the same whatever networks have learned."""
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +28,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     succeeded("encode", job.answers, "--encoder", job.tiny, "--out", job.states)
     succeeded("split", job.answers, "--out", job.split)
     fit = (*FIT, job.answers, "--store", job.states, "--split", job.split, "--dim", 8)
-    succeeded(*fit, "--out", job.router)
+    with short_training():
+        succeeded(*fit, "--out", job.router)
     judged = ("evaluate", job.router, "--data", job.answers, "--store", job.states)
     succeeded(*judged, "--resamples", 20, "--out", job.report)
     return job

@@ -3,10 +3,12 @@
 import builtins
 import copy
 import dataclasses
+import functools
 import importlib.util
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -207,6 +209,8 @@ def test_smollm2_is_a_language_model_that_comes_with_a_package(
         networks.append((copy.deepcopy(network), *map(str, args)))
         return network
 
+    for slow in ("GGUFReader", "get_tensor_name_map"):  # each is made for each part of the encoder
+        monkeypatch.setattr(gguf, slow, functools.cache(getattr(gguf, slow)))
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", kept)  # reading it takes a while
     encoder = load_encoder("smollm2", layers=[2], dtype="float32", device="cpu")
     made_by = encoder.provenance

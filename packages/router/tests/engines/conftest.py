@@ -1,4 +1,4 @@
-"""One cluster, and one process that is connected to it, for all tests."""
+"""One cluster and one process that is connected to it, for the tests of a file; idle, both cost."""
 
 import json
 import os
@@ -78,14 +78,14 @@ class RayDriver(Program):
         return json.loads(self.answer(REPLY))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def driver() -> Iterator[RayDriver]:
     driver = RayDriver()
     yield driver
     driver.end()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(driver: RayDriver) -> Iterator[RayCluster]:
     del driver  # it imports meanwhile, and ends later
     cluster = RayCluster()

@@ -1,0 +1,22 @@
+"""Networks that stop after few epochs, for tests that aren't about what a router has learned."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from prefill_router import training
+
+MOST_EPOCHS = 3
+
+
+@contextmanager
+def short_training() -> Iterator[None]:
+    """Have the networks that are trained in this process stop soon."""
+    train = training.train_epochs
+
+    def train_shortly(trainer: training.Trainer, *, max_epochs: int, **others: Any) -> None:
+        train(trainer, max_epochs=min(max_epochs, MOST_EPOCHS), **others)
+
+    with mock.patch.object(training, "train_epochs", train_shortly):
+        yield
