@@ -215,6 +215,12 @@ def receipts(folder: Path) -> None:
     )
 
 
+def a_request(folder: Path) -> None:
+    """The request of the guide."""
+    page = (ROOT / "docs" / "guides" / "agents.md").read_text(encoding="utf-8")
+    (folder / "request.json").write_text(page.split("```json\n")[1].split("```")[0])
+
+
 def litellm_file(folder: Path) -> None:
     """The configuration of the guide."""
     page = (ROOT / "docs" / "guides" / "litellm.md").read_text(encoding="utf-8")
@@ -280,6 +286,7 @@ def a_version(folder: Path) -> None:
 
 
 FILES: dict[str, Callable[[Path], None]] = {
+    "agents.md": a_request,
     "collecting.md": a_run,
     "README.md": quickstart,
     "comparing.md": recipes,

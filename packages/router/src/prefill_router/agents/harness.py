@@ -1,7 +1,7 @@
 """How coding agents write their requests: the marks of each harness, read from a versioned file.
 
-The file `harnesses.yaml` says what each list means. Settings may add to it, since the agents'
-requests change from month to month.
+The marks are in `harnesses.yaml`. Settings may add to them, since the agents' requests change from
+month to month.
 """
 
 import re
@@ -31,7 +31,32 @@ ANY = "*"
 
 @final
 class Harness(BaseModel):
-    """The marks of one agent; `harnesses.yaml` explains each field."""
+    """The marks of one agent: what tells it from others, and its texts from the person's.
+
+    Comparisons ignore case in the names of headers alone.
+
+    Attributes:
+        clients: Starts of the header user-agent.
+        headers: Headers that only this agent sends.
+        systems: Starts of a system prompt.
+        openings: Starts of a user's text.
+        blocks: Tags; a text between them is the agent's, where it begins or ends a user's text.
+        wrappers: Tags with the person's text between them.
+        requests_after: Starts of texts, each with the line after which the person's text begins.
+        texts: Starts of texts that the agent writes as the user.
+        results: Starts of texts in which the agent writes a tool's result as the user.
+        compactions: Starts of a user's text that asks for a summary of the conversation.
+        auxiliary: Starts of a system prompt or a user's text for a title, topic or suggestion.
+        plans: Words within a block that say that the agent plans.
+        subagents: Words within a system prompt that say that a subagent asks.
+        volatile: Starts of system texts that change with each request.
+        sessions: Headers that name the conversation; the first that is there counts.
+        agents: Headers that name the subagent.
+        parents: Headers that name the conversation or subagent that started it.
+        turns: Headers that name the person's turn, the same through its tool calls.
+        json_headers: Headers with a JSON object, whose fields are read as `HEADER.FIELD`.
+        kinds: For a header and its value, or `*` for any value, the kind of request.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,0 +1,191 @@
+"""What coding agents write around a question does to its forecast, by how the request is read.
+
+    python -m benchmarks.agent_reading [--fit 2000] [--questions 400]
+
+A router with one logistic regression per target on MiniLM's states is fitted on questions of
+MMLU-Pro. Then the same other questions are asked in the shapes that agents send, and each request
+is read as `last_user`, as `conversation` and as `ask`. For each shape and reading: the mean AUC of
+the forecasts over all targets, and their mean correlation with those of the question alone.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from benchmarks._system import machine
+from prefill_router import files
+from prefill_router.agents import load_harnesses
+from prefill_router.data import Prompt, RoutingDataset, prompt_text, read_dataset
+from prefill_router.features import Need
+from prefill_router.fitting import FitConfig, fit_router, gather, recipe_from_dict
+from prefill_router.progress import SilentProgress
+from prefill_router.router import Router
+from prefill_router_gateway.protocol import read_envelope, scored_prompt
+from prefill_router_gateway.records import Scored
+
+RESULT = Path(__file__).parent / "results" / "agent_reading.json"
+DATA = Path("../shared/data/mmlu_pro")
+RECIPE = {
+    "features": {"kind": "prefill", "select": "mean.4", "dim": 50},
+    "predictor": "logistic",
+}
+READINGS: tuple[Scored, ...] = ("last_user", "conversation", "ask")
+Shape = tuple[str, dict[str, Any], dict[str, str]]
+"""An endpoint, the fields of a body, and headers."""
+
+CLAUDE = {"user-agent": "claude-cli/2.1.332 (external, cli)", "x-claude-code-session-id": "s"}
+CODEX = {"user-agent": "codex_cli_rs/0.80.0", "session-id": "t"}
+RULES = "\n".join(
+    f"- rule {n}: keep functions short, run the linter, write tests" for n in range(25)
+)
+CONTEXT = (
+    f"<system-reminder>\nAs you answer, use this context:\n# claudeMd\n{RULES}\n</system-reminder>"
+)
+REMINDER = (
+    "<system-reminder>\nThe TodoWrite tool hasn't been used recently. Consider using it if the "
+    "task would benefit. Never mention this to the user.\n</system-reminder>"
+)
+OUTPUT = "\n".join(f"{n:6}\tdef handler_{n}(request): return respond(request)" for n in range(80))
+DETAILS = "<environment_details>\n# Visible Files\n" + "src/a.py\n" * 60 + "</environment_details>"
+PLACE = (
+    "<environment_context>\n  <cwd>/srv/app</cwd>\n  <shell>bash</shell>\n</environment_context>"
+)
+
+
+def part(text: str) -> dict[str, Any]:
+    """A text in a message."""
+    return {"type": "text", "text": text}
+
+
+def turn(role: str, *parts: Any) -> dict[str, Any]:
+    """A message."""
+    return {"role": role, "content": list(parts)}
+
+
+def claude(*turns: dict[str, Any]) -> Shape:
+    """A request of Claude Code."""
+    system = [part("You are Claude Code, Anthropic's official CLI for Claude.")]
+    return "messages", {"messages": list(turns), "system": system}, CLAUDE
+
+
+CALL = turn("assistant", {"type": "tool_use", "id": "t", "name": "Read", "input": {}})
+RESULT_PART = {"type": "tool_result", "tool_use_id": "t", "content": OUTPUT}
+
+
+def plain(*texts: str) -> Shape:
+    """A chat, the user's texts with answers between them."""
+    turns = [
+        {"role": "assistant" if n % 2 else "user", "content": text} for n, text in enumerate(texts)
+    ]
+    return "chat", {"messages": turns}, {}
+
+
+def codex(question: str) -> Shape:
+    """The first turn of Codex."""
+    texts = (f"# AGENTS.md instructions for /srv/app\n\n{RULES}", PLACE, question)
+    items = [{"role": "user", "content": [{"type": "input_text", "text": t}]} for t in texts]
+    return "responses", {"input": items, "instructions": "You are a coding agent."}, CODEX
+
+
+def copilot(question: str) -> Shape:
+    """The first turn of Copilot."""
+    around = (
+        "<environment_info>\nLinux\n</environment_info>\n<workspace_info>\na.py\n</workspace_info>"
+    )
+    asked = f"<context>\ntoday\n</context>\n<userRequest>\n{question}\n</userRequest>"
+    turns = [{"role": "user", "content": text} for text in (around, asked)]
+    return "chat", {"messages": turns}, {}
+
+
+SHAPES: dict[str, Callable[[str], Shape]] = {
+    "alone": lambda q: plain(q),
+    "after a system prompt": lambda q: (
+        "chat",
+        {"messages": [{"role": "system", "content": RULES}, {"role": "user", "content": q}]},
+        {},
+    ),
+    "Claude Code, a reminder after it": lambda q: claude(turn("user", part(q), part(REMINDER))),
+    "Claude Code, rules before it": lambda q: claude(turn("user", part(CONTEXT), part(q))),
+    "Claude Code, after a tool's result": lambda q: claude(
+        turn("user", part(CONTEXT), part(q)), CALL, turn("user", RESULT_PART)
+    ),
+    "Claude Code, a result with a reminder": lambda q: claude(
+        turn("user", part(CONTEXT), part(q)), CALL, turn("user", RESULT_PART, part(REMINDER))
+    ),
+    "Codex, the first turn": codex,
+    "Cline, with its environment": lambda q: (
+        "chat",
+        {"messages": [turn("user", part(f"<task>\n{q}\n</task>"), part(DETAILS))]},
+        {},
+    ),
+    "Copilot, within its contexts": copilot,
+    "then an answer and 'continue'": lambda q: plain(q, "Shall I go on?", "continue"),
+    "then an answer and 'yes, do it'": lambda q: plain(q, "Shall I?", "yes, do it"),
+}
+
+
+def read_prompt(shape: Shape, scored: Scored) -> Prompt:
+    """What the encoder reads of a request."""
+    endpoint, fields, headers = shape
+    body = json.dumps({"model": "auto", **fields}).encode()
+    envelope = read_envelope(endpoint, body)  # type: ignore[arg-type]
+    named = [(name.encode(), value.encode()) for name, value in headers.items()]
+    prompt = scored_prompt(envelope, scored, envelope.read(named, load_harnesses()))
+    if prompt is None:
+        raise AssertionError("every request has a text")
+    return prompt
+
+
+def measure(
+    router: Router, prompts: Sequence[Prompt], correct: np.ndarray, alone: np.ndarray | None
+) -> tuple[dict[str, float], np.ndarray]:
+    """The mean AUC of the forecasts of these prompts, and their correlation with the others'."""
+    forecasts = router.predict_proba(list(prompts), progress=SilentProgress()).to_numpy()
+    varied = [k for k in range(correct.shape[1]) if 0 < correct[:, k].mean() < 1]
+    auc = np.mean([roc_auc_score(correct[:, k], forecasts[:, k]) for k in varied])
+    same = forecasts if alone is None else alone
+    with np.errstate(invalid="ignore"):
+        pairs = [np.corrcoef(forecasts[:, k], same[:, k])[0, 1] for k in varied]
+    return {"auc": float(auc), "correlation": float(np.mean(np.nan_to_num(pairs)))}, forecasts
+
+
+def fit(data: RoutingDataset) -> Router:
+    """The router of the labelled questions."""
+    states = gather([Need("minilm")], data, (), progress=SilentProgress())
+    config = FitConfig(recipe=recipe_from_dict(RECIPE), resamples=0)
+    return fit_router(data, states, config=config).router
+
+
+def main() -> None:
+    """Fit, ask in every shape, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fit", type=int, default=2000)
+    parser.add_argument("--questions", type=int, default=400)
+    given = parser.parse_args()
+    whole = read_dataset(DATA)
+    order = np.random.default_rng(0).permutation(len(whole))
+    ids = np.array(whole.query_ids, dtype=object)[order].tolist()
+    router = fit(whole.select(ids[: given.fit]))
+    asked = whole.select(ids[given.fit : given.fit + given.questions])
+    texts = [prompt_text(query.prompt) for query in asked.queries]
+    correct = asked.correct[:, [asked.pool.names.index(name) for name in router.pool.names]]
+    figures: dict[str, dict[str, dict[str, float]]] = {}
+    _, alone = measure(router, texts, correct, None)
+    for name, shape in SHAPES.items():
+        for scored in READINGS:
+            prompts = [read_prompt(shape(text), scored) for text in texts]
+            found, _ = measure(router, prompts, correct, alone)
+            figures.setdefault(name, {})[scored] = found
+        row = figures[name]
+        shown = (f"{s} {row[s]['auc']:.3f} {row[s]['correlation']:.2f}" for s in READINGS)
+        print(f"{name}: {', '.join(shown)}", flush=True)
+    files.write_json(RESULT, {"machine": machine(), "arguments": vars(given), "shapes": figures})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Runs coding agents through a gateway, with their default settings, and prints what was read.
+
+    npm install -g @anthropic-ai/claude-code @openai/codex opencode-ai
+    python examples/agents/run_agents.py [claude] [codex] [opencode]
+
+No model and no key is needed: a scripted target asks each agent for one shell command, and then
+says that it is done. The target speaks chats alone, but for Codex, which speaks Responses alone.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from prefill_router_gateway.receipts import read_receipts
+
+ASK = "Why does test_checkout fail only on Mondays? Find the cause and fix it."
+SHELLS = ("Bash", "bash", "shell", "shell_command", "exec_command")
+ARGUMENTS = {"command": "ls", "cmd": "ls", "description": "list the files"}
+POOL = """\
+targets:
+  - {{name: small, base_url: "{url}", serves: [chat], accepts: [tools, images, json_schema]}}
+  - {{name: large, base_url: "{url}", serves: [chat, responses], accepts: [tools, images]}}
+"""
+CODEX = """\
+model = "auto"
+model_provider = "router"
+[model_providers.router]
+name = "router"
+base_url = "{url}/v1"
+wire_api = "responses"
+env_key = "ROUTER_KEY"
+"""
+
+
+class Target(BaseHTTPRequestHandler):
+    """A model that calls a shell once and then is done, as chats and as Responses."""
+
+    protocol_version = "HTTP/1.1"
+    numbers = itertools.count(1)
+
+    def do_POST(self) -> None:
+        """Answer a request by a stream of events."""
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        turns = json.dumps(body.get("messages") or body.get("input"))
+        is_done = '"role": "tool"' in turns or "function_call_output" in turns
+        tools = [_name_of(tool) for tool in body.get("tools", [])]
+        shell = None if is_done else next((name for name in SHELLS if name in tools), None)
+        make = _responses if self.path.endswith("/responses") else _chat
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        for event in make(next(self.numbers), shell):
+            self.wfile.write(event.encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+def _name_of(tool: dict[str, Any]) -> str | None:
+    """The name of a tool, in the form of chats or of Responses; some tools of these have none."""
+    name: str | None = tool.get("name") or (tool.get("function") or {}).get("name")
+    return name
+
+
+def _chat(number: int, shell: str | None) -> Iterator[str]:
+    function = {"name": shell, "arguments": json.dumps(ARGUMENTS)}
+    call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
+    said: dict[str, Any] = {"content": "Done."} if shell is None else {"tool_calls": [call]}
+    reason = "stop" if shell is None else "tool_calls"
+    for delta, finish in (({"role": "assistant", **said}, None), ({}, reason)):
+        choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
+        yield f"data: {json.dumps({'id': f'c_{number}', 'choices': choices})}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+def _responses(number: int, shell: str | None) -> Iterator[str]:
+    if shell is None:
+        text = {"type": "output_text", "text": "Done.", "annotations": []}
+        item = {"type": "message", "role": "assistant", "content": [text]}
+    else:
+        call = {"call_id": f"call_{number}", "name": shell, "arguments": json.dumps(ARGUMENTS)}
+        item = {"type": "function_call", **call}
+    item = {"id": f"item_{number}", "status": "completed", **item}
+    base = {"id": f"resp_{number}", "object": "response", "status": "in_progress", "output": []}
+    usage = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
+    end = {**base, "status": "completed", "output": [item], "usage": usage}
+    for name, more in (
+        ("response.created", {"response": base}),
+        ("response.output_item.done", {"output_index": 0, "item": item}),
+        ("response.completed", {"response": end}),
+    ):
+        yield f"event: {name}\ndata: {json.dumps({'type': name, **more})}\n\n"
+
+
+@contextmanager
+def scripted_target() -> Iterator[str]:
+    """The address of the target."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Target)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+
+
+@contextmanager
+def serving_gateway(folder: Path, target: str) -> Iterator[str]:
+    """The address of a gateway without a router, which forecasts nothing and reads everything."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "pool.yaml").write_text(POOL.format(url=target))
+    settings = {"listen": {"port": port}, "receipts": {"prompts": True}}
+    (folder / "gateway.yaml").write_text(json.dumps(settings))
+    program = [str(Path(sys.executable).with_name("prefill-router")), "serve"]
+    program += ["--pool", "pool.yaml"]
+    program += ["--config", "gateway.yaml", "--default", "small"]
+    with (folder / "gateway.log").open("w") as log:
+        process = subprocess.Popen(program, cwd=folder, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for(f"{url}/health", process)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise SystemExit("the gateway has ended; see its log")
+
+
+def run_agent(name: str, folder: Path, url: str) -> str:
+    """Ask an agent, in an empty project and a home of its own; returns what it printed last."""
+    home, work = folder / f"home-{name}", folder / f"work-{name}"
+    (home / ".codex").mkdir(parents=True)
+    work.mkdir()
+    (work / "app.py").write_text("x = 1\n")
+    (work / "CLAUDE.md").write_text("Keep functions short.\n")
+    (work / "AGENTS.md").write_text("Keep functions short.\n")
+    (home / ".codex" / "config.toml").write_text(CODEX.format(url=url))
+    options = {"baseURL": f"{url}/v1", "apiKey": "x"}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "router",
+        "options": options,
+        "models": {"auto": {"name": "auto"}},
+    }
+    (work / "opencode.json").write_text(json.dumps({"provider": {"router": provider}}))
+    anthropic = {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_MODEL": "auto", "ANTHROPIC_AUTH_TOKEN": "x"}
+    command, own = {
+        "claude": (["claude", "-p", ASK, "--allowedTools", "Bash"], anthropic),
+        "codex": (["codex", "exec", "--skip-git-repo-check", ASK], {"ROUTER_KEY": "x"}),
+        "opencode": (["opencode", "run", "-m", "router/auto", ASK], {}),
+    }[name]
+    done = subprocess.run(
+        command,
+        cwd=work,
+        env={**os.environ, **own, "HOME": str(home), "PWD": str(work)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    return f"{done.stdout.strip()}\n{done.stderr.strip()}".strip().splitlines()[-1]
+
+
+def main() -> None:
+    """Run the agents that are installed, and print each request's receipt."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("agents", nargs="*", default=["claude", "codex", "opencode"])
+    with (
+        tempfile.TemporaryDirectory() as place,
+        scripted_target() as target,
+        serving_gateway(Path(place), target) as url,
+    ):
+        for name in parser.parse_args().agents:
+            if shutil.which(name) is None:
+                print(f"{name}: isn't installed")
+                continue
+            print(f"{name}: it said {run_agent(name, Path(place), url)!r}")
+        for receipt in read_receipts(f"sqlite:///{place}/receipts.sqlite"):
+            agent = receipt.details.get("agent", {})
+            print(
+                f"{agent.get('agent')} {agent.get('kind')}: {receipt.outcome.kind} by "
+                f"{receipt.outcome.target}, conversation {str(receipt.choice.session)[:6]}, "
+                f"read {receipt.prompt!r}"
+            )
+
+
+if __name__ == "__main__":
+    main()
