@@ -11,6 +11,7 @@ import argparse
 import itertools
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -28,6 +29,7 @@ from typing import Any
 from prefill_router_gateway.receipts import read_receipts
 
 ASK = "Why does test_checkout fail only on Mondays? Find the cause and fix it."
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 SHELLS = ("Bash", "bash", "shell", "shell_command", "exec_command")
 ARGUMENTS = {"command": "ls", "cmd": "ls", "description": "list the files"}
 POOL = """\
@@ -184,7 +186,8 @@ def run_agent(name: str, folder: Path, url: str) -> str:
         timeout=180,
         check=False,
     )
-    return f"{done.stdout.strip()}\n{done.stderr.strip()}".strip().splitlines()[-1]
+    text = COLOURS.sub("", done.stdout if done.returncode == 0 else done.stdout + done.stderr)
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "nothing")
 
 
 def main() -> None:

@@ -208,6 +208,15 @@ KINDS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
         (system("You are a title generator. You output"), said(ASK)),
         "auxiliary",
     ),
+    "a title as JSON": (
+        CLAUDE,
+        (
+            system("You are a Claude agent, built on Anthropic's Claude Agent SDK."),
+            system("Generate a concise, sentence-case title (3-7 words) of this session."),
+            user(f"<session>\n{ASK}\n</session>\n\nWrite the title."),
+        ),
+        "auxiliary",
+    ),
     "a suggestion": (
         CLAUDE,
         (user(ASK), ANSWER, user("[SUGGESTION MODE: Suggest what comes next]")),
