@@ -23,7 +23,7 @@ IN_ORDER = (
     *("evaluate", "compare", "calibration", "doctor", "guarantee", "reproduce", "study"),
     *("route", "show", "reprice", "export"),
     *("serve", "versions", "import-litellm", "key"),
-    *("explain", "replay", "savings", "canary", "purge"),
+    *("explain", "read", "replay", "savings", "canary", "purge"),
     *("learn", "export-receipts"),
 )
 """By heading: the router's own commands first, then those of the other distributions."""

@@ -41,7 +41,7 @@ GROUPS: tuple[Group, ...] = get_args(Group)
 
 _OTHERS: Mapping[str, Mapping[Group, str]] = {
     "prefill-router-gateway": {
-        "prefill_router.commands": "serve import-litellm key explain replay savings canary "
+        "prefill_router.commands": "serve import-litellm key explain read replay savings canary "
         "export-receipts purge learn",
     },
     "prefill-router-lab": {

@@ -64,6 +64,7 @@ export const ENDS = {
 };
 
 export const SCORED = {
+  ask: "what the person asked",
   last_user: "last user turn",
   last_user_with_system: "last user turn, system prompt",
   conversation: "whole conversation",
