@@ -17,6 +17,10 @@ _ANTHROPIC = {
 }
 
 
+TOO_LONG = "prompt is too long"
+"""What clients look for before they shorten a conversation."""
+
+
 @final
 class RefusalError(PrefillRouterError):
     """The gateway refuses a request; the message quotes no prompt and no key.

@@ -120,7 +120,7 @@ def test_the_output_of_tools_that_fail_is_counted(gateway: Served) -> None:
     receipt = send(gateway, "/v1/messages", body, CLAUDE)
     assert receipt.prompt == ASK
     assert receipt.details["agent"]["failing_steps"] == 1
-    assert "before it 1 tool results in a row had failed" in explain(receipt).sentences()
+    assert "results of tools that failed in a row before it: 1" in explain(receipt).sentences()
 
 
 def test_each_kind_of_requests_is_routed_by_its_own_settings(gateway: Served) -> None:

@@ -122,6 +122,7 @@ def test_a_recorded_request_is_read_from_the_command_line(tmp_path: Path) -> Non
     [
         ("{", "isn't JSON"),
         ("[]", "has no request"),
+        ('{"path": "/v1/messages", "headers": 1, "body": {}}', "has no request"),
         ('{"path": "/v1/x", "body": {}}', "has the path '/v1/x'"),
         ('{"path": "/v1/messages", "body": {}}', "has no model"),
     ],

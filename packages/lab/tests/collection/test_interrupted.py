@@ -123,9 +123,11 @@ def check_risk(run: Path) -> None:
     """What was under way when a process was stopped may have been billed: so much, at most."""
     ((sessions,),) = rows(run, "SELECT COUNT(DISTINCT session) FROM exposure")
     with Run.open(run) as held:
-        at_risk = held.at_risk
+        spent, at_risk = held.spent, held.at_risk
     most = 1.5 * CONCURRENCY * (1200 * 10 + 50 * 40) / 1e6
     assert 0 < at_risk <= sessions * most  # how much depends on when it was stopped
+    ((answers,),) = rows(run, "SELECT COUNT(*) FROM answers")
+    assert spent / answers < at_risk  # the most that one call may cost is more than an answer does
 
 
 def test_it_keeps_the_limit_over_interruptions(command: Command, folder: Path) -> None:

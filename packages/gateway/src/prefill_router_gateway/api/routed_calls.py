@@ -55,7 +55,7 @@ from prefill_router_gateway.runtime import (
     reply_headers,
     write_receipt,
 )
-from prefill_router_gateway.settings import GatewaySettings, SessionSettings
+from prefill_router_gateway.settings import GatewaySettings, KindSettings, SessionSettings
 from prefill_router_gateway.telemetry import Trace
 
 
@@ -343,13 +343,13 @@ def read_incoming(
     asked = parse_model(model, targets=names, names=settings.routing.names)
     scored = preferences.scored or settings.routing.scored
     is_routed = asked.target is None
-    reading = prompt = own = None
+    reading, prompt, kind = None, None, KindSettings()
     if is_routed or settings.receipts.prompts:
         reading = envelope.read(headers, settings.agents.harnesses)
         prompt = scored_prompt(envelope, scored, reading)
-        own = settings.agents.of_kind(reading.kind)
-    of_kind = (own.lam, own.targets) if own is not None and is_routed else (None, None)
-    lams = (preferences.lam, asked.lam, dial, of_kind[0], lam) if is_routed else ()
+    if is_routed and reading is not None:
+        kind = settings.agents.of_kind(reading.kind)
+    lams = (preferences.lam, asked.lam, dial, kind.lam, lam) if is_routed else ()
     question = RoutingRequest(
         endpoint=endpoint,
         at=at,
@@ -359,7 +359,7 @@ def read_incoming(
         named=asked.target,
         lam_asked=next((given for given in lams if given is not None), None),
         max_cost=preferences.max_cost,
-        allow=preferences.allow or of_kind[1],
+        allow=preferences.allow or kind.targets,
         exclude=preferences.exclude,
         fallbacks=preferences.fallbacks,
         needs=envelope.needs if preferences.fallbacks else frozenset(),

@@ -41,7 +41,7 @@ def read(
     from prefill_router_gateway.protocol import read_envelope, scored_prompt
     from prefill_router_gateway.settings import GatewaySettings, read_settings
 
-    endpoint, headers, body = _recorded(request)
+    endpoint, headers, body = _load_request(request)
     settings = GatewaySettings() if config is None else read_settings(config)
     envelope = read_envelope(endpoint, body)
     reading = envelope.read(headers, settings.agents.harnesses)
@@ -52,7 +52,7 @@ def read(
     _show(reading, scored)
 
 
-def _recorded(file: Path) -> "tuple[Endpoint, list[tuple[bytes, bytes]], bytes]":
+def _load_request(file: Path) -> "tuple[Endpoint, list[tuple[bytes, bytes]], bytes]":
     """The endpoint, the headers and the body of a recorded request.
 
     Raises:
@@ -68,7 +68,8 @@ def _recorded(file: Path) -> "tuple[Endpoint, list[tuple[bytes, bytes]], bytes]"
         value = json.loads(file.read_bytes())
     except (ValueError, RecursionError):
         raise DataError(f"{file} isn't JSON; it must be like {form}") from None
-    if not isinstance(value, Mapping) or not isinstance(value.get("body"), Mapping):
+    headers = value.get("headers", {}) if isinstance(value, Mapping) else None
+    if not isinstance(headers, Mapping) or not isinstance(value.get("body"), Mapping):
         raise DataError(f"{file} has no request; it must be like {form}")
     path = str(value.get("path", "")).partition("?")[0]
     endpoint = next((name for name, own in PATHS.items() if own == path), None)
@@ -76,16 +77,11 @@ def _recorded(file: Path) -> "tuple[Endpoint, list[tuple[bytes, bytes]], bytes]"
         raise DataError(
             f"{file} has the path {path!r}; it must be one of {', '.join(PATHS.values())}"
         )
-    headers = value.get("headers", {})
     return (
         endpoint,
-        [(str(k).lower().encode(), str(v).encode()) for k, v in _pairs(headers)],
+        [(str(k).lower().encode(), str(v).encode()) for k, v in headers.items()],
         json.dumps(value["body"]).encode(),
     )
-
-
-def _pairs(headers: Any) -> list[tuple[Any, Any]]:
-    return list(headers.items()) if isinstance(headers, Mapping) else [tuple(h) for h in headers]
 
 
 def _show(reading: "RequestReading", scored: Any) -> None:
@@ -99,15 +95,15 @@ def _show(reading: "RequestReading", scored: Any) -> None:
         "failing steps": str(reading.failing_steps),
     }
     for name, text in lines.items():
-        out.say(f"{name}: {_shortened(text)}")
+        out.say(f"{name}: {_shorten(text)}")
     for text in reading.earlier:
-        out.say(f"earlier: {_shortened(text)}")
-    out.say(f"the encoder reads: {_shortened(scored if isinstance(scored, str) else None)}")
+        out.say(f"earlier: {_shorten(text)}")
+    out.say(f"the encoder reads: {_shorten(scored if isinstance(scored, str) else None)}")
     for reason in reading.reasons:
         out.say(f"why: {reason}")
 
 
-def _shortened(text: str | None) -> str:
+def _shorten(text: str | None) -> str:
     if text is None:
         return "none"
     return (

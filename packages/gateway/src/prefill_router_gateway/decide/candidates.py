@@ -18,7 +18,7 @@ from prefill_router.endpoints import estimate_tokens
 from prefill_router.policy import score
 from prefill_router.router import Forecast
 from prefill_router.targets import ENDPOINTS, Ability, Endpoint, Pool
-from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.errors import TOO_LONG, RefusalError
 from prefill_router_gateway.records import HEADER, FallbackReason, RoutingRequest
 
 PerTarget = Float[NDArray[np.float64], " target"]
@@ -391,7 +391,7 @@ _ADVICE: dict[Obstacle, str] = {
 }
 
 
-_LASTING: frozenset[Obstacle] = frozenset(("context", "call", "endpoint", "need", "key"))
+_PERMANENT: frozenset[Obstacle] = frozenset(("context", "call", "endpoint", "need", "key"))
 """What stays so for a conversation; where a context is among it, a shorter one can be answered."""
 
 
@@ -415,16 +415,12 @@ def no_eligible_target(question: RoutingRequest, excluded: Mapping[str, Exclusio
         f"{', '.join(names)}: {_advice(obstacle, question)}" for obstacle, names in groups.items()
     ]
     message = f"no target may answer this request. {'; '.join(parts)}"
-    if "context" in groups and groups.keys() <= _LASTING:
+    if "context" in groups and groups.keys() <= _PERMANENT:
         longest = max(shown.values(), key=lambda why: why.context)
-        message = f"{too_long_words(longest.needed, longest.context)}. {message}"
+        sizes = f"{longest.needed} tokens > {longest.context} maximum"
+        message = f"{TOO_LONG}: {sizes}. {message}"
         return RefusalError(message, code="context_length_exceeded")
     return RefusalError(message, code="no_eligible_target")
-
-
-def too_long_words(needed: int, most: int) -> str:
-    """What clients look for before they shorten a conversation."""
-    return f"prompt is too long: {needed} tokens > {most} maximum"
 
 
 def unknown_target(name: str, names: tuple[str, ...]) -> RefusalError:

@@ -128,21 +128,21 @@ def _check(value: _Object, where: str, known: frozenset[str]) -> None:
 def _system(content: object) -> Iterator[dict[str, Any]]:
     """The system prompt, without lines that change with each request: the target's cache holds."""
     if isinstance(content, list):
-        content = [block for block in map(_lasting_block, content) if block is not None]
+        content = [block for block in map(_drop_volatile_line_of, content) if block is not None]
     elif isinstance(content, str):
-        content = _lasting(content)
+        content = _drop_volatile_line(content)
     if content:
         yield {"role": "system", "content": _joined(content, "system")}
 
 
-def _lasting_block(block: object) -> object | None:
+def _drop_volatile_line_of(block: object) -> object | None:
     text = block.get("text") if isinstance(block, Mapping) else None
     if not isinstance(text, str) or not text.startswith(volatile_starts()):
         return block
-    return {**cast(_Object, block), "text": rest} if (rest := _lasting(text)) else None
+    return {**cast(_Object, block), "text": rest} if (rest := _drop_volatile_line(text)) else None
 
 
-def _lasting(text: str) -> str:
+def _drop_volatile_line(text: str) -> str:
     return text.partition("\n")[2].lstrip("\n") if text.startswith(volatile_starts()) else text
 
 

@@ -21,7 +21,12 @@ from prefill_router.endpoints import (
     read_error,
     without_key,
 )
-from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError, RefusalError
+from prefill_router_gateway.errors import (
+    TOO_LONG,
+    BrokenResponseError,
+    ClientGoneError,
+    RefusalError,
+)
 from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.deployments import DeploymentOrder, ProviderEndpoint, RateHeadroom
 from prefill_router_gateway.proxy.failures import (
@@ -234,15 +239,11 @@ async def _open_translated(
     return replace(opened, body=json.dumps(said).encode())
 
 
-_TOO_LONG = "prompt is too long"
-"""What clients of messages look for before they shorten a conversation."""
-
-
 def _translated_refusal(refusal: TargetRefusal) -> TargetRefusal:
     given = read_error(parsed(refusal.body.strip()) or {})
     words = given.words or "the target refused the request"
-    if kind_of(given, refusal.status) == "context_too_long" and _TOO_LONG not in words.lower():
-        words = f"{_TOO_LONG}: {words}"
+    if kind_of(given, refusal.status) == "context_too_long" and TOO_LONG not in words.lower():
+        words = f"{TOO_LONG}: {words}"
     error = RefusalError(words, status=refusal.status).body(anthropic=True)
     headers = [header for header in refusal.headers if header[0] != b"content-type"]
     kind = (b"content-type", b"application/json")

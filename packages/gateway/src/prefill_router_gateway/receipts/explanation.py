@@ -175,7 +175,7 @@ def _of_agent(receipt: Receipt) -> Iterator[str]:
         name = agent.get("agent") or "a client"
         yield f"asked by {name}: {_KINDS.get(agent.get('kind', ''), 'a request')}"
         if failing := agent.get("failing_steps"):
-            yield f"before it {failing} tool results in a row had failed"
+            yield f"results of tools that failed in a row before it: {failing}"
 
 
 def _listed(value: Any) -> str:
