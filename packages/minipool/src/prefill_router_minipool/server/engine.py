@@ -184,8 +184,8 @@ class _TextWriter:
 
 def _load(folder: Path) -> tuple[Any, Any]:
     """The network and its tokenizer."""
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         network: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)

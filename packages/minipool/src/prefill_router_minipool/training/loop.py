@@ -302,7 +302,7 @@ def train_models(
     if threads < 1 or (steps is not None and steps < 1):
         raise ConfigError(f"threads are {threads} and steps {steps}; both must be at least one")
     torch.set_num_threads(threads)
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()
     tokenizer = make_tokenizer()
     for name in names:
         files.check_place(out / name)
@@ -327,7 +327,7 @@ def save_model(trained: TrainedModel, tokenizer: Any, profile: Profile, folder: 
     """Write weights (bfloat16), tokenizer, curves and a record of the training, all or nothing."""
     network: Any = trained.network
     parameters = sum(p.numel() for p in network.parameters())
-    network.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+    network.generation_config = GenerationConfig(
         do_sample=False,
         max_new_tokens=_LONGEST_ANSWER,
         pad_token_id=network.config.pad_token_id,

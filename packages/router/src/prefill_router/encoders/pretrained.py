@@ -61,8 +61,8 @@ def prepare(request: EncoderRequest) -> None:
     Raises:
         ConfigError: A revision is given for a folder, or `batch_tokens` is below 1.
     """
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
     check_files(request)
 
 
@@ -101,7 +101,8 @@ def commit_of(request: EncoderRequest, *names: str) -> str | None:
             _raise_exceptions_for_missing_entries=name == names[-1],
         )
         if path is not None:
-            return extract_commit_hash(path, None)
+            commit: str | None = extract_commit_hash(path, None)
+            return commit
     return None
 
 
