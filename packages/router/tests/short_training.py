@@ -6,6 +6,8 @@ from typing import Any
 from unittest import mock
 
 from prefill_router import training
+from prefill_router.fitting import cross_fitting
+from prefill_router.layers import selection
 
 MOST_EPOCHS = 3
 
@@ -18,5 +20,9 @@ def short_training() -> Iterator[None]:
     def train_shortly(trainer: training.Trainer, *, max_epochs: int, **others: Any) -> None:
         train(trainer, max_epochs=min(max_epochs, MOST_EPOCHS), **others)
 
-    with mock.patch.object(training, "train_epochs", train_shortly):
+    with (
+        mock.patch.object(training, "train_epochs", train_shortly),
+        mock.patch.object(cross_fitting, "FOLDS", 2),
+        mock.patch.object(selection, "FOLDS", 2),
+    ):
         yield

@@ -39,22 +39,31 @@ from functools import partial
 from pathlib import Path
 
 import prefill_router_gateway.learning.rollout as trial
-from prefill_router.fitting import Recipe, effort
+from prefill_router.fitting import Recipe, cross_fitting, effort
 from prefill_router.predictors import TrunkConfig
 from prefill_router_gateway.cli import learn
 from prefill_router_minipool.cli import demo_loop
 
+
+def serve_three(job):
+    pool = job.folder / "pool.yaml"
+    serve = ("minipool", "serve", "--port", 0, "--only", "abacus,scribe,atlas")
+    return job.serving(*serve, "--write-pool", pool, is_ready=lambda _: pool.is_file())
+
+
 learn._lower_priority = lambda **_: None
-demo_loop._WAVES = 3
-effort.Recipe = partial(Recipe, predictor=TrunkConfig(seeds=3, keep=2))
+demo_loop.serving_pool = serve_three
+demo_loop._WAVES = 6
+cross_fitting.FOLDS = 3
+effort.Recipe = partial(Recipe, predictor=TrunkConfig(seeds=2, keep=1))
 trial.RolloutSettings = partial(
-    trial.RolloutSettings, least_live=5, share=0.5, first_margin=0.4, margin=0.4
+    trial.RolloutSettings, least_live=5, share=0.5, first_margin=0.6, margin=0.6
 )
 questions, purse = int(sys.argv[2]), float(sys.argv[3])
 demo_loop.run_loop(Path(sys.argv[1]), questions=questions, purse=purse, seed=0, as_json=True)
 """
-"""A loop that no other test holds up. Its candidates have fewer networks, and have to prove less in
-fewer requests of their own; what proves how much has tests of its own.
+"""A loop that no other test holds up, of three targets. Its candidates have fewer networks, and have
+to prove less in fewer requests of their own; what proves how much has tests of its own.
 """
 
 
