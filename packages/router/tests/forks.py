@@ -1,4 +1,4 @@
-"""Runs commands in forks of one process (`killed_process.py`), and sends them signals."""
+"""Runs commands in forks of one process, such as `killed_process.py`, and sends them signals."""
 
 import json
 import os
@@ -14,13 +14,13 @@ Run = Callable[[Sequence[str], int, float], tuple[int, float]]
 
 
 @contextmanager
-def forks(log: Path) -> Iterator[Run]:
+def forks(log: Path, program: str = "packages.router.tests.killed_process") -> Iterator[Run]:
     """A function that runs commands; what they tell goes to a file."""
     single = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
     with (
         log.open("w") as told,
         subprocess.Popen(
-            [sys.executable, "-m", "packages.router.tests.killed_process"],
+            [sys.executable, "-m", program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=told,

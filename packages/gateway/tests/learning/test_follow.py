@@ -6,6 +6,7 @@ import random
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,10 +17,8 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.learning.traffic import SKILL, answer, pools, write_traffic
-from packages.gateway.tests.server_process import COMMAND
 from packages.router.tests.commands import refused
 from packages.router.tests.fakes.answering_server import answering
-from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from packages.router.tests.forks import forks
 from prefill_router.router import VersionRegistry
 from prefill_router.targets import write_pool
@@ -27,7 +26,13 @@ from prefill_router_gateway.receipts import CHARGES, labelled_samples
 
 pytestmark = pytest.mark.slow
 
-REQUESTS, TURNS, AT_ONCE = 40, 6, 8
+PROGRAM = "packages.gateway.tests.learning.learning_program"
+REQUESTS, TURNS, AT_ONCE = 20, 6, 8
+RECIPE = """
+features: complexity
+predictor: {kind: logistic, c: 1.0, scaling: each}
+shrinkage: false
+"""
 SIGNALS = {
     signal.SIGINT: (130,),
     signal.SIGTERM: (130, -signal.SIGTERM),  # the last: before the command has begun
@@ -37,13 +42,12 @@ SIGNALS = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[dict[str, Any]]]]:
-    """A folder with pools, an encoder and a recipe, and the questions that the targets got."""
+    """A folder with pools and a recipe, and the questions that the targets got."""
     folder = tmp_path_factory.mktemp("follow")
     with answering(answer) as (base_url, seen):
         for pool, name in zip(pools(base_url), ("pool", "judge"), strict=True):
             write_pool(pool, folder / f"{name}.yaml")
-        save_tiny_encoder(folder / "tiny")
-        (folder / "recipe.yaml").write_text("{features: {kind: complexity}, predictor: logistic}")
+        (folder / "recipe.yaml").write_text(RECIPE)
         yield folder, seen
 
 
@@ -54,9 +58,9 @@ def learn(made: Path, folder: Path, *more: object) -> list[str]:
         "--pool": made / "pool.yaml",
         "--judge": made / "judge.yaml",
         "--versions": folder / "versions",
-        "--encoder": made / "tiny",
+        "--encoder": "fake",
         "--recipe": made / "recipe.yaml",
-        "--least-labels": 20,
+        "--least-labels": 10,
         "--per-day": 1,
         "--anchors-every": 0,  # nothing is asked twice
     }
@@ -79,6 +83,7 @@ def begin_in_time(process: int) -> None:
     """Let a learner that waits for idle moments, of which tests leave few, compute as they do."""
     while not all(idle_threads(process)):
         time.sleep(0.01)
+    assert len(idle_threads(process)) > 1
     while any(idle_threads(process)):
         for task in Path(f"/proc/{process}/task").iterdir():
             os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
@@ -100,10 +105,10 @@ def test_rounds_follow_each_other_at_low_priority_until_a_signal(
     with (
         (tmp_path / "log").open("w+") as log,
         subprocess.Popen(
-            [COMMAND, *arguments],
+            [sys.executable, "-m", PROGRAM, *arguments],
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, "OMP_NUM_THREADS": "2"},  # so that libraries start threads
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "2"},  # so that a library starts a thread
         ) as process,
     ):
         assert process.stdout is not None
@@ -131,7 +136,9 @@ def test_a_single_round_yields_to_others_but_is_not_left_without(
 ) -> None:
     write_traffic(tmp_path, REQUESTS)
     with subprocess.Popen(
-        [COMMAND, *learn(made[0], tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", PROGRAM, *learn(made[0], tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         while nice_of(process.pid) != {os.nice(0) + 10}:
             assert process.poll() is None
@@ -145,7 +152,7 @@ def test_a_round_that_is_stopped_at_any_moment_goes_on_and_nothing_is_paid_twice
 ) -> None:
     folder, seen = made
     chance, stopped = random.Random(0), 0
-    with forks(tmp_path / "log") as run:
+    with forks(tmp_path / "log", PROGRAM) as run:
         whole = tmp_path / "whole"
         whole.mkdir()
         write_traffic(whole, REQUESTS)
