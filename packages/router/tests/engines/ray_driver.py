@@ -4,11 +4,7 @@ A line is JSON: a name and arguments. So is an answer, after `REPLY`. Ray prints
 """
 
 import json
-import os
-import signal
 import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,16 +12,14 @@ from unittest.mock import patch
 
 import numpy as np
 
-from packages.lab.tests.reproduce.test_reproduce import ENCODER, MEANS, QUICK, SITES
 from packages.router.tests.commands import run
 from packages.router.tests.engines import encoding_job
 from packages.router.tests.engines.conftest import REPLY
+from packages.router.tests.engines.ray_work import dies, dies_once, measured, on, refuses
 from prefill_router import engines
 from prefill_router.engines import RayEngine
 from prefill_router.errors import EngineError, PromptError, StoreError
-from prefill_router.progress import Progress
 from prefill_router.testing import make_routing_dataset
-from prefill_router_lab.reproduce import reproduction, to_dict
 
 
 def command(*words: str) -> dict[str, Any]:
@@ -52,21 +46,6 @@ def devices(address: str, folder: str) -> dict[str, Any]:
     return {"items": items, "devices": sorted({one for _, one in found}), "refused": refused}
 
 
-def on(folder: Path, kinds: int, device: str) -> Callable[[int], tuple[int, str]]:
-    (folder / device).touch()
-
-    def work(item: int) -> tuple[int, str]:
-        while len(list(folder.iterdir())) < kinds:  # no worker does it all before the other began
-            time.sleep(0.02)
-        if item == -1:
-            raise StoreError("the state isn't finite")
-        if item == -2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return item, device
-
-    return work
-
-
 def held(address: str) -> int:
     """The most items that were taken from an endless supply and not done yet."""
     engine, taken, most = RayEngine(address=address, workers=(2, 2)), 0, 0
@@ -81,11 +60,6 @@ def held(address: str) -> int:
         assert size == 1 << 20
         most = max(most, taken - done)
     return most
-
-
-def measured(device: str) -> Callable[[np.ndarray], int]:
-    del device
-    return len
 
 
 def tasks(address: str, folder: str) -> dict[str, Any]:
@@ -103,29 +77,11 @@ def tasks(address: str, folder: str) -> dict[str, Any]:
     return {"squares": squares, "refused": refused}
 
 
-def dies_once(folder: Path, item: int, progress: Progress) -> int:
-    """The square of a number; the first worker that is asked for 3 is killed."""
-    del progress
-    mark = folder / "died"
-    if item == 3 and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return item * item
-
-
-def dies(table: np.ndarray, item: int, progress: Progress) -> int:
-    del table, item, progress
-    os.kill(os.getpid(), signal.SIGKILL)
-    return 0
-
-
-def refuses(table: np.ndarray, item: int, progress: Progress) -> int:
-    del table, progress
-    raise PromptError("the prompt is too long", query_id=f"q{item}")
-
-
 def paper(address: str | None) -> str:
     """The paper's tables for three routers; where no cluster is given, made here."""
+    from packages.lab.tests.reproduce.test_reproduce import ENCODER, MEANS, QUICK, SITES
+    from prefill_router_lab.reproduce import reproduction, to_dict
+
     engine = None if address is None else RayEngine(address=address, workers=(2, 2))
     answers = make_routing_dataset(queries=100, seed=5)
     recipes = reproduction.routers(MEANS.encoders, MEANS.embedding, QUICK)
@@ -153,8 +109,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from packages.router.tests.engines import (
-        ray_driver,  # so that workers find the work by its module
-    )
-
-    ray_driver.main()
+    main()
