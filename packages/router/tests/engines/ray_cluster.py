@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-STORE = {"object_store_memory": 80 << 20}
+SMALL = {"object_store_memory": 80 << 20, "include_log_monitor": False}
 
 
 def descendants(pid: int) -> list[int]:
@@ -36,8 +36,10 @@ def workers() -> list[int]:
 def main() -> None:
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **STORE})
-    nodes = [cluster.add_node(num_cpus=1, **STORE)]
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **SMALL}
+    )
+    nodes = [cluster.add_node(num_cpus=1, **SMALL)]
     sys.stdout.write(f"{cluster.address}\n")
     sys.stdout.flush()
     for line in sys.stdin:
@@ -51,7 +53,7 @@ def main() -> None:
             cluster.remove_node(nodes.pop(0), allow_graceful=False)
             answer = len(nodes)
         elif line.strip() == "add":
-            nodes.append(cluster.add_node(num_cpus=1, num_gpus=1, **STORE))
+            nodes.append(cluster.add_node(num_cpus=1, num_gpus=1, **SMALL))
             answer = len(nodes)
         sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()

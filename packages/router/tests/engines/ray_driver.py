@@ -17,9 +17,12 @@ from packages.router.tests.engines import encoding_job
 from packages.router.tests.engines.conftest import REPLY
 from packages.router.tests.engines.ray_work import dies, dies_once, measured, on, refuses
 from prefill_router import engines
+from prefill_router.activations import Site
 from prefill_router.engines import RayEngine
 from prefill_router.errors import EngineError, PromptError, StoreError
-from prefill_router.testing import make_routing_dataset
+from prefill_router.router import EncoderSources
+from prefill_router.testing import FakeEncoder, make_routing_dataset
+from prefill_router_lab.reproduce import ReproduceMeans, ReproduceOptions, reproduction, to_dict
 
 
 def command(*words: str) -> dict[str, Any]:
@@ -79,20 +82,23 @@ def tasks(address: str, folder: str) -> dict[str, Any]:
 
 def paper(address: str | None) -> str:
     """The paper's tables for three routers; where no cluster is given, made here."""
-    from packages.lab.tests.reproduce.test_reproduce import ENCODER, MEANS, QUICK, SITES
-    from prefill_router_lab.reproduce import reproduction, to_dict
-
+    encoder = FakeEncoder()
+    means = ReproduceMeans(
+        encoders=("fake",), embedding="fake", sources=EncoderSources(loaded=(encoder,))
+    )
+    options = ReproduceOptions(seeds=2, resamples=20, dim=4, quick=True)
+    sites = [Site(layer, pooling) for layer in range(2, 5) for pooling in ("last", "mean")]
     engine = None if address is None else RayEngine(address=address, workers=(2, 2))
     answers = make_routing_dataset(queries=100, seed=5)
-    recipes = reproduction.routers(MEANS.encoders, MEANS.embedding, QUICK)
+    recipes = reproduction.routers(means.encoders, means.embedding, options)
     few = {name: recipes[name] for name in ("SharedTrunkNet", "kNN majority", "kNN score")}
     with patch.object(reproduction, "routers", return_value=few):
         runs = reproduction.reproduce(
             "mmlu-pro",
             answers,
-            [ENCODER.encode(answers.queries, SITES, rounding="float32")],
-            options=QUICK,
-            means=MEANS,
+            [encoder.encode(answers.queries, sites, rounding="float32")],
+            options=options,
+            means=means,
             studies=(),
             engine=engine,
         )
