@@ -51,8 +51,8 @@ def allow(store: Path, count: int) -> None:
 class GatedEncoder(WrappedEncoder):
     """Waits until a shard is allowed."""
 
-    def __init__(self, store: Path) -> None:
-        super().__init__(LatentEncoder(8))
+    def __init__(self, inner: Encoder, store: Path) -> None:
+        super().__init__(inner)
         self.store = store
 
     def states(
@@ -69,21 +69,31 @@ class GatedEncoder(WrappedEncoder):
 
 @dataclass(frozen=True)
 class GatedSource:
-    """Loads that encoder."""
+    """Loads such an encoder."""
 
+    inner: Any
     store: Path
 
     @property
     def provenance(self) -> Provenance:
-        return LatentEncoder(8).provenance
+        return self.inner.provenance
+
+    def load(self, device: str) -> Encoder:
+        return GatedEncoder(self.inner.load(device), self.store)
+
+
+class LatentSource:
+    """Loads the encoder of a made-up dataset."""
+
+    provenance = LatentEncoder(8).provenance
 
     def load(self, device: str) -> Encoder:
         del device
-        return GatedEncoder(self.store)
+        return LatentEncoder(8)
 
 
 def encode(address: str, store: Path) -> None:
-    source: Any = GatedSource(store)
+    source: Any = GatedSource(LatentSource(), store)
     engine = RayEngine(address=address, workers=(1, 2))
     run_encoding_on(engine, plan_of(store), source, progress=BarProgress())
 
