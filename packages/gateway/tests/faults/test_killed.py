@@ -253,7 +253,7 @@ def test_memory_stays_what_it_was(gateway: Process) -> None:
         assert await asyncio.gather(*asking) == [0] * CLIENTS
         assert len(whole) == count
 
-    asyncio.run(load(gateway, 800))  # what is kept of the latest requests fills
+    asyncio.run(load(gateway, 400))  # what is kept of the latest requests fills
     warm = resident_mb(gateway.run.pid)
-    asyncio.run(load(gateway, 2200))
-    assert resident_mb(gateway.run.pid) < warm + 30
+    asyncio.run(load(gateway, 1000))
+    assert resident_mb(gateway.run.pid) < warm + 14

@@ -20,7 +20,7 @@ from prefill_router_minipool.server import ScriptedModel, serve
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = 6
+EXAMPLES = 3
 SLOW = ("/admin/reload",)
 
 

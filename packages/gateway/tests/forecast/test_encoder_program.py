@@ -14,6 +14,7 @@ import pytest
 import uvloop
 
 from packages.gateway.tests.forecast.routers import probabilities, saved_router
+from packages.gateway.tests.world import router_folder
 from prefill_router.data import Message
 from prefill_router.errors import ConfigError
 from prefill_router.router import EncoderSources, Forecast, Router
@@ -62,6 +63,12 @@ def forecaster(saved: Saved, runner: asyncio.Runner) -> Iterator[Forecaster]:
     runner.run(made.start())
     yield made
     runner.run(made.close())
+
+
+@pytest.fixture
+def quick() -> Saved:
+    """A router without a network, whose process begins at once."""
+    return router_folder(), EncoderSources()
 
 
 @contextmanager
@@ -224,10 +231,11 @@ def test_unreadable_prompts_spoil_no_batch(
     assert runner.run(scene()).correctness.tolist() == probabilities(router, "readable")
 
 
-def test_killed_process_is_replaced(
-    forecaster: Forecaster, router: Router, runner: asyncio.Runner
-) -> None:
+def test_killed_process_is_replaced(quick: Saved, runner: asyncio.Runner) -> None:
+    forecaster = new_forecaster(quick)
+
     async def scene() -> Forecast:
+        await forecaster.start()
         pid, restarts = forecaster.pid, forecaster.stats().restarts
         assert pid is not None
         with held(forecaster):
@@ -240,7 +248,9 @@ def test_killed_process_is_replaced(
         assert forecaster.stats().restarts == restarts + 1
         return await forecaster.forecast("killed 0", seconds=120)
 
-    assert runner.run(scene()).correctness.tolist() == probabilities(router, "killed 0")
+    found = runner.run(scene())
+    runner.run(forecaster.close())
+    assert found.correctness.tolist() == probabilities(Router.load(quick[0]), "killed 0")
 
 
 def test_interrupt_of_the_terminal_does_not_reach_the_process(forecaster: Forecaster) -> None:
@@ -249,8 +259,8 @@ def test_interrupt_of_the_terminal_does_not_reach_the_process(forecaster: Foreca
     assert os.getsid(forecaster.pid) != os.getsid(0)
 
 
-def test_closing_answers_what_waits(saved: Saved, runner: asyncio.Runner) -> None:
-    forecaster = new_forecaster(saved)
+def test_closing_answers_what_waits(quick: Saved, runner: asyncio.Runner) -> None:
+    forecaster = new_forecaster(quick)
 
     async def scene() -> None:
         await forecaster.start()
