@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import yaml
 from prefill_router.features.complexity import ComplexityConfig
 from prefill_router.fitting import FitConfig, Recipe, fit_router
 from prefill_router.predictors.logistic import LogisticConfig
+from prefill_router.router import Router
 from prefill_router.targets import Pool, Provider, write_pool
 from prefill_router.testing import make_routing_dataset
 from prefill_router_gateway.api.app import guarded_app
@@ -72,6 +74,14 @@ class Made:
         )
 
 
+@cache
+def complexity_router(queries: int = 200) -> Router:
+    """A router of three targets that reads texts' complexity, fitted once."""
+    data = make_routing_dataset(queries=queries, targets=len(TARGETS))
+    recipe = Recipe(features=(ComplexityConfig(),), predictor=LogisticConfig())
+    return fit_router(data, config=FitConfig(test=0.15, recipe=recipe, resamples=20)).router
+
+
 def make_gateway(
     folder: Path,
     urls: Sequence[str] | str,
@@ -80,7 +90,7 @@ def make_gateway(
     key_env: str | None = None,
     **what: Any,
 ) -> Made:
-    """Fit a router of three targets, and write the files of a gateway before them.
+    """Write the files of a gateway before three targets, and its router.
 
     Args:
         folder: Where.
@@ -89,11 +99,8 @@ def make_gateway(
         key_env: The variable of the targets' key.
         what: Further fields of every target, such as `serves`.
     """
-    data = make_routing_dataset(queries=200, targets=len(TARGETS))
-    recipe = Recipe(features=(ComplexityConfig(),), predictor=LogisticConfig())
-    fit_router(data, config=FitConfig(test=0.15, recipe=recipe, resamples=20)).router.save(
-        folder / "router"
-    )
+    router = complexity_router()
+    router.save(folder / "router")
     each = [urls] * len(TARGETS) if isinstance(urls, str) else list(urls)
     providers = tuple(
         Provider(name=f"provider-{n}", base_url=url, api_key_env=key_env)
@@ -101,10 +108,10 @@ def make_gateway(
     )
     targets = tuple(
         replace(target, provider=provider.name, **what)
-        for target, provider in zip(data.pool, providers, strict=True)
+        for target, provider in zip(router.pool, providers, strict=True)
     )
     made = Made(folder, folder / "router", folder / "pool.yaml", folder / "gateway.yaml")
-    write_pool(Pool(targets, data.pool.prices_date, providers), made.pool)
+    write_pool(Pool(targets, router.pool.prices_date, providers), made.pool)
     made.configure(settings)
     return made
 

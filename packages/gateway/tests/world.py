@@ -20,11 +20,13 @@ from typing import Any, TypeVar
 import yaml
 
 from packages.gateway.tests.scripted_target import ANSWER, whole
-from packages.gateway.tests.server_process import TARGETS, Made, Running, gateway_thread
-from prefill_router.features.complexity import ComplexityConfig
-from prefill_router.fitting import FitConfig, Recipe, fit_router
-from prefill_router.predictors.logistic import LogisticConfig
-from prefill_router.testing import make_routing_dataset
+from packages.gateway.tests.server_process import (
+    TARGETS,
+    Made,
+    Running,
+    complexity_router,
+    gateway_thread,
+)
 from prefill_router_gateway import Receipt
 
 CHEAP, MIDDLE, DEAR = TARGETS
@@ -44,11 +46,7 @@ def router_folder(queries: int = 200) -> Path:
     """A router that reads texts' complexity: its encoder's process loads no network."""
     folder = Path(tempfile.mkdtemp(prefix="router-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    data = make_routing_dataset(queries=queries, targets=len(TARGETS))
-    recipe = Recipe(features=(ComplexityConfig(),), predictor=LogisticConfig())
-    fit_router(data, config=FitConfig(test=0.15, recipe=recipe, resamples=20)).router.save(
-        folder / "router"
-    )
+    complexity_router(queries).save(folder / "router")
     return folder / "router"
 
 

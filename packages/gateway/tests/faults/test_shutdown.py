@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,10 +64,10 @@ def test_it_is_not_ready_first_and_answers_on(made: Made) -> None:
         assert checks(gateway) == (200, {"state": "ok"})
         client = pool.submit(asks_in_vain, gateway)
         while not under_way(gateway):
-            pass
+            time.sleep(0.02)
         gateway.run.send_signal(signal.SIGTERM)
         while (found := checks(gateway))[0] == 200:
-            pass
+            time.sleep(0.02)
         assert found == (503, {"state": "failed", "note": "the gateway is ending"})
         assert asked(f"{gateway.url}/v1/models").status_code == 200
         assert asked(f"{gateway.url}/health").status_code == 200
@@ -79,7 +80,7 @@ def test_what_takes_longer_than_the_drain_ends_with_its_receipt_and_no_error(mad
     with gateway_process(made) as gateway, ThreadPoolExecutor(1) as pool:
         client = pool.submit(asks_in_vain, gateway)
         while not under_way(gateway):
-            pass
+            time.sleep(0.02)
         assert end(gateway, signal.SIGTERM) == 0  # nobody asks /ready, so nobody is waited for
         client.result()
     log = gateway.log.read_text()

@@ -51,7 +51,7 @@ def test_samples_become_a_candidate_within_the_purse_and_nothing_is_asked_twice(
     tmp_path: Path, served: tuple[str, list[dict[str, Any]]]
 ) -> None:
     base_url, seen = served
-    url = write_traffic(tmp_path, 300)
+    url = write_traffic(tmp_path, 200)
     told = settings(url, base_url, tmp_path, recipe=QUICK_RECIPE)
     found = learn(told)
     assert found.word == "worth it"
@@ -71,9 +71,9 @@ def test_samples_become_a_candidate_within_the_purse_and_nothing_is_asked_twice(
     assert len(seen) == asked
     assert again.version is None
     registry.promote()
-    write_traffic(tmp_path, 340, first=300)
+    write_traffic(tmp_path, 225, first=200)
     later = learn(told)
-    assert later.labels == {"judge:judge-1": 680}
+    assert later.labels == {"judge:judge-1": 450}
     verdict = registry.state().versions[-1].verdict
     assert verdict is not None
     assert verdict["running"] == found.version
