@@ -173,7 +173,7 @@ def test_promoting_and_rolling_back_fail_no_request(
     ended = threading.Event()
 
     def keep_asking() -> None:
-        while not ended.is_set():
+        while not ended.wait(0.01):
             statuses.append(gateway.ask(body=chat(text=f"question {len(statuses)}")).status)
 
     thread = threading.Thread(target=keep_asking)

@@ -15,7 +15,7 @@ from packages.gateway.tests.server_process import Made, Process, gateway_process
 
 pytestmark = pytest.mark.slow
 
-COUNT = 2_000
+COUNT = 1_000
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 @pytest.fixture(scope="module")
 def gateway(made: Made) -> Iterator[Process]:
-    """Each test leaves it with two workers and an encoder that serve."""
+    """Each test but the last leaves it with two workers and an encoder that serve."""
     with gateway_process(made, "--workers", "2") as running:
         yield running
 
@@ -244,11 +244,11 @@ def test_what_is_under_way_is_answered_at_the_end_and_no_process_is_left(made: M
     until(lambda: not any(is_running(pid) for pid in ours))
 
 
-def test_a_killed_supervisor_leaves_no_process(made: Made) -> None:
-    with gateway_process(made, "--workers", "2") as gateway:
-        ours = [*children(gateway.run.pid, WORKER), *children(gateway.run.pid, ENCODER)]
-        gateway.kill()
-        until(lambda: not any(is_running(pid) for pid in ours))
+def test_a_killed_supervisor_leaves_no_process(gateway: Process) -> None:
+    ours = [*children(gateway.run.pid, WORKER), *children(gateway.run.pid, ENCODER)]
+    assert len(ours) == 3
+    gateway.kill()
+    until(lambda: not any(is_running(pid) for pid in ours))
 
 
 def is_running(pid: int) -> bool:
