@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -27,6 +28,7 @@ from prefill_router.comparison import (
 from prefill_router.comparison.comparison import CONSTANT, draw_for
 from prefill_router.comparison.report import significance_of, to_dict, verdict
 from prefill_router.data import RoutingDataset, split, write_dataset
+from prefill_router.encoders import encode_dataset
 from prefill_router.errors import ConfigError, FitError, FormatError
 from prefill_router.evaluation import Estimate, compare, evaluate
 from prefill_router.evaluation.scores import NOTHING
@@ -37,18 +39,18 @@ from prefill_router.predictors import PREDICTORS
 from prefill_router.progress import SilentProgress
 from prefill_router.reporting.report_files import mark
 from prefill_router.router import Router
-from prefill_router.testing import make_routing_dataset
+from prefill_router.testing import FakeEncoder, make_routing_dataset
 
 pytestmark = pytest.mark.slow
 
 ANSWERS = make_routing_dataset(queries=300, seed=5)
 STATES = states_of(ANSWERS)
 FEATURES: dict[str, Any] = {"features": {"kind": "prefill", "dim": 6}}
-TRUNK: dict[str, Any] = {"kind": "shared_trunk", "seeds": 2, "keep": 1, "max_epochs": 30}
+LINEAR: dict[str, Any] = {"kind": "logistic", "c": 0.1, "scaling": "common"}
 RECIPES = {
-    "ours": recipe_from_dict({**FEATURES, "predictor": TRUNK}),
+    "ours": recipe_from_dict({**FEATURES, "predictor": LINEAR}),
     "nothing & <less>": recipe_from_dict({**FEATURES, "predictor": "constant"}),
-    "tolerant": recipe_from_dict({**FEATURES, "predictor": TRUNK, "policy": "tolerance"}),
+    "tolerant": recipe_from_dict({**FEATURES, "predictor": LINEAR, "policy": "tolerance"}),
 }
 
 
@@ -57,8 +59,14 @@ def plan(dataset: RoutingDataset = ANSWERS, **options: Any) -> ComparisonPlan:
 
 
 @pytest.fixture(scope="module")
-def result() -> ComparisonResult:
-    return run_plan(plan(), ANSWERS, [STATES])
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the result's routers."""
+    return tmp_path_factory.mktemp("routers")
+
+
+@pytest.fixture(scope="module")
+def result(kept: Path) -> ComparisonResult:
+    return run_plan(plan(), ANSWERS, [STATES], folder=kept)
 
 
 @pytest.fixture(scope="module")
@@ -108,17 +116,18 @@ def test_on_shuffled_labels_nobody_beats_the_constant() -> None:
     assert found.beaten_by_constant == list(RECIPES)
 
 
-def test_it_goes_on_with_the_routers_that_it_has(result: ComparisonResult, tmp_path: Path) -> None:
-    first = run_plan(plan(), ANSWERS, [STATES], folder=tmp_path)
-    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("router.json")}
+def test_it_goes_on_with_the_routers_that_it_has(
+    result: ComparisonResult, kept: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(kept, tmp_path / "routers")
+    stamps = {p: p.stat().st_mtime_ns for p in folder.rglob("router.json")}
     assert len(stamps) == len(RECIPES)
-    again = run_plan(plan(), ANSWERS, [STATES], folder=tmp_path)
+    again = run_plan(plan(), ANSWERS, [STATES], folder=folder)
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
-    for one in (first, again):
-        found = to_dict(one)["routers"]["ours"]["evaluation"]
-        assert found == to_dict(result)["routers"]["ours"]["evaluation"]
-    other = ComparisonPlan(RECIPES, "ours", split(ANSWERS, seed=1), resamples=10)
-    run_plan(other, ANSWERS, [STATES], folder=tmp_path)
+    found = to_dict(again)["routers"]["ours"]["evaluation"]
+    assert found == to_dict(result)["routers"]["ours"]["evaluation"]
+    other = ComparisonPlan(RECIPES, "ours", split(ANSWERS, seed=1), resamples=0)
+    run_plan(other, ANSWERS, [STATES], folder=folder)
     assert all(p.stat().st_mtime_ns != stamp for p, stamp in stamps.items())
 
 
@@ -145,14 +154,15 @@ def test_nothing_is_kept_of_other_prices_or_other_soft_labels(tmp_path: Path) ->
     assert (other[:, 0] > before.predict(test, stores=[STATES]).correctness[:, 0]).all()
 
 
-def test_what_is_kept_loads_and_routes_alike(result: ComparisonResult, tmp_path: Path) -> None:
-    run_plan(plan(), ANSWERS, [STATES], folder=tmp_path)
+def test_what_is_kept_loads_and_routes_alike(result: ComparisonResult, kept: Path) -> None:
     test = ANSWERS.select(result.plan.drawn["test"])
-    for folder in tmp_path.glob("*/"):
-        router = Router.load(folder)
-        kept = router.predict(test, stores=[STATES]).correctness
-        fitted = [one.fitted.router for one in result.routers]
-        assert any((one.predict(test, stores=[STATES]).correctness == kept).all() for one in fitted)
+    fitted = run_plan(plan(), ANSWERS, [STATES])  # and kept nowhere
+    made = [one.fitted.router.predict(test, stores=[STATES]) for one in fitted.routers]
+    folders = list(kept.glob("*/"))
+    assert len(folders) == len(RECIPES)
+    for folder in folders:
+        loaded = Router.load(folder).predict(test, stores=[STATES]).correctness
+        assert any((one.correctness == loaded).all() for one in made)
 
 
 def test_a_router_that_cannot_be_fitted_is_named_and_the_others_go_on(
@@ -394,13 +404,15 @@ def test_as_a_command(tmp_path: Path) -> None:
     routers = {name: recipe.to_dict() for name, recipe in RECIPES.items()}
     (tmp_path / "routers.yaml").write_text(json.dumps({"routers": routers}))
     store, out = tmp_path / "states", tmp_path / "out"
-    succeeded("encode", tmp_path / "answers", "--encoder", "minipool", "--out", store)
+    encode_dataset(ANSWERS, FakeEncoder(), store, sites=STATES.sites, rounding="float32")
     compared = ("compare", tmp_path / "routers.yaml", "--data", tmp_path / "answers")
     said = succeeded(*compared, "--store", store, "--out", out, "--resamples", 20)
     assert "not surely better than a constant" in said
     assert "over price alone" in said
     assert ONE_BY_ONE in " ".join(said.split())
-    told = json.loads(succeeded(*compared, "--store", store, "--out", out, "--json"))
+    told = json.loads(
+        succeeded(*compared, "--store", store, "--out", out, "--resamples", 5, "--json")
+    )
     assert list(told["routers"]) == list(RECIPES)
     assert (out / "index.html").is_file()
     assert Router.load(out / "routers" / "ours").pool.names == ANSWERS.pool.names
