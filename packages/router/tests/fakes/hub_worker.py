@@ -4,10 +4,12 @@ its settings when it is imported.
 Each line of its standard input is a job, [environment, arguments], each line printed its answer.
 """
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,14 +89,31 @@ def hub_worker(program: str, folder: Path) -> Iterator[HubWorker]:
 
 def do_jobs(work: Callable[..., dict[str, object]]) -> None:
     """Answer every line of standard input with what `work` returns, or the project's error."""
+    _import_what_the_hub_needs()
+    gc.freeze()  # forks needn't look through what they all share
     for line in sys.stdin:
         child = os.fork()
         if not child:
-            _answer(work, *json.loads(line))
-            sys.exit(0)
+            code = 1
+            try:
+                _answer(work, *json.loads(line))
+                code = 0
+            except Exception:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
         if os.waitpid(child, 0)[1]:
             sys.stdout.write('{"error": "it crashed", "message": "see the standard error"}\n')
         sys.stdout.flush()
+
+
+def _import_what_the_hub_needs() -> None:
+    """Import the hub's library and forget it, but not the libraries that it imports."""
+    from huggingface_hub import HfApi, snapshot_download  # noqa: F401
+
+    for name in [n for n in sys.modules if n.partition(".")[0] == "huggingface_hub"]:
+        del sys.modules[name]
 
 
 def _answer(
