@@ -27,7 +27,7 @@ from prefill_router.statistics import p_value
 pytestmark = pytest.mark.slow
 
 LAMS = tuple(np.linspace(1, 0, 21).tolist())
-DRAWS = 120
+DRAWS = 60
 World = tuple[Trial, tuple[Query, ...]]
 
 
