@@ -1,4 +1,4 @@
-"""Collecting, stopped at 50 random moments: what had arrived is kept, nothing of it is asked
+"""Collecting, stopped at 30 random moments: what had arrived is kept, nothing of it is asked
 again, and the run ends with exactly the answers of one that nothing has stopped.
 """
 
@@ -31,7 +31,7 @@ from prefill_router.targets import write_pool
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[4]
-RUNS, STOPS = 5, 10
+RUNS, STOPS = 3, 10
 TASKS, CONCURRENCY, DELAY = 40, 4, 0.02
 SIGNALS = {
     signal.SIGKILL: (0, -signal.SIGKILL),

@@ -63,7 +63,7 @@ MANGLES = st.one_of(
 
 
 @pytest.mark.parametrize("name", TEXTUAL)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(mangles=st.lists(MANGLES, min_size=1, max_size=4), strict=st.booleans())
 def test_mangled_bytes(name: str, mangles: list[Mangle], strict: bool) -> None:
     sample = SAMPLES[name]
@@ -116,7 +116,7 @@ def _replaced(value: object, steps: list[int], by: object) -> object:
 
 
 @pytest.mark.parametrize("name", STRUCTURED)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     steps=st.lists(st.integers(0, 20), min_size=1, max_size=6),
     by=JSON | ABSURD,
