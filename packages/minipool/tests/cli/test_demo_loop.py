@@ -62,7 +62,7 @@ trial.RolloutSettings = partial(
 questions, purse = int(sys.argv[2]), float(sys.argv[3])
 demo_loop.run_loop(Path(sys.argv[1]), questions=questions, purse=purse, seed=0, as_json=True)
 """
-"""A loop that no other test holds up, of three targets. Its candidates have fewer networks, and have
+"""A loop of three targets that no other test holds up. Its candidates have fewer networks, and have
 to prove less in fewer requests of their own; what proves how much has tests of its own.
 """
 
