@@ -24,7 +24,7 @@ from beartype.door import is_bearable
 _AXES = jaxtyping.jaxtyped("context")
 _NUMBERS = BeartypeConf(is_pep484_tower=True)
 Function = Callable[..., Any]
-MOST_CALLS = 100
+MOST_CALLS = 20
 """How many calls of one function are checked in each test."""
 _tests_begun = 0
 
