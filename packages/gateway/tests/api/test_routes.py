@@ -5,10 +5,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import pytest
 
 from packages.gateway.tests.api.bodies import PICTURE, TOOL, called, completion
 from packages.gateway.tests.scripted_target import whole
+from packages.gateway.tests.sdk_clients import Sent, anthropic_client
 from packages.gateway.tests.world import (
     CHEAP,
     DEAR,
@@ -229,6 +231,29 @@ def test_a_key_reaches_its_own_targets_alone(gateway: Served, made: World) -> No
     listed = gateway.ask("/v1/models", authorization="Bearer pr-bob").json["data"]
     assert [row["id"] for row in listed if row["owned_by"] != "prefill-router"] == [CHEAP, HELPER]
     assert made.asked() == [CHEAP, HELPER]
+
+
+def test_a_name_that_routes_has_the_smallest_window_of_its_choices(gateway: Served) -> None:
+    rows = gateway.ask("/v1/models", authorization="Bearer pr-ann").json["data"]
+    listed = {row["id"]: row for row in rows}
+    assert listed["auto"]["context_length"] == listed[CHEAP]["context_length"] == 1000
+    assert listed[DEAR]["context_length"] is None
+
+
+def test_clients_of_anthropics_protocol_get_its_list(gateway: Served) -> None:
+    with anthropic_client(gateway.url, Sent(), api_key="pr-bob") as client:
+        page = client.models.list()
+        models = {model.id: model for model in page}
+        one = client.models.retrieve("auto")
+        with pytest.raises(anthropic.NotFoundError):
+            client.models.retrieve(DEAR)
+    names = list(models)
+    assert [page.first_id, page.last_id] == [names[0], names[-1]]
+    assert {CHEAP, HELPER, "auto", "thrifty"} < set(models)
+    assert one == models["auto"]
+    assert one.type == "model"
+    assert one.max_input_tokens == 1000
+    assert one.created_at.tzinfo is not None
 
 
 def test_a_key_pays_for_what_it_names(gateway: Served, made: World) -> None:

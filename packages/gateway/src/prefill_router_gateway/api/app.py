@@ -18,8 +18,8 @@ from starlette.routing import Match, Route
 
 from prefill_router import __version__
 from prefill_router.errors import DataError, PrefillRouterError, StoreError
-from prefill_router.targets import Target
 from prefill_router_gateway.api.decisions import OutcomeBody, OutcomeReports, dry_run
+from prefill_router_gateway.api.models import describe_model, list_models
 from prefill_router_gateway.api.openapi import (
     ERROR,
     PATHS,
@@ -34,12 +34,10 @@ from prefill_router_gateway.api.routed_calls import RoutedEndpoint
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import KEY, ClientKey, Guard, address_of, error_handlers
 from prefill_router_gateway.page import PageNumbers, page_routes
-from prefill_router_gateway.protocol import ROUTING_NAMES
 from prefill_router_gateway.receipts import Feedback, is_recorded
 from prefill_router_gateway.runtime import (
     Gateway,
     LoadedGateway,
-    Snapshot,
     health_checks,
     read_gauges,
 )
@@ -177,14 +175,11 @@ def operations(gateway: Gateway) -> APIRouter:
 def _add_client_routes(routes: APIRouter, gateway: Gateway) -> None:
     @routes.get("/v1/models", tags=["models"], summary="Targets, and model names that route")
     async def models(request: Request) -> JSONResponse:
-        return JSONResponse({"object": "list", "data": models_of(gateway, request.scope.get(KEY))})
+        return JSONResponse(list_models(gateway, request))
 
     @routes.get("/v1/models/{name:path}", tags=["models"], responses=_REPLIES, summary="One model")
     async def model(request: Request, name: str) -> JSONResponse:
-        found = [row for row in models_of(gateway, request.scope.get(KEY)) if row["id"] == name]
-        if not found:
-            raise RefusalError("no such model; see /v1/models", status=404, code="model_not_found")
-        return JSONResponse(found[0])
+        return JSONResponse(describe_model(gateway, request, name))
 
     body = {"required": True, "content": {"application/json": {"schema": body_schema("chat")}}}
 
@@ -316,35 +311,3 @@ async def _may_score(gateway: Gateway, decision: str, key: ClientKey | None) -> 
         raise RefusalError.unavailable(
             "receipts can't be read now, so the decision's key is unknown; try again later"
         ) from None
-
-
-def models_of(gateway: Gateway, key: ClientKey | None) -> list[dict[str, Any]]:
-    """The models that a client sees: names that route, and the targets that its key may use."""
-    live = gateway.live
-    allowed = None if key is None else key.targets
-    names = dict.fromkeys((*ROUTING_NAMES, *live.settings.routing.names))
-    targets_come_first = (name for name in names if name not in live.loaded.pool.names)
-    routing = [_model(name, "prefill-router", gateway.began) for name in targets_come_first]
-    targets = [
-        {
-            **_model(t.name, live.loaded.pool.provider_of(t.name).name, gateway.began),
-            **_capabilities(live, t),
-        }
-        for t in live.loaded.pool
-        if allowed is None or t.name in allowed
-    ]
-    return [*routing, *targets]
-
-
-def _model(name: str, owner: str, created: float) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": int(created), "owned_by": owner}
-
-
-def _capabilities(live: Snapshot, target: Target) -> dict[str, Any]:
-    return {
-        "context_length": target.context_tokens,
-        "accepts": list(target.accepts),
-        "serves": list(live.loaded.pool.serves(target.name)),
-        "input_price": target.input_price,
-        "output_price": target.output_price,
-    }

@@ -1,0 +1,86 @@
+"""The list of models, in the shape of the protocol that asks for it.
+
+Both shapes have the names that route and the targets that the client's key may use. A name that
+routes has the smallest context window of the targets among which the router chooses, so that an
+agent shortens its conversation before any of them refuses it.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import Request
+
+from prefill_router.targets import Target
+from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.guard import KEY
+from prefill_router_gateway.protocol import ROUTING_NAMES
+from prefill_router_gateway.runtime import Gateway, Snapshot
+
+_OWNER = "prefill-router"
+_ANTHROPIC = "anthropic-version"
+"""The header that every client of Anthropic's protocol sends."""
+
+
+def list_models(gateway: Gateway, request: Request) -> dict[str, Any]:
+    """The list of models: OpenAI's, or one page of Anthropic's."""
+    rows = list(_models_of(gateway, request))
+    if _ANTHROPIC not in request.headers:
+        return {"object": "list", "data": rows}
+    return {
+        "data": [_in_anthropic_shape(row) for row in rows],
+        "has_more": False,
+        "first_id": rows[0]["id"],
+        "last_id": rows[-1]["id"],
+    }
+
+
+def describe_model(gateway: Gateway, request: Request, name: str) -> dict[str, Any]:
+    """One model of the list.
+
+    Raises:
+        RefusalError: There is none of this name, or the client's key may not use it.
+    """
+    for row in _models_of(gateway, request):
+        if row["id"] == name:
+            return _in_anthropic_shape(row) if _ANTHROPIC in request.headers else row
+    raise RefusalError("no such model; see /v1/models", status=404, code="model_not_found")
+
+
+def _models_of(gateway: Gateway, request: Request) -> Iterator[dict[str, Any]]:
+    live, key = gateway.live, request.scope.get(KEY)
+    allowed = None if key is None else key.targets
+    targets = [t for t in live.loaded.pool if allowed is None or t.name in allowed]
+    choices = [t.context_tokens for t in targets if t.name in live.loaded.light.pool.names]
+    window = min((tokens for tokens in choices if tokens is not None), default=None)
+    for name in dict.fromkeys((*ROUTING_NAMES, *live.settings.routing.names)):
+        if name not in live.loaded.pool.names:
+            yield {**_model(name, _OWNER, gateway.began), "context_length": window}
+    for target in targets:
+        owner = live.loaded.pool.provider_of(target.name).name
+        yield {**_model(target.name, owner, gateway.began), **_capabilities(live, target)}
+
+
+def _model(name: str, owner: str, created: float) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": int(created), "owned_by": owner}
+
+
+def _capabilities(live: Snapshot, target: Target) -> dict[str, Any]:
+    return {
+        "context_length": target.context_tokens,
+        "accepts": list(target.accepts),
+        "serves": list(live.loaded.pool.serves(target.name)),
+        "input_price": target.input_price,
+        "output_price": target.output_price,
+    }
+
+
+def _in_anthropic_shape(row: dict[str, Any]) -> dict[str, Any]:
+    created = datetime.fromtimestamp(row["created"], UTC)
+    return {
+        "type": "model",
+        "id": row["id"],
+        "display_name": row["id"],
+        "created_at": created.isoformat().replace("+00:00", "Z"),
+        "max_input_tokens": row["context_length"],
+    }
