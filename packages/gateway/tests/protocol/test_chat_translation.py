@@ -106,6 +106,12 @@ def test_tools(choice: Any, said: dict[str, Any]) -> None:
     assert made == {**chat(), **said}
 
 
+def test_a_tool_without_properties_gets_none() -> None:
+    made = chat(tools=[{"name": "now", "input_schema": {"type": "object"}}])
+    (tool,) = made["tools"]
+    assert tool["function"]["parameters"] == {"type": "object", "properties": {}}
+
+
 @pytest.mark.parametrize(
     ("turns", "said"),
     [

@@ -1,5 +1,7 @@
 """A chat's stream, translated to that of messages."""
 
+import json
+
 from packages.gateway.tests.api.bodies import SAID, begun, calls, chunk, more
 from packages.gateway.tests.scripted_target import DONE
 from prefill_router_gateway.proxy.message_translation import MessageStream
@@ -41,3 +43,10 @@ def test_a_stream_without_its_end_marker_is_ended() -> None:
     assert b"message_stop" in translated(whole_stream)
     assert b"message_stop" in translated(whole_stream.rstrip())
     assert b"message_stop" not in translated(whole_stream[: len(whole_stream) // 2])
+
+
+def test_arguments_may_be_an_object_in_place_of_its_text() -> None:
+    call = {"index": 0, "id": "a", "function": {"name": "weather", "arguments": {"place": "Bern"}}}
+    said = translated(*calls(call))
+    (piece,) = (line for line in said.split(b"\n") if b"input_json_delta" in line)
+    assert json.loads(json.loads(piece[5:])["delta"]["partial_json"]) == {"place": "Bern"}

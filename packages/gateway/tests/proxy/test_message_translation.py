@@ -62,6 +62,17 @@ def test_a_message_is_whole_or_none(changes: list[tuple[Path, Any]]) -> None:
         assert found["stop_reason"] != "tool_use" or "tool_use" in kinds
 
 
+def test_arguments_may_be_an_object_in_place_of_its_text() -> None:
+    given = {"place": "Zürich", "days": [1, 2]}
+    for value in (given, json.dumps(given)):
+        chat = changed(
+            [(("choices", 0, "message", "tool_calls", 0, "function", "arguments"), value)]
+        )
+        found = message(chat, None, target="t")
+        assert found is not None
+        assert found["content"][1]["input"] == given
+
+
 TOLD = ("choices", 0, "delta")
 
 

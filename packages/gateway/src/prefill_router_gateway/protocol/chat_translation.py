@@ -256,10 +256,16 @@ def _tool(tool: object, where: str) -> dict[str, Any]:
     _check(given, where, known | {"eager_input_streaming"})
     function = {
         "name": _text(given.get("name"), f"{where}.name"),
-        "parameters": _object(given.get("input_schema"), f"{where}.input_schema"),
+        "parameters": _parameters(_object(given.get("input_schema"), f"{where}.input_schema")),
         **{name: given[name] for name in ("description", "strict") if given.get(name) is not None},
     }
     return {"type": "function", "function": function}
+
+
+def _parameters(schema: _Object) -> _Object:
+    """The schema, with the `properties` that many servers of chats insist on."""
+    is_plain = schema.get("type") == "object" and "properties" not in schema
+    return {**schema, "properties": {}} if is_plain else schema
 
 
 def _choice(choice: object) -> dict[str, Any]:

@@ -101,7 +101,12 @@ def _called(call: object) -> tuple[dict[str, Any], str]:
     named = function if isinstance(function, Mapping) else {}
     identity = _string(given.get("id")) or f"toolu_{uuid.uuid4().hex}"
     block = {"type": "tool_use", "id": identity, "name": _string(named.get("name")), "input": {}}
-    return block, _string(named.get("arguments"))
+    return block, _written_arguments(named.get("arguments"))
+
+
+def _written_arguments(value: object) -> str:
+    """Arguments as JSON; some servers send the object itself."""
+    return json.dumps(value) if isinstance(value, Mapping) else _string(value)
 
 
 @final
