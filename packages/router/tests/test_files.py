@@ -39,7 +39,7 @@ def test_a_careless_write_is_caught(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_killing_at_random_moments_leaves_the_old_or_the_new(kind: str, tmp_path: Path) -> None:
     chance = random.Random(0)
-    for _ in range(15):
+    for _ in range(6):
         program = [sys.executable, "-m", "packages.router.tests.rewriting", tmp_path, kind]
         with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
             assert process.stdout is not None
@@ -151,7 +151,7 @@ def test_what_was_written_passes(sealed: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a", "b.bin", files.CHECKSUMS])
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_a_flipped_byte_anywhere_is_noticed(

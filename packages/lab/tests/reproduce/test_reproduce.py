@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import polars as pl
 import pytest
 
 from packages.lab.tests.reproduce import published_formats as formats
+from packages.router.tests.coarse_figures import coarse_figures
 from packages.router.tests.commands import refused, succeeded
 from packages.router.tests.fakes.planted_signal import shuffled
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
+from packages.router.tests.short_training import short_training
 from prefill_router.activations import Site
 from prefill_router.comparison import ComparisonPlan, ComparisonResult
 from prefill_router.data import WITH_CALIBRATION, RoutingDataset, split
@@ -58,6 +61,13 @@ def run_on(
     return reproduce(
         bench, dataset, [states], options=QUICK, means=MEANS, studies=studies, folder=folder
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """Tables and pages are made alike of whatever networks have learned."""
+    with short_training(), coarse_figures():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,12 @@
 """The whole job, done once from the command line with a tiny encoder."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from packages.router.tests.coarse_figures import coarse_figures
 from packages.router.tests.commands import FIT, Job, run, succeeded
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from packages.router.tests.short_training import short_training
@@ -13,8 +15,10 @@ from prefill_router.testing import make_routing_dataset
 
 
 @pytest.fixture(scope="module", autouse=True)
-def short(short_training: None) -> None:
-    """Commands are the same whatever networks have learned."""
+def short() -> Iterator[None]:
+    """Commands are the same whatever networks have learned, and however figures look."""
+    with short_training(), coarse_figures():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -28,10 +32,10 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     succeeded("encode", job.answers, "--encoder", job.tiny, "--out", job.states)
     succeeded("split", job.answers, "--out", job.split)
     fit = (*FIT, job.answers, "--store", job.states, "--split", job.split, "--dim", 8)
-    with short_training():
-        succeeded(*fit, "--out", job.router)
     judged = ("evaluate", job.router, "--data", job.answers, "--store", job.states)
-    succeeded(*judged, "--resamples", 20, "--out", job.report)
+    with short_training(), coarse_figures():
+        succeeded(*fit, "--out", job.router)
+        succeeded(*judged, "--resamples", 20, "--out", job.report)
     return job
 
 

@@ -126,13 +126,14 @@ def commands(job: Job, out: Path) -> dict[str, tuple[object, ...]]:
     }
 
 
-@pytest.mark.parametrize("bad", BAD_DATA)
-def test_dataset_that_cannot_be_used(copy: Job, tmp_path: Path, bad: str) -> None:
+@pytest.mark.parametrize(("place", "bad"), [*enumerate(BAD_DATA)], ids=BAD_DATA)
+def test_dataset_that_cannot_be_used(copy: Job, tmp_path: Path, place: int, bad: str) -> None:
+    """One reader reads for all commands: each kind is given to two of them in turn."""
     breaking, reason = BAD_DATA[bad]
     without_checksums(copy.answers)
     breaking(copy.answers)
-    for arguments in commands(copy, tmp_path / "out").values():
-        refused(reason, *arguments)
+    for command in (COMMANDS[(place + more) % len(COMMANDS)] for more in (0, 3)):
+        refused(reason, *commands(copy, tmp_path / "out")[command])
         assert not (tmp_path / "out").exists()
 
 
@@ -183,8 +184,23 @@ LEAN: dict[str, tuple[Breaking, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("lean", LEAN)
-@pytest.mark.parametrize("command", COMMANDS)
+JUDGES = ("describe", "layers", "sweep", "fit", "evaluate")
+"""The commands that read labels."""
+GIVEN_TO: dict[str, tuple[str, ...]] = {
+    "NaN for missing": ("describe", "fit"),
+    "no pool file": ("describe", "sweep", "fit", "evaluate"),
+    "one class, all correct": JUDGES,
+    "one class, all wrong": ("describe", "layers", "sweep", "fit"),
+    "soft labels, all alike": ("describe", "layers", "sweep", "fit"),
+    "no label at all": JUDGES,
+}
+"""Which commands it may matter to; otherwise all."""
+
+
+@pytest.mark.parametrize(
+    ("lean", "command"),
+    [(lean, command) for lean in LEAN for command in GIVEN_TO.get(lean, COMMANDS)],
+)
 def test_dataset_with_little_in_it(copy: Job, tmp_path: Path, lean: str, command: str) -> None:
     thinning, reasons = LEAN[lean]
     without_checksums(copy.answers)
@@ -225,9 +241,16 @@ BAD_SPLITS: dict[str, tuple[bytes | None, str]] = {
 }
 
 
-@pytest.mark.parametrize("command", ["layers", "sweep", "fit"])
-@pytest.mark.parametrize("bad", BAD_SPLITS)
-def test_split_that_cannot_be_used(job: Job, tmp_path: Path, bad: str, command: str) -> None:
+@pytest.mark.parametrize(("place", "bad"), [*enumerate(BAD_SPLITS)], ids=BAD_SPLITS)
+def test_split_that_cannot_be_used(job: Job, tmp_path: Path, place: int, bad: str) -> None:
+    """Given to one of the commands in turn, but to all of them where it can be read."""
+    readers = ("layers", "sweep", "fit")
+    later = bad in ("no train part", "empty train part", "one query to learn from")
+    for command in readers if later else readers[place % 3 :][:1]:
+        refuse_split(job, tmp_path, bad, command)
+
+
+def refuse_split(job: Job, tmp_path: Path, bad: str, command: str) -> None:
     content, reason = BAD_SPLITS[bad]
     path = tmp_path / "split.json"
     if content is not None:

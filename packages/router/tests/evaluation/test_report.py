@@ -1,5 +1,6 @@
 import csv
 import json
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from packages.router.tests.coarse_figures import coarse_figures
 from packages.router.tests.evaluation.test_evaluate import DEGENERATE
 from packages.router.tests.evaluation.trials import random_system, system
 from prefill_router.data import RoutingDataset
@@ -156,9 +158,10 @@ def test_a_report_is_replaced_and_anything_else_is_not(
 ) -> None:
     target = tmp_path / "out"
     target.mkdir()
-    write_report(evaluation, target)
-    (target / "extra").write_text("of an earlier report")
-    write_report(evaluation, target, title="Second")
+    with coarse_figures():
+        write_report(evaluation, target)
+        (target / "extra").write_text("of an earlier report")
+        write_report(evaluation, target, title="Second")
     assert not (target / "extra").exists()
     assert json.loads((target / "metrics.json").read_text())["title"] == "Second"
     for other in (tmp_path / "thesis", tmp_path / "fake"):
@@ -172,17 +175,17 @@ def test_a_report_is_replaced_and_anything_else_is_not(
 
 
 def test_a_failure_leaves_the_earlier_report(
-    evaluation: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, evaluation: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_report(evaluation, tmp_path / "report", title="First")
+    shutil.copytree(folder, tmp_path / "report")
 
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(report_files, "write_csv", fail)
-    with pytest.raises(KeyboardInterrupt):
+    with coarse_figures(), pytest.raises(KeyboardInterrupt):
         write_report(evaluation, tmp_path / "report", title="Second")
-    assert json.loads((tmp_path / "report/metrics.json").read_text())["title"] == "First"
+    assert json.loads((tmp_path / "report/metrics.json").read_text())["title"] != "Second"
     assert (tmp_path / "report/index.html").is_file()
     assert [p.name for p in tmp_path.iterdir()] == ["report"]
 
@@ -191,7 +194,8 @@ def test_a_failure_leaves_the_earlier_report(
 def test_degenerate_pools_are_reported(name: str, tmp_path: Path) -> None:
     *tables, _ = DEGENERATE[name]
     evaluation = evaluate(*system(*tables), resamples=10)  # type: ignore[arg-type]
-    write_report(evaluation, tmp_path / "report")
+    with coarse_figures():
+        write_report(evaluation, tmp_path / "report")
     assert "Not defined here: " in (tmp_path / "report/index.html").read_text()
 
 

@@ -34,7 +34,8 @@ def few_are_enough() -> Iterator[None]:
     """Let these few rows be enough to choose on, and few networks."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(effort_module, "ENOUGH", 100)
-        patched.setitem(effort_module._NETWORK, "seeds", 2)
+        patched.setattr(effort_module, "_FOLDS", 2)
+        patched.setitem(effort_module._NETWORK, "seeds", 1)
         yield
 
 

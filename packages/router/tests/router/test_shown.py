@@ -1,8 +1,6 @@
 """What notebooks show: tables, figures and probabilities, and the router of the package."""
 
 import csv
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,15 +23,12 @@ def packaged() -> Router:
     return Router.from_pretrained("minipool")
 
 
-def test_two_lines_route_outside_of_the_checkout(tmp_path: Path) -> None:
-    lines = (
-        "from prefill_router import Router\n"
-        "print(Router.from_pretrained('minipool').route('12 + 30 =', lam=0.8).target)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", lines], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "abacus\n"
+def test_two_lines_route_outside_of_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    router = Router.from_pretrained("minipool")
+    assert router.route("12 + 30 =", lam=0.8).target == "abacus"
 
 
 def test_the_packaged_router_is_worth_it_and_says_whose_terms_hold(packaged: Router) -> None:

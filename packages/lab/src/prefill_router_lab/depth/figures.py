@@ -269,6 +269,7 @@ def _save(figure: Figure, stem: Path, data: pl.DataFrame) -> list[Path]:
     paths = [stem.with_suffix(ending) for ending in (".png", ".svg", ".csv")]
     with files.replacing_file(paths[0]) as temporary:
         figure.savefig(temporary, format="png", dpi=160)
+    figure.set_layout_engine("none")  # as it is in the bitmap; computing it takes half the time
     with files.replacing_file(paths[1]) as temporary:
         figure.savefig(temporary, format="svg", metadata={"Date": None})
     with files.replacing_file(paths[2]) as temporary:

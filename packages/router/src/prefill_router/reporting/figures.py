@@ -169,7 +169,12 @@ def any_script() -> Iterator[None]:
 class _Place:
     offset: tuple[float, float]
     box: Bbox
-    blame: float
+    radius: float
+    penalty: float
+
+    @property
+    def blame(self) -> float:
+        return self.penalty + self.radius
 
 
 def place_labels(
@@ -207,14 +212,25 @@ def place_labels(
         zip(points.tolist(), at, names, strict=True), key=lambda row: row[0][1]
     ):
         width, height = _extent(axes, name, size, canvas)
-        places = [
+        places = (
             _place(inside, point, (width, height), radius, angle, scale, taken, others)
             for radius in _RADII
             for angle in _ANGLES
-        ]
-        best = min(places, key=lambda place: place.blame)
+        )
+        best = _least_blamed(places)
         taken.append(best.box)
         _write(axes, xy, name, best.offset, size, colour)
+
+
+def _least_blamed(places: Iterator[_Place]) -> _Place:
+    """The first of the best, of places that come nearest first."""
+    best = next(places)
+    for place in places:
+        if best.blame <= place.radius:  # what follows is at least as far away
+            break
+        if place.blame < best.blame:
+            best = place
+    return best
 
 
 def _extent(axes: Axes, name: str, size: float, canvas: FigureCanvasAgg) -> tuple[float, float]:
@@ -251,7 +267,8 @@ def _place(
     crossed = sum(bool(other.count_contains(leader)) for other in taken)
     covered = box.padded(2 * scale).count_contains(others)
     offset = (centre[0] - point[0]) / scale, (centre[1] - point[1]) / scale
-    return _Place(offset, box, 1000 * overlaps + 100 * outside + 40 * (covered + crossed) + radius)
+    penalty = 1000 * overlaps + 100 * outside + 40 * (covered + crossed)
+    return _Place(offset, box, radius, penalty)
 
 
 def _write(
