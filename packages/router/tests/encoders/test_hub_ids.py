@@ -1,24 +1,21 @@
 """Encoders by hub id: what is recorded is the commit, and by it the same one is found again."""
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 import prefill_router_minipool
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
+from prefill_router.encoders import default_sites, load_encoder, load_encoder_for
 from prefill_router.encoders.base import EncoderName
 
 pytestmark = pytest.mark.slow
 
 COMMIT = "c0ffee" + 34 * "0"
-JOB = Path(__file__).with_name("hub_cache_job.py")
 
 
 def keep(cache: Path, name: str, folder: Path) -> None:
@@ -29,7 +26,7 @@ def keep(cache: Path, name: str, folder: Path) -> None:
     (place / "refs" / "main").write_text(COMMIT)
 
 
-def test_encoders_by_hub_id(tmp_path: Path) -> None:
+def test_encoders_by_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, tiny = tmp_path / "cache", save_tiny_encoder(tmp_path / "tiny")
     model = SentenceTransformer(modules=[Transformer(str(tiny)), Pooling(16)], device="cpu")
     model.save(str(tmp_path / "sentence"), create_model_card=False)
@@ -38,17 +35,11 @@ def test_encoders_by_hub_id(tmp_path: Path) -> None:
     keep(
         cache, "lab/language", Path(prefill_router_minipool.__file__).parent / "weights" / "sprout"
     )
-    names = ["lab/tiny", "sentence:lab/sentence", "sentence:lab/tiny", "signals:lab/language"]
-    done = subprocess.run(
-        [sys.executable, JOB, *names],
-        env={**os.environ, "HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    for name in names:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    for name in ("lab/tiny", "sentence:lab/sentence", "sentence:lab/tiny", "signals:lab/language"):
+        made_by = load_encoder(name, device="cpu", dtype="float32").provenance
+        assert (made_by.encoder, made_by.revision) == (name, COMMIT)
+        assert load_encoder_for(made_by, device="cpu").provenance == made_by
         own = EncoderName.parse(name).scheme is not None
         sites = ["own.1"] if own else ["last.1", "mean.1", "last.2", "mean.2"]
-        assert found[name] == [name, COMMIT, True, sites]
+        assert [site.name for site in default_sites(made_by)] == sites

@@ -36,7 +36,7 @@ FORECASTS: dict[str, Callable[[Array], Array]] = {
 
 def endless(kind: str) -> float:
     """The binned error where each bin's share of right answers is known."""
-    chance = np.random.default_rng(99).beta(2, 2, 1_000_000)
+    chance = np.random.default_rng(99).beta(2, 2, 200_000)
     said = FORECASTS[kind](chance)
     inside = np.minimum((15 * said).astype(int), 14)
     return float(np.abs(np.bincount(inside, said - chance)).sum() / len(said))
@@ -56,7 +56,7 @@ def drawn(kind: str, *, queries: int, seed: int) -> Trial:
 
 @pytest.mark.parametrize(
     ("kind", "queries"),
-    [*((kind, 120) for kind in FORECASTS), ("calibrated", 600), ("off in one place", 600)],
+    [("calibrated", 120), ("too high", 120), ("too sure", 600), ("off in one place", 600)],
 )
 def test_nine_intervals_of_ten_hold_the_truth(kind: str, queries: int) -> None:
     truth, held = endless(kind), dict.fromkeys(("t0", MEAN), 0)
