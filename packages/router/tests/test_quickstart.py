@@ -84,10 +84,10 @@ def test_all_that_a_table_does_not_tell_is_asked_for_at_once() -> None:
 @pytest.mark.slow
 def test_a_table_becomes_a_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path))
-    result = prefill_router.fit(rows(120), encoder="minipool", effort="quick")
+    result = prefill_router.fit(rows(80), encoder="minipool", effort="quick")
     router = result.router
     assert result.verdict is not None
-    assert result.verdict.compared == 120
+    assert result.verdict.compared == 80
     assert result.curve is not None
     assert result.plot().rows
     own = prefill_router.plot(result.router)

@@ -1,4 +1,4 @@
-"""Encodes so many prompts in a process of its own, and prints the most memory that it had."""
+"""Encodes more and more prompts, and prints the most memory that it had after each folder."""
 
 import resource
 import sys
@@ -52,7 +52,13 @@ class LengthEncoder(Encoder):
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    for folder in map(Path, sys.argv[1:]):
+        encode_twice(folder)
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        sys.stdout.write(f"{most}\n")
+
+
+def encode_twice(folder: Path) -> None:
     folder_module.BLOCK_ROWS = 5000  # so that few prompts are many
     encoder, cache = LengthEncoder(), folder / "cache"
     plan = plan_encoding(
@@ -64,7 +70,6 @@ def main() -> None:
     )
     if (again.left, again.done) != (0, plan.prompts):
         raise SystemExit("not every prompt was encoded")
-    sys.stdout.write(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
 
 
 if __name__ == "__main__":

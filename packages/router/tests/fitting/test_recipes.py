@@ -22,7 +22,7 @@ from prefill_router.policy import Cascade, Threshold, Tolerance
 from prefill_router.predictors import TrunkConfig
 from prefill_router.router import Router
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("short_training")]
 
 
 def test_the_default_is_the_papers_and_shrunk() -> None:
