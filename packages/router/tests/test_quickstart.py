@@ -11,6 +11,7 @@ import pytest
 
 import prefill_router
 from prefill_router.errors import ConfigError, PrefillRouterError, addressing_python, name_option
+from prefill_router.fitting import cross_fitting
 from prefill_router.importers import Columns, Scale
 from prefill_router.importers.values import advice
 from prefill_router.quickstart import read_table
@@ -84,6 +85,7 @@ def test_all_that_a_table_does_not_tell_is_asked_for_at_once() -> None:
 @pytest.mark.slow
 def test_a_table_becomes_a_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFILL_ROUTER_CACHE", str(tmp_path))
+    monkeypatch.setattr(cross_fitting, "FOLDS", 2)
     result = prefill_router.fit(rows(80), encoder="minipool", effort="quick")
     router = result.router
     assert result.verdict is not None

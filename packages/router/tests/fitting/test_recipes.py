@@ -161,7 +161,7 @@ def test_costs_are_predicted_unless_the_recipe_says_otherwise(tmp_path: Path) ->
     answers = replace(ANSWERS, output_tokens=ANSWERS.output_tokens * 0 + long)
     noisy = answers.output_tokens.copy()
     noisy[answers.rows(drawn["test"])] *= 100  # of no train row
-    parts = {"features": PREFILL, "predictor": "logistic"}
+    parts = {"features": PREFILL, "predictor": "knn_score"}
     predicted, median, other = (
         learn(data, [STATES], drawn, config=FitConfig(recipe=recipe_from_dict({**parts, **said})))
         for data, said in (
@@ -190,7 +190,7 @@ def test_costs_are_predicted_unless_the_recipe_says_otherwise(tmp_path: Path) ->
 
 def test_only_train_labels_reach_the_shrinkage() -> None:
     drawn = split(ANSWERS)
-    recipe = recipe_from_dict({"features": PREFILL, "predictor": "logistic"})
+    recipe = recipe_from_dict({"features": PREFILL, "predictor": "knn_score"})
     one, same, other = (
         learn(answers, [STATES], drawn, config=FitConfig(recipe=recipe)).shrinkage
         for answers in (ANSWERS, relabelled("test", drawn), relabelled("train", drawn))
@@ -301,7 +301,7 @@ FRUGAL: dict[str, Any] = {"kind": "frugal_cascade", "depth": 2, "folds": 3}
 
 def test_a_cascade_is_learned_from_train_rows_alone() -> None:
     """Other labels and costs of the test part teach the same cascade."""
-    recipe = recipe_from_dict({"features": PREFILL, "predictor": "logistic", "policy": FRUGAL})
+    recipe = recipe_from_dict({"features": PREFILL, "predictor": "knn_score", "policy": FRUGAL})
     assert recipe_from_dict(recipe.to_dict()) == recipe
     config, drawn = FitConfig(recipe=recipe), split(ANSWERS)
     policy = learn(ANSWERS, [STATES], drawn, config=config).policy

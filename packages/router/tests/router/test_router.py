@@ -13,10 +13,16 @@ from prefill_router.features.base import FeatureSet
 from prefill_router.features.prefill import PrefillConfig
 from prefill_router.fitting import Recipe, RouterFit, fit_router
 from prefill_router.policy import choose
+from prefill_router.predictors import TrunkConfig
 from prefill_router.router import Router
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
 pytestmark = pytest.mark.slow
+
+BRIEF = dataclasses.replace(
+    SMALL,
+    recipe=dataclasses.replace(SMALL.recipe, predictor=TrunkConfig(seeds=1, keep=1, max_epochs=2)),
+)
 
 
 def test_planted_signal_is_found_and_shuffled_labels_are_not(
@@ -172,7 +178,7 @@ def test_target_of_one_class_gets_its_base_rate_and_a_note(
 ) -> None:
     correct = answers.correct.copy()
     correct[:, 2] = 1.0
-    fitted = fit_router(dataclasses.replace(answers, correct=correct), [states], config=SMALL)
+    fitted = fit_router(dataclasses.replace(answers, correct=correct), [states], config=BRIEF)
     predicted = fitted.router.predict(answers, stores=[states]).correctness[:, 2]
     assert predicted.min() > 0.98
     assert any("target-2" in note for note in fitted.router.record.notes)
@@ -187,7 +193,7 @@ def test_no_prices_at_all_routes_by_probability_alone(
             dataclasses.replace(t, input_price=None, output_price=None) for t in answers.pool
         ),
     )
-    fitted = fit_router(answers.with_pool(pool), [states], config=SMALL)
+    fitted = fit_router(answers.with_pool(pool), [states], config=BRIEF)
     predicted = fitted.router.predict(answers, stores=[states])
     assert not predicted.estimated_cost.any()
     assert "no costs are known" in fitted.router.record.notes[0]
@@ -198,7 +204,7 @@ def test_no_prices_at_all_routes_by_probability_alone(
 def test_tiny_dataset_can_be_fitted_or_says_why_not(encoder: FakeEncoder) -> None:
     few = make_routing_dataset(queries=30, targets=2)
     states = encoder.encode(few.queries, [Site(3, "last"), Site(4, "last")])
-    assert fit_router(few, [states], config=SMALL).router.pool.names == few.pool.names
+    assert fit_router(few, [states], config=BRIEF).router.pool.names == few.pool.names
     one = few.select(few.query_ids[:1])
     with pytest.raises(DataError, match="distinct prompts can't fill"):
-        fit_router(one, [states], config=SMALL)
+        fit_router(one, [states], config=BRIEF)

@@ -22,6 +22,7 @@ from prefill_router.router import EncoderSources, Router, SwitchyardCheckpoint, 
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
 QUICK = TrunkConfig(hidden=(24, 12), seeds=3, keep=2, max_epochs=40, batch_size=32)
+BRIEF = dataclasses.replace(QUICK, seeds=1, keep=1, max_epochs=1)
 
 
 class ChatEncoder(WrappedEncoder):
@@ -212,7 +213,7 @@ def test_what_the_format_does_not_hold_is_refused(
     case: str, answers: RoutingDataset, states: MemoryActivations
 ) -> None:
     parts, told = UNHELD[case]
-    refused = fit(answers, states, **parts)
+    refused = fit(answers, states, **{"predictor": BRIEF, **parts})
     with pytest.raises(ConfigError) as error:
         switchyard_bytes(refused)
     assert told in str(error.value)
@@ -239,7 +240,7 @@ def test_other_encoders_are_refused_at_every_step(
     other = dataclasses.replace(MADE_BY, **changed)  # type: ignore[arg-type]
     others = dataclasses.replace(states, made_by=other)
     features = (PrefillConfig(select="last.3"),)
-    recipe = Recipe(features=features, predictor=QUICK, shrinkage=False, operating_points=False)
+    recipe = Recipe(features=features, predictor=BRIEF, shrinkage=False, operating_points=False)
     fitted = fit_router(
         answers, [others], config=FitConfig(test=0.15, recipe=recipe, resamples=0)
     ).router
