@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from prefill_router import plugins
 from prefill_router.cli import CommandEntry
 from prefill_router.cli.commands import all_commands
 from prefill_router.errors import ConfigError, CorruptError, PluginError
-from prefill_router.plugins import GROUPS, Registry, find_plugins, load_plugin, suggest_distribution
+from prefill_router.plugins import GROUPS, Registry, find_all, load_plugin, suggest_distribution
 from prefill_router.serialization import Kinds
 
 PACKAGES = Path(__file__).parents[2]
@@ -33,15 +33,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
         for name, value in parts.items():
             point = EntryPoint(name, value, group)
             points.append(point._for(SimpleNamespace(name=distribution)))  # type: ignore[attr-defined]
-        find_plugins.cache_clear()
+        find_all.cache_clear()
 
-    def select(*, group: str) -> list[EntryPoint]:
-        return [point for point in points if point.group == group]
-
-    monkeypatch.setattr(plugins, "entry_points", select)
-    find_plugins.cache_clear()
+    monkeypatch.setattr(plugins, "entry_points", lambda: EntryPoints(points))
+    find_all.cache_clear()
     yield add
-    find_plugins.cache_clear()
+    find_all.cache_clear()
 
 
 @pytest.fixture
