@@ -3,7 +3,6 @@
 import importlib.metadata as metadata
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,7 +10,6 @@ import tarfile
 import venv
 import zipfile
 from collections.abc import Iterable, Mapping
-from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -90,29 +88,23 @@ def declared(names: Iterable[str], wheels: Mapping[str, Path]) -> set[str]:
 
 
 def install(names: Iterable[str], environment: Path) -> None:
-    """Link the files of distributions that are installed here into another environment."""
+    """Link what distributions that are installed here have into another environment."""
     here = Path(sysconfig.get_path("purelib"))
     (there,) = (environment / "lib").glob("python*/site-packages")
-    for name in names:
-        for file in metadata.files(name) or ():
-            source = Path(str(file.locate()))
-            if here in source.parents and source.is_file() and "__pycache__" not in source.parts:
-                for one in filter(Path.is_file, (source, *_bytecode(source))):
-                    place = there / one.relative_to(here)
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    if not place.exists():
-                        _link(one, place)
+    for part in {part for name in names for part in _parts(name, here)}:
+        if (here / part).exists():
+            (there / part).parent.mkdir(parents=True, exist_ok=True)
+            (there / part).symlink_to(here / part)
 
 
-def _bytecode(source: Path) -> list[Path]:
-    return [Path(cache_from_source(source))] if source.suffix == ".py" else []
-
-
-def _link(source: Path, place: Path) -> None:
-    try:
-        os.link(source, place)
-    except OSError:  # another file system
-        shutil.copy2(source, place)
+def _parts(name: str, here: Path) -> set[str]:
+    """The packages of a distribution, and its files outside of them."""
+    files = {file.parts for file in metadata.files(name) or () if "__pycache__" not in file.parts}
+    packages = {
+        top for top in {parts[0] for parts in files} if (here / top / "__init__.py").exists()
+    }
+    others = {"/".join(parts) for parts in files if parts[0] not in {*packages, ".."}}
+    return packages | others
 
 
 def make_environment(
@@ -182,6 +174,7 @@ ROUTERS = f"""routers:
   knn: {{features: embedding, predictor: {{kind: knn_score, k: 5}}}}
 """
 SCORED = ("--data", "answers", "--store", "states")
+QUICK = ("--resamples", "20")
 SHORT = """
 import json, sys
 from pathlib import Path
@@ -204,11 +197,30 @@ for words in json.loads(sys.argv.pop()):
 print(json.dumps(codes))
 """
 """Runs commands one after another, and prints their codes in a line of its own."""
-DEMO = f"""{SHORT}
-from prefill_router_minipool.cli.demo import demo
+TORCH = """
+import sys
+from importlib.util import find_spec
+from prefill_router import Router
 
-demo(Path("demo"), questions=60, as_json=True)
+Router.load("router").route("Why?")
+print("torch" in sys.modules, find_spec("torch"), find_spec("transformers"))
 """
+DEMO = f"""{SHORT}
+from contextlib import contextmanager
+from prefill_router.targets import write_pool
+from prefill_router_minipool.cli import demo
+from prefill_router_minipool.server import serve_pool, served_pool
+
+@contextmanager
+def serving_pool(job):
+    with serve_pool() as server:
+        write_pool(served_pool(server), job.folder / "pool.yaml")
+        yield
+
+demo.serving_pool = serving_pool
+demo.demo(Path("demo"), questions=30, as_json=True)
+"""
+"""The demo, with targets that are served from its own process."""
 
 
 def test_the_core_alone_does_the_whole_job_without_torch(
@@ -222,21 +234,21 @@ def test_the_core_alone_does_the_whole_job_without_torch(
     command, outside = environment / "prefill-router", tmp_path / "outside"
     outside.mkdir()
     (outside / "table.csv").write_text(TABLE)
-    run(command, "import", "wide", "table.csv", "--out", "answers", cwd=outside)
-    run(command, "encode", "answers", "--encoder", "minilm", "--out", "states", cwd=outside)
     (outside / "recipe.yaml").write_text(RECIPE)
     (outside / "routers.yaml").write_text(ROUTERS)
     commands = (
+        ("import", "wide", "table.csv", "--out", "answers"),
+        ("encode", "answers", "--encoder", "minilm", "--out", "states"),
         ("fit", "answers", "--store", "states", "--recipe", "recipe.yaml", "--out", "router"),
-        ("evaluate", "router", *SCORED, "--out", "report"),
-        ("doctor", "router", *SCORED, "--out", "checkup"),
-        ("guarantee", "router", *SCORED, "--keep", "0.5"),
-        ("compare", "routers.yaml", *SCORED, "--out", "comparison"),
+        ("evaluate", "router", *SCORED, *QUICK, "--out", "report"),
+        ("doctor", "router", *SCORED, *QUICK, "--out", "checkup"),
+        ("guarantee", "router", *SCORED, *QUICK, "--keep", "0.5"),
+        ("compare", "routers.yaml", *SCORED, *QUICK, "--out", "comparison"),
         ("quickstart", "table.csv", "--out", "quick"),
     )
     told = run(environment / "python", "-c", COMMANDS, json.dumps(commands), cwd=outside)
-    fitted, evaluated, examined, certified, *others = json.loads(told.splitlines()[-1])
-    assert (fitted, evaluated, others) == (0, 0, [0, 0])
+    *begun, examined, certified, compared, started = json.loads(told.splitlines()[-1])
+    assert (begun, compared, started) == ([0] * 4, 0, 0)
     assert examined in {4, 5}
     assert certified in {0, 3}
     decision = json.loads(run(command, "route", "router", "Why?", "--json", cwd=outside))
@@ -244,13 +256,8 @@ def test_the_core_alone_does_the_whole_job_without_torch(
     pages = ("report", "checkup", "comparison", "quick")
     assert all((outside / name / "index.html").is_file() for name in pages)
     assert list((outside / "report").rglob("*.png"))
-    python = "import sys; from prefill_router import Router; Router.load('router').route('Why?')"
-    loaded = run(
-        environment / "python", "-c", f"{python}; print('torch' in sys.modules)", cwd=outside
-    )
-    assert loaded.strip() == "False"
-    spec = "import importlib.util as u; print(u.find_spec('torch'), u.find_spec('transformers'))"
-    assert run(environment / "python", "-c", spec).strip() == "None None"
+    told = run(environment / "python", "-c", TORCH, cwd=outside)
+    assert told.split() == ["False", "None", "None"]
     lacking = run(command, "serve", "router", cwd=outside, code=2)
     assert "pip install ./packages/router ./packages/gateway" in lacking
 

@@ -78,7 +78,7 @@ class Made:
 def complexity_router(queries: int = 200) -> Router:
     """A router of three targets that reads texts' complexity, fitted once."""
     data = make_routing_dataset(queries=queries, targets=len(TARGETS))
-    recipe = Recipe(features=(ComplexityConfig(),), predictor=LogisticConfig())
+    recipe = Recipe(features=(ComplexityConfig(),), predictor=LogisticConfig(c=1.0, scaling="each"))
     return fit_router(data, config=FitConfig(test=0.15, recipe=recipe, resamples=20)).router
 
 
