@@ -140,18 +140,20 @@ def test_the_core_fits_judges_routes_and_imports(job: Job, tmp_path: Path) -> No
     table.write_text(
         "prompt,small,large\n" + "".join(f"Q{i}?,{bool(i % 2)},True\n" for i in range(40))
     )
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("predictor: {kind: shared_trunk, seeds: 2, keep: 1, max_epochs: 3}\n")
     states, router, report = (tmp_path / name for name in ("states", "router", "report"))
     judged = ("--data", job.answers, "--store", states)
     done = run_without_extras(
         ("--help",),
         ("serve", "--help"),
         ("import", "routellm", table, "--out", tmp_path / "imported"),
-        ("encode", job.answers, "--encoder", "minilm", "--out", states),
-        (*SEALED_FIT, job.answers, "--store", states, "--recipe", "paper", "--out", router),
+        ("encode", job.answers, "--encoder", "minilm", "--layers", "3", "--out", states),
+        (*SEALED_FIT, job.answers, "--store", states, "--recipe", recipe, "--out", router),
         ("route", router, "Why?", "--json"),
         ("evaluate", router, *judged, "--resamples", 0, "--out", report, "--json"),
         ("doctor", router, *judged, "--resamples", 20, "--no-probe", "--json"),
-        ("guarantee", router, *judged, "--json"),
+        ("guarantee", router, *judged, "--resamples", 20, "--json"),
     )
     codes = [code for code, *_ in done]
     assert codes[:7] == [0] * 7, done

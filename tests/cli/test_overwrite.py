@@ -2,9 +2,13 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
+from matplotlib.figure import Figure
 
 from packages.gateway.tests.receipts import receipts_made
 from packages.router.tests.commands import FIT, Job, refused, run, succeeded
@@ -17,6 +21,19 @@ pytestmark = pytest.mark.slow
 
 REFUSED = "pass --overwrite"
 TABLE = "prompt,target,correct\np,a,1\np,b,0\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def empty_figures() -> Iterator[None]:
+    """Drawing is the most of a report's time, and each is drawn anew."""
+    save = Figure.savefig
+
+    def save_empty(figure: Figure, *place: Any, **how: Any) -> None:
+        del figure
+        save(Figure((1, 1)), *place, **how)
+
+    with mock.patch.object(Figure, "savefig", save_empty):
+        yield
 
 
 def content(place: Path) -> dict[str, bytes]:
@@ -211,8 +228,8 @@ def test_prices(tmp_path: Path) -> None:
 def test_reports(copy: Job, tmp_path: Path) -> None:
     shutil.copytree(copy.router, tmp_path / "other")
     states = ("--store", copy.states, "--resamples", 20)
-    for command in ("evaluate", "doctor"):
-        report = ("--data", copy.answers, *states, "--out", tmp_path / command)
+    for command, more in (("evaluate", ()), ("doctor", ("--no-probe",))):
+        report = ("--data", copy.answers, *states, *more, "--out", tmp_path / command)
         done = run(command, copy.router, *report)
         assert run(command, copy.router, *report).code == done.code != ExitCode.UNUSABLE
         before = content(tmp_path / command)
@@ -223,7 +240,8 @@ def test_reports(copy: Job, tmp_path: Path) -> None:
 
 
 def test_comparisons(copy: Job, tmp_path: Path) -> None:
-    recipes = "routers:\n  one: {features: [{kind: complexity}], predictor: logistic}\n"
+    predictor = "{kind: logistic, c: 1.0, scaling: each}"
+    recipes = f"routers:\n  one: {{features: [{{kind: complexity}}], predictor: {predictor}}}\n"
     (tmp_path / "config.yaml").write_text(recipes)
     words = ("compare", tmp_path / "config.yaml", "--resamples", 10, "--out", tmp_path / "out")
     for _ in range(2):

@@ -32,7 +32,7 @@ def began(done: Done) -> list[str]:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
     folder = tmp_path_factory.mktemp("quickstart")
-    table = write_csv(folder / "answers.csv", rows(120))
+    table = write_csv(folder / "answers.csv", rows(80))
     line = ("quickstart", table, "--out", folder / "out", "--encoder", "minipool", "--json")
     return folder, run(*line)
 
