@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,18 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "plugin"
 SOURCES = tuple(map(str, sorted((ROOT / "packages").glob("*/src"))))
 PROGRAM = "from prefill_router.cli import main; main()"
+EACH = """
+import json, sys
+from prefill_router.cli import main
+for words in json.loads(sys.argv.pop()):
+    sys.argv = ["prefill-router", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, words
+    print("\\x1e")
+"""
+"""Runs commands one after another, with a mark after each."""
 QUESTIONS = 160
 BROKEN = """\
 [prefill_router.predictors]
@@ -50,14 +62,14 @@ class Place:
     folder: Path
     paths: tuple[str, ...] = ()
 
-    def run(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
+    def run(self, *arguments: object, program: str = PROGRAM) -> "subprocess.CompletedProcess[str]":
         variables = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([*self.paths, *SOURCES]),
             "PREFILL_ROUTER_CACHE": str(self.folder / "cache"),
             "COLUMNS": "200",
         }
-        words = [str(self.python), "-c", PROGRAM, *map(str, arguments)]
+        words = [str(self.python), "-c", program, *map(str, arguments)]
         return subprocess.run(
             words, cwd=self.folder, env=variables, capture_output=True, text=True, check=False
         )
@@ -67,6 +79,14 @@ class Place:
         done = self.run(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def read_each(self, *commands: Sequence[object]) -> list[str]:
+        """What each command prints, all in one process; none must fail."""
+        words = json.dumps([list(map(str, command)) for command in commands])
+        done = self.run(words, program=EACH)
+        assert done.returncode == 0, done.stderr
+        *told, _ = done.stdout.split("\x1e\n")
+        return told
 
     def refuse(self, *arguments: object) -> str:
         """The only line that a command prints, which is an error."""
@@ -151,9 +171,12 @@ def router(environment: Place, answers: Path) -> Path:
 
 
 def test_its_parts_are_listed(environment: Place) -> None:
-    assert "List the parts that other distributions add." in environment.read("--help")
-    assert "tally: Tallies" in environment.read("import", "--help")
-    lines = [line.split() for line in environment.read("list-plugins").splitlines()]
+    told, importing, listed = environment.read_each(
+        ["--help"], ["import", "--help"], ["list-plugins"]
+    )
+    assert "List the parts that other distributions add." in told
+    assert "tally: Tallies" in importing
+    lines = [line.split() for line in listed.splitlines()]
     for part, kind in (("nearest_mean", "predictors"), ("tally", "importers")):
         assert [part, kind, "prefill-router-example"] in lines
 
@@ -164,11 +187,10 @@ def test_its_importer_reads_shares_of_right_answers(environment: Place, answers:
 
 
 def test_its_predictor_is_fitted_saved_and_loaded(environment: Place, router: Path) -> None:
-    assert "nearest_mean" in environment.read("show", router)
-    easy, hard = (
-        json.loads(environment.read("route", router, f"Question: {'really ' * n}why?", "--json"))
-        for n in (4, 59)
-    )
+    asked = [["route", router, f"Question: {'really ' * n}why?", "--json"] for n in (4, 59)]
+    shown, *decided = environment.read_each(["show", router], *asked)
+    assert "nearest_mean" in shown
+    easy, hard = map(json.loads, decided)
     assert _chance(easy, "small") > 0.6 > 0.4 > _chance(hard, "small")
 
 
@@ -177,13 +199,16 @@ def _chance(decision: Mapping[str, Any], target: str) -> float:
 
 
 def test_a_broken_distribution_is_named_and_the_rest_works(beside_broken: Place) -> None:
-    for arguments, part in ((["--help"], "broken_table"), (["import", "--help"], "broken_format")):
-        text = " ".join(beside_broken.read(*arguments).split())
+    told, importing, listed = beside_broken.read_each(
+        ["--help"], ["import", "--help"], ["list-plugins"]
+    )
+    for shown, part in ((told, "broken_table"), (importing, "broken_format")):
+        text = " ".join(shown.split())
         assert f"'{part}' of the distribution 'prefill-router-broken' can't be loaded" in text
         assert "RuntimeError: it needs something older" in text
-    assert "list-plugins" in beside_broken.read("--help")
-    assert "tally: Tallies" in beside_broken.read("import", "--help")
-    assert "broken_predictor" in beside_broken.read("list-plugins")
+    assert "list-plugins" in told
+    assert "tally: Tallies" in importing
+    assert "broken_predictor" in listed
 
 
 def test_a_router_is_used_beside_a_broken_distribution(beside_broken: Place, router: Path) -> None:
