@@ -42,7 +42,6 @@ def loaded_by(statement: str, names: tuple[str, ...] = HEAVY) -> str:
 @pytest.mark.parametrize(
     "statement",
     [
-        "import prefill_router",
         "import prefill_router.router, prefill_router.data, prefill_router.activations",
         "import prefill_router.cli",
         "import prefill_router.testing",
@@ -78,7 +77,7 @@ def test_what_writes_a_report_loads_the_plotting_library_only_to_draw(statement:
 
 
 def test_heavy_imports_would_be_seen() -> None:
-    assert loaded_by("import prefill_router.encoders.pretrained") != "[]"
+    assert loaded_by("import prefill_router.reporting.figures") != "[]"
 
 
 def test_importing_does_no_work() -> None:
@@ -116,7 +115,14 @@ Finding = Callable[[ast.AST], bool]
 
 
 def called(node: ast.AST, *names: str) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) in names
+    return isinstance(node, ast.Call) and dotted(node.func) in names
+
+
+def dotted(node: ast.AST) -> str:
+    """A name with its attributes, as it is written; nothing else is looked for."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def imported(node: ast.AST, *names: str) -> bool:
@@ -160,13 +166,17 @@ NEVER: dict[str, tuple[Finding, str]] = {
 }
 
 
+KINDS = (ast.Call, ast.Import, ast.ImportFrom, ast.keyword)
+"""The nodes that any of them is found in."""
+
+
 @cache
 def places() -> dict[str, list[str]]:
     """Where each is found; all in one reading of the code, which takes seconds."""
     found: dict[str, list[str]] = {what: [] for what in NEVER}
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for what, (finding, _) in NEVER.items():
+            for what, (finding, _) in NEVER.items() if isinstance(node, KINDS) else ():
                 if finding(node):
                     found[what].append(f"{path}:{getattr(node, 'lineno', 0)}")
     return found
@@ -175,5 +185,6 @@ def places() -> dict[str, list[str]]:
 @pytest.mark.parametrize("what", NEVER)
 def test_code_never(what: str) -> None:
     finding, example = NEVER[what]
-    assert any(map(finding, ast.walk(ast.parse(example))))  # the search itself works
+    found = (n for n in ast.walk(ast.parse(example)) if isinstance(n, KINDS))
+    assert any(map(finding, found))  # the search itself works
     assert places()[what] == []
