@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ TABLES = Path(__file__).parents[1] / "shared" / "samples" / "tables"
 typechecks.install()
 gc.disable()  # until what is imported and collected is there, which stays: see below
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it would be ignored
 os.fsync = lambda _: None  # processes are killed here, but no machine loses its power
 settings.register_profile("untimed", deadline=None)  # a busy machine is no defect
 settings.load_profile("untimed")

@@ -83,11 +83,14 @@ def test_an_interrupted_command_says_so_ends_its_ray_and_goes_on(tmp_path: Path)
         start_new_session=True,
         text=True,
     ) as command:
-        until(lambda: shards(store) == 2 or command.poll() is not None)
-        processes = descendants(command.pid)
-        places = listening([command.pid, *processes])
-        os.killpg(command.pid, signal.SIGINT)
-        _, told = command.communicate(timeout=LONGEST)
+        try:
+            until(lambda: shards(store) == 2 or command.poll() is not None)
+            processes = descendants(command.pid)
+            places = listening([command.pid, *processes])
+            os.killpg(command.pid, signal.SIGINT)
+            _, told = command.communicate(timeout=LONGEST)
+        finally:
+            command.kill()  # which would else be waited for
     assert command.returncode == ExitCode.INTERRUPTED, told
     assert told.splitlines()[-1].startswith("interrupted; what was finished is kept"), told
     assert "Traceback" not in told
