@@ -132,6 +132,7 @@ def test_a_folder_with_anything_in_it_is_refused(tmp_path: Path) -> None:
 def test_a_purse_that_is_too_small_ends_without_a_version_and_isnt_passed(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("prefill_router_gateway.cli.learn._lower_priority", lambda **_: None)
+        patch.setattr("prefill_router_minipool.cli.demo_loop._WAVES", 2)
         with pytest.raises(ConfigError, match="no version serves after 40 questions"):
             run_loop(tmp_path / "loop", questions=40, purse=0.0005, seed=0, as_json=True)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
