@@ -47,7 +47,7 @@ Command = Callable[..., object]
 def make_folder(folder: Path, command: Command) -> None:
     """The dataset, its states and a router of them."""
     write_dataset(make_routing_dataset(queries=160), folder / "answers")
-    command("encode", folder / "answers", "--out", folder / "states")
+    command("encode", folder / "answers", "--layers", "2,4,6", "--out", folder / "states")
     command("fit", folder / "answers", "--store", folder / "states", "--out", folder / "router")
 
 
