@@ -8,6 +8,7 @@ from functools import reduce
 from operator import getitem
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from prefill_router_gateway.proxy.message_translation import MessageStream, message
@@ -63,14 +64,29 @@ def test_a_message_is_whole_or_none(changes: list[tuple[Path, Any]]) -> None:
 
 
 def test_arguments_may_be_an_object_in_place_of_its_text() -> None:
-    given = {"place": "Zürich", "days": [1, 2]}
-    for value in (given, json.dumps(given)):
+    arguments = {"place": "Zürich", "days": [1, 2]}
+    for value in (arguments, json.dumps(arguments)):
         chat = changed(
             [(("choices", 0, "message", "tool_calls", 0, "function", "arguments"), value)]
         )
-        found = message(chat, None, target="t")
-        assert found is not None
-        assert found["content"][1]["input"] == given
+        answer = message(chat, None, target="t")
+        assert answer is not None
+        assert answer["content"][1]["input"] == arguments
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("arguments", [[], 5, True, nested(5000)], ids=["[]", "5", "true", "deep"])
+def test_arguments_that_are_no_object_are_a_failure_of_the_target(arguments: Any) -> None:
+    call = {"id": "a", "function": {"name": "weather", "arguments": arguments}}
+    said = {"content": "", "tool_calls": [call]}
+    chat = {"choices": [{"finish_reason": "tool_calls", "message": said}]}
+    assert message(chat, None, target="t") is None
 
 
 TOLD = ("choices", 0, "delta")

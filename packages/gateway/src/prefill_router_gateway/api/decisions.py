@@ -21,7 +21,7 @@ from prefill_router.targets import Endpoint, Target
 from prefill_router_gateway.api.routed_calls import decide, read_incoming, routed_request
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import KEY, PLACE
-from prefill_router_gateway.protocol import without_collecting
+from prefill_router_gateway.protocol import ANTHROPIC_VERSION, without_collecting
 from prefill_router_gateway.proxy import stream_error_end
 from prefill_router_gateway.receipts import report_outcome
 from prefill_router_gateway.records import (
@@ -40,7 +40,6 @@ _ENDPOINTS: Mapping[str, Endpoint] = {
     "prompt": "completions",
     "input": "responses",
 }
-_ANTHROPIC = b"anthropic-version"
 """The header that marks Anthropic's protocol, whose bodies look like chat completions."""
 
 
@@ -124,7 +123,7 @@ def _whole(body: bytes, headers: list[Header]) -> tuple[bytes, Endpoint]:
     found = next((call for field, call in _ENDPOINTS.items() if field in value), None)
     if found is None:
         raise RefusalError("the body has no messages, prompt or input; send one", param="messages")
-    if found == "chat" and any(name == _ANTHROPIC for name, _ in headers):
+    if found == "chat" and any(name == ANTHROPIC_VERSION for name, _ in headers):
         found = "messages"
     if "model" in value or "models" in value:
         return body, found

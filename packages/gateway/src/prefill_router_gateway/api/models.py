@@ -14,18 +14,19 @@ from fastapi import Request
 from prefill_router.targets import Target
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import KEY
-from prefill_router_gateway.protocol import ROUTING_NAMES
+from prefill_router_gateway.protocol import ANTHROPIC_VERSION, ROUTING_NAMES
 from prefill_router_gateway.runtime import Gateway, Snapshot
 
 _OWNER = "prefill-router"
-_ANTHROPIC = "anthropic-version"
-"""The header that every client of Anthropic's protocol sends."""
 
 
 def list_models(gateway: Gateway, request: Request) -> dict[str, Any]:
-    """The list of models: OpenAI's, or one page of Anthropic's."""
+    """The list of models: OpenAI's, or one page of Anthropic's.
+
+    Anthropic's shape is that of `GET /v1/models` in its API reference.
+    """
     rows = list(_models_of(gateway, request))
-    if _ANTHROPIC not in request.headers:
+    if not _speaks_anthropic(request):
         return {"object": "list", "data": rows}
     return {
         "data": [_in_anthropic_shape(row) for row in rows],
@@ -43,8 +44,12 @@ def describe_model(gateway: Gateway, request: Request, name: str) -> dict[str, A
     """
     for row in _models_of(gateway, request):
         if row["id"] == name:
-            return _in_anthropic_shape(row) if _ANTHROPIC in request.headers else row
+            return _in_anthropic_shape(row) if _speaks_anthropic(request) else row
     raise RefusalError("no such model; see /v1/models", status=404, code="model_not_found")
+
+
+def _speaks_anthropic(request: Request) -> bool:
+    return ANTHROPIC_VERSION.decode() in request.headers
 
 
 def _models_of(gateway: Gateway, request: Request) -> Iterator[dict[str, Any]]:
@@ -82,5 +87,6 @@ def _in_anthropic_shape(row: dict[str, Any]) -> dict[str, Any]:
         "id": row["id"],
         "display_name": row["id"],
         "created_at": created.isoformat().replace("+00:00", "Z"),
+        "lifecycle": "active",
         "max_input_tokens": row["context_length"],
     }

@@ -11,6 +11,7 @@ from .envelope import (
     without_collecting as without_collecting,
 )
 from .headers import (
+    ANTHROPIC_VERSION as ANTHROPIC_VERSION,
     NO_PREFERENCES as NO_PREFERENCES,
     ROUTING_NAMES as ROUTING_NAMES,
     HeaderFilter as HeaderFilter,

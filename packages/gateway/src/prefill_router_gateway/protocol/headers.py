@@ -285,9 +285,11 @@ HOP_BY_HOP = frozenset(
     }
 )
 """Hop-by-hop headers (RFC 9110, section 7.6.1), and those with credentials for proxies."""
+ANTHROPIC_VERSION = b"anthropic-version"
+"""The header that every client of Anthropic's protocol sends."""
 _PASSED = frozenset(
     (
-        *(b"anthropic-version", b"anthropic-beta", b"user-agent", b"idempotency-key"),
+        *(ANTHROPIC_VERSION, b"anthropic-beta", b"user-agent", b"idempotency-key"),
         *(b"http-referer", b"x-title", b"accept", b"traceparent", b"tracestate"),
     )
 )

@@ -30,6 +30,7 @@ from prefill_router.endpoints import (
 )
 from prefill_router.targets import Endpoint, Provider, Target
 from prefill_router_gateway.errors import BrokenResponseError
+from prefill_router_gateway.protocol import ANTHROPIC_VERSION
 from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.connections import ConnectionPool
 from prefill_router_gateway.proxy.failures import AttemptFailedError
@@ -53,7 +54,6 @@ _PATHS: dict[Endpoint, bytes] = {
 }
 _FIRST_TOKEN_SECONDS = 60.0
 _UNSET_SECONDS = Provider(name="unset", base_url="http://127.0.0.1").first_token_seconds
-_VERSION = b"anthropic-version"
 _DEFAULT_VERSION = b"2023-06-01"
 _OURS = frozenset(
     (
@@ -180,8 +180,8 @@ class ProviderEndpoint:
     def _headers(self, call: ForwardRequest) -> list[Header]:
         native = self._is_anthropic and call.endpoint == "messages"
         theirs = [h for h in call.headers if h[0] not in _OURS and b"\n" not in h[1]]
-        if native and all(name != _VERSION for name, _ in theirs):
-            theirs.append((_VERSION, _DEFAULT_VERSION))
+        if native and all(name != ANTHROPIC_VERSION for name, _ in theirs):
+            theirs.append((ANTHROPIC_VERSION, _DEFAULT_VERSION))
         own = self._own if native else self._bearer
         return [*(own if call.method == b"POST" else own[1:]), *theirs]
 

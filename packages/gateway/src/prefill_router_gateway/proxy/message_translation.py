@@ -101,12 +101,17 @@ def _called(call: object) -> tuple[dict[str, Any], str]:
     named = function if isinstance(function, Mapping) else {}
     identity = _string(given.get("id")) or f"toolu_{uuid.uuid4().hex}"
     block = {"type": "tool_use", "id": identity, "name": _string(named.get("name")), "input": {}}
-    return block, _written_arguments(named.get("arguments"))
+    return block, _arguments_text(named.get("arguments"))
 
 
-def _written_arguments(value: object) -> str:
-    """Arguments as JSON; some servers send the object itself."""
-    return json.dumps(value) if isinstance(value, Mapping) else _string(value)
+def _arguments_text(arguments: object) -> str:
+    """The text of a call's arguments; some servers send the object itself."""
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
+    try:
+        return json.dumps(arguments)
+    except RecursionError:  # parsed with a shallower stack
+        return "null"  # which is no object, and so a failure of the target
 
 
 @final
