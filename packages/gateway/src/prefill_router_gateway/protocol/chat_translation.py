@@ -263,7 +263,7 @@ def _tool(tool: object, where: str) -> dict[str, Any]:
 
 
 def _parameters(schema: _Object) -> _Object:
-    """The schema, with the `properties` that many servers of chats insist on."""
+    """The schema, with the `properties` that many servers of chats require."""
     is_plain = schema.get("type") == "object" and "properties" not in schema
     return {**schema, "properties": {}} if is_plain else schema
 
