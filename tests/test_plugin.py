@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from packages.router.tests.commands import RUN_EACH, read_each, words_of_each
 from packages.router.tests.predictors.fit_contract import FIT_CHECKS, Case
 
 pytestmark = pytest.mark.slow
@@ -25,18 +26,6 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "plugin"
 SOURCES = tuple(map(str, sorted((ROOT / "packages").glob("*/src"))))
 PROGRAM = "from prefill_router.cli import main; main()"
-EACH = """
-import json, sys
-from prefill_router.cli import main
-for words in json.loads(sys.argv.pop()):
-    sys.argv = ["prefill-router", *words]
-    try:
-        main()
-    except SystemExit as ended:
-        assert not ended.code, words
-    print("\\x1e")
-"""
-"""Runs commands one after another, with a mark after each."""
 QUESTIONS = 160
 BROKEN = """\
 [prefill_router.predictors]
@@ -82,11 +71,11 @@ class Place:
 
     def read_each(self, *commands: Sequence[object]) -> list[str]:
         """What each command prints, all in one process; none must fail."""
-        words = json.dumps([list(map(str, command)) for command in commands])
-        done = self.run(words, program=EACH)
+        done = self.run(words_of_each(*commands), program=RUN_EACH)
         assert done.returncode == 0, done.stderr
-        *told, _ = done.stdout.split("\x1e\n")
-        return told
+        each = read_each(done.stdout)
+        assert not any(one.code for one in each), each
+        return [one.out for one in each]
 
     def refuse(self, *arguments: object) -> str:
         """The only line that a command prints, which is an error."""

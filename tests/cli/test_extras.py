@@ -7,11 +7,17 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from packages.router.tests.commands import SEALED_FIT, Job
+from packages.router.tests.commands import (
+    RUN_EACH,
+    SEALED_FIT,
+    Done,
+    Job,
+    read_each,
+    words_of_each,
+)
 from prefill_router.lazy_imports import DISTRIBUTIONS, EXTRAS
 
 pytestmark = pytest.mark.slow
@@ -28,8 +34,8 @@ BLOCKED = sorted({module.partition(".")[0] for module, (_, extra) in EXTRAS.item
 CORE = ("cli.application", "fitting", "router", "evaluation", "importers", "reporting")
 BEGUN = ("prefill-router[ray]", "prefill-router-lab[search]")
 """Extras that are looked for after the output folder was made."""
-PROGRAM = """
-import contextlib, io, json, sys
+BLOCK = """
+import sys
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
@@ -37,27 +43,10 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Missing())
-import prefill_router
-{body}
-print(json.dumps(done))
-"""
-RUN = """
-from prefill_router.cli import main
-
-done = []
-for words in {commands!r}:
-    out, err = io.StringIO(), io.StringIO()
-    sys.argv = ["prefill-router", *words]
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-    done.append([code, out.getvalue(), err.getvalue()])
 """
 IMPORT = """
-import importlib, pkgutil
-import prefill_router_gateway
+import importlib, json, pkgutil
+import prefill_router, prefill_router_gateway
 from prefill_router.errors import MissingExtraError
 
 for module in {core!r}:
@@ -75,24 +64,26 @@ for package in (prefill_router, prefill_router_gateway):
                 getattr(module, name)
         except MissingExtraError as error:
             lacking[found.name] = error.extra
-done = [loaded, lacking]
+print(json.dumps([loaded, lacking]))
 """
 
 
-def without_extras(body: str) -> Any:
-    program = PROGRAM.format(blocked=BLOCKED, body=body)
+def without_extras(program: str, *arguments: str) -> str:
+    """What a program prints where no extra is installed."""
+    blocked = BLOCK.format(blocked=BLOCKED)
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+        [sys.executable, "-c", blocked + program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1])
+    return ended.stdout
 
 
-def run_without_extras(*commands: tuple[object, ...]) -> list[list[Any]]:
-    words = [tuple(map(str, command)) for command in commands]
-    done = without_extras(RUN.format(commands=words))
-    assert isinstance(done, list)
-    return done
+def run_without_extras(*commands: tuple[object, ...]) -> list[Done]:
+    """How commands end where no extra is installed."""
+    return read_each(without_extras(RUN_EACH, words_of_each(*commands)))
 
 
 def names(lines: list[str]) -> set[str]:
@@ -128,7 +119,8 @@ def test_all_of_the_router_is_every_extra_but_ray() -> None:
 
 
 def test_any_import_of_what_is_missing_names_the_extra() -> None:
-    loaded, found = without_extras(IMPORT.format(core=CORE, extras=set(EXTRAS)))
+    printed = without_extras(IMPORT.format(core=CORE, extras=set(EXTRAS)))
+    loaded, found = json.loads(printed.splitlines()[-1])
     assert not loaded
     assert found == {"prefill_router.encoders": "llm", "prefill_router_gateway.api": "otel"}
 
@@ -155,12 +147,12 @@ def test_the_core_fits_judges_routes_and_imports(job: Job, tmp_path: Path) -> No
         ("doctor", router, *judged, "--resamples", 20, "--no-probe", "--json"),
         ("guarantee", router, *judged, "--resamples", 20, "--json"),
     )
-    codes = [code for code, *_ in done]
+    codes = [one.code for one in done]
     assert codes[:7] == [0] * 7, done
     assert set(codes[7:]) <= {0, 3, 4, 5}, done[7:]
-    assert json.loads(done[5][1])["target"]
+    assert json.loads(done[5].out)["target"]
     assert (
-        json.loads(done[6][1])["queries"]
+        json.loads(done[6].out)["queries"]
         == json.loads((report / "metrics.json").read_text())["queries"]
     )
     assert (report / "index.html").is_file()
@@ -191,11 +183,11 @@ def test_what_needs_an_extra_names_it_before_it_begins(job: Job, tmp_path: Path)
         (*words, "--out", tmp_path / f"out{number}")
         for number, words in enumerate(wanting.values())
     ]
-    for requirement, words, (code, printed, told) in zip(
+    for requirement, words, done in zip(
         wanting, commands, run_without_extras(*commands), strict=True
     ):
-        assert code == 1, (words, told)
-        assert not printed, words
-        assert f"pip install '{requirement}'" in told.splitlines()[-1], (words, told)
+        assert done.code == 1, (words, done)
+        assert not done.out, words
+        assert f"pip install '{requirement}'" in done.err.splitlines()[-1], (words, done)
         if requirement not in BEGUN:
             assert not Path(str(words[-1])).exists(), words

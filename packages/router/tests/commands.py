@@ -1,8 +1,10 @@
 """Runs the command line in this process, as its own process would."""
 
 import io
+import json
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,23 @@ class Job:
     report: Path
 
 
+RUN_EACH = """
+import contextlib, io, json, sys
+from prefill_router.cli import main
+
+results = []
+for words in json.loads(sys.argv.pop()):
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    sys.argv = ["prefill-router", *words]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+    results.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(results))
+"""
+"""A program for another environment: `main` for each of the commands that `words_of_each` wrote."""
 FIT = ("fit", "--no-verdict")
 """A fit without the five more that its verdict takes."""
 SEALED_FIT = (*FIT, "--test=0.15")
@@ -55,6 +74,16 @@ def run(*arguments: object, stdin: bytes = b"") -> Done:
         stream.flush()
         told.append(stream.buffer.getvalue().decode())  # type: ignore[attr-defined]
     return Done(code, *told)
+
+
+def words_of_each(*commands: Sequence[object]) -> str:
+    """The last argument of `RUN_EACH`."""
+    return json.dumps([list(map(str, command)) for command in commands])
+
+
+def read_each(printed: str) -> list[Done]:
+    """How each command ended, from what `RUN_EACH` printed."""
+    return [Done(*result) for result in json.loads(printed.splitlines()[-1])]
 
 
 def succeeded(*arguments: object, stdin: bytes = b"") -> str:
