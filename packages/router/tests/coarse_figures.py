@@ -12,7 +12,7 @@ DPI = 40
 
 @contextmanager
 def coarse_figures() -> Iterator[None]:
-    """Have the figures that are made in this process be drawn quickly."""
+    """Draw this process's figures with few pixels and without a layout."""
     make, save = Figure.__init__, Figure.savefig
 
     def make_plainly(figure: Figure, *args: Any, **options: Any) -> None:

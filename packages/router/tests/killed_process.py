@@ -13,7 +13,7 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 from packages.router.tests.forked_runs import answer_runs
 from packages.router.tests.preload import preload
 from prefill_router import encoders
-from prefill_router.plugins import find_all
+from prefill_router.plugins import find_every_plugin
 from prefill_router.reporting import evaluation_charts
 from prefill_router.reporting.figures import new_figure, png
 
@@ -34,8 +34,8 @@ if __name__ == "__main__":
     # Several shards, so that there is something to interrupt.
     encoders.plan_encoding = partial(encoders.plan_encoding, chunk_tokens=400)
     get_checkpoint_conversion_mapping("bert")
-    find_all()
-    # Drawing is the most of an evaluation's time, and files aren't written meanwhile.
+    find_every_plugin()
+    # Drawing takes most of an evaluation's time, and no file is written meanwhile.
     evaluation_charts.draw = lambda _: new_figure(2, 1)
     png(new_figure(1, 1))  # finds the fonts
     answer_runs()

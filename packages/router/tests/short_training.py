@@ -1,4 +1,4 @@
-"""Networks that stop after few epochs, for tests that aren't about what a router has learned."""
+"""Fits of few epochs and folds, for tests that aren't about what a router has learned."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ MOST_EPOCHS = 3
 
 @contextmanager
 def short_training() -> Iterator[None]:
-    """Have the networks that are trained in this process stop soon."""
+    """Train networks for three epochs at most, and judge and choose layers on two folds."""
     train = training.train_epochs
 
     def train_shortly(trainer: training.Trainer, *, max_epochs: int, **others: Any) -> None:

@@ -14,7 +14,13 @@ from prefill_router import plugins
 from prefill_router.cli import CommandEntry
 from prefill_router.cli.commands import all_commands
 from prefill_router.errors import ConfigError, CorruptError, PluginError
-from prefill_router.plugins import GROUPS, Registry, find_all, load_plugin, suggest_distribution
+from prefill_router.plugins import (
+    GROUPS,
+    Registry,
+    find_every_plugin,
+    load_plugin,
+    suggest_distribution,
+)
 from prefill_router.serialization import Kinds
 
 PACKAGES = Path(__file__).parents[2]
@@ -33,12 +39,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
         for name, value in parts.items():
             point = EntryPoint(name, value, group)
             points.append(point._for(SimpleNamespace(name=distribution)))  # type: ignore[attr-defined]
-        find_all.cache_clear()
+        find_every_plugin.cache_clear()
 
     monkeypatch.setattr(plugins, "entry_points", lambda: EntryPoints(points))
-    find_all.cache_clear()
+    find_every_plugin.cache_clear()
     yield add
-    find_all.cache_clear()
+    find_every_plugin.cache_clear()
 
 
 @pytest.fixture

@@ -129,18 +129,18 @@ class Work:
 
 
 AT_WORK: list[Work] = []
-"""The last one is asked."""
+"""What the tests run; the last one answers the calls to the targets."""
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Work]:
+def beginning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Work]:
     """A version of all targets serves."""
     with (
         pytest.MonkeyPatch.context() as patch,
         answering(lambda model, prompt: AT_WORK[-1].answer(model, prompt)) as (base_url, _),
     ):
         add_middle_target(patch)
-        work = Work(tmp_path_factory.mktemp("begun"), base_url)
+        work = Work(tmp_path_factory.mktemp("beginning"), base_url)
         AT_WORK.append(work)
         work.serve(120)
         assert work.learn().version == "0001"
@@ -150,11 +150,11 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Work]:
 
 
 @pytest.fixture
-def work(begun: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
+def work(beginning: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
     """Goes on from there."""
     add_middle_target(monkeypatch)
-    shutil.copytree(begun.folder, tmp_path, symlinks=True, dirs_exist_ok=True)
-    AT_WORK.append(Work(tmp_path, begun.base_url, count=begun.count))
+    shutil.copytree(beginning.folder, tmp_path, symlinks=True, dirs_exist_ok=True)
+    AT_WORK.append(Work(tmp_path, beginning.base_url, count=beginning.count))
     yield AT_WORK[-1]
     AT_WORK.pop()
 

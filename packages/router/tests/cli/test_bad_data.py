@@ -128,7 +128,7 @@ def commands(job: Job, out: Path) -> dict[str, tuple[object, ...]]:
 
 @pytest.mark.parametrize(("place", "bad"), [*enumerate(BAD_DATA)], ids=BAD_DATA)
 def test_dataset_that_cannot_be_used(copy: Job, tmp_path: Path, place: int, bad: str) -> None:
-    """One reader reads for all commands: each kind is given to two of them in turn."""
+    """All commands share one reader, so each dataset is given to two commands in turn."""
     breaking, reason = BAD_DATA[bad]
     without_checksums(copy.answers)
     breaking(copy.answers)
@@ -194,7 +194,7 @@ GIVEN_TO: dict[str, tuple[str, ...]] = {
     "soft labels, all alike": ("describe", "layers", "sweep", "fit"),
     "no label at all": JUDGES,
 }
-"""Which commands it may matter to; otherwise all."""
+"""The commands that read what a dataset lacks; all commands for the other datasets."""
 
 
 @pytest.mark.parametrize(
@@ -243,10 +243,10 @@ BAD_SPLITS: dict[str, tuple[bytes | None, str]] = {
 
 @pytest.mark.parametrize(("place", "bad"), [*enumerate(BAD_SPLITS)], ids=BAD_SPLITS)
 def test_split_that_cannot_be_used(job: Job, tmp_path: Path, place: int, bad: str) -> None:
-    """Given to one of the commands in turn, but to all of them where it can be read."""
-    readers = ("layers", "sweep", "fit")
-    later = bad in ("no train part", "empty train part", "one query to learn from")
-    for command in readers if later else readers[place % 3 :][:1]:
+    """What one reader refuses is given to one command in turn; the rest is given to all."""
+    commands = ("layers", "sweep", "fit")
+    is_readable = bad in ("no train part", "empty train part", "one query to learn from")
+    for command in commands if is_readable else (commands[place % 3],):
         refuse_split(job, tmp_path, bad, command)
 
 

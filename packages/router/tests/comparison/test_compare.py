@@ -35,7 +35,7 @@ from prefill_router.evaluation import Estimate, compare, evaluate
 from prefill_router.evaluation.scores import NOTHING
 from prefill_router.features import complexity
 from prefill_router.fitting import FitConfig, learn, recipe_from_dict
-from prefill_router.plugins import find_all
+from prefill_router.plugins import find_every_plugin
 from prefill_router.predictors import PREDICTORS
 from prefill_router.progress import SilentProgress
 from prefill_router.reporting.report_files import mark
@@ -212,9 +212,9 @@ def test_a_router_that_needs_an_extra_is_left_out_with_what_to_install(
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No other distribution is installed."""
     monkeypatch.setattr("prefill_router.plugins.entry_points", EntryPoints)
-    find_all.cache_clear()
+    find_every_plugin.cache_clear()
     yield
-    find_all.cache_clear()
+    find_every_plugin.cache_clear()
 
 
 LIST = """

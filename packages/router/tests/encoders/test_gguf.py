@@ -6,14 +6,12 @@ import dataclasses
 import functools
 import importlib.util
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 import torch
-from gguf import gguf_reader
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from packages.router.tests.encoders.families import COMMON, plainly
@@ -201,11 +199,6 @@ def test_missing_packages_are_named_with_the_command(
         load_encoder("smollm2")
 
 
-def plain_file(path: Path, **options: Any) -> np.ndarray:
-    """A file's bytes as a plain array, whose many slices take a third of the time."""
-    return np.memmap(path, **options).view(np.ndarray)
-
-
 def test_smollm2_is_a_language_model_that_comes_with_a_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -216,7 +209,6 @@ def test_smollm2_is_a_language_model_that_comes_with_a_package(
         networks.append((copy.deepcopy(network), *map(str, args)))
         return network
 
-    monkeypatch.setattr(gguf_reader, "np", SimpleNamespace(**vars(np) | {"memmap": plain_file}))
     for slow in ("GGUFReader", "get_tensor_name_map"):  # each is made for each part of the encoder
         monkeypatch.setattr(gguf, slow, functools.cache(getattr(gguf, slow)))
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", kept)  # reading it takes a while

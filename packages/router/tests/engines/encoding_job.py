@@ -69,7 +69,7 @@ class GatedEncoder(WrappedEncoder):
 
 @dataclass(frozen=True)
 class GatedSource:
-    """Loads such an encoder."""
+    """Loads an encoder that waits until a shard is allowed."""
 
     inner: Any
     store: Path

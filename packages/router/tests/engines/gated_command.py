@@ -1,4 +1,4 @@
-"""`prefill-router` whose workers encode small chunks, no more of them than a file allows.
+"""Runs `prefill-router` with workers that encode small chunks, as many as a file allows.
 
 Run as a program, with the command's words; the last folder is the store.
 """
@@ -15,7 +15,7 @@ CHUNK_TOKENS = 128
 
 
 class _Sources:
-    """Loads what the command's own source does, at the gate."""
+    """Makes sources that load the command's own encoder, and have it wait."""
 
     @staticmethod
     def of(*given: Any, **more: Any) -> GatedSource:

@@ -1,4 +1,4 @@
-"""What workers are asked in tests; they import this module alone, which takes them no time."""
+"""The work of Ray's workers in tests. They import this module alone, which takes no time."""
 
 import os
 import signal

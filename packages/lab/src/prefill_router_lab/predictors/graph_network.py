@@ -13,9 +13,7 @@ every step.
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, final
 
 import numpy as np
@@ -172,13 +170,7 @@ def _simple_conv() -> Any:
         # Its import uses a way to compile that torch has deprecated.
         warnings.filterwarnings("ignore", r".*torch\.jit\.", DeprecationWarning)
         from torch_geometric.nn import SimpleConv
-    return _sum_of(SimpleConv)
-
-
-@cache
-def _sum_of(convolution: Callable[..., Any]) -> Any:
-    """One for all networks: it holds nothing, and its code is compiled whenever one is made."""
-    return convolution(aggr="sum")
+    return SimpleConv(aggr="sum")
 
 
 _PARTS = (
