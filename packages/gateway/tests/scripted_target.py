@@ -187,7 +187,11 @@ class BodyByTarget:
     """A body for each target, made by a function of its name."""
 
     def __init__(self, make: Callable[[str], bytes]) -> None:
-        self.for_target = make
+        self._make = make
+
+    def for_target(self, name: str, rename: tuple[str, str] | None = None) -> bytes:  # noqa: ARG002
+        """The body for a target."""
+        return self._make(name)
 
     def release(self) -> None:
         """Nothing is held."""

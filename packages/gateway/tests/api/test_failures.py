@@ -90,6 +90,25 @@ def test_the_next_target_answers_where_the_first_fails(made: World, gateway: Ser
     assert receipt.cost == 7.6e-06  # 7 tokens in and 3 out, at its prices
 
 
+@pytest.mark.parametrize("old", ["max_tokens", "max_completion_tokens"])
+def test_a_limit_gets_the_name_that_the_target_takes(
+    made: World, gateway: Served, old: str
+) -> None:
+    new = {"max_tokens": "max_completion_tokens"}.get(old, "max_tokens")
+    told = f"Unsupported parameter: '{old}' is not supported with this model. Use '{new}' instead."
+    error = {"message": told, "param": old, "code": "unsupported_parameter"}
+    made[CHEAP].then(whole({"error": error}, status=400))
+    body = chat(CHEAP, **{old: 9, "seed": 1})
+    for retries in ("1", "0"):  # it is remembered
+        reply = gateway.ask(body=body)
+        assert (reply.status, reply.own("retries")) == (200, retries)
+        sent = made[CHEAP].requests[-1].json
+        assert (sent[new], sent["seed"], sent["messages"]) == (9, 1, body["messages"])
+        assert old not in sent
+    ends = [attempt.end for attempt in gateway.receipts[-2].outcome.attempts]
+    assert ends == ["unsupported", "answered"]
+
+
 def test_a_target_that_cannot_be_reached(made: World, gateway: Served) -> None:
     nobody = FakeTarget()
     nobody.close()

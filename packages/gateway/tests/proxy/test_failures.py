@@ -96,6 +96,14 @@ ELSEWHERE: dict[str, tuple[Script, str]] = {
         whole({"error": {"code": "context_length_exceeded"}}, status=400),
         "context_too_long",
     ),
+    "unknown parameter": (
+        whole({"error": {"code": "unsupported_parameter"}}, status=400),
+        "unsupported",
+    ),
+    "no tools": (
+        whole({"error": {"message": "a does not support tools"}}, status=422),
+        "unsupported",
+    ),
     "no credit": (whole({"error": {"code": "insufficient_quota"}}, status=429), "unauthorised"),
     "come back later": (whole(ERROR, status=429, headers="retry-after: 60\r\n"), "rate_limited"),
 }
@@ -107,7 +115,7 @@ def test_what_a_retry_cannot_mend_goes_to_the_next_target_at_once(what: str) -> 
     client, app, _ = asked([script], [GOOD_WHOLE])
     assert client.status == 200
     assert app.ends == [("a", end), ("b", "answered")]
-    assert app.breakers.failures("a") == (0 if end == "context_too_long" else 1)
+    assert app.breakers.failures("a") == (0 if end in ("context_too_long", "unsupported") else 1)
 
 
 @pytest.mark.parametrize("status", [400, 413, 415, 422])
@@ -134,6 +142,38 @@ def test_a_prompt_too_long_for_all_is_told_so_and_not_where_one_failed_otherwise
     client, app, _ = asked([too_long], [whole(ERROR, status=500)])
     assert client.status == 502
     assert app.outcome.kind == "failed"
+
+
+@pytest.mark.parametrize("what", ["too long", "unknown parameter", "no tools"])
+def test_what_no_target_can_do_is_said_in_the_last_ones_words(what: str) -> None:
+    script, _ = ELSEWHERE[what]
+    client, app, counts = asked([ELSEWHERE["unknown parameter"][0]], [script])
+    assert script[0] is not None
+    assert script[0].endswith(client.body)
+    assert (app.outcome.kind, app.outcome.target) == ("refused", "b")
+    assert counts == [1, 1]
+
+
+def test_the_limit_of_one_target_alone_is_passed_on_as_it_is() -> None:
+    headers = "retry-after: 518400\r\nanthropic-ratelimit-unified-status: rejected\r\n"
+    limit = whole(ERROR, status=429, headers=headers)
+    client, app, counts = asked([limit])
+    assert (client.status, client.body) == (429, json.dumps(ERROR).encode())
+    assert client.headers["retry-after"] == "518400"  # six days, as subscriptions say
+    assert client.headers["anthropic-ratelimit-unified-status"] == "rejected"
+    assert (app.outcome.kind, app.outcome.target, counts) == ("failed", "a", [1])
+    assert app.breakers.failures("a") == 1
+
+
+def test_a_limit_that_quotes_the_key_is_not_passed_on() -> None:
+    said = {"error": {"message": "sk-hush-1 is over its limit"}}
+    client, _, _ = asked(
+        [whole(said, status=429)],
+        pool=lambda *u: pool_of(*u, key="LAB_KEY"),
+        environment={"LAB_KEY": "sk-hush-1"},
+    )
+    assert client.status == 429
+    assert b"sk-hush-1" not in client.body
 
 
 def test_at_the_end_of_all_an_error_lists_what_was_tried_and_nothing_else() -> None:

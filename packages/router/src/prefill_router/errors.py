@@ -38,6 +38,7 @@ EndpointFailure = Literal[
     "unauthorised",
     "unknown_model",
     "context_too_long",
+    "unsupported",
     "refused",
 ]
 """Why an endpoint gave no answer, in the words of run databases and of receipts alike."""

@@ -46,6 +46,9 @@ def told(message: str = "", kind: str = "", code: str | int = "") -> dict[str, A
     return {"message": message, "type": kind, "code": code, "param": None}
 
 
+GEMINI = "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."
+ANTHROPIC = "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000"
+XAI = "This model's maximum prompt length is 131072 but the request contains 200000 tokens."
 INVALID, QUOTA = "invalid_request_error", "insufficient_quota"
 STATUSES: list[tuple[int, object, FailureKind]] = [
     (401, told("Incorrect API key provided", INVALID, "invalid_api_key"), "unauthorised"),
@@ -62,20 +65,36 @@ STATUSES: list[tuple[int, object, FailureKind]] = [
     (400, told("This model's maximum context length is 4096", "", 400), "context_too_long"),
     (400, told("prompt is too long: 210000 tokens > 200000 maximum", INVALID), "context_too_long"),
     (413, told("request_too_large"), "context_too_long"),
-    (400, told("max_tokens is too large: 128000. This model supports at most 16384"), "refused"),
+    (
+        400,
+        told("max_tokens is too large: 128000. We support at most 16384"),
+        "unsupported",
+    ),
     (
         400,
         told(
             "'max_tokens' or 'max_completion_tokens' is too large: 128000. This model's maximum "
             "context length is 32768 tokens"
         ),
-        "refused",
+        "unsupported",
     ),
+    (400, told(GEMINI, "INVALID_ARGUMENT", 400), "context_too_long"),
+    (400, told(ANTHROPIC, INVALID), "context_too_long"),
+    (400, told("Your request exceeded model token limit: 131072", INVALID), "context_too_long"),
+    (400, told(XAI), "context_too_long"),
+    (400, told("Prompt", "", "1261"), "context_too_long"),
+    (422, "Input validation error: `inputs` must have less than 3072 tokens", "context_too_long"),
+    (422, "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000", "context_too_long"),
+    (404, told("No endpoints found that support tool use", "", 404), "unsupported"),
+    (400, told("gpt-9 does not support image input"), "unsupported"),
+    (400, told("'max_tokens' is not supported with this model.", INVALID), "unsupported"),
+    (400, told("Unrecognized request argument supplied: top_k", INVALID), "unsupported"),
+    (422, {"detail": [{"msg": "Extra inputs are not permitted"}]}, "unsupported"),
     (400, told("x", "data_inspection_failed", "data_inspection_failed"), "content_filter"),
     (400, told("x", "", "content_filter"), "content_filter"),
     (403, told("Your input was flagged", "", 403), "content_filter"),
     (422, {"detail": "temperature must be at most 2"}, "refused"),
-    (400, told("Unsupported parameter: top_k", INVALID, "unknown_parameter"), "refused"),
+    (400, told("Unsupported parameter: top_k", INVALID, "unknown_parameter"), "unsupported"),
     (408, told(), "server_error"),
     (500, told("x", "server_error"), "server_error"),
     (502, "<html>bad gateway</html>", "server_error"),

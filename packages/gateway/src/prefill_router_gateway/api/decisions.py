@@ -76,7 +76,7 @@ async def dry_run(gateway: Gateway, request: Request) -> JSONResponse:
         )
         place = request.scope.get(PLACE)
         await write_receipt(gateway.recorders, live, routed, outcome, trace=trace, place=place)
-    added = reply_headers(live, routed, choice.target, ())
+    added = reply_headers(live, routed, choice.target, retries=0)
     own = {name.decode(): value.decode() for name, value in added}
     return JSONResponse(_shown(live, choice, incoming.question.key_targets), headers=own)
 

@@ -118,8 +118,8 @@ class RoutedEndpoint:
                     await forwarded.find_answer()
                     _release_body(scope, request, call)
                     remember_stream(gateway.sessions, request, forwarded.streamed)
-                    target, attempts = forwarded.target, forwarded.attempts
-                    own = reply_headers(live, request, target, attempts)
+                    target, retries = forwarded.target, forwarded.retries
+                    own = reply_headers(live, request, target, retries=retries)
                     await forwarded.send_until_end(own)
                 finally:
                     ending = self._end(live, request, forwarded, trace, scope.get(PLACE))

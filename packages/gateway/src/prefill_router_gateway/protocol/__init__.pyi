@@ -4,6 +4,7 @@ from .chat_translation import (
     untranslatable as untranslatable,
 )
 from .envelope import (
+    LIMIT_NAMES as LIMIT_NAMES,
     Envelope as Envelope,
     Splicer as Splicer,
     read_envelope as read_envelope,

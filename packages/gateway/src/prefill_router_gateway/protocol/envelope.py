@@ -168,6 +168,8 @@ def _skip(text: str, at: int) -> int:
 
 
 _ASKED = b'"include_usage":true'
+LIMIT_NAMES = ("max_tokens", "max_completion_tokens")
+"""What chat APIs call the most output tokens, the older name first."""
 
 
 @final
@@ -190,6 +192,11 @@ class Splicer:
     def __init__(self, body: bytes, text: str, fields: JsonFields, *, can_ask: bool) -> None:
         self.body = body
         self._names = frozenset(fields.value)
+        self._limits = {
+            name: _in_bytes(body, text, _name_span(text, fields.spans[name]))
+            for name in LIMIT_NAMES
+            if name in fields.spans
+        }
         self._start, self._end = _in_bytes(body, text, fields.spans["model"])
         self._usage: tuple[int, int, bytes] | None = None
         if can_ask:
@@ -197,29 +204,50 @@ class Splicer:
             self._usage = (*_in_bytes(body, text, span), put)
 
     def body_for(
-        self, model: str, *, ask_usage: bool, further: Mapping[str, bytes] | None = None
+        self,
+        model: str,
+        *,
+        ask_usage: bool,
+        further: Mapping[str, bytes] | None = None,
+        rename: tuple[str, str] | None = None,
     ) -> bytes:
         """The body with another model.
 
-        Every byte but those of the model's name and of `stream_options` stays the same; further
-        fields are inserted after the name.
+        Every byte but those of the model's name, of `stream_options` and of a renamed limit stays
+        the same; further fields are inserted after the model's name.
 
         Args:
             model: The target's own model name.
             ask_usage: Whether to request the token counts of a stream, if `can_ask`.
             further: Fields that are added where the client sent none, with JSON values.
+            rename: One of `LIMIT_NAMES`, and the other to put in its place; None for none.
         """
-        body, start, end = self.body, self._start, self._end
         name = json.dumps(model).encode()
         for added, value in (further or {}).items():
             if added not in self._names:
                 name += b"," + json.dumps(added).encode() + b":" + value
-        if self._usage is None or not ask_usage:
-            return b"".join((body[:start], name, body[end:]))
-        first, last, put = self._usage
-        if first >= end:
-            return b"".join((body[:start], name, body[end:first], put, body[last:]))
-        return b"".join((body[:first], put, body[last:start], name, body[end:]))
+        edits = [(self._start, self._end, name)]
+        if self._usage is not None and ask_usage:
+            edits.append(self._usage)
+        if rename is not None and rename[0] in self._limits and rename[1] not in self._limits:
+            edits.append((*self._limits[rename[0]], json.dumps(rename[1]).encode()))
+        return _edited(self.body, edits)
+
+
+def _edited(body: bytes, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
+    """The body with other bytes in these places, which don't overlap."""
+    pieces, at = list[bytes](), 0
+    for start, end, put in sorted(edits):
+        pieces += (body[at:start], put)
+        at = end
+    return b"".join((*pieces, body[at:]))
+
+
+def _name_span(text: str, value: Span) -> Span:
+    """Where the name of a field is, quotes included; it may be written with escapes."""
+    end = text.rindex('"', 0, text.rindex(":", 0, value[0])) + 1
+    start = text.rindex('"', 0, end - 1)
+    return start, end
 
 
 def size_in_bytes(body: bytes, text: str, span: Span) -> int:
@@ -419,7 +447,7 @@ def _can_ask(endpoint: Endpoint, value: dict[str, Any]) -> bool:
 _FLAG = (bool, NoneType)
 _CONTENT = (str, list, NoneType)
 _MOST_TOKENS = 10**9
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_LIMITS = (*reversed(LIMIT_NAMES), "max_output_tokens")
 _escaped_surrogate = re.compile(rb"\\u[dD][89a-fA-F]").search
 _INPUT: dict[Endpoint, str] = {
     "chat": "messages",

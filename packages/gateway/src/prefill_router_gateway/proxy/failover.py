@@ -31,6 +31,7 @@ from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.deployments import DeploymentOrder, ProviderEndpoint, RateHeadroom
 from prefill_router_gateway.proxy.failures import (
     HARMLESS,
+    OF_ONE_TARGET,
     RETRIED,
     AttemptFailedError,
     TargetRefusal,
@@ -129,6 +130,8 @@ class ForwardContext:
         breakers: The circuit breakers of the targets.
         passing: Selects the response headers that the client gets.
         under_way: The number of calls in flight, by target.
+        renames: What a deployment calls a chat's limit of output tokens, once it has refused the
+            usual name.
         chance: The random generator for the jitter of retries.
     """
 
@@ -141,6 +144,7 @@ class ForwardContext:
     breakers: Breakers
     passing: Callable[[list[Header]], list[Header]]
     under_way: Counter[str]
+    renames: dict[str, tuple[str, str]]
     chance: random.Random
 
 
@@ -174,20 +178,31 @@ class OpenResponse:
 
 
 async def open_answer(
-    call: ForwardRequest, target: str, line: ProviderEndpoint, client: ClientConnection
+    call: ForwardRequest,
+    target: str,
+    line: ProviderEndpoint,
+    client: ClientConnection,
+    rename: tuple[str, str] | None = None,
 ) -> OpenResponse:
     """Call a target, and wait until its stream has begun or its reply is complete.
+
+    Args:
+        call: The request to forward.
+        target: The deployment to call.
+        line: Its endpoint.
+        client: The client.
+        rename: As in `ForwardBody`.
 
     Raises:
         AttemptFailedError: There is no answer.
         ClientGoneError: The client has disconnected.
     """
     if target in call.translated:
-        return await _open_translated(call, target, line, client)
+        return await _open_translated(call, target, line, client, rename)
     arrival: ResponseStream | None = None
     opened: OpenResponse | None = None
     try:
-        arrival = await line.call(call, call.body.for_target(target), client=client)
+        arrival = await line.call(call, call.body.for_target(target, rename), client=client)
         opened = await _read(call, arrival, line.key)
     except BrokenResponseError as error:
         status = (arrival.status or None) if arrival is not None else None
@@ -200,7 +215,11 @@ async def open_answer(
 
 
 async def _open_translated(
-    call: ForwardRequest, target: str, line: ProviderEndpoint, client: ClientConnection
+    call: ForwardRequest,
+    target: str,
+    line: ProviderEndpoint,
+    client: ClientConnection,
+    rename: tuple[str, str] | None,
 ) -> OpenResponse:
     """Call a target by a chat in the place of a message; the answer is a message.
 
@@ -211,7 +230,7 @@ async def _open_translated(
     headers = [header for header in call.headers if not header[0].startswith(b"anthropic-")]
     chat = replace(call, endpoint="chat", translated=(), query=b"", answer=None, headers=headers)
     try:
-        opened = await open_answer(chat, target, line, client)
+        opened = await open_answer(chat, target, line, client, rename)
     except AttemptFailedError as failure:
         if failure.refusal is None:
             raise
@@ -222,6 +241,7 @@ async def _open_translated(
             status=failure.status,
             wait=failure.wait,
             refusal=_translated_refusal(failure.refusal),
+            rename=failure.rename,
         ) from None
     except (RecursionError, RefusalError):  # only where it was barely read before
         body = b'{"error":{"message":"the body is nested too deeply; use fewer levels"}}'
@@ -384,6 +404,7 @@ class CallAttempts:
     Attributes:
         attempts: The attempts that have ended.
         deployment: The deployment that is being called or answers; None if none.
+        calls: How often an endpoint was called.
         wait: The shortest wait in seconds that a target asked for; None if none did.
     """
 
@@ -395,6 +416,7 @@ class CallAttempts:
         self._began = 0.0
         self.deployment: str | None = None
         self.attempts: list[TargetAttempt] = []
+        self.calls = 0
         self.wait: float | None = None
 
     @property
@@ -487,8 +509,9 @@ class CallAttempts:
         if isinstance(found, OpenResponse):
             return found
         ends = {attempt.end for attempt in self.attempts if attempt.end != "breaker_open"}
-        only_client = self.attempts[-1].end == "refused" or ends == {"context_too_long"}
-        return found.refusal if only_client else None
+        only_client = self.attempts[-1].end == "refused" or ends <= OF_ONE_TARGET
+        is_alone = ends == {"rate_limited"} and len({a.target for a in self.attempts}) == 1
+        return found.refusal if only_client or is_alone else None
 
     def _deployments(self, target: str) -> Sequence[str]:
         order, call = self._ways.deployments.get(target), self._call
@@ -519,6 +542,8 @@ class CallAttempts:
         retries = failures.retries if retries is None else retries
         for turn in range(retries + 1):
             found = await self._try(name)
+            if not isinstance(found, OpenResponse) and self._renames(name, found.rename):
+                found = await self._try(name)
             if isinstance(found, OpenResponse):
                 return found
             pause = failures.backoff_seconds * 2**turn * self._ways.chance.uniform(0.5, 1.0)
@@ -535,13 +560,22 @@ class CallAttempts:
             await self._client.wait(pause)
         return found
 
+    def _renames(self, name: str, rename: tuple[str, str] | None) -> bool:
+        """Whether a deployment refused a field's name, and is called by its own from now on."""
+        if rename is None or self._ways.renames.get(name) == rename:
+            return False
+        self._ways.renames[name] = rename
+        return True
+
     async def _try(self, name: str) -> OpenResponse | AttemptFailedError:
         ways, self.deployment, self._began = self._ways, name, self._clock()
         ways.under_way[ways.target_of[name]] += 1
+        self.calls += 1
         if self._call.answer is not None:
             self._call.answer.clear()  # of a target that was called before
         try:
-            opened = await open_answer(self._call, name, ways.lines[name], self._client)
+            rename = ways.renames.get(name)
+            opened = await open_answer(self._call, name, ways.lines[name], self._client, rename)
         except AttemptFailedError as failure:
             if failure.end == "disconnected":
                 raise ClientGoneError from None

@@ -6,6 +6,7 @@ answer, or it broke off, the client's error never quotes a target's message.
 
 import json
 import math
+import re
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from prefill_router.endpoints import (
 from prefill_router.errors import FailureKind
 from prefill_router.targets import Endpoint
 from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.protocol import LIMIT_NAMES
 from prefill_router_gateway.proxy.response_metadata import parsed
 from prefill_router_gateway.records import AttemptEnd, Header, TargetAttempt
 
@@ -29,13 +31,16 @@ RETRIED: frozenset[AttemptEnd] = frozenset(
     ("connect", "rate_limited", "overloaded", "server_error", "broken_off", "malformed")
 )
 """Failures after which the same target is retried; not timeouts, where waiting again costs more."""
-HARMLESS: frozenset[AttemptEnd] = frozenset(("refused", "context_too_long", "unknown_call"))
+OF_ONE_TARGET: frozenset[AttemptEnd] = frozenset(("context_too_long", "unsupported"))
+"""What one target can't do and the next one perhaps can."""
+HARMLESS: frozenset[AttemptEnd] = OF_ONE_TARGET | {"refused", "unknown_call"}
 """Failures that show that the target works, since it read the request."""
 LATE: frozenset[AttemptEnd] = frozenset(("first_token_timeout", "silence", "answer_timeout"))
 
 _CLIENTS_OWN = frozenset((400, 406, 413, 414, 415, 422, 431, 451))
 _LIKE_ANY_CALL = frozenset((401, 402, 403, 429, 503, 529))
 """The statuses that mean the same for passthrough calls as for all others."""
+_UNKNOWN_FIELD = re.compile(r"supported|un(known|recognized|expected)|not permitted")
 _FIRST_OF_CLIENTS, _FIRST_OF_SERVERS = 400, 500
 
 
@@ -64,6 +69,8 @@ class AttemptFailedError(Exception):
         status: The HTTP status of its response; None without one.
         wait: Seconds to wait before a retry, as the target asks; None where it doesn't.
         refusal: The target's response, where only the client can resolve the error.
+        rename: The request's field for the most output tokens, and what the target calls it; None
+            where it takes the name.
         cause: What else is known of the failure.
         location: Where a redirect leads.
     """
@@ -77,11 +84,12 @@ class AttemptFailedError(Exception):
         status: int | None = None,
         wait: float | None = None,
         refusal: TargetRefusal | None = None,
+        rename: tuple[str, str] | None = None,
     ) -> None:
         super().__init__(end)
         self.end: AttemptEnd = end
         self.status, self.wait, self.refusal = status, wait, refusal
-        self.cause, self.location = cause, location
+        self.cause, self.location, self.rename = cause, location, rename
 
 
 def attempt_end(kind: FailureKind) -> AttemptEnd:
@@ -108,7 +116,8 @@ def classify_refusal(refusal: TargetRefusal, *, key: str | None) -> AttemptFaile
     end = attempt_end(kind_of(error, status))
     if end == "refused" and status not in _CLIENTS_OWN:
         end = "malformed"
-    elif end in HARMLESS and key is not None and key.encode() in refusal.body:
+    quotes = key is not None and key.encode() in refusal.body
+    if end in HARMLESS and quotes:
         end = "unauthorised"
     headers = {name: value.decode("latin-1") for name, value in refusal.headers}
     return AttemptFailedError(
@@ -117,8 +126,17 @@ def classify_refusal(refusal: TargetRefusal, *, key: str | None) -> AttemptFaile
         location=headers.get(b"location"),
         status=status,
         wait=refused_wait(error, refusal.headers) if end in RETRIED else None,
-        refusal=refusal if end in HARMLESS else None,
+        refusal=refusal if end in HARMLESS or (end == "rate_limited" and not quotes) else None,
+        rename=_other_name(error.words) if end == "unsupported" else None,
     )
+
+
+def _other_name(words: str) -> tuple[str, str] | None:
+    """The name of a limit that a target refuses, and the one that it takes instead."""
+    old, new = LIMIT_NAMES
+    if new not in words or not _UNKNOWN_FIELD.search(words.lower()):
+        return None
+    return (old, new) if 0 <= words.find(old) < words.find(new) else (new, old)
 
 
 def classify_passthrough_refusal(

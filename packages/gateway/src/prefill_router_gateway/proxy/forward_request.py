@@ -34,8 +34,13 @@ class BodyRules:
 class ForwardBody(Protocol):
     """A request's body, held until no target needs it any more."""
 
-    def for_target(self, name: str) -> bytes:
-        """The body for a deployment, given its name; called for each attempt."""
+    def for_target(self, name: str, rename: tuple[str, str] | None = None) -> bytes:
+        """The body for a deployment, called for each attempt.
+
+        Args:
+            name: The deployment.
+            rename: A chat's limit of output tokens, and its name here; None where it stays.
+        """
 
     def release(self) -> None:
         """Free what bodies are made from, since no more targets will be called."""
@@ -60,8 +65,12 @@ class SplicedBody:
         self._splicer: Splicer | None = splicer
         self._endpoint, self._rules, self._ask_usage = endpoint, rules, ask_usage
 
-    def for_target(self, name: str) -> bytes:
+    def for_target(self, name: str, rename: tuple[str, str] | None = None) -> bytes:
         """The client's bytes, with the name of this deployment's model.
+
+        Args:
+            name: As in `ForwardBody`.
+            rename: The same.
 
         Raises:
             RuntimeError: It was released.
@@ -78,7 +87,12 @@ class SplicedBody:
             splicer, endpoint = chat_splicer(splicer.body, limit=rules.chat_only[name]), "chat"
             ask_usage = rules.ask_usage
         further = rules.further[name] if endpoint == "chat" else None
-        return splicer.body_for(rules.models[name], ask_usage=ask_usage, further=further)
+        return splicer.body_for(
+            rules.models[name],
+            ask_usage=ask_usage,
+            further=further,
+            rename=rename if endpoint == "chat" else None,
+        )
 
     def release(self) -> None:
         """Free the received bytes."""
@@ -96,7 +110,7 @@ class FixedBody:
     def __init__(self, body: bytes) -> None:
         self._body = body
 
-    def for_target(self, name: str) -> bytes:  # noqa: ARG002
+    def for_target(self, name: str, rename: tuple[str, str] | None = None) -> bytes:  # noqa: ARG002
         """The bytes."""
         return self._body
 

@@ -108,6 +108,7 @@ class Forwarder:
             breakers=breakers,
             passing=passing,
             under_way=self._under_way,
+            renames={},
             chance=random.Random(),
         )
 
@@ -202,6 +203,11 @@ class ForwardedCall:
     def attempts(self) -> tuple[TargetAttempt, ...]:
         """The attempts that have ended."""
         return tuple(self._track.attempts)
+
+    @property
+    def retries(self) -> int:
+        """How many calls followed the first."""
+        return max(0, self._track.calls - 1)
 
     @property
     def streamed(self) -> tuple[str, str] | None:
@@ -364,7 +370,8 @@ class ForwardedCall:
         self._client.check()
         self._target = self._track.last_asked
         self._first_byte = self._clock()
-        self._finish("refused", refusal.status)
+        is_limited = self._track.attempts[-1].end == "rate_limited"
+        self._finish("failed" if is_limited else "refused", refusal.status)
         self._whole = self._framed(refusal.status, refusal.headers, refusal.body, own)
 
     def _fail(self, own: list[Header]) -> None:

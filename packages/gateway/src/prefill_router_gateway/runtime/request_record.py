@@ -4,7 +4,6 @@
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, final
 from urllib.parse import quote
@@ -24,7 +23,6 @@ from prefill_router_gateway.records import (
     RoutingDecision,
     RoutingRequest,
     Scored,
-    TargetAttempt,
 )
 from prefill_router_gateway.runtime.snapshot import Snapshot
 from prefill_router_gateway.shared import SharedState
@@ -101,19 +99,8 @@ _ASKED, _TRANSLATED = _PREFIX + b"asked", _PREFIX + b"translated"
 _RETRIES = _PREFIX + b"retries"
 
 
-def _count_retries(attempts: Sequence[TargetAttempt], target: str | None) -> int:
-    """The calls after the first; the one that answers has no attempt yet."""
-    calls = [attempt for attempt in attempts if attempt.end != "breaker_open"]
-    last = calls[-1] if calls else None
-    is_refused = last is not None and last.target == target and last.end in _REFUSALS
-    return max(0, len(calls) - (target is None or is_refused))
-
-
-_REFUSALS = ("answered", "refused", "context_too_long")  # after these no further call is made
-
-
 def reply_headers(
-    live: Snapshot, request: RoutedRequest, target: str | None, attempts: Sequence[TargetAttempt]
+    live: Snapshot, request: RoutedRequest, target: str | None, *, retries: int
 ) -> list[Header]:
     """The gateway's own response headers.
 
@@ -121,14 +108,14 @@ def reply_headers(
         live: The snapshot that decided.
         request: The request.
         target: The target that answers; None for none.
-        attempts: The attempts.
+        retries: How many calls followed the first.
     """
     choice = request.choice
     headers = [
         (_ID, choice.id.encode()),
         (_REASON, choice.reason.encode()),
         (_MS, b"%.2f" % (1e3 * request.decision_seconds)),
-        (_RETRIES, b"%d" % _count_retries(attempts, target)),
+        (_RETRIES, b"%d" % retries),
     ]
     if choice.lam is not None:
         headers.append((_LAM, b"%g" % choice.lam))

@@ -78,6 +78,7 @@ _ADVICE = {
     "broken_off": "try again later",
     "unauthorised": f"set {KEY}",
     "content_filter": "remove the prompt",
+    "unsupported": "check that the model returns embeddings of text",
     "refused": "check that the model returns embeddings of text",
 }
 _LOWERED = {

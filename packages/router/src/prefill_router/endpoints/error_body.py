@@ -25,11 +25,15 @@ _BY_NAME: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
         "unauthorised",
         re.compile(r"insufficient_quota|billing_|invalid_api_key|arrearage|authentication"),
     ),
-    ("context_too_long", re.compile(r"context_length|context_window|string_above_max_length")),
+    (
+        "context_too_long",
+        re.compile(r"context_length|context_window|string_above_max_length|\b1261\b"),  # Zhipu
+    ),
     ("content_filter", re.compile(r"content_?filter|content_policy|data_?inspection|moderation")),
     ("unknown_model", re.compile(r"model_?not_?found|not_found_error|no_such_model")),
     ("rate_limited", re.compile(r"rate_?limit|throttling|too_many_requests")),
     ("overloaded", re.compile(r"overloaded|unavailable")),
+    ("unsupported", re.compile(r"un(supported|known)_(parameter|value)")),
 )
 _BY_WORDS: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
     (
@@ -40,9 +44,10 @@ _BY_WORDS: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
         ),
     ),
     (
-        "refused",
+        "unsupported",
         re.compile(
             r"max(_completion|_output)?_tokens\W{0,40}.{0,40}(too large|must be|at most|less than)"
+            r"|no endpoints found that support"
         ),
     ),
     (
@@ -50,6 +55,8 @@ _BY_WORDS: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
         re.compile(
             r"context (length|window|size)|(prompt|input|request) (is |was )?too (long|large)"
             r"|too many (input |prompt )?tokens|longer than the model|range of input length"
+            r"|exceed(s|ed)? (context limit|model token limit|the maximum number of tokens)"
+            r"|maximum prompt length|prompt exceeds|.inputs. (tokens|must have less than)"
         ),
     ),
     ("content_filter", re.compile(r"content management policy|content filter|\bflagged\b")),
@@ -58,6 +65,14 @@ _BY_WORDS: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
         re.compile(
             r"model.{0,100}(does not exist|not found|not exist|is not a valid)|no endpoints found"
             r"|unknown model|invalid model"
+        ),
+    ),
+    (
+        "unsupported",
+        re.compile(
+            r"unsupported (parameter|value)|(is|are)( not|n't) supported|does( not|n't) support"
+            r"|un(known|recognized|expected) (request |keyword )?(argument|parameter|field)"
+            r"|extra inputs are not permitted"
         ),
     ),
 )

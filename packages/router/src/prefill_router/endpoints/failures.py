@@ -35,7 +35,7 @@ RETRIABLE: frozenset[FailureKind] = frozenset(
 FOR_ANY_PROMPT: frozenset[FailureKind] = frozenset(("unauthorised", "unknown_model"))
 """The failures that a target would have with any other prompt too."""
 FOR_ONE_PROMPT: frozenset[FailureKind] = frozenset(
-    ("context_too_long", "content_filter", "refused")
+    ("context_too_long", "content_filter", "unsupported", "refused")
 )
 """The failures that the same request would have again, and others may not."""
 _NEVER_BILLED: frozenset[FailureKind] = frozenset(("connect", "connect_timeout"))
@@ -104,6 +104,10 @@ _WORDS: Mapping[str, Words] = {
         "shorten it, or lower max_tokens",
     ),
     "content_filter": ("filtered the prompt or the answer", "leave this prompt out"),
+    "unsupported": (
+        "doesn't support what the request asks for",
+        "check the target's request options and dialect",
+    ),
     "refused": (
         "refuses the request as it is",
         "check the target's request options and dialect",
