@@ -19,6 +19,8 @@ from prefill_router_gateway.settings import FailureSettings
 
 HANG = None
 """In place of bytes: nothing more comes until the client leaves."""
+PAUSE = b""
+"""In place of bytes: half a second passes."""
 Script = Sequence[bytes | None]
 QUICK = FailureSettings(backoff_seconds=0.0)
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
@@ -107,7 +109,7 @@ class Fake:
                 raise ConnectionError
             writer.write(piece)
             await writer.drain()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0 if piece else 0.5)
         if self._closes or not script or not _is_ended(script):
             raise ConnectionError
 

@@ -204,9 +204,11 @@ class FailureSettings(SettingsSection):
         backoff_seconds: The wait before the first retry; doubled for each further one, with jitter.
         connect_seconds: The time limit for connecting, which overrides the provider's, like the
             next three.
-        first_token_seconds: The time limit for the first event of a stream; by default the
-            provider's where the pool file sets it, otherwise 60.
-        silence_seconds: The time limit between two pieces of a stream.
+        first_token_seconds: The time limit for each byte up to the first event of a stream; by
+            default the provider's where the pool file sets it, otherwise 60, or 600 where the
+            target thinks.
+        silence_seconds: The time limit between two pieces of a stream; by default likewise, 120
+            or 600.
         answer_seconds: The time limit for the whole answer.
         breaker_failures: The failures in a row that open a target's breaker.
         breaker_seconds: The time that a breaker stays open before one call is tried.

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from prefill_router_gateway.forecast import (
     FallbackWatch,
     forecaster as forecaster_module,
 )
+from prefill_router_gateway.proxy import deployments
+from prefill_router_gateway.proxy.response_stream import TimeLimits
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +110,21 @@ def test_a_limit_gets_the_name_that_the_target_takes(
         assert old not in sent
     ends = [attempt.end for attempt in gateway.receipts[-2].outcome.attempts]
     assert ends == ["unsupported", "answered"]
+
+
+def test_an_answer_that_begins_with_thinking_has_more_time(
+    made: World, gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = TimeLimits(first=0.2, silence=60, whole=60)
+    monkeypatch.setattr(deployments, "_LIMITS", short)
+    settle(made, gateway)
+    made[CHEAP].then([None])
+    assert gateway.ask(body=chat(CHEAP, stream=True)).status == 504
+    thought = threading.Event()
+    made[CHEAP].then([thought, *chunked([*SAID, DONE])])
+    threading.Timer(1.0, thought.set).start()
+    body = chat(CHEAP, stream=True, reasoning_effort="high")
+    assert gateway.ask(body=body).body == b"".join([*SAID, DONE])
 
 
 def test_a_target_that_cannot_be_reached(made: World, gateway: Served) -> None:

@@ -20,7 +20,7 @@ from packages.gateway.tests.protocol.bodies import (
 )
 from prefill_router.data import Message
 from prefill_router.targets import Ability, Endpoint
-from prefill_router_gateway.protocol import scored_prompt
+from prefill_router_gateway.protocol import asks_to_think, scored_prompt
 
 
 def test_turns_of_a_chat() -> None:
@@ -216,3 +216,35 @@ def test_stored_responses() -> None:
     assert read("responses", RESPONSE).previous_response_id == "resp_1"
     assert read("responses", {"model": "auto", "input": "hi"}).previous_response_id is None
     assert chat(previous_response_id="resp_1").previous_response_id is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"reasoning_effort": "low"},
+        {"reasoning": {"effort": "high"}},
+        {"reasoning": {"enabled": True}},
+        {"thinking": {"type": "enabled", "budget_tokens": 2000}},
+        {"thinking": {"type": "adaptive"}},
+        {"output_config": {"effort": "high"}},
+        {"enable_thinking": True},
+        {"chat_template_kwargs": {"thinking": True}},
+    ],
+)
+def test_a_request_that_asks_a_model_to_think(fields: dict[str, Any]) -> None:
+    assert asks_to_think(fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"reasoning_effort": None},
+        {"reasoning_effort": "none"},
+        {"reasoning": {"effort": "minimal", "summary": "auto"}},
+        {"thinking": {"type": "disabled"}},
+        {"enable_thinking": False, "thinking": None, "reasoning": "much"},
+    ],
+)
+def test_a_request_that_asks_for_no_thinking(fields: dict[str, Any]) -> None:
+    assert not asks_to_think(fields)

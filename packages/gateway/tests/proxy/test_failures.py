@@ -15,6 +15,7 @@ from packages.gateway.tests.scripted_target import (
     GOOD,
     GOOD_WHOLE,
     HANG,
+    PAUSE,
     QUICK,
     STREAM,
     Asked,
@@ -220,6 +221,16 @@ def test_where_all_take_too_long_the_client_is_told_504(limit: str) -> None:
     assert client.status == 504
     assert counts == [1, 1]
     assert {end for _, end in app.ends} == {limit.replace("seconds", "timeout")}
+
+
+def test_any_byte_shows_that_a_target_lives() -> None:
+    failures = QUICK.model_copy(update={"first_token_seconds": 2.0})
+    script = chunked([*[b": thinking\n\n"] * 5, *GOOD])
+    for place in range(6, 1, -1):
+        script.insert(place, PAUSE)
+    client, app, _ = asked([script], body=STREAM, failures=failures)
+    assert client.body == b": thinking\n\n" * 5 + b"".join(GOOD)
+    assert app.ends == [("a", "answered")]
 
 
 def test_a_silence_after_the_first_byte_ends_the_stream_and_is_not_retried() -> None:

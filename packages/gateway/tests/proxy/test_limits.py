@@ -1,4 +1,4 @@
-"""How long a target may take to begin: seconds, unless somebody says otherwise."""
+"""How long a target may take to begin: a minute, or ten where it thinks, unless a setting says."""
 
 import asyncio
 
@@ -6,26 +6,34 @@ import pytest
 
 from prefill_router.targets import Provider
 from prefill_router_gateway.proxy.deployments import ProviderEndpoint
+from prefill_router_gateway.proxy.response_stream import TimeLimits
 from prefill_router_gateway.settings import FailureSettings
 
 WHERE = "http://127.0.0.1:9/v1"
 
 
 @pytest.mark.parametrize(
-    ("provider", "failures", "seconds"),
+    ("pool", "settings", "plain", "thinking"),
     [
-        (Provider(name="a", base_url=WHERE), FailureSettings(), 60.0),
-        (Provider(name="a", base_url=WHERE, first_token_seconds=300.0), FailureSettings(), 300.0),
-        (Provider(name="a", base_url=WHERE, first_token_seconds=5.0), FailureSettings(), 5.0),
-        (Provider(name="a", base_url=WHERE), FailureSettings(first_token_seconds=7.0), 7.0),
+        ({}, {}, (60, 120), (600, 600)),
+        ({"first_token_seconds": 300}, {}, (300, 120), (300, 600)),
+        ({"first_token_seconds": 5, "silence_seconds": 9}, {}, (5, 9), (5, 9)),
+        ({}, {"first_token_seconds": 7}, (7, 120), (7, 600)),
+        ({"silence_seconds": 9}, {"silence_seconds": 8}, (60, 8), (600, 8)),
     ],
 )
-def test_first_event_of_a_stream_has_a_minute(
-    provider: Provider, failures: FailureSettings, seconds: float
+def test_limits_are_the_settings_or_else_the_pools_or_else_the_usual_ones(
+    pool: dict[str, float],
+    settings: dict[str, float],
+    plain: tuple[float, float],
+    thinking: tuple[float, float],
 ) -> None:
-    async def limit() -> float:
+    async def limits() -> tuple[TimeLimits, TimeLimits]:
+        provider = Provider(name="a", base_url=WHERE, **pool)  # type: ignore[arg-type]
+        failures = FailureSettings.model_validate(settings)
         line = ProviderEndpoint(provider, "none", failures=failures)
         await line.close()
-        return line.first_token_seconds
+        return line.limits, line.thinking_limits
 
-    assert asyncio.run(limit()) == seconds
+    found = asyncio.run(limits())
+    assert [(limits.first, limits.silence) for limits in found] == [plain, thinking]

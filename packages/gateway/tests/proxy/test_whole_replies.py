@@ -1,6 +1,8 @@
 """Plain calls on their way to a target: method, path, query, and what comes back."""
 
 import asyncio
+import json
+import zlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -9,7 +11,11 @@ import pytest
 
 from packages.gateway.tests.scripted_target import (
     ANSWER,
+    CHAT,
     ERROR,
+    GOOD,
+    QUICK,
+    STREAM,
     Asked,
     Fake,
     Script,
@@ -26,6 +32,7 @@ from prefill_router_gateway.proxy.failover import PassthroughStream
 from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections
 from prefill_router_gateway.proxy.response_metadata import ResponseMetadata
 
+ONCE = QUICK.model_copy(update={"retries": 0})
 PLAIN = {"is_plain": True, "endpoint": "responses"}
 
 
@@ -66,6 +73,56 @@ def test_the_base_urls_own_query_comes_first(own: str, query: bytes, arrives: st
 
 def plainly(*scripts: Script, fakes: int = 1, **call: Any) -> tuple[Asked, Any, list[int]]:
     return asked(*[list(scripts)] * fakes, **{**PLAIN, **call})
+
+
+def compressed(kind: str, pieces: Sequence[bytes], *, keep: int = 10**9) -> Script:
+    """A reply that is compressed as nobody asked, and perhaps cut."""
+    press = zlib.compressobj(wbits=31 if kind == "gzip" else 15)
+    data = b"".join([*(press.compress(p) + press.flush(zlib.Z_SYNC_FLUSH) for p in pieces)])
+    data = (data + press.flush())[:keep]
+    content = "text/event-stream" if len(pieces) > 1 else "application/json"
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {content}\r\ncontent-length: {len(data)}\r\n"
+    return [f"{head}content-encoding: {kind}\r\n\r\n".encode() + data[:20], data[20:]]
+
+
+@pytest.mark.parametrize("kind", ["gzip", "deflate"])
+@pytest.mark.parametrize("body", [CHAT, STREAM])
+def test_what_comes_compressed_unasked_is_decompressed(kind: str, body: bytes) -> None:
+    pieces = GOOD if body is STREAM else [json.dumps(ANSWER).encode()]
+    client, app, _ = asked([compressed(kind, pieces)], body=body)
+    assert (client.status, client.body) == (200, b"".join(pieces))
+    assert "content-encoding" not in client.headers
+    assert app.ends == [("a", "answered")]
+
+
+def test_a_compressed_answer_that_is_damaged_cut_or_endless_is_a_failure() -> None:
+    whole_one = json.dumps(ANSWER).encode()
+    cut = compressed("gzip", [whole_one], keep=60)
+    damaged = framed(b"no gzip", headers="content-encoding: gzip\r\n")
+    bomb = compressed("gzip", [b" " * 2**27])
+    for script, end in ((cut, "broken_off"), (damaged, "malformed"), (bomb, "malformed")):
+        client, app, _ = asked([script], [framed(whole_one)], failures=ONCE)
+        assert client.body == whole_one
+        assert app.ends == [("a", end), ("b", "answered")]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/octet-stream"])
+def test_a_stream_is_known_by_its_beginning(kind: str) -> None:
+    client, app, _ = asked([framed(b"".join(GOOD), kind=kind)], body=STREAM)
+    assert client.body == b"".join(GOOD)
+    assert client.headers["content-type"] == "text/event-stream"
+    assert app.ends == [("a", "answered")]
+
+
+@pytest.mark.parametrize("usage", ["many", 1, {"prompt_tokens": "x", "completion_tokens": 1e999}])
+def test_counts_that_cannot_be_read_are_estimated(usage: object) -> None:
+    text = {"choices": [{"message": {"content": "forty-two"}, "finish_reason": "stop"}]}
+    body = json.dumps({**text, "usage": usage}).replace("Infinity", "1e400").encode()
+    client, app, _ = asked([framed(body)])
+    assert client.body == body
+    assert app.outcome.usage_is_estimated
+    assert app.outcome.usage is not None
+    assert (app.outcome.usage.input_tokens, app.outcome.usage.output_tokens) == (5, 3)
 
 
 @pytest.mark.parametrize("body", [b"", b"not JSON", b'{"error": {"code": "x"}}', b"[1]"])

@@ -23,6 +23,7 @@ from prefill_router_gateway.protocol import (
     OpenRouterOptions,
     RoutingPreferences,
     Splicer,
+    asks_to_think,
     parse_model,
     read_envelope,
     read_preferences,
@@ -75,6 +76,7 @@ class IncomingRequest:
         splicer: Makes the bodies for targets from the received bytes.
         can_ask_usage: Whether token counts can be requested that the client didn't request.
         is_sampled: Whether it is to be kept with its answer to learn from.
+        thinks: Whether it asks the target to think before it answers.
     """
 
     question: RoutingRequest
@@ -86,6 +88,7 @@ class IncomingRequest:
     splicer: Splicer
     can_ask_usage: bool
     is_sampled: bool
+    thinks: bool
 
 
 _DRAWS: Final = random.Random()
@@ -299,6 +302,7 @@ def _call(
         conversation=choice.session or choice.id,
         answer=None if sample is None else sample.answer,
         translated=rules.chat_only if endpoint == "messages" else (),
+        thinking=rules.models if incoming.thinks else rules.thinking,
     )
 
 
@@ -386,6 +390,7 @@ def read_incoming(
         splicer=envelope.splicer,
         can_ask_usage=envelope.can_ask_usage,
         is_sampled=is_sampled,
+        thinks=asks_to_think(envelope.value),
     )
 
 

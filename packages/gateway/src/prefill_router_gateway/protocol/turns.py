@@ -341,6 +341,19 @@ def _of_last(turns: list[dict[str, Any]], name: str, *, responses: bool) -> tupl
     return tuple(reversed(ids)) if results else None
 
 
+def asks_to_think(value: Mapping[str, Any]) -> bool:
+    """Whether the fields of a request ask a model to think before it answers, in any dialect."""
+    parts = [value.get(name) for name in ("reasoning", "output_config", "chat_template_kwargs")]
+    parts = [value, *(part for part in parts if isinstance(part, Mapping))]
+    efforts = {str(part.get(name)) for part in parts for name in ("reasoning_effort", "effort")}
+    switches = ("enable_thinking", "thinking", "enabled")
+    if efforts - _NO_THINKING or any(p.get(name) is True for p in parts for name in switches):
+        return True
+    thinking = value.get("thinking")
+    return isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "adaptive")
+
+
+_NO_THINKING = {"None", "none", "minimal"}
 NOTHING: frozenset[Ability] = frozenset()
 _PARTS: dict[str, Ability] = {
     "image_url": "images",

@@ -8,11 +8,11 @@ without sharing anything, and a change of the pool moves only as many conversati
 Those without headroom under their rate limits come last.
 """
 
-import asyncio
 import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import final
 from urllib.parse import unquote_to_bytes
@@ -36,7 +36,7 @@ from prefill_router_gateway.proxy.connections import ConnectionPool
 from prefill_router_gateway.proxy.failures import AttemptFailedError
 from prefill_router_gateway.proxy.forward_request import ForwardRequest
 from prefill_router_gateway.proxy.proxied_connections import ProxiedConnections
-from prefill_router_gateway.proxy.response_stream import ResponseStream
+from prefill_router_gateway.proxy.response_stream import ResponseStream, TimeLimits
 from prefill_router_gateway.records import Header
 from prefill_router_gateway.settings import FailureSettings
 
@@ -52,8 +52,9 @@ _PATHS: dict[Endpoint, bytes] = {
     "embeddings": b"/embeddings",
     "messages": b"/messages",
 }
-_FIRST_TOKEN_SECONDS = 60.0
-_UNSET_SECONDS = Provider(name="unset", base_url="http://127.0.0.1").first_token_seconds
+_UNSET = Provider(name="unset", base_url="http://127.0.0.1")
+_LIMITS = TimeLimits(first=60.0, silence=_UNSET.silence_seconds, whole=_UNSET.answer_seconds)
+_THINKING_LIMITS = replace(_LIMITS, first=600.0, silence=600.0)
 _DEFAULT_VERSION = b"2023-06-01"
 _OURS = frozenset(
     (
@@ -74,9 +75,8 @@ class ProviderEndpoint:
 
     Attributes:
         key: Its key; None where it needs none.
-        first_token_seconds: The time limit for the first event of a stream.
-        silence_seconds: The time limit between two pieces of a stream.
-        answer_seconds: The time limit for the whole answer.
+        limits: The time limits of its answers.
+        thinking_limits: The same for answers that begin with minutes of thinking.
 
     Raises:
         ConfigError: The environment's proxies or certificates can't be used.
@@ -98,12 +98,17 @@ class ProviderEndpoint:
         if self.key is not None:
             self._bearer.append((b"authorization", b"Bearer " + self.key.encode()))
             self._own.append((b"x-api-key", self.key.encode()))
-        self.first_token_seconds = failures.first_token_seconds or _first_token(provider)
-        self.silence_seconds = failures.silence_seconds or provider.silence_seconds
-        self.answer_seconds = failures.answer_seconds or provider.answer_seconds
+        own = {
+            "first": failures.first_token_seconds or _own(provider, "first_token_seconds"),
+            "silence": failures.silence_seconds or _own(provider, "silence_seconds"),
+            "whole": failures.answer_seconds or _own(provider, "answer_seconds"),
+        }
+        given = {name: seconds for name, seconds in own.items() if seconds is not None}
+        self.limits = replace(_LIMITS, **given)
+        self.thinking_limits = replace(_THINKING_LIMITS, **given)
 
     async def call(
-        self, call: ForwardRequest, body: bytes, *, client: ClientConnection
+        self, call: ForwardRequest, body: bytes, *, client: ClientConnection, thinks: bool = False
     ) -> ResponseStream:
         """Send a request and wait for the status; a disconnect of the client ends the response.
 
@@ -111,6 +116,7 @@ class ProviderEndpoint:
             call: The request to forward.
             body: The body for this target.
             client: The client.
+            thinks: Whether the answer may begin with minutes of thinking.
 
         Raises:
             BrokenResponseError: There is no response.
@@ -121,12 +127,11 @@ class ProviderEndpoint:
             arrival = await self._calls.call(
                 call.method, path, theirs, body, client=client, fresh=fresh
             )
-            first, whole = self.first_token_seconds, self.answer_seconds
-            waits = call.stream and first < whole
-            arrival.limit(
-                arrival.began + (first if waits else whole),
-                "first_token_timeout" if waits else "answer_timeout",
-            )
+            arrival.limits = self.thinking_limits if thinks else self.limits
+            if call.stream:
+                arrival.await_first()
+            else:
+                arrival.await_end()
             answers = False
             try:
                 client.stop_with(partial(arrival.fail, "disconnected"))
@@ -155,15 +160,6 @@ class ProviderEndpoint:
             location=failure.location,
         )
         return self._callee.describe(failed, secrets=() if self.key is None else (self.key,))
-
-    def go_on(self, arrival: ResponseStream) -> None:
-        """Restart the time limit for silence after a piece of a stream."""
-        now = asyncio.get_running_loop().time()
-        last = arrival.began + self.answer_seconds
-        if now + self.silence_seconds < last:
-            arrival.limit(now + self.silence_seconds, "silence")
-        else:
-            arrival.limit(last, "answer_timeout")
 
     async def close(self) -> None:
         """Close idle connections, now and later."""
@@ -214,10 +210,10 @@ def _name(part: bytes) -> bytes:
     return unquote_to_bytes(part.partition(b"=")[0])
 
 
-def _first_token(provider: Provider) -> float:
-    """A provider's own limit; its default is for batch runs, too long for interactive use."""
-    own = provider.first_token_seconds
-    return _FIRST_TOKEN_SECONDS if own == _UNSET_SECONDS else own
+def _own(provider: Provider, limit: str) -> float | None:
+    """A limit that the pool file sets; None for the default, which is for batch runs."""
+    own: float = getattr(provider, limit)
+    return None if own == getattr(_UNSET, limit) else own
 
 
 _HASH_BYTES = 8

@@ -202,7 +202,8 @@ async def open_answer(
     arrival: ResponseStream | None = None
     opened: OpenResponse | None = None
     try:
-        arrival = await line.call(call, call.body.for_target(target, rename), client=client)
+        body, thinks = call.body.for_target(target, rename), target in call.thinking
+        arrival = await line.call(call, body, client=client, thinks=thinks)
         opened = await _read(call, arrival, line.key)
     except BrokenResponseError as error:
         status = (arrival.status or None) if arrival is not None else None
@@ -274,20 +275,34 @@ async def _read(call: ForwardRequest, arrival: ResponseStream, key: str | None) 
     status = arrival.status
     known = dict(arrival.headers)
     kind, encoding = (known.get(n, b"").lower() for n in (b"content-type", b"content-encoding"))
+    if encoding in (b"gzip", b"deflate"):
+        arrival.inflate()
+        arrival.headers = _without(arrival.headers, b"content-encoding")
+        encoding = b""
     if not _FIRST_GOOD <= status < _FIRST_ODD:
         body = await _read_error(arrival)
         refusal = TargetRefusal(status=status, headers=arrival.headers, body=body)
         if call.is_plain:
             raise classify_passthrough_refusal(refusal, key=key, lacking=call.lacking)
         raise classify_refusal(refusal, key=key)
-    if b"html" in kind or encoding not in (b"", b"identity"):  # neither was requested
+    if b"html" in kind or encoding not in (b"", b"identity"):  # which wasn't requested
         cause: FailureCause | None = "web_page" if b"html" in kind else None
         raise AttemptFailedError("malformed", status=status, cause=cause)
     if call.is_plain:
         return await _open_plain(call, arrival, key, stream=b"event-stream" in kind)
     if b"event-stream" in kind:
         return await _open_stream(call, arrival, key)
+    if call.stream and b"json" not in kind and await arrival.begins_as_events():
+        arrival.headers = [*_without(arrival.headers, b"content-type"), _EVENT_STREAM]
+        return await _open_stream(call, arrival, key)
     return await _read_whole(call, arrival, key)
+
+
+def _without(headers: list[Header], name: bytes) -> list[Header]:
+    return [header for header in headers if header[0] != name]
+
+
+_EVENT_STREAM = (b"content-type", b"text/event-stream")
 
 
 async def _open_plain(
@@ -323,6 +338,7 @@ async def _open_stream(
     )
     facts, held, length = watch.facts, list[bytes](), 0
     while not watch.is_open:
+        arrival.await_first()  # any byte shows that the target lives
         piece = await arrival.piece()
         held.append(watch.feed(piece) if piece else watch.close())
         length += len(held[-1])
@@ -360,7 +376,7 @@ async def _read_whole(
     if facts.error is not None:
         raise classify_body_error(facts.error, status=arrival.status)
     facts.done = True
-    if not facts.has_usage:
+    if not facts.has_output_count:
         facts.count(body)
     given = without_key(body, forms_of_key(key))
     return OpenResponse(status=arrival.status, headers=arrival.headers, facts=facts, body=given)

@@ -22,12 +22,14 @@ class BodyRules:
         chat_only: The targets and deployments that don't serve messages, with the name of a chat's
             field for the most output tokens.
         ask_usage: Whether streams of chats are asked for their token counts.
+        thinking: The targets and deployments that think before they answer, as the pool file says.
     """
 
     models: Mapping[str, str]
     further: Mapping[str, Mapping[str, bytes]]
     chat_only: Mapping[str, str]
     ask_usage: bool
+    thinking: Collection[str] = ()
 
 
 @runtime_checkable
@@ -146,6 +148,7 @@ class ForwardRequest:
             one of a target's endpoints.
         answer: Takes the answer's text, where the request is sampled; None otherwise.
         translated: The targets and deployments that are asked by a chat in place of a message.
+        thinking: The targets and deployments that may think for minutes before they answer.
     """
 
     endpoint: Endpoint
@@ -165,3 +168,4 @@ class ForwardRequest:
     conversation: str = ""
     answer: AnswerText | None = None
     translated: Collection[str] = ()
+    thinking: Collection[str] = ()

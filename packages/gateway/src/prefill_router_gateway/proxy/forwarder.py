@@ -285,14 +285,14 @@ class ForwardedCall:
         watch: AnswerStream,
         own: list[Header],
     ) -> None:
-        line, piece = self._ways.lines[self._track.deployment or ""], answer.body
+        piece = answer.body
         try:
             await self._client.start(answer.status, self._headers(answer.headers, own))
             self._first_byte = self._clock()
             while not watch.facts.done:
                 if piece:
                     await self._client.body(piece)
-                line.go_on(arrival)
+                arrival.await_next()
                 data = await arrival.piece()
                 if not data:
                     self._end_stream(answer, watch.close(), "broken_off")

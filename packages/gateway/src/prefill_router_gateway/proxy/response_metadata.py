@@ -80,9 +80,9 @@ class ResponseMetadata:
         return (self.done or self.has_reason) and self.error is None
 
     @property
-    def has_usage(self) -> bool:
-        """Whether token counts were reported."""
-        return bool(self._reported)
+    def has_output_count(self) -> bool:
+        """Whether the output tokens were reported, as a number that can be read."""
+        return read_usage(self._reported).output_tokens is not None
 
     def usage(self, *, input_tokens: int) -> tuple[Usage | None, bool]:
         """The token counts, and whether any of them are estimates.

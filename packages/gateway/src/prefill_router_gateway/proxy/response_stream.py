@@ -1,7 +1,10 @@
 """A provider's response as it arrives, with its time limits."""
 
 import asyncio
+import math
+import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import final
 
 from prefill_router.endpoints import FailureCause
@@ -9,6 +12,65 @@ from prefill_router_gateway.errors import BrokenResponseError
 from prefill_router_gateway.records import AttemptEnd, Header
 
 _MOST_WAITING = 2**18  # bytes buffered for a slow client before reading from the target pauses
+
+_MOST_INFLATED = 2**20  # bytes that one piece may be decompressed to
+_ANY_ZLIB_HEADER = 32 + zlib.MAX_WBITS  # that of gzip or of zlib
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeLimits:
+    """The time limits of one response, in seconds.
+
+    Attributes:
+        first: The longest time without a byte before the first event of a stream.
+        silence: The longest time without a byte after it.
+        whole: The longest time from the request to the end.
+    """
+
+    first: float
+    silence: float
+    whole: float
+
+
+_NO_LIMITS = TimeLimits(first=math.inf, silence=math.inf, whole=math.inf)
+
+
+@final
+class Inflater:
+    """Decompresses one body, compressed as gzip or deflate."""
+
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(_ANY_ZLIB_HEADER)
+        self._data = b""  # compressed
+
+    def feed(self, data: bytes) -> None:
+        """Add compressed bytes."""
+        self._data += data
+
+    def take(self) -> bytes:
+        """The next decompressed bytes, not many at once; empty where more input is needed.
+
+        Raises:
+            BrokenResponseError: The bytes can't be decompressed.
+        """
+        try:
+            piece = self._zlib.decompress(self._data, _MOST_INFLATED)
+        except zlib.error:
+            raise BrokenResponseError("malformed") from None
+        if self._zlib.unused_data:
+            raise BrokenResponseError("malformed")
+        self._data = self._zlib.unconsumed_tail
+        return piece
+
+    def check_end(self) -> None:
+        """Check that the compressed bytes are complete.
+
+        Raises:
+            BrokenResponseError: They aren't.
+        """
+        if not self._zlib.eof:
+            raise BrokenResponseError("broken_off")
 
 
 @final
@@ -22,6 +84,7 @@ class ResponseStream:
         began: When the request was sent, by the loop's clock.
         status: The HTTP status; 0 before it has arrived.
         headers: The headers, with names in lower case.
+        limits: Its time limits, which `await_first` and `await_next` apply.
         over: Whether the response is complete.
         keep_alive: Whether the connection may be reused.
     """
@@ -42,12 +105,15 @@ class ResponseStream:
         self._waiter: asyncio.Future[None] | None = None
         self._broken: BrokenResponseError | None = None
         self._pause = pause
+        self._inflater: Inflater | None = None
+        self._ahead = b""  # what was read of the body and not returned yet
         self._timer: asyncio.TimerHandle | None = None
         self._at = 0.0
         self._too_late: AttemptEnd = "answer_timeout"
         self.began = self._loop.time()
         self.status = 0
         self.headers: list[Header] = []
+        self.limits = _NO_LIMITS
         self.over = False
         self.keep_alive = False
 
@@ -86,6 +152,25 @@ class ResponseStream:
             self._timer.cancel()
             self._timer = self._loop.call_at(at, self._look)
 
+    def await_first(self) -> None:
+        """Restart the time limit before the first event of a stream."""
+        self._await_byte(self.limits.first, "first_token_timeout")
+
+    def await_next(self) -> None:
+        """Restart the time limit for silence within a stream."""
+        self._await_byte(self.limits.silence, "silence")
+
+    def await_end(self) -> None:
+        """Start the time limit for the whole response."""
+        self.limit(self.began + self.limits.whole, "answer_timeout")
+
+    def _await_byte(self, seconds: float, too_late: AttemptEnd) -> None:
+        at = self._loop.time() + seconds
+        if at < self.began + self.limits.whole:
+            self.limit(at, too_late)
+        else:
+            self.await_end()
+
     def close(self) -> None:
         """Stop the response if it is incomplete, since nothing more will be read."""
         if self._timer is not None:
@@ -104,12 +189,39 @@ class ResponseStream:
             await self._wait()
         return self.status
 
+    def inflate(self) -> None:
+        """Decompress the body, which came as gzip or deflate."""
+        self._inflater = Inflater()
+
+    async def begins_as_events(self) -> bool:
+        """Whether the body begins as a stream of events does; it can still be read as a whole.
+
+        Raises:
+            BrokenResponseError: As for `piece`.
+        """
+        self._ahead = await self.piece()
+        return self._ahead.lstrip(b"\xef\xbb\xbf\r\n").startswith((b"data:", b"event:", b":"))
+
     async def piece(self) -> bytes:
         """Wait for and return the next bytes of the body; empty at the end.
 
         Raises:
-            BrokenResponseError: The body broke off.
+            BrokenResponseError: The body broke off, or can't be decompressed.
         """
+        if self._ahead:
+            piece, self._ahead = self._ahead, b""
+            return piece
+        if self._inflater is None:
+            return await self._received()
+        while not (piece := self._inflater.take()):
+            data = await self._received()
+            if not data:
+                self._inflater.check_end()
+                return b""
+            self._inflater.feed(data)
+        return piece
+
+    async def _received(self) -> bytes:
         while not self._pieces:
             if self.over:
                 return b""

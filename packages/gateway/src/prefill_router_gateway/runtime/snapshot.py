@@ -12,7 +12,7 @@ from prefill_router.targets import TRAITS
 from prefill_router_gateway.decide import Decider, RequestCosts, ResponseOwners
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.forecast import Forecaster, NoForecaster
-from prefill_router_gateway.protocol import HeaderFilter
+from prefill_router_gateway.protocol import HeaderFilter, asks_to_think
 from prefill_router_gateway.proxy import BodyRules, Forwarder
 from prefill_router_gateway.receipts import (
     AffinityRule,
@@ -54,14 +54,18 @@ def _keeping(loaded: LoadedGateway) -> AffinityRule:
 def body_rules(loaded: LoadedGateway) -> BodyRules:
     """How bodies differ between the targets of a pool and their deployments."""
     deployed, pool = loaded.pool.deployed, loaded.pool
-    further = {
-        target.name: {
-            name: json.dumps(value).encode()
-            for name, value in identity_parameters(
-                target, deployed.provider_of(target.name).dialect
-            ).items()
-        }
+    fields = {
+        target.name: identity_parameters(target, deployed.provider_of(target.name).dialect)
         for target in deployed
+    }
+    further = {
+        target: {name: json.dumps(value).encode() for name, value in own.items()}
+        for target, own in fields.items()
+    }
+    thinking = {
+        target.name
+        for target in deployed
+        if target.reasoning_price is not None or asks_to_think(fields[target.name])
     }
     chat_only = {
         name: TRAITS[some.provider_of(name).dialect].max_tokens
@@ -74,6 +78,7 @@ def body_rules(loaded: LoadedGateway) -> BodyRules:
         further=further,
         chat_only=chat_only,
         ask_usage=loaded.settings.streams.usage == "ask",
+        thinking=thinking,
     )
 
 
