@@ -7,6 +7,7 @@ where each invalid setting is set, what its value is, and which values are valid
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -41,6 +42,9 @@ Seconds = Annotated[Number, SECONDS]
 Count = Annotated[WholeNumber, COUNT]
 
 
+_SITE = re.compile(r"https?://[a-z0-9._\[\]:-]+")
+
+
 class SettingsSection(BaseModel):
     """A section of the settings; unknown names are refused."""
 
@@ -55,6 +59,8 @@ class ListenSettings(SettingsSection):
         host: An address of this machine; addresses other than loopback need keys.
         port: The port; 0 takes any free one.
         hosts: Host names that clients may use in the `Host` header, besides the address.
+        origins: The sites whose pages may call paths below `/v1` from a browser, for example
+            `https://app.example`.
         unready_seconds: At shutdown, how long it still answers while `/ready` reports that it is
             ending, so that load balancers stop sending requests; skipped if `/ready` was never
             requested.
@@ -64,8 +70,20 @@ class ListenSettings(SettingsSection):
     host: str = "127.0.0.1"
     port: Annotated[WholeNumber, PORT] = 8080
     hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
     unready_seconds: Annotated[Number, Field(ge=0, le=86_400)] = 5.0
     drain_seconds: Annotated[Number, Field(ge=0, le=86_400)] = 30.0
+
+    @field_validator("origins")
+    @classmethod
+    def _are_sites(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not _SITE.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is no site; give its scheme, its host in lower case and its port "
+                    "if it has one, for example https://app.example"
+                )
+        return origins
 
 
 @final

@@ -80,6 +80,42 @@ def test_pages_elsewhere_may_lead_here_but_not_post(free: Served) -> None:
     assert free.ask("DELETE", "/v1/x", elsewhere).status == 403
 
 
+def test_pages_of_listed_sites_may_call_what_is_below_v1_and_nothing_else() -> None:
+    site, evil = ("origin", "https://app.example"), ("origin", "https://evil.example")
+    cross = ("sec-fetch-site", "cross-site")
+    wish = (("access-control-request-method", "POST"), ("access-control-request-headers", "x-a"))
+    with guarded(listen=ListenSettings(origins=("https://app.example",))) as server:
+        before = server.ask("OPTIONS", CHAT, (site, cross, *wish))
+        assert (before.status, before.headers["access-control-allow-headers"]) == (200, "x-a")
+        assert before.headers["access-control-allow-origin"] == "https://app.example"
+        assert server.seen == []
+        got = server.ask("POST", CHAT, (JSON, site, cross), b"{}")
+        assert (got.status, got.headers["access-control-allow-origin"]) == (200, site[1])
+        refused = server.ask("POST", CHAT, (site, cross), b"{}")
+        assert (refused.status, refused.headers["access-control-allow-origin"]) == (415, site[1])
+        assert server.ask("OPTIONS", CHAT, (evil, cross, *wish)).status == 400
+        other = server.ask("POST", CHAT, (JSON, evil, cross), b"{}")
+        assert (other.status, other.headers.get("access-control-allow-origin")) == (403, None)
+        assert server.ask("POST", "/page/api/lam", (JSON, site, cross), b"{}").status == 403
+        assert "access-control-allow-origin" not in server.ask("GET", "/", (site,)).headers
+
+
+@pytest.mark.parametrize("origin", ["*", "app.example", "https://app.example/", "HTTPS://A", ""])
+def test_an_origin_is_a_site(origin: str) -> None:
+    with pytest.raises(ValueError, match="is no site"):
+        ListenSettings(origins=(origin,))
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/images/edits", "/v1/audio/speech", "/v1/files", "/v1/messages/batches"]
+)
+def test_what_only_providers_serve_is_refused_with_advice(free: Served, path: str) -> None:
+    kind = (("content-type", "multipart/form-data; boundary=x"),)
+    got = free.ask("POST", path, kind, b"--x--")
+    assert got.status == 404
+    assert "call a provider itself" in got.error["message"]
+
+
 @pytest.mark.parametrize(
     "kind",
     [

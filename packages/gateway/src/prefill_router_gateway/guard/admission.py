@@ -4,10 +4,11 @@ Some paths need a key, and some an admin key. Bodies are limited in size and in 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol, final
 
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prefill_router_gateway.errors import RefusalError
@@ -22,6 +23,7 @@ from prefill_router_gateway.guard.checks import (
     RequestSlots,
     check_content,
     check_host,
+    check_kind,
     check_site,
     is_without_body,
     read_head,
@@ -168,6 +170,8 @@ class Guard:
     ) -> None:
         """Use other settings; requests in flight aren't affected."""
         self._hosts = HostNames(listen)
+        self._origins = frozenset(origin.encode() for origin in listen.origins)
+        self._cors = _answering_sites(self._answer, listen.origins) if listen.origins else None
         self._limits = limits
         self._keys = keys
         self.slots.most = limits.requests
@@ -181,6 +185,12 @@ class Guard:
         if scope["type"] != "http":  # WebSockets aren't served
             await send({"type": "websocket.close", "code": 1000})
             return
+        if self._cors is not None and scope["path"].startswith("/v1/"):
+            await self._cors(scope, receive, send)
+        else:
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         reply = GuardedSend(send, of_page=not path.startswith("/v1/"))
         try:
@@ -196,8 +206,9 @@ class Guard:
         check_host(head, self._hosts, version=scope["http_version"])
         method = scope["method"]
         if method not in _READING:
-            check_site(head)
+            check_site(head, self._origins if path.startswith("/v1/") else ())
         key = scope[KEY] = self._key_of(head, path)
+        check_kind(path)
         if b"sec-websocket-key" in head:
             raise _no_websockets()
         if method == "HEAD":  # answered as GET; the server leaves the body out
@@ -280,6 +291,17 @@ class Guard:
                 code="admin_key_needed",
             )
         return key
+
+
+def _answering_sites(app: ASGIApp, origins: Sequence[str]) -> CORSMiddleware:
+    """An application that lets pages of these sites call it and read its answers."""
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("*",),
+        expose_headers=("*",),
+    )
 
 
 def address_of(scope: Scope) -> str | None:

@@ -6,7 +6,7 @@ their bodies.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
 from ipaddress import ip_address
@@ -328,16 +328,22 @@ def check_host(head: Head, hosts: HostNames, *, version: str) -> None:
         )
 
 
-def check_site(head: Head) -> None:
+def check_site(head: Head, origins: Collection[bytes] = ()) -> None:
     """Check that the request doesn't come from another site's page in a browser.
 
     Browsers send the origin of a request, newer ones in `Sec-Fetch-Site`, all in `Origin`.
     Programs send neither.
 
+    Args:
+        head: The headers.
+        origins: The other sites that are allowed.
+
     Raises:
         RefusalError: 403, another site's page sent it.
     """
     site = head.get(b"sec-fetch-site")
+    if head.get(b"origin") in origins:
+        return
     if site is not None:
         own = site in _OWN_SITE
     else:
@@ -347,7 +353,8 @@ def check_site(head: Head) -> None:
         )
     if not own:
         raise RefusalError(
-            "pages of other sites can't use the gateway; call it from a program",
+            "pages of other sites can't use the gateway; call it from a program, or allow the site "
+            "in listen.origins",
             status=403,
             kind="permission_error",
             code="cross_site",
@@ -381,6 +388,27 @@ def check_content(head: Head, *, most_bytes: int) -> None:
         raise RefusalError("the header content-length isn't a number; send the body's length")
     if len(length) > 18 or int(length) > most_bytes:
         raise too_long(most_bytes)
+
+
+def check_kind(path: str) -> None:
+    """Check that a call isn't one that only providers serve.
+
+    Raises:
+        RefusalError: 404, it is about images, audio, files or batches.
+    """
+    if path.startswith(_NOT_SERVED):
+        raise RefusalError(
+            "the gateway serves chats, completions, responses, messages and embeddings; call a "
+            "provider itself for images, audio, files and batches",
+            status=404,
+            code="not_served",
+        )
+
+
+_NOT_SERVED = tuple(
+    f"/v1/{name}"
+    for name in ("images", "audio", "videos", "files", "uploads", "batches", "messages/batches")
+)
 
 
 def is_without_body(head: Head) -> bool:
