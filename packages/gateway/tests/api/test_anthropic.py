@@ -303,13 +303,13 @@ def test_answers_that_cannot_be_read_are_failures_of_the_target(
 
 
 def test_errors(made: World, gateway: Served, claude: anthropic.Anthropic) -> None:
-    told = {"message": "max_tokens is too large", "type": "invalid_request_error", "param": None}
+    told = {"message": "stop is no list", "type": "invalid_request_error", "param": None}
     made[CHEAP].then(whole({"error": told}, status=400, headers="x-request-id: theirs\r\n"))
-    with pytest.raises(anthropic.BadRequestError, match="max_tokens is too large") as caught:
+    with pytest.raises(anthropic.BadRequestError, match="stop is no list") as caught:
         claude.messages.create(model="auto", max_tokens=9, messages=SAY)
     assert caught.value.body == {
         "type": "error",
-        "error": {"type": "invalid_request_error", "message": "max_tokens is too large"},
+        "error": {"type": "invalid_request_error", "message": "stop is no list"},
     }
     assert caught.value.response.headers["x-request-id"] == "theirs"
     made[CHEAP].then(whole(ERROR, status=500))
@@ -391,14 +391,20 @@ def test_who_speaks_anthropics_gets_the_bytes(
     assert (made[DEAR].got.path, made[DEAR].got.body) == ("/v1/messages", sent.body)
 
 
-def test_tokens_are_counted_by_who_speaks_anthropics(
-    made: World, claude: anthropic.Anthropic
+def test_tokens_are_counted_by_who_speaks_anthropics_and_otherwise_estimated(
+    made: World, claude: anthropic.Anthropic, gateway: Served
 ) -> None:
     made[DEAR].then(whole({"input_tokens": 11}))
     assert claude.messages.count_tokens(model="auto", messages=SAY).input_tokens == 11
-    with pytest.raises(anthropic.BadRequestError, match="doesn't serve messages"):
-        claude.messages.count_tokens(model=CHEAP, messages=SAY)
+    receipts = len(gateway.receipts)
+    counting = claude.messages.with_raw_response
+    for given in ({"model": CHEAP}, {"model": "auto", "extra_headers": {HEADER + "allow": CHEAP}}):
+        raw = counting.count_tokens(messages=[{"role": "user", "content": "word " * 400}], **given)
+        assert raw.headers[HEADER + "estimated"] == "input_tokens"
+        assert raw.headers[HEADER + "target"] == CHEAP
+        assert 400 <= raw.parse().input_tokens <= 600  # 2,000 bytes
     assert made.asked() == [DEAR]
+    assert len(gateway.receipts) == receipts
 
 
 def test_reasoning_is_left_out_and_keeps_the_client_waiting(made: World, gateway: Served) -> None:

@@ -309,8 +309,8 @@ def test_who_cannot_count_is_passed_over(made: World, claude: anthropic.Anthropi
 def test_who_does_not_speak_the_protocol_counts_nothing(
     made: World, claude: anthropic.Anthropic
 ) -> None:
-    with pytest.raises(anthropic.BadRequestError, match="doesn't serve messages"):
-        claude.messages.count_tokens(model=CHEAP, messages=SAY)
+    with pytest.raises(anthropic.BadRequestError, match="a chat can't say mcp_servers"):
+        claude.messages.count_tokens(model=CHEAP, messages=SAY, extra_body={"mcp_servers": [1]})
     with pytest.raises(anthropic.BadRequestError, match="messages must be a list"):
         claude.messages.count_tokens(model="auto", messages="hi")  # type: ignore[arg-type]
     assert made.asked() == []
@@ -320,6 +320,26 @@ def test_tokens_of_responses_are_counted_too(made: World, ann: openai.OpenAI) ->
     made[CHEAP].then(whole({"object": "response.input_tokens", "input_tokens": 9}))
     assert ann.responses.input_tokens.count(model=CHEAP, input="Hi").input_tokens == 9
     assert made[CHEAP].got.path == "/v1/responses/input_tokens"
+
+
+def test_a_conversation_is_made_shorter_by_a_routed_target_with_a_receipt(
+    made: World, ann: openai.OpenAI, gateway: Served
+) -> None:
+    usage = {"input_tokens": 700, "output_tokens": 30, "total_tokens": 730}
+    answer = {"id": "cmp_1", "object": "response.compaction", "created_at": 1, "usage": usage}
+    made[CHEAP].then(whole({**answer, "output": []}))
+    before = len(gateway.receipts)
+    allow = {HEADER + "allow": f"{CHEAP},{DEAR}"}  # of which one serves responses
+    raw = ann.responses.with_raw_response.compact(
+        model="auto", input=[user("hi")], extra_headers=allow
+    )
+    assert raw.parse().id == "cmp_1"
+    assert raw.headers[HEADER + "target"] == CHEAP
+    assert made[CHEAP].got.path == "/v1/responses/compact"
+    assert made[CHEAP].got.json["model"] == CHEAP
+    (receipt,) = gateway.receipts[before:]
+    assert receipt.outcome.usage is not None
+    assert (receipt.endpoint, receipt.outcome.usage.input_tokens) == ("responses", 700)
 
 
 def test_words_behind_the_question_mark_go_on(

@@ -21,6 +21,7 @@ from prefill_router.errors import DataError, PrefillRouterError, StoreError
 from prefill_router_gateway.api.decisions import OutcomeBody, OutcomeReports, dry_run
 from prefill_router_gateway.api.models import describe_model, list_models
 from prefill_router_gateway.api.openapi import (
+    COMPACT,
     ERROR,
     PATHS,
     body_schema,
@@ -90,6 +91,8 @@ def application(gateway: Gateway) -> FastAPI:
         Route(path, RoutedEndpoint(gateway, endpoint), methods=["POST"])
         for endpoint, path in PATHS.items()
     ]
+    compact = RoutedEndpoint(gateway, "responses", COMPACT)
+    forwarded.append(Route(PATHS["responses"] + COMPACT, compact, methods=["POST"]))
     app.router.routes.extend(forwarded + passthrough_routes(gateway))
     app.include_router(operations(gateway))
     app.router.routes.extend(page_routes(PageNumbers(gateway)))

@@ -18,6 +18,8 @@ PATHS: dict[Endpoint, str] = {
     "messages": "/v1/messages",
 }
 """The path of each endpoint."""
+COMPACT = "/compact"
+"""What follows the path of Responses where a conversation is to be made shorter."""
 
 _SUMMARIES: dict[Endpoint, str] = {
     "chat": "Chat completion, by the target that the router picks",
@@ -229,7 +231,9 @@ def plain_paths() -> dict[str, Any]:
         for below, names in STORED.items()
     }
     counts = {path: {"post": _count(endpoint)} for path, (endpoint, _) in COUNTED.items()}
-    return {**about, **counts}
+    summary = "Shortens a conversation, by the target that the router picks"
+    compact = {**operation("responses"), "operationId": "compact", "summary": summary}
+    return {**about, **counts, PATHS["responses"] + COMPACT: {"post": compact}}
 
 
 def _stored(name: str) -> dict[str, Any]:

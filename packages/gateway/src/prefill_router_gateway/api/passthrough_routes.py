@@ -1,7 +1,8 @@
 """Calls that are forwarded without a routing decision, request and answer unchanged (ASGI).
 
 They are calls about a stored response, and token counts. They cost nothing and nothing is learned
-from them, so no receipt is kept; they are counted, logged and traced.
+from them, so no receipt is kept; they are counted, logged and traced. Where no target that may
+answer a message can count its tokens, the gateway's own estimate is the answer.
 """
 
 import logging
@@ -13,6 +14,7 @@ from http import HTTPStatus
 from typing import final
 from urllib.parse import parse_qs, quote
 
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -27,7 +29,7 @@ from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import KEY, ClientKey
 from prefill_router_gateway.protocol import read_preferences
 from prefill_router_gateway.proxy import FixedBody, ForwardRequest, SplicedBody, await_to_end
-from prefill_router_gateway.records import RequestOutcome, RoutingRequest
+from prefill_router_gateway.records import HEADER, RequestOutcome, RoutingRequest
 from prefill_router_gateway.runtime import Gateway, Snapshot, target_header
 from prefill_router_gateway.telemetry import Metrics, Trace, with_fields
 
@@ -85,6 +87,31 @@ class PassthroughRequest:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class TokenEstimate:
+    """The answer to a token count that no target can answer.
+
+    Attributes:
+        tokens: The estimated input tokens.
+        target: The target that would answer the request.
+    """
+
+    tokens: int
+    target: str
+
+    @property
+    def outcome(self) -> RequestOutcome:
+        """How the call ends."""
+        return RequestOutcome(kind="answered", target=self.target, status=200, attempts=())
+
+    def response(self) -> JSONResponse:
+        """The count in Anthropic's shape, with a header that marks it as an estimate."""
+        headers = {HEADER + "estimated": "input_tokens"}
+        headers |= {n.decode(): v.decode() for n, v in (target_header(self.target),)}
+        return JSONResponse({"input_tokens": self.tokens}, headers=headers)
+
+
+@final
 class PassthroughEndpoint:
     """The passthrough calls of one path.
 
@@ -98,7 +125,7 @@ class PassthroughEndpoint:
         self,
         gateway: Gateway,
         names: Mapping[str, str],
-        find: Callable[[Gateway, PassthroughRequest], Awaitable[ForwardRequest]],
+        find: Callable[[Gateway, PassthroughRequest], Awaitable[ForwardRequest | TokenEstimate]],
     ) -> None:
         self._gateway, self._names, self._find = gateway, names, find
 
@@ -110,6 +137,11 @@ class PassthroughEndpoint:
         with live.scope(gateway.traces, scope["headers"], at=at) as trace:
             request = PassthroughRequest(live=live, scope=scope, body=body, at=at, trace=trace)
             call = await self._find(gateway, request)
+            name = self._names[scope["method"]]
+            if isinstance(call, TokenEstimate):
+                record_passthrough(gateway.metrics, name, request, call.outcome)
+                await call.response()(scope, receive, send)
+                return
             check_streams(gateway, stream=call.stream)
             with (
                 gateway.counted(stream=call.stream),
@@ -122,7 +154,6 @@ class PassthroughEndpoint:
                     own = [] if target is None else [target_header(target)]
                     await forwarded.send_until_end(own)
                 finally:
-                    name = self._names[scope["method"]]
                     record_passthrough(gateway.metrics, name, request, forwarded.outcome())
                     await await_to_end(forwarded.send_end())
 
@@ -221,8 +252,10 @@ async def _stored(gateway: Gateway, request: PassthroughRequest, *, below: str) 
 
 async def _count(
     gateway: Gateway, request: PassthroughRequest, *, endpoint: Endpoint, below: str
-) -> ForwardRequest:
+) -> ForwardRequest | TokenEstimate:
     """Forward to the target that would answer the request, or the next that can count tokens.
+
+    A message that only chats could answer is counted by the gateway, as its decision would.
 
     Raises:
         RefusalError: As for the request itself.
@@ -239,8 +272,14 @@ async def _count(
         at=request.at,
     )
     question = replace(incoming.question, untranslatable=None)  # a chat can't be counted
-    incoming = replace(incoming, question=question)
-    choice, _ = await decide(gateway, live, incoming, counted=False)
+    counted = replace(incoming, question=question)
+    try:
+        choice, _ = await decide(gateway, live, counted, counted=False)
+    except RefusalError:
+        if incoming.question.untranslatable is None:
+            raise
+        choice, _ = await decide(gateway, live, incoming, counted=False)
+        return TokenEstimate(tokens=choice.input_tokens, target=choice.target)
     body = SplicedBody(incoming.splicer, endpoint=endpoint, rules=live.bodies, ask_usage=False)
     return request.call(
         endpoint,

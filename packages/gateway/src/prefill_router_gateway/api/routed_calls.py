@@ -102,10 +102,11 @@ class RoutedEndpoint:
     Args:
         gateway: The gateway.
         endpoint: The endpoint.
+        below: The path after the endpoint's own, for a call that targets answer like it.
     """
 
-    def __init__(self, gateway: Gateway, endpoint: Endpoint) -> None:
-        self._gateway, self._endpoint = gateway, endpoint
+    def __init__(self, gateway: Gateway, endpoint: Endpoint, below: str = "") -> None:
+        self._gateway, self._endpoint, self._below = gateway, endpoint, below.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; the guard has read its body."""
@@ -158,12 +159,14 @@ class RoutedEndpoint:
             at=at,
         )
         check_streams(gateway, stream=incoming.stream)
+        if self._below:  # its answer is no response to learn from
+            incoming = replace(incoming, is_sampled=False)
         live = live.deciding(incoming.question)
         choice, waited = await decide(gateway, live, incoming)
         check_streams(gateway, stream=incoming.stream)  # others may have opened meanwhile
         seconds = time.perf_counter() - began
         request = routed_request(live, incoming, choice, seconds=seconds, waited=waited)
-        call = _call(live, incoming, request, scope, trace, arrived)
+        call = replace(_call(live, incoming, request, scope, trace, arrived), below=self._below)
         live.decider.started(choice, key=incoming.question.key)
         return live, request, call
 
