@@ -25,12 +25,25 @@ prompts."""
 SCORED: tuple[Scored, ...] = get_args(Scored)
 
 Reason = Literal[
-    "policy", "session", "tool_loop", "named", "fallback", "share", "stored", "latency", "headroom"
+    "policy",
+    "session",
+    "turn",
+    "state",
+    "tool_loop",
+    "named",
+    "fallback",
+    "share",
+    "stored",
+    "latency",
+    "headroom",
 ]
 """Why a target was chosen.
 
 - `policy`: the router's policy chose it, by its forecast;
 - `session`: the conversation's target was kept, since a switch would cost more than it gains;
+- `turn`: an agent goes on with what the person asked, for which it keeps its target;
+- `state`: the conversation has what only this target can read: its signed thinking, encrypted
+  reasoning or ids of files;
 - `tool_loop`: the conversation is in a tool loop, where it keeps its target;
 - `named`: the client named the target;
 - `fallback`: there was no forecast that could be used, see `FallbackReason`;
@@ -87,14 +100,18 @@ class AgentRequest:
         agent: The agent, for example `claude-code`; None where no agent's marks fit.
         kind: What the request is for.
         turn: The agent's name of the person's turn; None where it gives none.
+        type: Its name of the kind of subagent that asks; None where it gives none.
         parent: The name of the conversation that started this one, a hash; None for none.
+        is_ongoing: Whether it has begun to answer the person, so that the target is kept.
         failing_steps: How many tools' results in a row have failed, up to the last.
     """
 
     agent: str | None = None
     kind: RequestKind = "main"
     turn: str | None = None
+    type: str | None = None
     parent: str | None = None
+    is_ongoing: bool = False
     failing_steps: int = 0
 
 
@@ -130,6 +147,7 @@ class RoutingRequest:
             translated, None where it isn't to be.
         hints: The hints of a message that are left out where it is translated, by name.
         agent: What is known of the agent that sent it.
+        holds_state: Whether its history has what only the target that wrote it can read.
     """
 
     endpoint: Endpoint
@@ -155,6 +173,7 @@ class RoutingRequest:
     untranslatable: str | None = None
     hints: tuple[str, ...] = ()
     agent: AgentRequest = AgentRequest()
+    holds_state: bool = False
 
 
 @final
@@ -309,6 +328,8 @@ class RequestOutcome:
 
 APART: Mapping[str, str] = {
     "named": "for a target that the client named",
+    "turn": "going on with what a person asked, where the target is kept",
+    "state": "with what only the target that wrote it can read",
     "tool_loop": "in a tool loop, where the target is kept",
     "stored": "continuing a stored response",
     "share": "outside the routed share",

@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from prefill_router.agents import Harness, Harnesses, RequestKind, load_harnesses
+from prefill_router.agents import Harness, Harnesses, RequestKind, RequestReading, load_harnesses
 from prefill_router.errors import ConfigError
 from prefill_router.options import PORT, POSITIVE, SHARE, SHARE_ABOVE_ZERO, SHARE_BELOW_ONE
 from prefill_router.yaml_files import Number, WholeNumber, line_of, read_yaml
@@ -192,6 +192,8 @@ class AgentSettings(SettingsSection):
         subagent: Tasks that an agent gives to a second one.
         compaction: Summaries of a conversation.
         auxiliary: Titles, topics, suggestions and probes, by default at the lowest cost.
+        by_agent: The same for one agent, by its name and the kind of request.
+        types: The same for one type of subagent, by the agent's name for it.
     """
 
     marks: dict[str, Harness] = Field(default_factory=dict)
@@ -200,16 +202,32 @@ class AgentSettings(SettingsSection):
     subagent: KindSettings = KindSettings()
     compaction: KindSettings = KindSettings()
     auxiliary: KindSettings = KindSettings(lam=0.0)
+    by_agent: dict[str, dict[RequestKind, KindSettings]] = Field(default_factory=dict)
+    types: dict[str, KindSettings] = Field(default_factory=dict)
 
     @cached_property
     def harnesses(self) -> Harnesses:
         """The marks of all agents."""
         return load_harnesses().extended(self.marks)
 
-    def of_kind(self, kind: RequestKind) -> KindSettings:
-        """The settings of one kind of requests."""
-        settings: KindSettings = getattr(self, kind)
-        return settings
+    @property
+    def named(self) -> dict[str, KindSettings]:
+        """The settings of each kind, agent and type, by their names in the settings."""
+        of_kinds: dict[str, KindSettings] = {
+            kind: getattr(self, kind) for kind in get_args(RequestKind)
+        }
+        of_agents = {
+            f"by_agent.{agent}.{kind}": own
+            for agent, kinds in self.by_agent.items()
+            for kind, own in kinds.items()
+        }
+        return {**of_kinds, **of_agents, **{f"types.{t}": own for t, own in self.types.items()}}
+
+    def for_request(self, reading: RequestReading) -> KindSettings:
+        """The settings of a request: those of its type, or of its agent and kind, or its kind."""
+        kind: KindSettings = getattr(self, reading.kind)
+        own = self.by_agent.get(reading.agent or "", {}).get(reading.kind)
+        return self.types.get(reading.type or "") or own or kind
 
 
 @final

@@ -37,7 +37,11 @@ ROWS = {name: {**PRICES[name], "accepts": ["tools", "images"]} for name in PRICE
 SETTINGS = {
     "receipts": {"prompts": True},
     "failures": {"retries": 0},
-    "agents": {"subagent": {"targets": [MIDDLE]}},
+    "agents": {
+        "subagent": {"targets": [MIDDLE]},
+        "by_agent": {"opencode": {"main": {"targets": [CHEAP, MIDDLE]}}},
+        "types": {"Plan": {"lam": 0.5}},
+    },
     "routing": {"lam": 1.0},
 }
 ASK = "Why does test_checkout fail only on Mondays? Find the cause and fix it."
@@ -89,7 +93,11 @@ def test_what_agents_send_is_scored_by_its_ask_and_kept_by_its_conversation(
 
 def test_a_receipt_says_who_asked_and_what_for(gateway: Served) -> None:
     body = {"model": "auto", "max_tokens": 9, "messages": [user(f"{REMINDER}\n{ASK}")]}
-    own = {"x-claude-code-agent-id": "a7", "x-claude-code-prompt-id": "p1"}
+    own = {
+        "x-claude-code-agent-id": "a7",
+        "x-claude-code-prompt-id": "p1",
+        "x-claude-code-agent-type": "Explore",
+    }
     main = send(gateway, "/v1/messages", body, CLAUDE)
     sub = send(gateway, "/v1/messages", body, {**CLAUDE, **own})
     assert main.prompt == sub.prompt == ASK
@@ -98,7 +106,9 @@ def test_a_receipt_says_who_asked_and_what_for(gateway: Served) -> None:
         "agent": "claude-code",
         "kind": "subagent",
         "turn": "p1",
+        "type": "Explore",
         "parent": main.choice.session,
+        "is_ongoing": False,
         "failing_steps": 0,
     }
     assert "asked by claude-code: a subagent's task" in explain(sub).sentences()
@@ -120,7 +130,27 @@ def test_the_output_of_tools_that_fail_is_counted(gateway: Served) -> None:
     receipt = send(gateway, "/v1/messages", body, CLAUDE)
     assert receipt.prompt == ASK
     assert receipt.details["agent"]["failing_steps"] == 1
+    assert receipt.details["agent"]["is_ongoing"]
     assert "results of tools that failed in a row before it: 1" in explain(receipt).sentences()
+
+
+def test_a_target_that_cannot_read_anothers_state_passes_the_request_on(
+    made: World, gateway: Served
+) -> None:
+    thought = {"type": "thinking", "thinking": "", "signature": "c2ln"}
+    said = {"type": "text", "text": "It is the tax rule."}
+    turns = [user(ASK), {"role": "assistant", "content": [thought, said]}, user("And on Sundays?")]
+    body = {"model": "auto", "max_tokens": 9, "messages": turns}
+    told = {"message": "messages.1.content.0: Invalid `signature` in `thinking` block"}
+    refusal = whole({"type": "error", "error": told}, status=400)
+    first = send(gateway, "/v1/messages", body, {**CLAUDE, "x-claude-code-session-id": "s7"})
+    made[first.choice.target].forget()
+    made[first.choice.target].then(refusal)
+    other = {**CLAUDE, "x-claude-code-session-id": "s8"}  # whose target isn't known
+    receipt = send(gateway, "/v1/messages", body, other)
+    assert [a.end for a in receipt.outcome.attempts] == ["unsupported", "answered"]
+    again = send(gateway, "/v1/messages", body, other)
+    assert (again.choice.reason, again.choice.target) == ("state", receipt.outcome.target)
 
 
 def test_each_kind_of_requests_is_routed_by_its_own_settings(gateway: Served) -> None:
@@ -133,6 +163,12 @@ def test_each_kind_of_requests_is_routed_by_its_own_settings(gateway: Served) ->
     assert main.choice.target not in (CHEAP, MIDDLE)
     assert aside.choice.target == CHEAP
     assert sub.choice.order == (MIDDLE,)
+    typed = {"x-claude-code-agent-id": "a9", "x-claude-code-agent-type": "Plan"}
+    planner = send(gateway, "/v1/messages", body, {**CLAUDE, **typed})
+    assert (planner.choice.lam, len(planner.choice.order)) == (0.5, 3)
+    opencode = {"user-agent": "opencode/1.18.33", "x-session-id": "ses_1"}
+    other = send(gateway, "/v1/chat/completions", chat(text=ASK), opencode)
+    assert set(other.choice.order) == {CHEAP, MIDDLE}
     wish = {HEADER + "lam": "1"}
     assert (
         send(gateway, "/v1/messages", {**body, "system": title}, {**CLAUDE, **wish}).choice.lam == 1

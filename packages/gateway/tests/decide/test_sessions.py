@@ -21,6 +21,7 @@ from prefill_router.data import Message
 from prefill_router.policy import Argmax, Tolerance
 from prefill_router_gateway.decide import Sessions, session_name
 from prefill_router_gateway.decide.affinity import is_routed
+from prefill_router_gateway.records import AgentRequest
 from prefill_router_gateway.settings import SessionSettings, TrafficSettings
 
 S = "5" * 32
@@ -83,13 +84,6 @@ def test_only_so_many_are_remembered_and_only_for_so_long() -> None:
     sessions.use(SessionSettings(most=1))
     assert len(sessions) == 1
     assert sessions.state("9", AT + 1000) is not None
-
-
-def test_forgotten_conversations_make_room() -> None:
-    sessions = Sessions(SessionSettings(most=100, seconds=10))
-    for i in range(1000):
-        sessions.answered(f"{i}", target="a", tokens=1, at=AT + i)
-        assert len(sessions) <= 11
 
 
 def test_receipts_bring_back_what_was_remembered() -> None:
@@ -182,12 +176,42 @@ def test_without_cached_prices_only_the_scores_count() -> None:
     assert here.decide(forecast(0.5, 0.5000001), session=S).target == "b"
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.permutations(["small", "middle", "large"]), st.floats(0, 1), st.floats(0, 1))
 def test_equal_scores_keep_the_target(names: list[str], p: float, lam: float) -> None:
     alike = parts(*(target(name, price=2.0) for name in names))
     here = sat(world(alike), "middle")
     assert here.decide(forecast(p, p, p), session=S, lam_asked=lam).target == "middle"
+
+
+def test_within_a_persons_turn_an_agent_keeps_its_target() -> None:
+    here = sat(world(routing={"lam": 1.0}), "small")
+    goes_on = {"session": S, "agent": AgentRequest(agent="codex", is_ongoing=True)}
+    got = here.decide(P, **goes_on)
+    assert (got.order, got.reason) == (("small", "large", "middle"), "turn")
+    assert got.policy_target == "large"
+    asks_anew = AgentRequest(agent="codex")
+    assert here.decide(P, session=S, agent=asks_anew).reason == "policy"
+    here.open_breakers.add("small")
+    assert here.decide(P, **goes_on).target == "large"
+
+
+def test_a_summary_moves_only_to_a_target_that_is_cheaper_uncached() -> None:
+    summary = AgentRequest(agent="codex", kind="compaction", is_ongoing=True)
+    told = forecast(0.5, 0.9, tokens=1000)
+    for price, target_ in ((1.9, "a"), (0.3, "b")):
+        there = target("b", price=price, cached_input_price=price / 10)
+        here = sat(world(parts(TWO[0], there), routing={"lam": 1.0}), "a", tokens=1000)
+        assert here.decide(told, session=S, agent=summary).target == target_
+
+
+def test_state_that_only_its_target_can_read_binds_a_conversation() -> None:
+    here = sat(world(routing={"lam": 1.0}), "small", ago=10 * 24 * 3600.0)
+    assert here.decide(P, session=S).reason == "policy"
+    got = here.decide(P, session=S, holds_state=True)
+    assert (got.order, got.reason) == (("small", "large", "middle"), "state")
+    assert here.decide(P, session="9" * 32, holds_state=True).reason == "policy"
 
 
 def test_other_policies_switch_where_their_winner_has_the_better_score() -> None:

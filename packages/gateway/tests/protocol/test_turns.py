@@ -20,7 +20,7 @@ from packages.gateway.tests.protocol.bodies import (
 )
 from prefill_router.data import Message
 from prefill_router.targets import Ability, Endpoint
-from prefill_router_gateway.protocol import asks_to_think, scored_prompt
+from prefill_router_gateway.protocol import asks_to_think, holds_state, scored_prompt
 
 
 def test_turns_of_a_chat() -> None:
@@ -248,3 +248,32 @@ def test_a_request_that_asks_a_model_to_think(fields: dict[str, Any]) -> None:
 )
 def test_a_request_that_asks_for_no_thinking(fields: dict[str, Any]) -> None:
     assert not asks_to_think(fields)
+
+
+BOUND: list[tuple[Endpoint, dict[str, Any]]] = [
+    ("messages", {"type": "thinking", "thinking": "", "signature": "c2ln"}),
+    ("messages", {"type": "redacted_thinking", "data": "x"}),
+    ("messages", {"type": "document", "source": {"type": "file", "file_id": "file_1"}}),
+    ("responses", {"type": "input_file", "file_id": "file-1"}),
+    ("chat", {"type": "file", "file": {"file_id": "file-1"}}),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "part"), BOUND)
+def test_what_only_its_target_can_read(endpoint: Endpoint, part: dict[str, Any]) -> None:
+    field = "input" if endpoint == "responses" else "messages"
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": [part]}]
+    assert holds_state(endpoint, {field: turns})
+
+
+@pytest.mark.parametrize("kind", ["reasoning", "compaction"])
+def test_encrypted_items_of_responses_can_be_read_by_their_target_alone(kind: str) -> None:
+    item = {"type": kind, "encrypted_content": "gAAA"}
+    assert holds_state("responses", {"input": ["odd", item]})
+    assert not holds_state("responses", {"input": [{**item, "encrypted_content": None}]})
+
+
+@pytest.mark.parametrize("content", ["Hi", None, [], ["x", 3], [{"type": "thinking"}]])
+def test_other_turns_are_for_any_target(content: object) -> None:
+    assert not holds_state("messages", {"messages": [{"role": "assistant", "content": content}]})
+    assert not holds_state("responses", {"input": "Hi"})

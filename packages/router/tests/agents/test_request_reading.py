@@ -262,6 +262,19 @@ def test_a_subagent_without_a_name_is_told_by_its_task() -> None:
     assert first.parent == "s1"
 
 
+def test_a_turn_goes_on_from_the_first_answer_to_the_next_ask() -> None:
+    event = "<task-notification>\nDone.\n</task-notification>"
+    for turns, is_ongoing in (
+        ([user("Go.")], False),
+        ([user("Go."), ANSWER], True),
+        ([user("Go."), ANSWER, result()], True),
+        ([user("Go."), ANSWER, user(event)], True),
+        ([user("Go."), ANSWER, user("Again.")], False),
+        ([user(event)], False),
+    ):
+        assert read(*turns, headers=CLAUDE).is_ongoing is is_ongoing, turns
+
+
 def test_failing_steps_are_counted_back_to_the_ask() -> None:
     failing = (ANSWER, result("Exit code 1\nE"), ANSWER, result(failed=True))
     assert read(user(ASK), *failing, headers=CLAUDE).failing_steps == 2

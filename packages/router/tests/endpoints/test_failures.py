@@ -89,6 +89,8 @@ STATUSES: list[tuple[int, object, FailureKind]] = [
     (400, told("gpt-9 does not support image input"), "unsupported"),
     (400, told("'max_tokens' is not supported with this model.", INVALID), "unsupported"),
     (400, told("Unrecognized request argument supplied: top_k", INVALID), "unsupported"),
+    (400, told("messages.1.content.0: Invalid `signature` in `thinking` block"), "unsupported"),
+    (400, told("The encrypted content gAAA... could not be verified."), "unsupported"),
     (422, {"detail": [{"msg": "Extra inputs are not permitted"}]}, "unsupported"),
     (400, told("x", "data_inspection_failed", "data_inspection_failed"), "content_filter"),
     (400, told("x", "", "content_filter"), "content_filter"),

@@ -67,6 +67,7 @@ def test_when_to_ask_again(headers: dict[str, str], seconds: float | None) -> No
     )
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(["retry-after", "retry-after-ms", "x-ratelimit-reset"]), st.text()

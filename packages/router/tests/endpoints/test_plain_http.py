@@ -83,6 +83,7 @@ def test_whoever_asks_is_held_to_it() -> None:
     EmbeddingsApi(place, environment=environment(PREFILL_ROUTER_PLAIN_HTTP="lab.example"))
 
 
+@pytest.mark.slow
 def test_no_proxy_comes_between_a_key_and_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy elsewhere would read it; what isn't this machine's still goes by way of it."""
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:1")

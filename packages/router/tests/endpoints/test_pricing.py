@@ -37,6 +37,7 @@ def test_a_cost_by_hand() -> None:
     assert cost_of(usage, target()) == 0.006
 
 
+@pytest.mark.slow
 @given(COUNTS, COUNTS, COUNTS, COUNTS, PRICES, PRICES, PRICES, PRICES)
 def test_costs_are_exact(
     fresh: int, cached: int, plain: int, thought: int, a: float, b: float, c: float, d: float

@@ -24,6 +24,7 @@ from prefill_router_gateway.protocol import (
     RoutingPreferences,
     Splicer,
     asks_to_think,
+    holds_state,
     parse_model,
     read_envelope,
     read_preferences,
@@ -355,7 +356,7 @@ def read_incoming(
         reading = envelope.read(headers, settings.agents.harnesses)
         prompt = scored_prompt(envelope, scored, reading)
     if is_routed and reading is not None:
-        kind = settings.agents.of_kind(reading.kind)
+        kind = settings.agents.for_request(reading)
     lams = (preferences.lam, asked.lam, dial, kind.lam, lam) if is_routed else ()
     question = RoutingRequest(
         endpoint=endpoint,
@@ -448,6 +449,7 @@ def _routed(
         in_tool_loop=envelope.in_tool_loop,
         tool_call_ids=envelope.tool_call_ids,
         agent=_agent_request(reading, settings.sessions, question.key),
+        holds_state=holds_state(envelope.endpoint, envelope.value),
     )
 
 
@@ -470,7 +472,9 @@ def _agent_request(
         agent=reading.agent,
         kind=reading.kind,
         turn=None if reading.turn is None else reading.turn[:LONGEST_NAME],
+        type=None if reading.type is None else reading.type[:LONGEST_NAME],
         parent=parent,
+        is_ongoing=reading.is_ongoing,
         failing_steps=reading.failing_steps,
     )
 

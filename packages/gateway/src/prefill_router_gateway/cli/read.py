@@ -92,6 +92,7 @@ def _show(reading: "RequestReading", scored: Any) -> None:
         "conversation": reading.conversation,
         "parent": reading.parent,
         "turn": reading.turn,
+        "type": reading.type,
         "failing steps": str(reading.failing_steps),
     }
     for name, text in lines.items():

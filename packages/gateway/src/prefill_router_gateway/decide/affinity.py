@@ -142,9 +142,10 @@ class _LatestEntries(Generic[_Entry]):
 class Sessions:
     """What the gateway remembers of conversations, in its process's memory.
 
-    It survives reloads. A conversation expires after `settings.seconds` without an answer. Tool
-    calls and stored responses don't expire, since a tool may wait for a person, and providers keep
-    responses for weeks. Of each, the last `settings.most` are remembered.
+    It survives reloads. A conversation expires after `settings.seconds` without an answer, unless
+    it has state that only its target can read. Tool calls and stored responses don't expire, since
+    a tool may wait for a person, and providers keep responses for weeks. Of each, the last
+    `settings.most` are remembered.
 
     Answers to one key's clients never affect those of another key. Some targets restart the ids of
     their tool calls in each conversation, so these are looked up by conversation first.
@@ -180,8 +181,12 @@ class Sessions:
 
     def state(self, session: str | None, at: float) -> SessionState | None:
         """The last answer of a conversation; None where it is unknown or expired at this time."""
-        state = None if session is None else self._states.entries.get(session)
+        state = self.last_state(session)
         return None if state is None or at - state.at > self.settings.seconds else state
+
+    def last_state(self, session: str | None) -> SessionState | None:
+        """The last answer of a conversation, expired or not; None where it is unknown."""
+        return None if session is None else self._states.entries.get(session)
 
     def caller(
         self, tool_call_ids: Sequence[str], *, session: str | None, key: str | None
@@ -248,9 +253,6 @@ class Sessions:
         """
         if session is not None:
             self._put("session", session, SessionState(target, tokens, at))
-            oldest = next(iter(self._states.entries))  # each new one evicts an expired one, if any
-            if at - self._states.entries[oldest].at > self.settings.seconds:
-                del self._states.entries[oldest]
         for call in tool_calls[:_MOST_CALLS]:
             if len(call) <= _LONGEST_ID:
                 self._put("key_call", (key, call), deployment or target)

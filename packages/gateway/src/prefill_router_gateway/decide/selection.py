@@ -441,10 +441,11 @@ class TargetChooser:
         kept = self._kept(question, known, allowance, among, order[0], waits)
         if kept is None:
             return TargetChoice(order, reason, winner, known.cost)
-        present, with_cache, keeps = kept
-        keeps = keeps and not (present in unready and order[0] not in unready)
-        if keeps and present != order[0]:
-            return TargetChoice(_first(present, order), "session", winner, with_cache)
+        present, with_cache, why = kept
+        if present in unready and order[0] not in unready:
+            why = None
+        if why is not None and (present != order[0] or why != "session"):
+            return TargetChoice(_first(present, order), why, winner, with_cache)
         return TargetChoice(order, reason, winner, with_cache)
 
     def _kept(
@@ -455,11 +456,13 @@ class TargetChooser:
         among: Sequence[int],
         winner: int,
         waits: PredictedWaits | None,
-    ) -> tuple[int, PerTarget, bool] | None:
-        """The conversation's target, the costs with its cache, and whether it is kept."""
+    ) -> tuple[int, PerTarget, Reason | None] | None:
+        """The conversation's target, the costs with its cache, and why it is kept, if it is."""
         if question.opening:
             return None
         state = self._sessions.state(question.session, question.at)
+        if state is None and question.holds_state:
+            state = self._sessions.last_state(question.session)
         present = -1 if state is None else self._column.get(state.target, -1)
         if state is None or present not in among:
             return None
@@ -467,8 +470,15 @@ class TargetChooser:
         cached = cached_tokens(state, at=question.at, settings=sessions)
         cost = self._costs.with_cache(known.cost, present, tokens=known.tokens, cached=cached)
         p = known.trusted
+        if question.holds_state:
+            return present, cost, "state"
+        if question.agent.is_ongoing and not allowance.exhausted:
+            # a summary is read once: where another target is cheaper without a cache, it moves
+            is_cheaper = cost[winner] < cost[present]
+            moves = question.agent.kind == "compaction" and is_cheaper
+            return present, cost, None if moves else "turn"
         if p is None and not allowance.exhausted:
-            return present, cost, True  # no forecast favours a switch
+            return present, cost, "session"  # no forecast favours a switch
         keeps = keeps_target(
             np.zeros_like(cost) if p is None else p,
             cost if waits is None else cost + waiting_dollars(waits, self._names),
@@ -478,7 +488,7 @@ class TargetChooser:
             costs=self._costs,
             margin=0.0 if allowance.exhausted else sessions.margin,
         )
-        return present, cost, keeps
+        return present, cost, "session" if keeps else None
 
 
 def _first(column: int, order: list[int]) -> list[int]:

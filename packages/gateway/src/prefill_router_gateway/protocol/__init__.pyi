@@ -23,4 +23,7 @@ from .headers import (
     read_preferences as read_preferences,
     to_client as to_client,
 )
-from .turns import asks_to_think as asks_to_think
+from .turns import (
+    asks_to_think as asks_to_think,
+    holds_state as holds_state,
+)

@@ -341,10 +341,30 @@ def _of_last(turns: list[dict[str, Any]], name: str, *, responses: bool) -> tupl
     return tuple(reversed(ids)) if results else None
 
 
+def holds_state(endpoint: Endpoint, value: Mapping[str, Any]) -> bool:
+    """Whether a request has what only the target that wrote it can read.
+
+    That is signed thinking, encrypted reasoning, a compacted history, or the id of a file.
+    """
+    turns = value.get("input" if endpoint == "responses" else "messages")
+    whole = [turn for turn in turns if isinstance(turn, Mapping)] if isinstance(turns, list) else []
+    contents = (turn.get("content") for turn in whole)
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    return any(_is_bound(part) for part in (*whole, *parts) if isinstance(part, Mapping))
+
+
+def _is_bound(part: Mapping[str, Any]) -> bool:
+    if part.get("type") == "redacted_thinking":
+        return True
+    files = (part, part.get("file"), part.get("source"))
+    ids = (file.get("file_id") for file in files if isinstance(file, Mapping))
+    return any((part.get("signature"), part.get("encrypted_content"), *ids))
+
+
 def asks_to_think(value: Mapping[str, Any]) -> bool:
     """Whether the fields of a request ask a model to think before it answers, in any dialect."""
-    parts = [value.get(name) for name in ("reasoning", "output_config", "chat_template_kwargs")]
-    parts = [value, *(part for part in parts if isinstance(part, Mapping))]
+    within = (value.get(name) for name in ("reasoning", "output_config", "chat_template_kwargs"))
+    parts = [value, *(part for part in within if isinstance(part, Mapping))]
     efforts = {str(part.get(name)) for part in parts for name in ("reasoning_effort", "effort")}
     switches = ("enable_thinking", "thinking", "enabled")
     if efforts - _NO_THINKING or any(p.get(name) is True for p in parts for name in switches):

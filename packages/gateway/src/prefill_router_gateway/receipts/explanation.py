@@ -29,6 +29,8 @@ from prefill_router_gateway.records import (
 _REASONS: Mapping[Reason, str] = {
     "policy": "the policy chose it, by the router's forecast",
     "session": "the conversation's target was kept, since a switch would cost more than it gains",
+    "turn": "the agent goes on with what the person asked, for which it keeps its target",
+    "state": "the conversation has what only this target can read, such as its signed thinking",
     "tool_loop": "the conversation is in a tool loop, where it keeps its target",
     "named": "the client named it",
     "fallback": "there was no forecast that could be used",

@@ -429,7 +429,7 @@ class _ReplayedSessions:
             state = self._sessions.state(choice.session, receipt.at)
             held = None if state is None or choice.opening else state.target
         if row is None:
-            free = choice.reason not in ("tool_loop", "stored")
+            free = choice.reason not in ("tool_loop", "stored", "state")
             stays = held is not None and (not free or held in choice.order)
             return (held or choice.target) if stays else choice.target, None
         if choice.reason == "share":

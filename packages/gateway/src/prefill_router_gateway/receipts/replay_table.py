@@ -287,6 +287,8 @@ _EFFECT = ("deadline_seconds", "dollars_per_second", "keep")
 _AGAIN = ("policy", "session", "share", "latency", "headroom")
 _WITHOUT: Mapping[str, str] = {
     "named": "the client named the target",
+    "turn": "went on with what a person had asked",
+    "state": "had what only its target could read",
     "tool_loop": "was in a tool loop",
     "stored": "continued a stored response",
     "fallback": "had no forecast",

@@ -113,7 +113,8 @@ class Deduction:
 
 _WHY_APART = """CASE WHEN outcome = 'routed' THEN 'dry_run'
     WHEN answered_by IS NULL THEN 'unanswered'
-    WHEN reason IN ('named', 'tool_loop', 'stored', 'share', 'fallback') THEN reason
+    WHEN reason IN ('named', 'turn', 'state', 'tool_loop', 'stored', 'share', 'fallback')
+    THEN reason
     WHEN tool_loop = 1 THEN 'tool_loop' WHEN fallback IS NOT NULL THEN 'fallback' END"""
 _OPENING = '%"opening":true%'
 """What the details of a first request that is recognised by its text alone are like."""

@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, final, get_args
+from typing import Annotated, Any, TypeVar, final
 
 import numpy as np
 from pydantic import PlainSerializer, PlainValidator
 
-from prefill_router.agents import RequestKind
 from prefill_router.endpoints import PLAIN_HTTP, provider_keys
 from prefill_router.errors import ConfigError, CorruptError, PrefillRouterError, refer
 from prefill_router.remote import PathOrUrl, location
@@ -331,10 +330,10 @@ def _checks(
 
 def _unknown_of_kinds(agents: AgentSettings, known: set[str], there: str) -> Iterator[str]:
     """The problems with targets of kinds of agents' requests that aren't known."""
-    for kind in get_args(RequestKind):
-        for name in sorted((agents.of_kind(kind).targets or frozenset()) - known):
+    for place, own in agents.named.items():
+        for name in sorted((own.targets or frozenset()) - known):
             near = meant(name, list(known))
-            yield f"agents.{kind}.targets has {name!r}; {there}{near}"
+            yield f"agents.{place}.targets has {name!r}; {there}{near}"
 
 
 def _check_targets(settings: GatewaySettings | None, pool: Pool, light: LightRouter) -> None:

@@ -52,6 +52,7 @@ class Harness(BaseModel):
         volatile: Starts of system texts that change with each request.
         sessions: Headers that name the conversation; the first that is there counts.
         agents: Headers that name the subagent.
+        types: Headers that name the subagent's type, such as a reviewer.
         parents: Headers that name the conversation or subagent that started it.
         turns: Headers that name the person's turn, the same through its tool calls.
         json_headers: Headers with a JSON object, whose fields are read as `HEADER.FIELD`.
@@ -76,6 +77,7 @@ class Harness(BaseModel):
     volatile: Texts = ()
     sessions: Texts = ()
     agents: Texts = ()
+    types: Texts = ()
     parents: Texts = ()
     turns: Texts = ()
     json_headers: Texts = ()

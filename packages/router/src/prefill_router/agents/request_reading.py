@@ -63,7 +63,9 @@ class RequestReading:
             where it gives none, and for auxiliary requests.
         parent: The conversation or subagent that started it; None where that isn't known.
         turn: The agent's name of the person's turn; None where it gives none.
+        type: The agent's name of the kind of subagent that asks; None where it gives none.
         opening: The person's first text, for an agent that is known; None where there is none.
+        is_ongoing: Whether an agent has begun to answer the ask, so that the person's turn goes on.
         failing_steps: How many tools' results in a row, up to the last, have failed since the ask.
         reasons: Why it was read like this, in a few words each.
     """
@@ -75,7 +77,9 @@ class RequestReading:
     conversation: str | None = None
     parent: str | None = None
     turn: str | None = None
+    type: str | None = None
     opening: str | None = None
+    is_ongoing: bool = False
     failing_steps: int = 0
     reasons: tuple[str, ...] = ()
 
@@ -129,7 +133,9 @@ def read_request(
         conversation=conversation,
         parent=parent,
         turn=_first_of(headers, marks.turns),
+        type=_first_of(headers, marks.types),
         opening=first or None,
+        is_ongoing=tail.is_ongoing,
         failing_steps=tail.failing_steps,
         reasons=(f"{agent}: {why}", f"{kind}: {because}"),
     )
@@ -148,6 +154,7 @@ class _Tail:
     Attributes:
         ask: The person's newest text; None where there is none.
         earlier: The texts before it that a short one may refer to, the oldest first.
+        is_ongoing: Whether an answer follows the ask.
         failing_steps: As in `RequestReading`.
         compaction: Whether the newest text asks for a summary.
         blocks: The texts of the turns since the ask that an agent's blocks may be in.
@@ -155,6 +162,7 @@ class _Tail:
 
     ask: str | None
     earlier: tuple[str, ...]
+    is_ongoing: bool
     failing_steps: int
     compaction: bool
     blocks: tuple[str, ...]
@@ -174,8 +182,9 @@ def _read_tail(
     """Read the turns from the last back to the ask, and on where a short ask needs it."""
     asks: list[str] = []
     blocks: list[str] = []
-    failing, is_counting, compaction = 0, True, False
+    failing, is_counting, compaction, has_answer = 0, True, False, False
     for turn in reversed(turns):
+        has_answer |= not asks and turn.role in ("assistant", "tool")
         if turn.role == "tool" and is_counting and not asks:
             is_counting = _has_failed(turn, failure)
             failing += is_counting
@@ -195,6 +204,7 @@ def _read_tail(
     return _Tail(
         ask=asks[0] if asks else None,
         earlier=tuple(reversed(asks[1:])),
+        is_ongoing=bool(asks) and has_answer,
         failing_steps=failing,
         compaction=compaction,
         blocks=tuple(blocks),

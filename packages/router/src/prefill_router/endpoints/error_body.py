@@ -33,7 +33,7 @@ _BY_NAME: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
     ("unknown_model", re.compile(r"model_?not_?found|not_found_error|no_such_model")),
     ("rate_limited", re.compile(r"rate_?limit|throttling|too_many_requests")),
     ("overloaded", re.compile(r"overloaded|unavailable")),
-    ("unsupported", re.compile(r"un(supported|known)_(parameter|value)")),
+    ("unsupported", re.compile(r"un(supported|known)_(parameter|value)|invalid_encrypted_content")),
 )
 _BY_WORDS: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
     (
@@ -72,7 +72,8 @@ _BY_WORDS: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
         re.compile(
             r"unsupported (parameter|value)|(is|are)( not|n't) supported|does( not|n't) support"
             r"|un(known|recognized|expected) (request |keyword )?(argument|parameter|field)"
-            r"|extra inputs are not permitted"
+            r"|extra inputs are not permitted|invalid .signature. in .thinking"
+            r"|encrypted content .{0,80}could not be (verified|decrypted)"
         ),
     ),
 )

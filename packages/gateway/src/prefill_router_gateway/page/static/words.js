@@ -3,6 +3,8 @@
 export const REASONS = {
   policy: "policy",
   session: "conversation kept",
+  turn: "same turn",
+  state: "target's own state",
   tool_loop: "tool loop",
   named: "named by client",
   fallback: "fallback",
@@ -15,6 +17,8 @@ export const REASONS = {
 export const BECAUSE = {
   policy: "The router's policy chose it by the forecast.",
   session: "The conversation keeps its target, since a switch would cost more than it gains.",
+  turn: "An agent goes on with what the person asked, for which it keeps its target.",
+  state: "The conversation has what only this target can read, such as its signed thinking.",
   tool_loop: "The conversation is in a tool loop, where it keeps its target.",
   named: "The client named the target, so nothing was routed.",
   fallback: "There was no forecast that could be used, so the fallback chose.",
