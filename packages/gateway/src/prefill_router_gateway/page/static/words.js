@@ -60,6 +60,7 @@ export const ENDS = {
   unauthorised: "refused our key",
   unknown_model: "doesn't know the model",
   context_too_long: "context too long",
+  unsupported: "doesn't support a part of it",
   unknown_call: "doesn't support the call",
   broken_off: "broke off",
   malformed: "malformed answer",
