@@ -243,7 +243,7 @@ def test_a_target_that_only_failed_may_be_mended(tmp_path: Path) -> None:
         wrong = replace(good, model="smal")
         assert ask(run, replace(pool, targets=(wrong,)), tasks(2)).missing == {"unknown_model": 2}
         odd = replace(good, request=replace(good.request, seed=1))
-        assert ask(run, replace(pool, targets=(odd,)), tasks(2)).missing == {"refused": 2}
+        assert ask(run, replace(pool, targets=(odd,)), tasks(2)).missing == {"unsupported": 2}
         assert ask(run, pool, tasks(2)).calls == 0  # the same request would be refused again
         assert ask(run, pool, tasks(2), retry="all").answered == 2
         with pytest.raises(ConfigError, match=r"has answered in .* another model"):

@@ -20,6 +20,7 @@ MODELS: dict[str, Any] = {
                 "prompt": "0.00000125",
                 "completion": "0.00001",
                 "input_cache_read": "0.00000031",
+                "input_cache_write": "0.0000015625",
                 "internal_reasoning": "0.0000035",
                 "overrides": [{"min_prompt_tokens": 200000, "prompt": "0.0000025"}],
             },

@@ -308,7 +308,7 @@ FAULTS: list[tuple[Rule, str | None]] = [
     (Rule(kind="rate_limit", retry_after=0.05, form="ms"), "rate_limited"),
     (Rule(kind="unauthorized"), "unauthorised"),
     (Rule(kind="context_length"), "context_too_long"),
-    (Rule(kind="unsupported_field", field="max_tokens"), "refused"),
+    (Rule(kind="unsupported_field", field="max_tokens"), "unsupported"),
     (Rule(kind="break"), "broken_off"),
     (Rule(kind="truncate"), "broken_off"),
     (Rule(kind="hang"), "answer_timeout"),

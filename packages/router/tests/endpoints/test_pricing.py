@@ -15,6 +15,7 @@ from prefill_router.endpoints import (
     cost_of,
     estimated_usage,
     plausible,
+    read_usage,
     reported_cost,
 )
 from prefill_router.errors import ConfigError
@@ -35,6 +36,26 @@ def test_a_cost_by_hand() -> None:
     # 600 * 3 + 400 * 0.3 + 150 * 15 + 50 * 10 = 4670 millionths
     assert cost_of(usage, priced) == 0.00467
     assert cost_of(usage, target()) == 0.006
+
+
+def test_tokens_written_to_a_cache_by_hand() -> None:
+    created = {"ephemeral_5m_input_tokens": 200, "ephemeral_1h_input_tokens": 100}
+    usage = read_usage(
+        {
+            "input_tokens": 50,
+            "cache_read_input_tokens": 1000,
+            "cache_creation_input_tokens": 300,
+            "cache_creation": created,
+            "output_tokens": 10,
+        }
+    )
+    assert usage.input_tokens == 1350
+    claude = {"cached_input_price": 0.3, "cache_write_price": 3.75, "cache_write_hour_price": 6.0}
+    # 50 * 3 + 1000 * 0.3 + 200 * 3.75 + 100 * 6 + 10 * 15 = 1950 millionths
+    assert cost_of(usage, target(**claude)) == 0.00195
+    del claude["cache_write_hour_price"]
+    assert cost_of(usage, target(**claude)) == 0.001725
+    assert cost_of(usage, target()) == 0.0042
 
 
 @pytest.mark.slow
@@ -79,6 +100,10 @@ def test_costs_are_exact(
             "reasoning_tokens is 2, more than output_tokens, 1",
         ),
         ({"input_tokens": 1, "output_tokens": 1, "cached_tokens": -1}, "cached_tokens is -1"),
+        (
+            {"input_tokens": 9, "output_tokens": 1, "cached_tokens": 5, "cache_written_tokens": 5},
+            "cached and written tokens are 10, more than input_tokens, 9",
+        ),
         ({"input_tokens": 100, "output_tokens": 50, "reasoning_tokens": 50}, ""),
         ({"input_tokens": 0, "output_tokens": 0}, ""),
     ],
@@ -104,6 +129,7 @@ def test_nothing_within_the_bound_costs_more(
         low,
         high,
         cached_input_price=cached,
+        cache_write_price=2 * cached,
         reasoning_price=thought,
         request=RequestOptions(max_tokens=77),
     )
@@ -114,6 +140,7 @@ def test_nothing_within_the_bound_costs_more(
     usage = Usage(
         input_tokens=limit.input_tokens,
         cached_tokens=int(x * limit.input_tokens),
+        cache_written_tokens=int((1 - x) * limit.input_tokens),
         output_tokens=limit.output_tokens,
         reasoning_tokens=int(y * limit.output_tokens),
     )

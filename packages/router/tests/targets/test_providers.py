@@ -78,7 +78,7 @@ def test_the_papers_maximum_is_the_default() -> None:
         (lambda: RequestOptions(extra_body={"messages": []}), "which prefill-router sets"),
         (lambda: RequestOptions(extra_body={"a": float("nan")}), "isn't JSON"),
         (lambda: Target(name="a", api_key_env="sk-x"), "never the key"),
-        (lambda: Target(name="a", reasoning_price=1), "only a cached or reasoning price"),
+        (lambda: Target(name="a", reasoning_price=1), "only a price of caching or reasoning"),
         (
             lambda: Target(name="a", provider="p", base_url="http://x"),
             "both a provider and its own endpoint",

@@ -240,6 +240,8 @@ _COSTS = {
     "output_price": "output_cost_per_token",
     "cached_input_price": "cache_read_input_token_cost",
     "reasoning_price": "output_cost_per_reasoning_token",
+    "cache_write_price": "cache_creation_input_token_cost",
+    "cache_write_hour_price": "cache_creation_input_token_cost_above_1hr",
 }
 _BOTH = ("input_cost_per_token", "output_cost_per_token")
 _PROXY = "litellm_proxy"

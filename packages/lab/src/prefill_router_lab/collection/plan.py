@@ -35,7 +35,7 @@ from prefill_router.endpoints import (
 from prefill_router.errors import ConfigError, StoreError, UpstreamError
 from prefill_router.options import NOT_NEGATIVE, Count, NotNegative, check_options
 from prefill_router.runs import Answer, Attempt, Retry, Run, is_finished
-from prefill_router.targets import Pool, Provider, Target, public_address
+from prefill_router.targets import PRICES, Pool, Provider, Target, public_address
 
 _WAITING_FOR_EACH = 4
 
@@ -165,9 +165,6 @@ def attempt_of(call: PaidCall) -> Attempt:
     )
 
 
-_PRICES = ("input_price", "output_price", "cached_input_price", "reasoning_price")
-
-
 def answer_of(
     question: Question,
     target: Target,
@@ -186,7 +183,7 @@ def answer_of(
         missing=missing,
         request=request,
         attempts=tuple(question.attempts),
-        prices={p: v for p in _PRICES if (v := getattr(target, p)) is not None},
+        prices={p: v for p in PRICES if (v := getattr(target, p)) is not None},
         cost=None if unknown else sum(costs),
         cost_source=_source(question),
         note="; ".join(dict.fromkeys(bill.note for bill in question.bills if bill.note)),

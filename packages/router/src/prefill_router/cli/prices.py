@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prefill_router.endpoints import PriceChange, RefreshedPool
 
 _COMMENT = re.compile(r"(?:^|\s)#", re.MULTILINE)
-_HEADS = ("input", "output", "cached input", "reasoning")
+_HEADS = ("input", "output", "cached input", "reasoning", "cache write", "for an hour")
 
 
 @app.command()
@@ -97,11 +97,14 @@ def _providers(given: Sequence[str]) -> tuple[str | None, dict[str, str]]:
 
 
 def _show_prices(found: "RefreshedPool", place: Path) -> None:
-    table = Table("target", "listed as", *_HEADS, box=None, pad_edge=False)
+    prices = [price for change in found.found for price in (change.before, change.after)]
+    shown = [k for k in range(len(_HEADS)) if any(price[k] is not None for price in prices)]
+    heads = (_HEADS[k] for k in shown)
+    table = Table("target", "listed as", *heads, box=None, pad_edge=False)
     for change in found.found:
         at = "" if change.provider is None else f" at {change.provider}"
-        pairs = zip(change.before, change.after, strict=True)
-        table.add_row(change.target, f"{change.model}{at}", *(_moved(b, a) for b, a in pairs))
+        moved = (_moved(change.before[k], change.after[k]) for k in shown)
+        table.add_row(change.target, f"{change.model}{at}", *moved)
     out.say(table)
     out.say(f"US dollars per million tokens, {found.pool.prices_date}; written to {place}")
     for name, reason in found.kept.items():

@@ -264,7 +264,8 @@ class _Lookup:
         if not isinstance(pricing, dict):
             raise DataError(f"the list has no pricing of {name}")
         before = tuple(getattr(target, price) for price in PRICES)
-        change = PriceChange(target.name, name, provider, before, _prices(pricing, name))
+        after = (*_prices(pricing, name), target.cache_write_hour_price)
+        change = PriceChange(target.name, name, provider, before, after)
         self._note_uncounted(target.name, pricing)
         return change
 
@@ -339,7 +340,7 @@ def _json(data: bytes, source: str) -> Any:
 
 
 def _prices(pricing: Mapping[str, Any], model: str) -> tuple[float | None, ...]:
-    """Dollars per million tokens, in the order of `PRICES`."""
+    """Dollars per million tokens, in the order of `PRICES`; the list has none for an hour."""
     low, high = (
         _dollars(pricing.get("prompt"), "prompt"),
         _dollars(pricing.get("completion"), "completion"),
@@ -348,9 +349,10 @@ def _prices(pricing: Mapping[str, Any], model: str) -> tuple[float | None, ...]:
         raise DataError(f"the list has no price of {model} for both input and output")
     cached = _dollars(pricing.get("input_cache_read"), "input_cache_read")
     reasoning = _dollars(pricing.get("internal_reasoning"), "internal_reasoning")
+    write = _dollars(pricing.get("input_cache_write"), "input_cache_write")
     return tuple(
         None if p is None else float(p * _MILLION)
-        for p in (low, high, cached or None, reasoning or None)
+        for p in (low, high, cached or None, reasoning or None, write or None)
     )
 
 
@@ -387,11 +389,5 @@ def _with(pool: Pool, found: Sequence[PriceChange], date: str) -> Pool:
 
 
 def _at(target: Target, change: PriceChange) -> Target:
-    low, high, cached, reasoning = change.after
-    return replace(
-        target,
-        input_price=low,
-        output_price=high,
-        cached_input_price=cached,
-        reasoning_price=reasoning,
-    )
+    prices: dict[str, Any] = dict(zip(PRICES, change.after, strict=True))
+    return replace(target, **prices)

@@ -39,15 +39,20 @@ class CallBound:
 def cost_of(usage: Usage, target: Target) -> float | None:
     """The cost of reported tokens at a target's prices, in US dollars, rounded once.
 
-    Cached tokens cost `cached_input_price` and reasoning ones `reasoning_price`, where these are
-    given. None where prices or counts are unknown, or the counts contradict each other.
+    Cached tokens cost `cached_input_price`, those written to a cache `cache_write_price` or
+    `cache_write_hour_price`, and reasoning ones `reasoning_price`, where these are given. None
+    where prices or counts are unknown, or the counts contradict each other.
     """
     if target.input_price is None or target.output_price is None or any(_contradictions(usage)):
         return None
     cached, reasoning = usage.cached_tokens or 0, usage.reasoning_tokens or 0
+    written, hour = usage.cache_written_tokens or 0, usage.cache_written_hour_tokens or 0
+    write_price = _or(target.cache_write_price, target.input_price)
     parts = (
-        ((usage.input_tokens or 0) - cached, target.input_price),
+        ((usage.input_tokens or 0) - cached - written, target.input_price),
         (cached, _or(target.cached_input_price, target.input_price)),
+        (written - hour, write_price),
+        (hour, _or(target.cache_write_hour_price, write_price)),
         ((usage.output_tokens or 0) - reasoning, target.output_price),
         (reasoning, _or(target.reasoning_price, target.output_price)),
     )
@@ -112,17 +117,30 @@ def estimated_usage(prompt: Prompt, reply: Reply) -> Usage:
     )
 
 
+_WHOLES = ("input_tokens", "output_tokens")
+_PARTS = (
+    ("cached_tokens", "input_tokens"),
+    ("reasoning_tokens", "output_tokens"),
+    ("cache_written_tokens", "input_tokens"),
+    ("cache_written_hour_tokens", "cache_written_tokens"),
+)
+
+
 def _contradictions(usage: Usage) -> Iterator[str]:
-    for name in ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"):
+    for name in (*_WHOLES, *(part for part, _ in _PARTS)):
         count = getattr(usage, name)
-        if count is None and name in ("input_tokens", "output_tokens"):
+        if count is None and name in _WHOLES:
             yield f"{name} is missing"
         elif count is not None and count < 0:
             yield f"{name} is {count}"
-    for part, whole in (("cached_tokens", "input_tokens"), ("reasoning_tokens", "output_tokens")):
+    for part, whole in _PARTS:
         low, high = getattr(usage, part), getattr(usage, whole)
         if low is not None and high is not None and low > high:
             yield f"{part} is {low}, more than {whole}, {high}"
+    cached, written = usage.cached_tokens or 0, usage.cache_written_tokens or 0
+    if usage.input_tokens is not None and cached <= usage.input_tokens < cached + written:
+        both = cached + written
+        yield f"cached and written tokens are {both}, more than input_tokens, {usage.input_tokens}"
 
 
 def _most_bytes(text: str) -> int:
@@ -136,7 +154,12 @@ def _most_bytes(text: str) -> int:
 def _dearest(given: int, written: int, target: Target) -> float | None:
     if target.input_price is None or target.output_price is None:
         return None
-    low = max(target.input_price, _or(target.cached_input_price, 0.0))
+    caching = (
+        target.cached_input_price,
+        target.cache_write_price,
+        target.cache_write_hour_price,
+    )
+    low = max(target.input_price, *(_or(price, 0.0) for price in caching))
     high = max(target.output_price, _or(target.reasoning_price, 0.0))
     return float((given * Decimal(repr(low)) + written * Decimal(repr(high))) / _MILLION)
 

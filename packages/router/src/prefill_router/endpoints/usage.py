@@ -3,6 +3,8 @@
 input       prompt_tokens; input_tokens (Anthropic, with its cached ones added)
 cached      prompt_tokens_details.cached_tokens, input_tokens_details.cached_tokens,
             prompt_cache_hit_tokens (DeepSeek), cache_read_input_tokens (Anthropic), cached_tokens
+written     cache_creation_input_tokens, and of these for an hour
+            cache_creation.ephemeral_1h_input_tokens (Anthropic)
 output      completion_tokens, output_tokens
 reasoning   completion_tokens_details.reasoning_tokens, output_tokens_details.reasoning_tokens,
             reasoning_tokens (SGLang)
@@ -24,6 +26,8 @@ class Usage:
     Attributes:
         input_tokens: Tokens of the prompt, cached ones included.
         cached_tokens: The input tokens that came from the provider's cache.
+        cache_written_tokens: The input tokens that were written to it.
+        cache_written_hour_tokens: Those of them that it keeps for an hour.
         output_tokens: Tokens of the answer, reasoning included.
         reasoning_tokens: The output tokens that were reasoning.
         reported: The usage object as reported, unchanged.
@@ -33,6 +37,8 @@ class Usage:
     cached_tokens: int | None = None
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cache_written_tokens: int | None = None
+    cache_written_hour_tokens: int | None = None
     reported: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
@@ -60,12 +66,15 @@ def read_usage(reported: _Reported) -> Usage:
         (_details(reported, "completion", "output"), "reasoning_tokens"),
         (reported, "reasoning_tokens"),
     )
-    given = _input(reported)
+    given, creation = _input(reported), reported.get("cache_creation")
+    kept = creation if isinstance(creation, Mapping) else {}
     return Usage(
         input_tokens=given,
         cached_tokens=cached,
         output_tokens=_output(reported, given, reasoning),
         reasoning_tokens=reasoning,
+        cache_written_tokens=_count(reported.get("cache_creation_input_tokens")),
+        cache_written_hour_tokens=_count(kept.get("ephemeral_1h_input_tokens")),
         reported=reported,
     )
 

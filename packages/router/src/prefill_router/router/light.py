@@ -23,7 +23,7 @@ from prefill_router.router.decision import Request
 from prefill_router.router.reference import outline
 from prefill_router.router.storage import FILES, fingerprint, read_checked, read_costs, read_json
 from prefill_router.short_repr import short_repr
-from prefill_router.targets import Pool
+from prefill_router.targets import Pool, Target
 
 if TYPE_CHECKING:
     from prefill_router.router.router import Router
@@ -90,16 +90,7 @@ def without_router(pool: Pool) -> LightRouter:
         pool: The targets.
     """
     if not all(target.has_price for target in pool):
-        targets = tuple(
-            replace(
-                target,
-                input_price=None,
-                output_price=None,
-                cached_input_price=None,
-                reasoning_price=None,
-            )
-            for target in pool
-        )
+        targets = tuple(target.priced_as(Target(name=target.name)) for target in pool)
         pool = replace(pool, targets=targets)
     ones, unknown = np.ones(len(pool)), np.full(len(pool), np.nan)
     costs = CostEstimator(

@@ -20,7 +20,14 @@ from prefill_router.targets.provider import (
     check_variable,
 )
 
-PRICES: Final = ("input_price", "output_price", "cached_input_price", "reasoning_price")
+PRICES: Final = (
+    "input_price",
+    "output_price",
+    "cached_input_price",
+    "reasoning_price",
+    "cache_write_price",
+    "cache_write_hour_price",
+)
 """The names of a target's prices, and of an endpoint's."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -42,6 +49,8 @@ class TargetEndpoint:
         output_price: As in `Target`.
         cached_input_price: As in `Target`.
         reasoning_price: As in `Target`.
+        cache_write_price: As in `Target`.
+        cache_write_hour_price: As in `Target`.
     """
 
     name: str
@@ -55,6 +64,8 @@ class TargetEndpoint:
     output_price: float | None = None
     cached_input_price: float | None = None
     reasoning_price: float | None = None
+    cache_write_price: float | None = None
+    cache_write_hour_price: float | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -150,6 +161,9 @@ class Target:
         cached_input_price: The price of input tokens read from the provider's cache; None where
             they cost as much as others.
         reasoning_price: The price of reasoning tokens; None where they cost as much as output.
+        cache_write_price: The price of input tokens that are written to the provider's cache, for
+            some minutes; None where they cost as much as others.
+        cache_write_hour_price: The same for an hour; None where it is the same price.
         provider: The name of the pool's provider that serves it.
         base_url: The base URL of its API, where the pool lists no provider for it.
         api_key_env: The name of the environment variable that holds the key; never the key.
@@ -167,6 +181,8 @@ class Target:
     output_price: float | None = None
     cached_input_price: float | None = None
     reasoning_price: float | None = None
+    cache_write_price: float | None = None
+    cache_write_hour_price: float | None = None
     provider: str | None = None
     base_url: str | None = None
     api_key_env: str | None = None
@@ -185,8 +201,8 @@ class Target:
         check_variable(self.api_key_env, f"target {self.name!r}")
         if self.base_url is not None:
             check_address(self.base_url, f"target {self.name!r}")
-        special = (self.cached_input_price, self.reasoning_price)
-        for price in (self.input_price, self.output_price, *special):
+        low, high, *special = (getattr(self, name) for name in PRICES)
+        for price in (low, high, *special):
             if price is not None and not (math.isfinite(price) and price >= 0):
                 raise ConfigError(
                     f"target {self.name!r} has the price {price}; prices are US dollars per "
@@ -204,8 +220,8 @@ class Target:
             )
         if any(price is not None for price in special) and self.input_price is None:
             raise ConfigError(
-                f"target {self.name!r} has only a cached or reasoning price; give its input and "
-                "output price too"
+                f"target {self.name!r} has only a price of caching or reasoning; give its input "
+                "and output price too"
             )
         self._check_abilities()
         if self.provider is not None and (self.base_url or self.api_key_env):
