@@ -4,7 +4,8 @@
     python examples/agents/run_agents.py [claude] [codex] [opencode]
 
 No model and no key is needed: a scripted target asks each agent for one shell command, and then
-says that it is done. The target speaks chats alone, but for Codex, which speaks Responses alone.
+says that it is done. The target speaks chats alone, into which the gateway translates Claude Code's
+messages and Codex's Responses.
 """
 
 import argparse
@@ -35,7 +36,7 @@ ARGUMENTS = {"command": "ls", "cmd": "ls", "description": "list the files"}
 POOL = """\
 targets:
   - {{name: small, base_url: "{url}", serves: [chat], accepts: [tools, images, json_schema]}}
-  - {{name: large, base_url: "{url}", serves: [chat, responses], accepts: [tools, images]}}
+  - {{name: large, base_url: "{url}", serves: [chat], accepts: [tools, images]}}
 """
 CODEX = """\
 model = "auto"
@@ -49,7 +50,7 @@ env_key = "ROUTER_KEY"
 
 
 class Target(BaseHTTPRequestHandler):
-    """A model that calls a shell once and then is done, as chats and as Responses."""
+    """A model that calls a shell once and then is done."""
 
     protocol_version = "HTTP/1.1"
     numbers = itertools.count(1)
@@ -57,26 +58,18 @@ class Target(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer a request by a stream of events."""
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        turns = json.dumps(body.get("messages") or body.get("input"))
-        is_done = '"role": "tool"' in turns or "function_call_output" in turns
-        tools = [_name_of(tool) for tool in body.get("tools", [])]
+        is_done = any(turn["role"] == "tool" for turn in body["messages"])
+        tools = [tool["function"]["name"] for tool in body.get("tools", [])]
         shell = None if is_done else next((name for name in SHELLS if name in tools), None)
-        make = _responses if self.path.endswith("/responses") else _chat
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("connection", "close")
         self.end_headers()
-        for event in make(next(self.numbers), shell):
+        for event in _chat(next(self.numbers), shell):
             self.wfile.write(event.encode())
 
     def log_message(self, *_: Any) -> None:
         """Nothing."""
-
-
-def _name_of(tool: dict[str, Any]) -> str | None:
-    """The name of a tool, in the form of chats or of Responses; some tools of these have none."""
-    name: str | None = tool.get("name") or (tool.get("function") or {}).get("name")
-    return name
 
 
 def _chat(number: int, shell: str | None) -> Iterator[str]:
@@ -88,25 +81,6 @@ def _chat(number: int, shell: str | None) -> Iterator[str]:
         choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
         yield f"data: {json.dumps({'id': f'c_{number}', 'choices': choices})}\n\n"
     yield "data: [DONE]\n\n"
-
-
-def _responses(number: int, shell: str | None) -> Iterator[str]:
-    if shell is None:
-        text = {"type": "output_text", "text": "Done.", "annotations": []}
-        item = {"type": "message", "role": "assistant", "content": [text]}
-    else:
-        call = {"call_id": f"call_{number}", "name": shell, "arguments": json.dumps(ARGUMENTS)}
-        item = {"type": "function_call", **call}
-    item = {"id": f"item_{number}", "status": "completed", **item}
-    base = {"id": f"resp_{number}", "object": "response", "status": "in_progress", "output": []}
-    usage = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
-    end = {**base, "status": "completed", "output": [item], "usage": usage}
-    for name, more in (
-        ("response.created", {"response": base}),
-        ("response.output_item.done", {"output_index": 0, "item": item}),
-        ("response.completed", {"response": end}),
-    ):
-        yield f"event: {name}\ndata: {json.dumps({'type': name, **more})}\n\n"
 
 
 @contextmanager

@@ -143,9 +143,9 @@ class RoutingRequest:
         key: The name of the client's key; None where the gateway has no keys.
         key_targets: The targets that the key may use; None for all.
         to_call: Whether the target will be called, and so needs an endpoint; False for a dry run.
-        untranslatable: What a chat can't say of a message, by name; empty where it can be
-            translated, None where it isn't to be.
-        hints: The hints of a message that are left out where it is translated, by name.
+        untranslatable: What a chat can't say of a message or response, by name; empty where it can
+            be translated, None where it isn't to be.
+        hints: The hints that are left out where it is translated, by name.
         agent: What is known of the agent that sent it.
         holds_state: Whether its history has what only the target that wrote it can read.
     """

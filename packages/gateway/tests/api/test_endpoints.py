@@ -125,7 +125,7 @@ def test_a_stream_of_responses_comes_byte_for_byte(made: World, client: openai.O
     said = response_events("resp_5")
     made[MIDDLE].then(chunked(said))
     with client.responses.with_streaming_response.create(
-        model="auto", input="Hi", stream=True, extra_headers=LOW
+        model="auto", input="Hi", stream=True, extra_headers={**LOW, HEADER + "allow": MIDDLE}
     ) as raw:
         assert b"".join(raw.iter_bytes()) == b"".join(said)
 

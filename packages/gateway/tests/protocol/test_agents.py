@@ -10,8 +10,8 @@ from packages.router.tests.commands import refused, succeeded
 from prefill_router.agents import RequestReading, load_harnesses
 from prefill_router_gateway.api import PATHS
 from prefill_router_gateway.protocol import read_envelope, scored_prompt
-from prefill_router_gateway.protocol.chat_translation import to_chat
 from prefill_router_gateway.protocol.envelope import Envelope
+from prefill_router_gateway.protocol.message_to_chat import message_to_chat
 
 ENDPOINTS = {path: endpoint for endpoint, path in PATHS.items()}
 FOLDER = Path(__file__).parents[5] / "shared" / "samples" / "agents"
@@ -90,9 +90,9 @@ def test_a_line_that_changes_with_each_request_is_not_translated() -> None:
         f"{line}\nBe brief.",
         [{"type": "text", "text": f"{line}\n\nBe brief."}],
     ):
-        chat = to_chat(messages(asked, system=system)["body"], limit="max_tokens")
+        chat = message_to_chat(messages(asked, system=system)["body"], limit="max_tokens")
         assert chat["messages"][0] == {"role": "system", "content": "Be brief."}
-    chat = to_chat(messages(asked, system=blocks[:1])["body"], limit="max_tokens")
+    chat = message_to_chat(messages(asked, system=blocks[:1])["body"], limit="max_tokens")
     assert [turn["role"] for turn in chat["messages"]] == ["user"]
 
 

@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from packages.gateway.tests.api.bodies import SAID, begun, calls, chunk, more
 from packages.gateway.tests.scripted_target import DONE
-from prefill_router_gateway.proxy.message_translation import MessageStream
+from prefill_router_gateway.proxy.chat_answer import TranslatedStream
+from prefill_router_gateway.proxy.message_writer import MessageWriter
 from prefill_router_gateway.proxy.response_metadata import StreamObserver
 from prefill_router_gateway.records import AnswerText
 
@@ -13,12 +16,18 @@ STREAM = b"".join([*SAID, *calls(begun("a"), more('{"place": "Zü'), more('rich"
 )
 
 
-def translated(*pieces: bytes) -> bytes:
+def stream_of(answer: AnswerText | None = None) -> TranslatedStream:
+    writer = MessageWriter(answer=answer, input_tokens=5, target="t")
     observer = StreamObserver("chat", leave_out_usage=False)
-    stream = MessageStream(observer, answer=None, input_tokens=5, target="t")
+    return TranslatedStream(observer, writer, input_tokens=5)
+
+
+def translated(*pieces: bytes) -> bytes:
+    stream = stream_of()
     return b"".join([*(stream.feed(piece) for piece in pieces), stream.close()])
 
 
+@pytest.mark.slow
 def test_a_stream_is_the_same_wherever_it_is_split() -> None:
     due = translated(STREAM)
     assert due.count(b"event: message_stop") == 1
@@ -30,8 +39,7 @@ def test_a_stream_is_the_same_wherever_it_is_split() -> None:
 
 def test_the_text_of_a_stream_is_kept_to_learn_from() -> None:
     answer = AnswerText("messages")
-    observer = StreamObserver("chat", leave_out_usage=False)
-    MessageStream(observer, answer=answer, input_tokens=5, target="t").feed(b"".join([*SAID, DONE]))
+    stream_of(answer).feed(b"".join([*SAID, DONE]))
     kept = AnswerText("chat")
     direct = StreamObserver("chat", leave_out_usage=False, answer=kept)
     direct.feed(b"".join([*SAID, DONE]))

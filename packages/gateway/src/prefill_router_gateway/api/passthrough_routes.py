@@ -2,7 +2,7 @@
 
 They are calls about a stored response, and token counts. They cost nothing and nothing is learned
 from them, so no receipt is kept; they are counted, logged and traced. Where no target that may
-answer a message can count its tokens, the gateway's own estimate is the answer.
+answer can count its tokens, since they serve chats alone, the gateway's own estimate is the answer.
 """
 
 import logging
@@ -94,10 +94,12 @@ class TokenEstimate:
     Attributes:
         tokens: The estimated input tokens.
         target: The target that would answer the request.
+        endpoint: The endpoint that it is for.
     """
 
     tokens: int
     target: str
+    endpoint: Endpoint
 
     @property
     def outcome(self) -> RequestOutcome:
@@ -105,10 +107,11 @@ class TokenEstimate:
         return RequestOutcome(kind="answered", target=self.target, status=200, attempts=())
 
     def response(self) -> JSONResponse:
-        """The count in Anthropic's shape, with a header that marks it as an estimate."""
+        """The count, with a header that marks it as an estimate."""
         headers = {HEADER + "estimated": "input_tokens"}
         headers |= {n.decode(): v.decode() for n, v in (target_header(self.target),)}
-        return JSONResponse({"input_tokens": self.tokens}, headers=headers)
+        kind = {"object": "response.input_tokens"} if self.endpoint == "responses" else {}
+        return JSONResponse({**kind, "input_tokens": self.tokens}, headers=headers)
 
 
 @final
@@ -255,7 +258,7 @@ async def _count(
 ) -> ForwardRequest | TokenEstimate:
     """Forward to the target that would answer the request, or the next that can count tokens.
 
-    A message that only chats could answer is counted by the gateway, as its decision would.
+    A request that only chats could answer is counted by the gateway, as its decision would.
 
     Raises:
         RefusalError: As for the request itself.
@@ -279,7 +282,7 @@ async def _count(
         if incoming.question.untranslatable is None:
             raise
         choice, _ = await decide(gateway, live, incoming, counted=False)
-        return TokenEstimate(tokens=choice.input_tokens, target=choice.target)
+        return TokenEstimate(tokens=choice.input_tokens, target=choice.target, endpoint=endpoint)
     body = SplicedBody(incoming.splicer, endpoint=endpoint, rules=live.bodies, ask_usage=False)
     return request.call(
         endpoint,

@@ -19,6 +19,7 @@ from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.forecast import NoForecastError
 from prefill_router_gateway.guard import HELD_BODY, KEY, PLACE, ClientKey, SharedPlace
 from prefill_router_gateway.protocol import (
+    TRANSLATED,
     Envelope,
     OpenRouterOptions,
     RoutingPreferences,
@@ -122,7 +123,7 @@ class RoutedEndpoint:
                 try:
                     await forwarded.find_answer()
                     _release_body(scope, request, call)
-                    remember_stream(gateway.sessions, request, forwarded.streamed)
+                    remember_stream(live, gateway.sessions, request, forwarded.streamed)
                     target, retries = forwarded.target, forwarded.retries
                     own = reply_headers(live, request, target, retries=retries)
                     await forwarded.send_until_end(own)
@@ -160,8 +161,9 @@ class RoutedEndpoint:
             at=at,
         )
         check_streams(gateway, stream=incoming.stream)
-        if self._below:  # its answer is no response to learn from
-            incoming = replace(incoming, is_sampled=False)
+        if self._below:  # a chat has no such call, and its answer is no response to learn from
+            question = replace(incoming.question, untranslatable=None)
+            incoming = replace(incoming, is_sampled=False, question=question)
         live = live.deciding(incoming.question)
         choice, waited = await decide(gateway, live, incoming)
         check_streams(gateway, stream=incoming.stream)  # others may have opened meanwhile
@@ -305,7 +307,7 @@ def _call(
         query=query_of(scope),
         conversation=choice.session or choice.id,
         answer=None if sample is None else sample.answer,
-        translated=rules.chat_only if endpoint == "messages" else (),
+        translated=rules.chat_only.get(endpoint, ()),
         thinking=rules.models if incoming.thinks else rules.thinking,
     )
 
@@ -400,12 +402,16 @@ def read_incoming(
 
 def _translation(envelope: Envelope, names: Sequence[str], pool: Pool) -> dict[str, Any]:
     """What a translation to a chat can't say and what it leaves out; empty where there is none."""
-    if envelope.endpoint != "messages" or all("messages" in pool.serves(n) for n in names):
+    endpoint = envelope.endpoint
+    if endpoint not in TRANSLATED or all(endpoint in pool.serves(n) for n in names):
         return {}
     from prefill_router_gateway.protocol import left_out_hints, untranslatable  # for these alone
 
     value = envelope.value
-    return {"untranslatable": untranslatable(value), "hints": left_out_hints(value)}
+    return {
+        "untranslatable": untranslatable(endpoint, value),
+        "hints": left_out_hints(endpoint, value),
+    }
 
 
 def _is_sampled(

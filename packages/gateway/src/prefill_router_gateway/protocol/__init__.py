@@ -2,7 +2,7 @@
 
 envelope          reads and checks a body once, and replaces its model, with all other bytes kept
 turns             a request's turns as text, its conversation, and the abilities that it needs
-chat_translation  translates messages to chats, for targets that serve nothing else
+chat_translation  translates messages and responses to chats, for targets that serve nothing else
 headers           reads routing preferences from headers, model names and OpenRouter's fields
 """
 

@@ -5,6 +5,7 @@ from .chat_translation import (
 )
 from .envelope import (
     LIMIT_NAMES as LIMIT_NAMES,
+    TRANSLATED as TRANSLATED,
     Envelope as Envelope,
     Splicer as Splicer,
     read_envelope as read_envelope,
@@ -23,6 +24,7 @@ from .headers import (
     read_preferences as read_preferences,
     to_client as to_client,
 )
+from .response_to_chat import split_name as split_name
 from .turns import (
     asks_to_think as asks_to_think,
     holds_state as holds_state,

@@ -1,45 +1,39 @@
-"""Translates requests of Anthropic's Messages API to chat completions.
+"""Translates requests of the Messages and Responses APIs to chat completions.
 
 Only for targets that serve chats alone. What a chat can't say is refused by its name: every field
-that isn't known here. Left out are hints: `cache_control`, `metadata` and `service_tier`, which
-change no answer, and those of `left_out_hints`, which say how a model that can do it should think.
+that isn't known to `message_to_chat` or `response_to_chat`. Hints that change no answer, or say how
+a model that can do it should think, are left out.
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NoReturn, cast, final
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from prefill_router.agents import volatile_starts
+from prefill_router.targets import Endpoint
 from prefill_router_gateway.protocol.envelope import Splicer, read_envelope
+from prefill_router_gateway.protocol.message_to_chat import message_hints, message_to_chat
+from prefill_router_gateway.protocol.response_to_chat import response_hints, response_to_chat
+from prefill_router_gateway.protocol.translated_fields import Fields, UntranslatableError
 
-_HINTS = frozenset(("cache_control", "metadata", "service_tier"))
-_SAME: Final = ("model", "stream", "temperature", "top_p")
-_KNOWN = frozenset(
-    (
-        *(*_SAME, "max_tokens", "messages", "system", "stop_sequences", "thinking"),
-        *("tools", "tool_choice", "output_config", "output_format", "context_management"),
-    )
-)
-_THOUGHTS = ("thinking", "redacted_thinking")
-_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
-_DIRECT = {"type": "direct"}
-"""The caller of a tool that wasn't called by a program at Anthropic."""
-_Object = Mapping[str, Any]
+_CHATS: Mapping[Endpoint, Callable[..., dict[str, Any]]] = {
+    "messages": message_to_chat,
+    "responses": response_to_chat,
+}
+_HINTS: Mapping[Endpoint, Callable[[Fields], tuple[str, ...]]] = {
+    "messages": message_hints,
+    "responses": response_hints,
+}
 
 
-@final
-class UntranslatableError(Exception):
-    """A request has something that a chat can't say; the message is its name."""
-
-
-def untranslatable(value: _Object) -> str:
+def untranslatable(endpoint: Endpoint, value: Fields) -> str:
     """The name of the first field of a request that a chat can't say; empty where there is none.
 
     Args:
-        value: The fields of a request of the Messages API.
+        endpoint: The endpoint, one of `TRANSLATED`.
+        value: The fields of the request.
     """
     try:
-        to_chat(value, limit="max_tokens")
+        _CHATS[endpoint](value, limit="max_tokens")
     except UntranslatableError as error:
         return str(error)
     except RecursionError:
@@ -47,251 +41,27 @@ def untranslatable(value: _Object) -> str:
     return ""
 
 
-def left_out_hints(value: _Object) -> tuple[str, ...]:
+def left_out_hints(endpoint: Endpoint, value: Fields) -> tuple[str, ...]:
     """The names of the hints of a request that a chat doesn't have, and that are left out of it.
 
     Args:
-        value: The fields of a request of the Messages API.
+        endpoint: The endpoint, one of `TRANSLATED`.
+        value: The fields of the request.
     """
-    thinking, config = value.get("thinking"), value.get("output_config")
-    hints = {
-        "thinking": isinstance(thinking, Mapping) and thinking.get("type") != "disabled",
-        "output_config.effort": isinstance(config, Mapping) and config.get("effort") is not None,
-        "context_management": value.get("context_management") is not None,
-    }
-    return tuple(name for name, is_there in hints.items() if is_there)
+    return _HINTS[endpoint](value)
 
 
-def chat_splicer(body: bytes, *, limit: str) -> Splicer:
-    """Makes the bodies of the chat for a request of the Messages API; see `to_chat`.
+def chat_splicer(endpoint: Endpoint, body: bytes, *, limit: str) -> Splicer:
+    """Makes the bodies of the chat for a request.
 
     Args:
+        endpoint: The endpoint, one of `TRANSLATED`.
         body: The request, which can be translated.
-        limit: As in `to_chat`.
+        limit: The name of the chat's field for the most output tokens.
 
     Raises:
         RecursionError: It is nested too deeply for this depth of the stack.
         RefusalError: The same, of the chat.
     """
-    return read_envelope(
-        "chat", json.dumps(to_chat(json.loads(body), limit=limit)).encode()
-    ).splicer
-
-
-def to_chat(value: _Object, *, limit: str) -> dict[str, Any]:
-    """The fields of a chat that asks the same.
-
-    Args:
-        value: The fields of a request of the Messages API.
-        limit: The name of the field for the most output tokens.
-
-    Raises:
-        UntranslatableError: A chat can't say all of it, or it is malformed.
-    """
-    _check(value, "", _KNOWN)
-    chat = {name: value[name] for name in _SAME if value.get(name) is not None}
-    chat["messages"] = [*_system(value.get("system")), *_turns(value["messages"])]
-    if value.get("max_tokens") is not None:
-        chat[limit] = value["max_tokens"]
-    if value.get("stop_sequences"):
-        chat["stop"] = value["stop_sequences"]
-    if value.get("tools"):
-        named = enumerate(_list(value["tools"], "tools"))
-        chat["tools"] = [_tool(tool, f"tools[{i}]") for i, tool in named]
-        chat |= _choice(value.get("tool_choice"))
-    return chat | _format(value)
-
-
-def _refuse(where: str, what: object) -> NoReturn:
-    raise UntranslatableError(f"{where}: {str(what)[:64]}" if what else where)
-
-
-def _object(value: object, where: str) -> _Object:
-    return value if isinstance(value, Mapping) else _refuse(where, "")
-
-
-def _list(value: object, where: str) -> list[Any]:
-    return value if isinstance(value, list) else _refuse(where, "")
-
-
-def _text(value: object, where: str) -> str:
-    return value if isinstance(value, str) else _refuse(where, "")
-
-
-def _check(value: _Object, where: str, known: frozenset[str]) -> None:
-    """Refuse fields that aren't known, unless they are null."""
-    for name, given in value.items():
-        if name not in known and name not in _HINTS and given is not None:
-            _refuse(f"{where}.{name}" if where else name[:64], "")
-
-
-def _system(content: object) -> Iterator[dict[str, Any]]:
-    """The system prompt, without lines that change with each request: the target's cache holds."""
-    if isinstance(content, list):
-        content = [block for block in map(_drop_volatile_line_of, content) if block is not None]
-    elif isinstance(content, str):
-        content = _drop_volatile_line(content)
-    if content:
-        yield {"role": "system", "content": _joined(content, "system")}
-
-
-def _drop_volatile_line_of(block: object) -> object | None:
-    text = block.get("text") if isinstance(block, Mapping) else None
-    if not isinstance(text, str) or not text.startswith(volatile_starts()):
-        return block
-    return {**cast(_Object, block), "text": rest} if (rest := _drop_volatile_line(text)) else None
-
-
-def _drop_volatile_line(text: str) -> str:
-    return text.partition("\n")[2].lstrip("\n") if text.startswith(volatile_starts()) else text
-
-
-def _joined(content: object, where: str) -> str:
-    """The text of a content that is text alone; its blocks are paragraphs."""
-    if isinstance(content, str):
-        return content
-    blocks = enumerate(_list(content, where))
-    return "\n\n".join(_block_text(block, f"{where}[{i}]") for i, block in blocks)
-
-
-def _block_text(block: object, where: str) -> str:
-    given = _object(block, where)
-    if given.get("type") != "text":
-        _refuse(where, given.get("type"))
-    _check(given, where, frozenset(("type", "text")))
-    return _text(given.get("text"), f"{where}.text")
-
-
-def _turns(turns: list[Any]) -> Iterator[dict[str, Any]]:
-    for i, turn in enumerate(turns):
-        where = f"messages[{i}]"
-        _check(turn, where, frozenset(("role", "content")))
-        if turn["role"] == "user":
-            yield from _user(turn.get("content"), f"{where}.content")
-        elif turn["role"] == "assistant":
-            if i == len(turns) - 1:  # a chat would begin an answer of its own
-                _refuse(where, "a prefilled answer")
-            yield _assistant(turn.get("content"), f"{where}.content")
-        elif turn["role"] == "system":
-            yield {"role": "system", "content": _joined(turn.get("content"), f"{where}.content")}
-        else:
-            _refuse(f"{where}.role", turn["role"])
-
-
-def _assistant(content: object, where: str) -> dict[str, Any]:
-    texts, calls = list[str](), list[dict[str, Any]]()
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    for i, block in enumerate(_list(blocks, where)):
-        place = f"{where}[{i}]"
-        if _object(block, place).get("type") in _THOUGHTS:  # only its own model can read it
-            continue
-        if block.get("type") == "tool_use":
-            by = () if block.get("caller", _DIRECT) != _DIRECT else ("caller",)
-            _check(block, place, frozenset(("type", "id", "name", "input", *by)))
-            called = {
-                "name": _text(block.get("name"), f"{place}.name"),
-                "arguments": json.dumps(_object(block.get("input"), f"{place}.input")),
-            }
-            identity = _text(block.get("id"), f"{place}.id")
-            calls.append({"id": identity, "type": "function", "function": called})
-        else:
-            texts.append(_block_text(block, place))
-    text = "\n\n".join(filter(None, texts))
-    said = {"role": "assistant", "content": text or (None if calls else "")}
-    return {**said, "tool_calls": calls} if calls else said
-
-
-def _user(content: object, where: str) -> Iterator[dict[str, Any]]:
-    """Tool results as messages of their own, then the rest; a result's images are in the rest."""
-    if isinstance(content, str):
-        yield {"role": "user", "content": content}
-        return
-    parts = list[dict[str, Any]]()
-    for i, block in enumerate(_list(content, where)):
-        place = f"{where}[{i}]"
-        if _object(block, place).get("type") != "tool_result":
-            parts.append(_part(block, place))
-            continue
-        _check(block, place, frozenset(("type", "tool_use_id", "content", "is_error")))
-        identity = _text(block.get("tool_use_id"), f"{place}.tool_use_id")
-        given = block.get("content") or []
-        inner = [{"type": "text", "text": given}] if isinstance(given, str) else given
-        found = [_part(b, f"{place}.content[{j}]") for j, b in enumerate(_list(inner, place))]
-        text = "\n\n".join(part["text"] for part in found if part["type"] == "text")
-        images = [part for part in found if part["type"] != "text"]
-        if images:
-            parts += [{"type": "text", "text": f"Images of the tool result {identity}:"}, *images]
-        told = f"Error: {text}" if block.get("is_error") else text
-        yield {"role": "tool", "tool_call_id": identity, "content": told}
-    if all(part["type"] == "text" for part in parts):
-        text = "\n\n".join(part["text"] for part in parts)
-        parts_or_text: Any = text
-    else:
-        parts_or_text = parts
-    if parts or not content:
-        yield {"role": "user", "content": parts_or_text}
-
-
-def _part(block: object, where: str) -> dict[str, Any]:
-    given = _object(block, where)
-    if given.get("type") != "image":
-        return {"type": "text", "text": _block_text(block, where)}
-    _check(given, where, frozenset(("type", "source")))
-    source = _object(given.get("source"), f"{where}.source")
-    if source.get("type") == "base64":
-        kind, data = (_text(source.get(n), f"{where}.source.{n}") for n in ("media_type", "data"))
-        url = f"data:{kind};base64,{data}"
-    elif source.get("type") == "url":
-        url = _text(source.get("url"), f"{where}.source.url")
-    else:
-        _refuse(f"{where}.source", source.get("type"))
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
-def _tool(tool: object, where: str) -> dict[str, Any]:
-    given = _object(tool, where)
-    if given.get("type") not in (None, "custom"):  # it runs at Anthropic, or is defined there
-        _refuse(where, given["type"])
-    known = frozenset(("type", "name", "description", "input_schema", "strict"))
-    _check(given, where, known | {"eager_input_streaming"})
-    function = {
-        "name": _text(given.get("name"), f"{where}.name"),
-        "parameters": _parameters(_object(given.get("input_schema"), f"{where}.input_schema")),
-        **{name: given[name] for name in ("description", "strict") if given.get(name) is not None},
-    }
-    return {"type": "function", "function": function}
-
-
-def _parameters(schema: _Object) -> _Object:
-    """The schema, with the `properties` that many servers of chats require."""
-    is_plain = schema.get("type") == "object" and "properties" not in schema
-    return {**schema, "properties": {}} if is_plain else schema
-
-
-def _choice(choice: object) -> dict[str, Any]:
-    if choice is None:
-        return {}
-    given = _object(choice, "tool_choice")
-    _check(given, "tool_choice", frozenset(("type", "name", "disable_parallel_tool_use")))
-    alone = {"parallel_tool_calls": False} if given.get("disable_parallel_tool_use") else {}
-    if given.get("type") == "tool":
-        named = {"name": _text(given.get("name"), "tool_choice.name")}
-        return {"tool_choice": {"type": "function", "function": named}, **alone}
-    kind = _text(given.get("type"), "tool_choice.type")
-    if kind not in _CHOICES:
-        _refuse("tool_choice.type", kind)
-    return {"tool_choice": _CHOICES[kind], **alone}
-
-
-def _format(value: _Object) -> dict[str, Any]:
-    config = _object(value.get("output_config") or {}, "output_config")
-    _check(config, "output_config", frozenset(("format", "effort")))
-    wanted = config.get("format") or value.get("output_format")
-    if wanted is None:
-        return {}
-    given = _object(wanted, "output_config.format")
-    _check(given, "output_config.format", frozenset(("type", "schema")))
-    if given.get("type") != "json_schema":
-        _refuse("output_config.format", given.get("type"))
-    schema = {"name": "answer", "schema": given.get("schema"), "strict": True}
-    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    chat = _CHATS[endpoint](json.loads(body), limit=limit)
+    return read_envelope("chat", json.dumps(chat).encode()).splicer

@@ -168,6 +168,8 @@ def _skip(text: str, at: int) -> int:
 
 
 _ASKED = b'"include_usage":true'
+TRANSLATED: tuple[Endpoint, ...] = ("messages", "responses")
+"""The endpoints whose requests are translated to chats for targets that serve chats alone."""
 LIMIT_NAMES = ("max_tokens", "max_completion_tokens")
 """What chat APIs call the most output tokens, the older name first."""
 

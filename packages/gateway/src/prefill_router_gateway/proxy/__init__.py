@@ -8,7 +8,9 @@ deployments          a target's endpoints: in which order they are called, and t
 response_metadata    reads ids and token counts from an answer as it passes
 forward_request      what a call to the targets needs, and the body that each of them gets
 failover             calls target after target until one begins to answer
-message_translation  translates chats to messages, for requests that were translated
+chat_answer          reads the answers of chats, for requests that were translated to chats
+message_writer       writes them as messages
+response_writer      writes them as responses
 failures             classifies a target's failure, and makes the client's error
 forwarder            forwards the answer to its end
 """

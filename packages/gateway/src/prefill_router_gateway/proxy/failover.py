@@ -27,6 +27,7 @@ from prefill_router_gateway.errors import (
     ClientGoneError,
     RefusalError,
 )
+from prefill_router_gateway.proxy.chat_answer import AnswerWriter, TranslatedStream, read_answer
 from prefill_router_gateway.proxy.client_connection import ClientConnection
 from prefill_router_gateway.proxy.deployments import DeploymentOrder, ProviderEndpoint, RateHeadroom
 from prefill_router_gateway.proxy.failures import (
@@ -40,7 +41,7 @@ from prefill_router_gateway.proxy.failures import (
     classify_refusal,
 )
 from prefill_router_gateway.proxy.forward_request import ForwardRequest
-from prefill_router_gateway.proxy.message_translation import MessageStream, message
+from prefill_router_gateway.proxy.message_writer import MessageWriter, message_of
 from prefill_router_gateway.proxy.response_metadata import (
     LONGEST_LINE,
     SEQUENCE_NUMBER,
@@ -50,6 +51,7 @@ from prefill_router_gateway.proxy.response_metadata import (
     parsed,
 )
 from prefill_router_gateway.proxy.response_stream import ResponseStream
+from prefill_router_gateway.proxy.response_writer import ResponseWriter, response_of
 from prefill_router_gateway.records import AttemptEnd, Header, TargetAttempt
 from prefill_router_gateway.settings import FailureSettings
 
@@ -222,7 +224,7 @@ async def _open_translated(
     client: ClientConnection,
     rename: tuple[str, str] | None,
 ) -> OpenResponse:
-    """Call a target by a chat in the place of a message; the answer is a message.
+    """Call a target by a chat; the answer is translated to the API of the request.
 
     Raises:
         AttemptFailedError: There is no answer, or none that can be translated.
@@ -233,7 +235,7 @@ async def _open_translated(
     try:
         opened = await open_answer(chat, target, line, client, rename)
     except AttemptFailedError as failure:
-        if failure.refusal is None:
+        if failure.refusal is None or call.endpoint != "messages":  # others share a chat's shape
             raise
         raise AttemptFailedError(
             failure.end,
@@ -246,18 +248,26 @@ async def _open_translated(
         ) from None
     except (RecursionError, RefusalError):  # only where it was barely read before
         body = b'{"error":{"message":"the body is nested too deeply; use fewer levels"}}'
-        refusal = _translated_refusal(TargetRefusal(status=400, headers=[], body=body))
+        refusal = TargetRefusal(status=400, headers=[], body=body)
+        if call.endpoint == "messages":
+            refusal = _translated_refusal(refusal)
         raise AttemptFailedError("refused", status=400, refusal=refusal) from None
     if isinstance(opened.watch, StreamObserver):
-        stream = MessageStream(
-            opened.watch, answer=call.answer, input_tokens=call.input_tokens, target=target
-        )
+        writer = _writer(call, target)
+        stream = TranslatedStream(opened.watch, writer, input_tokens=call.input_tokens)
         return replace(opened, body=stream.translate(opened.body), watch=stream)
     usage, _ = opened.facts.usage(input_tokens=call.input_tokens)
-    said = message(parsed(opened.body) or {}, usage, target=target)
-    if said is None:
+    answer = read_answer(parsed(opened.body) or {})
+    if answer is None:
         raise AttemptFailedError("malformed", status=opened.status)
-    return replace(opened, body=json.dumps(said).encode())
+    write = message_of if call.endpoint == "messages" else response_of
+    return replace(opened, body=json.dumps(write(answer, usage, target=target)).encode())
+
+
+def _writer(call: ForwardRequest, target: str) -> AnswerWriter:
+    if call.endpoint == "messages":
+        return MessageWriter(answer=call.answer, input_tokens=call.input_tokens, target=target)
+    return ResponseWriter(answer=call.answer, target=target)
 
 
 def _translated_refusal(refusal: TargetRefusal) -> TargetRefusal:

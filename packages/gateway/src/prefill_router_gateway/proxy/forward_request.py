@@ -19,15 +19,15 @@ class BodyRules:
         models: The provider's name of the model of each target and deployment, by its name.
         further: The fields that set each of them apart from its model, such as its reasoning
             effort, as JSON; they are added to chats that don't set them.
-        chat_only: The targets and deployments that don't serve messages, with the name of a chat's
-            field for the most output tokens.
+        chat_only: For the endpoints that are translated to chats, the targets and deployments that
+            serve chats in their place, with the name of a chat's field for the most output tokens.
         ask_usage: Whether streams of chats are asked for their token counts.
         thinking: The targets and deployments that think before they answer, as the pool file says.
     """
 
     models: Mapping[str, str]
     further: Mapping[str, Mapping[str, bytes]]
-    chat_only: Mapping[str, str]
+    chat_only: Mapping[Endpoint, Mapping[str, str]]
     ask_usage: bool
     thinking: Collection[str] = ()
 
@@ -83,10 +83,11 @@ class SplicedBody:
         if splicer is None:
             raise RuntimeError("the body was released; make all bodies before")
         ask_usage = self._ask_usage
-        if endpoint == "messages" and name in rules.chat_only:
+        limits = rules.chat_only.get(endpoint, {})
+        if name in limits:
             from prefill_router_gateway.protocol import chat_splicer  # for translated calls alone
 
-            splicer, endpoint = chat_splicer(splicer.body, limit=rules.chat_only[name]), "chat"
+            splicer, endpoint = chat_splicer(endpoint, splicer.body, limit=limits[name]), "chat"
             ask_usage = rules.ask_usage
         further = rules.further[name] if endpoint == "chat" else None
         return splicer.body_for(
@@ -147,7 +148,7 @@ class ForwardRequest:
         conversation: The name of the conversation, or of the request if it has none; it keeps to
             one of a target's endpoints.
         answer: Takes the answer's text, where the request is sampled; None otherwise.
-        translated: The targets and deployments that are asked by a chat in place of a message.
+        translated: The targets and deployments that are asked by a chat in its place.
         thinking: The targets and deployments that may think for minutes before they answer.
     """
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from prefill_router.data import Prompt
 from prefill_router.endpoints import cost_of, reported_cost
+from prefill_router.targets import Endpoint
 from prefill_router_gateway.decide import Sessions, TargetSpeeds
 from prefill_router_gateway.guard import SharedPlace
 from prefill_router_gateway.protocol import OpenRouterOptions
@@ -125,7 +126,7 @@ def reply_headers(
         headers.append((_FALLBACK, choice.fallback.encode()))
     if target is not None:
         headers.append(target_header(target))
-        if request.question.endpoint == "messages" and target in live.bodies.chat_only:
+        if target in live.bodies.chat_only.get(request.question.endpoint, ()):
             headers.append((_TRANSLATED, b"chat"))
         if target in choice.correctness:
             headers.append((_PROBABILITY, b"%.4f" % choice.correctness[target]))
@@ -140,18 +141,29 @@ def target_header(name: str) -> Header:
 
 
 def remember_stream(
-    sessions: Sessions, request: RoutedRequest, streamed: tuple[str, str] | None
+    live: Snapshot,
+    sessions: Sessions,
+    request: RoutedRequest,
+    streamed: tuple[str, str] | None,
 ) -> None:
     """Remember where a response is being written, since it may be cancelled.
 
     Args:
+        live: The snapshot that decided.
         sessions: What is remembered of conversations.
         request: The request.
         streamed: The deployment that streams the response, and its id; None where unknown.
     """
-    if streamed is not None and request.question.endpoint == "responses":
+    endpoint = request.question.endpoint
+    if streamed is not None and _is_stored(live, endpoint, streamed[0]):
         deployment, response = streamed
         sessions.keep(response, target=deployment, key=request.question.key)
+
+
+def _is_stored(live: Snapshot, endpoint: Endpoint, deployment: str | None) -> bool:
+    """Whether an answer can be continued by its id: a response that isn't a chat's."""
+    chats = live.bodies.chat_only.get(endpoint, ())
+    return endpoint == "responses" and deployment not in chats
 
 
 async def write_receipt(
@@ -182,7 +194,7 @@ async def write_receipt(
         outcome,
         cost=receipt.cost,
         at=time.time(),
-        stored=receipt.endpoint == "responses",
+        stored=_is_stored(live, receipt.endpoint, outcome.deployment or outcome.target),
     )
     if trace is not None:
         trace.end(receipt)
@@ -222,7 +234,7 @@ def make_receipt(
     details = details if is_decided else {}
     if request.options is not None:
         details = {**details, "asked": request.options.asked}
-    if question.hints and outcome.target in live.bodies.chat_only:
+    if question.hints and outcome.target in live.bodies.chat_only.get(question.endpoint, ()):
         details = {**details, "left_out": list(question.hints)}
     if question.agent != AgentRequest():
         details = {**details, "agent": asdict(question.agent)}

@@ -12,7 +12,7 @@ from prefill_router.targets import TRAITS
 from prefill_router_gateway.decide import Decider, RequestCosts, ResponseOwners
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.forecast import Forecaster, NoForecaster
-from prefill_router_gateway.protocol import HeaderFilter, asks_to_think
+from prefill_router_gateway.protocol import TRANSLATED, HeaderFilter, asks_to_think
 from prefill_router_gateway.proxy import BodyRules, Forwarder
 from prefill_router_gateway.receipts import (
     AffinityRule,
@@ -68,10 +68,13 @@ def body_rules(loaded: LoadedGateway) -> BodyRules:
         if target.reasoning_price is not None or asks_to_think(fields[target.name])
     }
     chat_only = {
-        name: TRAITS[some.provider_of(name).dialect].max_tokens
-        for some in (deployed, pool)
-        for name in some.names
-        if "messages" not in pool.serves(pool.target_of.get(name, name))
+        endpoint: {
+            name: TRAITS[some.provider_of(name).dialect].max_tokens
+            for some in (deployed, pool)
+            for name in some.names
+            if endpoint not in pool.serves(pool.target_of.get(name, name))
+        }
+        for endpoint in TRANSLATED
     }
     return BodyRules(
         models={target.name: target.model or target.name for target in (*pool, *deployed)},

@@ -6,11 +6,8 @@ from typing import Any
 import pytest
 
 from prefill_router_gateway.protocol import chat_splicer, untranslatable
-from prefill_router_gateway.protocol.chat_translation import (
-    UntranslatableError,
-    left_out_hints,
-    to_chat,
-)
+from prefill_router_gateway.protocol.message_to_chat import message_hints, message_to_chat
+from prefill_router_gateway.protocol.translated_fields import UntranslatableError
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
 SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
@@ -42,7 +39,7 @@ def asked(*turns: Any, **more: Any) -> dict[str, Any]:
 
 
 def chat(*turns: Any, **more: Any) -> dict[str, Any]:
-    return to_chat(asked(*turns, **more), limit="max_completion_tokens")
+    return message_to_chat(asked(*turns, **more), limit="max_completion_tokens")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +76,7 @@ def test_fields(given: dict[str, Any], said: dict[str, Any]) -> None:
         "messages": turns,
         **said,
     }
-    assert untranslatable(asked(**given)) == ""
+    assert untranslatable("messages", asked(**given)) == ""
 
 
 @pytest.mark.parametrize(
@@ -192,7 +189,7 @@ def test_thoughts_of_another_model_are_left_out() -> None:
     ],
 )
 def test_hints_that_are_left_out_have_names(given: dict[str, Any], hints: tuple[str, ...]) -> None:
-    assert left_out_hints(asked(**given)) == hints
+    assert message_hints(asked(**given)) == hints
 
 
 DOCUMENT = {"type": "document", "source": {"type": "text", "data": "secret words"}}
@@ -238,13 +235,13 @@ THOUGHT = {"type": "thinking", "thinking": "secret words", "signature": "x"}
     ],
 )
 def test_what_a_chat_cannot_say_is_named(value: dict[str, Any], name: str) -> None:
-    assert untranslatable(value) == name
+    assert untranslatable("messages", value) == name
     with pytest.raises(UntranslatableError):
-        to_chat(value, limit="max_tokens")
+        message_to_chat(value, limit="max_tokens")
 
 
 def test_bodies_are_those_of_a_chat() -> None:
-    splicer = chat_splicer(json.dumps(asked(stream=True)).encode(), limit="max_tokens")
+    splicer = chat_splicer("messages", json.dumps(asked(stream=True)).encode(), limit="max_tokens")
     made = json.loads(splicer.body_for("m", ask_usage=True, further={"x": b"1"}))
     assert made == {
         "model": "m",

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from prefill_router_gateway.proxy.message_translation import MessageStream, message
+from prefill_router_gateway.proxy.chat_answer import TranslatedStream, read_answer
+from prefill_router_gateway.proxy.message_writer import MessageWriter, message_of
 from prefill_router_gateway.proxy.response_metadata import StreamObserver
 
 CALL = {"index": 0, "id": "call_1", "function": {"name": "weather", "arguments": "{}"}}
@@ -25,6 +26,12 @@ ODD = st.recursive(
     max_leaves=4,
 )
 Path = tuple[Any, ...]
+
+
+def message(chat: Any) -> dict[str, Any] | None:
+    """The message for a whole chat."""
+    answer = read_answer(chat)
+    return None if answer is None else message_of(answer, None, target="t")
 
 
 def paths(value: Any, to: Path = ()) -> Iterator[Path]:
@@ -52,11 +59,12 @@ CHANGES = st.lists(
 ENDED = ("choices", 0, "finish_reason")
 
 
+@pytest.mark.slow
 @example([(ENDED, "tool_calls"), (("choices", 0, "message", "tool_calls"), None)])
 @given(CHANGES)
 @settings(deadline=None)
 def test_a_message_is_whole_or_none(changes: list[tuple[Path, Any]]) -> None:
-    found = message(changed(changes), None, target="t")
+    found = message(changed(changes))
     if found is not None:
         json.dumps(found)
         kinds = [block["type"] for block in found["content"]]
@@ -69,7 +77,7 @@ def test_arguments_may_be_an_object_in_place_of_its_text() -> None:
         chat = changed(
             [(("choices", 0, "message", "tool_calls", 0, "function", "arguments"), value)]
         )
-        answer = message(chat, None, target="t")
+        answer = message(chat)
         assert answer is not None
         assert answer["content"][1]["input"] == arguments
 
@@ -86,19 +94,21 @@ def test_arguments_that_are_no_object_are_a_failure_of_the_target(arguments: Any
     call = {"id": "a", "function": {"name": "weather", "arguments": arguments}}
     said = {"content": "", "tool_calls": [call]}
     chat = {"choices": [{"finish_reason": "tool_calls", "message": said}]}
-    assert message(chat, None, target="t") is None
+    assert message(chat) is None
 
 
 TOLD = ("choices", 0, "delta")
 
 
+@pytest.mark.slow
 @example([[((*TOLD, "tool_calls", 0, "index"), [])]], True)
 @example([[((*TOLD, "tool_calls", 0, "function", "arguments"), "{")], []], True)
 @given(st.lists(CHANGES, max_size=3), st.booleans())
 @settings(deadline=None)
 def test_a_stream_keeps_the_order_of_its_events(every: list[Any], marked: bool) -> None:
     observer = StreamObserver("chat", leave_out_usage=False)
-    stream = MessageStream(observer, answer=None, input_tokens=5, target="t")
+    writer = MessageWriter(answer=None, input_tokens=5, target="t")
+    stream = TranslatedStream(observer, writer, input_tokens=5)
     written = [b"data: " + json.dumps(changed(changes)).encode() + b"\n\n" for changes in every]
     sent = stream.feed(b"".join([*written, b"data: [DONE]\n\n" * marked])) + stream.close()
     lines = sent.decode().split("\n")

@@ -1,0 +1,52 @@
+"""Reads the fields of a request to translate; what a chat can't say is refused by its name."""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, final
+
+Fields = Mapping[str, Any]
+
+
+@final
+class UntranslatableError(Exception):
+    """A request has something that a chat can't say; the message is its name."""
+
+
+def refuse(where: str, what: object) -> NoReturn:
+    """Refuse a part of a request.
+
+    Args:
+        where: Its place.
+        what: What it has there; empty where the place says it.
+
+    Raises:
+        UntranslatableError: Always.
+    """
+    raise UntranslatableError(f"{where}: {str(what)[:64]}" if what else where)
+
+
+def read_object(value: object, where: str) -> Fields:
+    """The value, which must be an object."""
+    return value if isinstance(value, Mapping) else refuse(where, "")
+
+
+def read_list(value: object, where: str) -> list[Any]:
+    """The value, which must be a list."""
+    return value if isinstance(value, list) else refuse(where, "")
+
+
+def read_text(value: object, where: str) -> str:
+    """The value, which must be a text."""
+    return value if isinstance(value, str) else refuse(where, "")
+
+
+def check_fields(value: Fields, where: str, known: frozenset[str]) -> None:
+    """Refuse fields that aren't known, unless they are null.
+
+    Args:
+        value: The object.
+        where: Its place; empty for the whole request.
+        known: The names that are read, or that change no answer.
+    """
+    for name, given in value.items():
+        if name not in known and given is not None:
+            refuse(f"{where}.{name}" if where else name[:64], "")

@@ -1,0 +1,116 @@
+"""OpenAI's Responses in front of targets that serve chats alone, as its SDK reads the answers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from packages.gateway.tests.api.bodies import COUNTS, SAID, called, completion
+from packages.gateway.tests.scripted_target import DONE, chunked, whole
+from packages.gateway.tests.sdk_clients import Sent, openai_client
+from packages.gateway.tests.world import CHEAP, DEAR, HEADER, MIDDLE, PRICES, Served, World, world
+from prefill_router_gateway.receipts import explain
+
+pytestmark = pytest.mark.slow
+
+ROWS: dict[str, dict[str, Any]] = {
+    CHEAP: {**PRICES[CHEAP], "serves": ["chat"], "accepts": ["tools"]},
+    MIDDLE: {**PRICES[MIDDLE], "serves": ["chat"]},
+    DEAR: {**PRICES[DEAR], "serves": ["responses"], "accepts": ["tools"]},
+}
+FAST = {"failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000}}
+TOOL: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world(tmp_path_factory.mktemp("responses"), ROWS, settings=FAST) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _fresh(made: World) -> None:
+    made.forget()
+
+
+@pytest.fixture
+def client(gateway: Served, sent: Sent) -> Iterator[openai.OpenAI]:
+    with openai_client(gateway.url, sent, default_headers={HEADER + "lam": "0"}) as client:
+        yield client
+
+
+def test_a_whole_answer_with_a_tool_and_its_result(
+    made: World, client: openai.OpenAI, gateway: Served
+) -> None:
+    made[CHEAP].then(whole(called()), whole(completion("Sunny.")))
+    first = client.responses.create(model="auto", input="Weather?", tools=[TOOL])
+    (call,) = first.output
+    assert call.type == "function_call"
+    assert (call.call_id, call.name) == ("call_1", "weather")
+    output: Any = {"type": "function_call_output", "call_id": "call_1", "output": "sunny"}
+    items: Any = [{"role": "user", "content": "Weather?"}, call.model_dump(), output]
+    raw = client.responses.with_raw_response.create(model="auto", input=items, tools=[TOOL])
+    assert raw.headers[HEADER + "translated"] == "chat"
+    assert raw.parse().output_text == "Sunny."
+    roles = [turn["role"] for turn in made[CHEAP].requests[-1].json["messages"]]
+    assert roles == ["user", "assistant", "tool"]
+    receipt = gateway.receipts[-1]
+    assert (receipt.endpoint, receipt.choice.reason) == ("responses", "tool_loop")
+    assert receipt.outcome.usage is not None
+    assert receipt.outcome.usage.input_tokens == 9
+
+
+def test_a_stream(made: World, client: openai.OpenAI, gateway: Served) -> None:
+    made[CHEAP].then(chunked([*SAID, COUNTS, DONE]))
+    with client.responses.stream(
+        model="auto", input="What is six times seven?", reasoning={"effort": "high"}
+    ) as stream:
+        words = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        final = stream.get_final_response()
+    assert "".join(words) == final.output_text == "vierzig 🎉"
+    assert final.usage is not None
+    assert final.usage.input_tokens == 9
+    sentences = explain(gateway.receipts[-1]).sentences()
+    assert "left out, since a chat can't say it: reasoning" in sentences
+
+
+def test_what_a_chat_cannot_say_goes_to_who_serves_responses(
+    made: World, client: openai.OpenAI
+) -> None:
+    usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+    made[DEAR].then(whole({"id": "resp_1", "object": "response", "output": [], "usage": usage}))
+    client.responses.create(model="auto", input="hi", truncation="auto")
+    assert made.asked() == [DEAR]
+    with pytest.raises(openai.BadRequestError, match="a chat can't say truncation: auto"):
+        client.responses.create(model=CHEAP, input="hi", truncation="auto")
+
+
+def test_a_translated_response_is_not_stored(made: World, client: openai.OpenAI) -> None:
+    made[CHEAP].then(whole(completion()))
+    answer = client.responses.create(model=CHEAP, input="hi")
+    assert answer.id.startswith("resp_")
+    made[DEAR].then(whole({"error": {"message": "no such response"}}, status=404))
+    with pytest.raises(openai.APIStatusError):
+        client.responses.retrieve(answer.id)
+    assert made.asked() == [CHEAP, DEAR]  # never of the one that can't have it
+
+
+def test_an_error_of_the_target_is_passed_on(made: World, client: openai.OpenAI) -> None:
+    told = {"message": "stop is no list", "type": "invalid_request_error", "param": "stop"}
+    made[CHEAP].then(whole({"error": told}, status=400))
+    with pytest.raises(openai.BadRequestError, match="stop is no list"):
+        client.responses.create(model="auto", input="hi")
+
+
+def test_a_stream_that_breaks_off_ends_with_an_error(made: World, client: openai.OpenAI) -> None:
+    made[CHEAP].then(chunked(SAID[:4], end=False))
+    kinds = [e.type for e in client.responses.create(model=CHEAP, input="hi", stream=True)]
+    assert kinds[-1] == "error"
+
+
+def test_tokens_are_estimated(client: openai.OpenAI) -> None:
+    counting = client.responses.input_tokens.with_raw_response
+    raw = counting.count(model=CHEAP, input="word " * 400)
+    assert raw.headers[HEADER + "estimated"] == "input_tokens"
+    assert 400 <= raw.parse().input_tokens <= 600

@@ -1,0 +1,122 @@
+"""Answers of chats as responses, whole and event by event."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from packages.gateway.tests.api.bodies import (
+    COUNTS,
+    SAID,
+    begun,
+    called,
+    calls,
+    chunk,
+    completion,
+    more,
+)
+from packages.gateway.tests.scripted_target import DONE
+from prefill_router.endpoints import Usage
+from prefill_router_gateway.proxy.chat_answer import TranslatedStream, read_answer
+from prefill_router_gateway.proxy.response_metadata import StreamObserver
+from prefill_router_gateway.proxy.response_writer import ResponseWriter, response_of
+from prefill_router_gateway.records import AnswerText
+
+TALK = [*SAID, COUNTS, DONE]
+CALLS = [*calls(begun("a"), more('{"place": "Zü'), more('rich"}')), DONE]
+
+
+def response(chat: Any) -> dict[str, Any]:
+    answer = read_answer(chat)
+    assert answer is not None
+    return response_of(answer, Usage(input_tokens=9, output_tokens=4), target="t")
+
+
+def streamed(*pieces: bytes, answer: AnswerText | None = None) -> bytes:
+    observer = StreamObserver("chat", leave_out_usage=False)
+    writer = ResponseWriter(answer=answer, target="t")
+    stream = TranslatedStream(observer, writer, input_tokens=5)
+    return b"".join([*(stream.feed(piece) for piece in pieces), stream.close()])
+
+
+def events(data: bytes) -> Iterator[dict[str, Any]]:
+    for line in data.decode().split("\n"):
+        if line.startswith("data: "):
+            yield json.loads(line[6:])
+
+
+def test_a_whole_answer() -> None:
+    found = response(completion("42"))
+    (item,) = found["output"]
+    assert item["content"] == [
+        {"type": "output_text", "text": "42", "annotations": [], "logprobs": []}
+    ]
+    assert (found["status"], found["model"], found["store"]) == (
+        "completed",
+        "their-own-name",
+        False,
+    )
+    assert found["usage"]["total_tokens"] == 13
+    (call,) = response(called("call_1"))["output"]
+    assert (call["type"], call["call_id"], call["name"]) == ("function_call", "call_1", "weather")
+    assert json.loads(call["arguments"]) == {"place": "Zürich"}
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
+)
+def test_an_answer_that_was_cut_is_incomplete(finish: str, reason: str) -> None:
+    found = response(completion("4", finish=finish))
+    assert (found["status"], found["incomplete_details"]) == ("incomplete", {"reason": reason})
+    last = [*events(streamed(chunk(delta={"content": "4"}), chunk(finish_reason=finish), DONE))][-1]
+    assert (last["type"], last["response"]["status"]) == ("response.incomplete", "incomplete")
+
+
+def test_a_tool_of_a_namespace_has_its_own_name_again() -> None:
+    function = {"name": "ns--multi_agent_v1--close_agent", "arguments": "{}"}
+    chat = completion(None, tool_calls=[{"id": "a", "type": "function", "function": function}])
+    (call,) = response(chat)["output"]
+    assert (call["namespace"], call["name"]) == ("multi_agent_v1", "close_agent")
+
+
+@pytest.mark.parametrize("pieces", [TALK, CALLS, [*SAID[:4], *CALLS]])
+def test_a_stream_adds_up_to_its_last_event_and_is_numbered(pieces: list[bytes]) -> None:
+    found = [*events(streamed(*pieces))]
+    assert [event["sequence_number"] for event in found] == [*range(len(found))]
+    kinds = [event["type"] for event in found]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    output = found[-1]["response"]["output"]
+    done = [event["item"] for event in found if event["type"] == "response.output_item.done"]
+    assert output == done
+    for place, item in enumerate(output):
+        own = [e for e in found if e.get("item_id") == item["id"]]
+        assert {e["output_index"] for e in own} == {place}
+        written = "".join(e["delta"] for e in own if e["type"].endswith(".delta"))
+        held = item["arguments"] if "arguments" in item else item["content"][0]["text"]
+        assert written == held
+
+
+def test_a_stream_is_the_same_wherever_it_is_split() -> None:
+    def plain(data: bytes) -> list[Any]:
+        return [(e["type"], e.get("delta"), e.get("text")) for e in events(data)]
+
+    whole = b"".join(TALK)
+    for place in range(1, len(whole), 7):
+        assert plain(streamed(whole[:place], whole[place:])) == plain(streamed(whole))
+
+
+def test_a_stream_that_cannot_be_translated_ends_with_an_error() -> None:
+    bad = calls(begun("a"), more("{nonsense"))
+    last = [*events(streamed(*bad, DONE))][-1]
+    assert last["type"] == "error"
+    assert "aren't a JSON object" in last["message"]
+
+
+def test_the_text_of_a_stream_is_kept_to_learn_from() -> None:
+    answer, kept = AnswerText("responses"), AnswerText("chat")
+    streamed(*TALK, answer=answer)
+    direct = StreamObserver("chat", leave_out_usage=False, answer=kept)
+    direct.feed(b"".join(TALK))
+    assert answer.text == kept.text != ""
