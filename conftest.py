@@ -13,6 +13,7 @@ from packages.router.tests import typechecks
 
 SHARED = Path(__file__).parents[1] / "shared" / "data" / "mmlu_pro"
 TABLES = Path(__file__).parents[1] / "shared" / "samples" / "tables"
+_SLOW_FILE = "\npytestmark = pytest.mark.slow"
 
 typechecks.install()
 gc.disable()  # until what is imported and collected is there, which stays: see below
@@ -46,6 +47,12 @@ def table_samples() -> Path:
     if not TABLES.is_dir():
         pytest.skip(f"the samples of tables are not at {TABLES}")
     return TABLES
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of slow tests where these aren't wanted: to import them takes long."""
+    is_left_out = config.option.markexpr == "not slow" and collection_path.suffix == ".py"
+    return True if is_left_out and _SLOW_FILE in collection_path.read_text() else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from prefill_router.agents import Harness, Harnesses, RequestKind, RequestReading, load_harnesses
-from prefill_router.errors import ConfigError
+from prefill_router.errors import ConfigError, nearest
 from prefill_router.options import PORT, POSITIVE, SHARE, SHARE_ABOVE_ZERO, SHARE_BELOW_ONE
 from prefill_router.yaml_files import Number, WholeNumber, line_of, read_yaml
 from prefill_router_gateway.limits import COUNT, DOLLARS_PER_SECOND, SECONDS
@@ -204,6 +204,15 @@ class AgentSettings(SettingsSection):
     auxiliary: KindSettings = KindSettings(lam=0.0)
     by_agent: dict[str, dict[RequestKind, KindSettings]] = Field(default_factory=dict)
     types: dict[str, KindSettings] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _are_known(self) -> "AgentSettings":
+        known = self.harnesses.harnesses
+        for name in self.by_agent:
+            if name not in known:
+                near = nearest(name, known)
+                raise ValueError(f"by_agent has {name!r}; agents are {', '.join(known)}{near}")
+        return self
 
     @cached_property
     def harnesses(self) -> Harnesses:

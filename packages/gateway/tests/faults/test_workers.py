@@ -124,6 +124,7 @@ def test_both_answer_with_one_encoder_and_count_together(gateway: Process, made:
     until(lambda: len(get(gateway, "/page/api/decisions").json()["decisions"]) >= number)
 
 
+@pytest.mark.slow
 def test_lam_set_on_the_page_counts_in_both(gateway: Process) -> None:
     assert post(gateway, "/page/api/lam", {"lam": 0.25}).status_code == 200
     until(lambda: all(lam_of(gateway) == "0.25" for _ in range(12)))
@@ -134,6 +135,7 @@ def lam_of(gateway: Process) -> str:
     return ask(gateway, "How are you?")["x-prefill-router-lam"]
 
 
+@pytest.mark.slow
 def test_a_reload_reaches_both_or_neither(gateway: Process, made: Made) -> None:
     (encoder,) = children(gateway.run.pid, ENCODER)
     made.configure({**ALONE, "routing": {"lam": 3}})
@@ -158,6 +160,7 @@ def test_a_reload_reaches_both_or_neither(gateway: Process, made: Made) -> None:
     assert post(gateway, "/admin/reload", {}).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_killed_worker_takes_only_its_own_requests_along(gateway: Process, made: Made) -> None:
     answered, broken, counted = list[str](), list[int](), list[float]()
 
@@ -198,6 +201,7 @@ def test_a_killed_worker_takes_only_its_own_requests_along(gateway: Process, mad
     assert len(children(gateway.run.pid, ENCODER)) == 1
 
 
+@pytest.mark.slow
 def test_a_killed_encoder_is_restarted_once_and_the_fallback_decides_meanwhile(
     gateway: Process,
 ) -> None:
@@ -217,6 +221,7 @@ def test_a_killed_encoder_is_restarted_once_and_the_fallback_decides_meanwhile(
     assert gateway.log.read_text().count(owner) == 1
 
 
+@pytest.mark.slow
 def test_what_is_under_way_is_answered_at_the_end_and_no_process_is_left(made: Made) -> None:
     made.configure(ALONE)
     with gateway_process(made, "--workers", "2") as gateway:
@@ -244,6 +249,7 @@ def test_what_is_under_way_is_answered_at_the_end_and_no_process_is_left(made: M
     until(lambda: not any(is_running(pid) for pid in ours))
 
 
+@pytest.mark.slow
 def test_a_killed_supervisor_leaves_no_process(gateway: Process) -> None:
     ours = [*children(gateway.run.pid, WORKER), *children(gateway.run.pid, ENCODER)]
     assert len(ours) == 3

@@ -74,6 +74,7 @@ def router(fitted: Router, encoder: Choking) -> Router:
     return dataclasses.replace(fitted, sources=EncoderSources(loaded=(encoder,)))
 
 
+@pytest.mark.slow
 def test_bad_prompts_are_left_out_and_the_others_read_together(
     router: Router, encoder: Choking
 ) -> None:
@@ -121,6 +122,7 @@ def test_what_is_logged_quotes_no_prompt(router: Router, caplog: pytest.LogCaptu
     assert "king" not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_shared_beginnings_are_read_once_where_the_encoder_allows_it(
     pooling: Pooling, tmp_path: Path

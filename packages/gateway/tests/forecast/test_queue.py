@@ -85,6 +85,7 @@ def test_end_of_a_stream_is_no_frame() -> None:
         received(b"")
 
 
+@pytest.mark.slow
 @given(st.lists(FINITE, min_size=2, max_size=2), st.none() | FINITE, st.lists(st.integers(0, 9)))
 def test_forecast_comes_through_exactly(
     correctness: list[float], novelty: float | None, bins: list[int]

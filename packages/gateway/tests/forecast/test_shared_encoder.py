@@ -272,6 +272,7 @@ def test_no_encoder_at_a_path_is_told(tmp_path: Path) -> None:
         asyncio.run(connect_encoder(tmp_path / "none", seconds=1))
 
 
+@pytest.mark.slow
 def test_an_encoder_that_cannot_start_leaves_no_socket(tmp_path: Path) -> None:
     options = {"router": str(tmp_path / "none"), "folders": {}, "device": None}
     options |= {"trust_remote_code": False, "threads": 1, "reuse_bytes": 0, "most_prompts": 4}

@@ -32,6 +32,7 @@ MANY: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MANY)
 def test_a_body_of_very_many_pieces_is_refused(kind: str) -> None:
     with pytest.raises(RefusalError, match="body_items") as caught:
@@ -64,6 +65,7 @@ def pieces(value: Any) -> int:
     return 0
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.text('a"\\,[{', max_size=4) | st.integers(0, 9),

@@ -99,6 +99,7 @@ def test_answers_without_a_bill_tell_nothing_of_prices() -> None:
     assert (found.since, found.seen) == (0, 16)
 
 
+@pytest.mark.slow
 def test_another_mix_of_requests_is_told_and_the_same_mix_is_not() -> None:
     rng = np.random.default_rng(0)
     reference, same = rng.beta(4, 2, (1000, 2)), rng.beta(4, 2, (3000, 2))

@@ -100,6 +100,7 @@ def _doubling(depth: int) -> dict[str, Any]:
     return {"$ref": "#/$defs/0", "$defs": {**twice, str(depth): {"type": "string"}}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schema",
     [

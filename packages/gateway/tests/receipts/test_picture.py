@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from packages.gateway.tests.receipts.receipts_made import made_receipt
@@ -11,6 +12,7 @@ from prefill_router_gateway.receipts.replay_figure import picture, rows_of
 NEAR = {f"target-{k}": (0.5 + 0.004 * k, 0.01 + 0.00003 * k) for k in range(6)}
 
 
+@pytest.mark.slow
 def test_names_of_points_that_are_near_do_not_overlap() -> None:
     names = tuple(NEAR)
     choice = {

@@ -81,6 +81,7 @@ TEXTS = st.text(st.characters(), max_size=50)  # zero bytes and lone surrogates 
 COUNTS = st.none() | st.integers(min_value=-(10**30), max_value=10**30)
 
 
+@pytest.mark.slow
 @given(requested=TEXTS, key=st.none() | TEXTS, tokens=COUNTS, cost=st.none() | st.floats())
 @settings(max_examples=200, deadline=None)
 def test_what_others_send_fits_into_any_database(

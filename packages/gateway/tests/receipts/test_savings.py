@@ -82,6 +82,7 @@ def test_quality_is_beside_savings(tmp_path: Path) -> None:
     assert (told.observed.value, told.scored) == (None, 0)
 
 
+@pytest.mark.slow
 def test_requests_of_one_conversation_count_as_one_in_the_intervals(tmp_path: Path) -> None:
     ends = []
     for together in (1, 20):

@@ -52,6 +52,7 @@ def test_a_file_that_was_moved_away_is_begun_again(tmp_path: Path) -> None:
     assert [r.choice.id for r in read_receipts(f"{tmp_path}/old.sqlite")] == [name_of(1)]
 
 
+@pytest.mark.slow
 def test_a_second_connection_of_the_process_keeps_the_first_ones_locks(tmp_path: Path) -> None:
     """Another process that closes the file last would otherwise remove the journal in use."""
     url = f"{tmp_path}/a.sqlite"

@@ -132,3 +132,12 @@ def test_a_section_is_added_by_registering_it(
         ConfigError, match="no such setting; the settings are name, depth; did you mean"
     ):
         read_settings(path, environment={})
+
+
+def test_settings_of_an_agent_need_an_agent_that_is_known(file: Path) -> None:
+    file.write_text("agents: {by_agent: {claude-cod: {main: {lam: 1}}}}\n")
+    with pytest.raises(ConfigError, match=r"by_agent has 'claude-cod'.*did you mean 'claude-code'"):
+        read_settings(file)
+    own = "marks: {ours: {clients: [ours/]}}, by_agent: {ours: {main: {lam: 1}}}"
+    file.write_text(f"agents: {{{own}}}\n")
+    assert read_settings(file).agents.by_agent["ours"]["main"].lam == 1

@@ -123,6 +123,7 @@ def test_errors_are_told_without_what_may_quote_a_prompt() -> None:
         assert "a prompt" not in line
 
 
+@pytest.mark.slow
 def test_errors_that_asyncio_tells_are_without_it_too() -> None:
     async def fails(prompt: str) -> None:
         raise KeyError(prompt)
