@@ -405,48 +405,75 @@ class TargetChooser:
             limited: The columns of the targets that come last, since their rate limits allow no
                 further request.
         """
-        names, lam, cost = self._names, allowance.lam, self._costs.normalise(known.cost)
-        p, winner = known.correctness, None
-        if known.trusted is not None:
-            # a spent budget leaves only the cheapest, whatever the policy does with lam
-            policy = Lambda() if allowance.exhausted else self._policy
-            order = policy_order(policy, known.trusted, cost, lam, names=names, among=among)
-            winner = order[0]
-        else:
-            fallback = "cheapest" if allowance.exhausted else self._settings.routing.fallback
-            order = fallback_order(
-                fallback, self._policy, self._prior, cost, lam, names=names, among=among
-            )
-            if p is not None:
-                winner = policy_order(self._policy, p, cost, lam, names=names, among=among)[0]
-        traffic = self._settings.traffic
-        if traffic.otherwise is not None and not allowance.exhausted:
-            rest = self._column[traffic.otherwise]
-            if rest in among and not is_routed(
-                traffic, session=question.session, decision=decision
-            ):
-                return TargetChoice(_first(rest, order), "share", winner, known.cost)
-
-        def ranked(p: PerTarget, dollars: PerTarget, among: list[int]) -> list[int]:
-            dearer = self._costs.normalise(known.cost + dollars)
-            return policy_order(self._policy, p, dearer, lam, names=names, among=among)
-
-        late = () if waits is None else (k for k in order if waits.is_late(names[k]))
-        unready = {*limited, *late}
+        order, winner = self._rank(known, allowance, among)
+        rest = self._outside_share(question, allowance, among, decision)
+        if rest is not None:
+            return TargetChoice(_first(rest, order), "share", winner, known.cost)
+        unready = {*limited, *(k for k in order if waits and waits.is_late(self._names[k]))}
         reason: Reason = "policy" if known.fallback is None else "fallback"
         if waits is not None or limited:
-            order = order_ready(order, known.trusted, names, waits, limited, ranked)
+            order = self._ready_first(known, allowance.lam, order, waits, limited)
             if known.trusted is not None and order[0] != winner:
                 reason = "headroom" if winner in limited else "latency"
         kept = self._kept(question, known, allowance, among, order[0], waits)
         if kept is None:
             return TargetChoice(order, reason, winner, known.cost)
         present, with_cache, why = kept
-        if present in unready and order[0] not in unready:
+        if why != "state" and present in unready and order[0] not in unready:
             why = None
         if why is not None and (present != order[0] or why != "session"):
             return TargetChoice(_first(present, order), why, winner, with_cache)
         return TargetChoice(order, reason, winner, with_cache)
+
+    def _rank(
+        self, known: RequestEstimate, allowance: Allowance, among: Sequence[int]
+    ) -> tuple[list[int], int | None]:
+        """The columns in the policy's or the fallback's order, and the policy's own choice."""
+        names, lam, cost = self._names, allowance.lam, self._costs.normalise(known.cost)
+        if known.trusted is not None:
+            # a spent budget leaves only the cheapest, whatever the policy does with lam
+            policy = Lambda() if allowance.exhausted else self._policy
+            order = policy_order(policy, known.trusted, cost, lam, names=names, among=among)
+            return order, order[0]
+        fallback = "cheapest" if allowance.exhausted else self._settings.routing.fallback
+        order = fallback_order(
+            fallback, self._policy, self._prior, cost, lam, names=names, among=among
+        )
+        p = known.correctness
+        if p is None:
+            return order, None
+        return order, policy_order(self._policy, p, cost, lam, names=names, among=among)[0]
+
+    def _outside_share(
+        self,
+        question: RoutingRequest,
+        allowance: Allowance,
+        among: Sequence[int],
+        decision: str,
+    ) -> int | None:
+        """The column of the target for what isn't routed; None where this request is."""
+        traffic = self._settings.traffic
+        if traffic.otherwise is None or allowance.exhausted:
+            return None
+        rest = self._column[traffic.otherwise]
+        routed = is_routed(traffic, session=question.session, decision=decision)
+        return None if routed or rest not in among else rest
+
+    def _ready_first(
+        self,
+        known: RequestEstimate,
+        lam: float,
+        order: list[int],
+        waits: PredictedWaits | None,
+        limited: Collection[int],
+    ) -> list[int]:
+        """The order by waiting and rate limits too."""
+
+        def ranked(p: PerTarget, dollars: PerTarget, among: list[int]) -> list[int]:
+            dearer = self._costs.normalise(known.cost + dollars)
+            return policy_order(self._policy, p, dearer, lam, names=self._names, among=among)
+
+        return order_ready(order, known.trusted, self._names, waits, limited, ranked)
 
     def _kept(
         self,
