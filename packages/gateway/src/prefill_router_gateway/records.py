@@ -136,6 +136,7 @@ class RoutingRequest:
         previous_response_id: The stored response that it continues.
         named: The target that the client named.
         lam_asked: The trade-off that the client requested.
+        floor: The least predicted probability of a correct answer, where a target has it.
         max_cost: The most that it may cost, estimated, in US dollars.
         allow: The targets that the client allows; None for all.
         exclude: The targets that the client excludes.
@@ -163,6 +164,7 @@ class RoutingRequest:
     previous_response_id: str | None = None
     named: str | None = None
     lam_asked: float | None = None
+    floor: float | None = None
     max_cost: float | None = None
     allow: frozenset[str] | None = None
     exclude: frozenset[str] = frozenset()

@@ -174,10 +174,13 @@ class KindSettings(SettingsSection):
     Attributes:
         lam: Its trade-off; None for that of all requests.
         targets: The targets that may answer it; None for all.
+        floor: The least predicted probability of a correct answer that its target has, where one
+            has it; None for none.
     """
 
     lam: Share | None = None
     targets: frozenset[str] | None = None
+    floor: Share | None = None
 
 
 @final

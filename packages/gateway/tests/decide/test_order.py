@@ -251,3 +251,21 @@ def test_names_of_decisions_differ() -> None:
     assert len(names) == 100
     shares = [share_of(name) for name in names]
     assert 0 <= min(shares) < 0.5 < max(shares) < 1
+
+
+@pytest.mark.parametrize(
+    ("floor", "order"),
+    [
+        (None, ("small", "middle", "large")),
+        (0.2, ("small", "middle", "large")),
+        (0.4, ("middle", "large", "small")),
+        (0.95, ("large", "middle", "small")),  # none has it
+    ],
+)
+def test_a_floor_leaves_the_cheapest_that_is_probable_enough(
+    floor: float | None, order: tuple[str, ...]
+) -> None:
+    here = world(routing={"lam": 0.0})
+    told = forecast(0.2, 0.5, 0.9)
+    assert here.decide(told, floor=floor).order == order
+    assert here.decide("deadline", floor=floor).target == here.decide("deadline").target

@@ -368,6 +368,7 @@ def read_incoming(
         previous_response_id=envelope.previous_response_id,
         named=asked.target,
         lam_asked=next((given for given in lams if given is not None), None),
+        floor=kind.floor,
         max_cost=preferences.max_cost,
         allow=preferences.allow or kind.targets,
         exclude=preferences.exclude,

@@ -333,18 +333,22 @@ class Decider:
             made = self._choice(decision, question, known, chosen, cannot, lams)
             return made if target == holder[0] else replace(made, deployment=holder[0])
         excluded = self._excluded(question, known, cannot)
-        among = self._candidates.left(excluded)
+        able = self._candidates.left(excluded)
+        is_bound = allowance.exhausted or question.holds_state
+        among = able if is_bound else _above_floor(question.floor, known, able)
         if not self._has_router:
             known = replace(known, fallback="no_router")
         elif forecast is None and len(among) > 1:
             known = replace(known, fallback="no_text")  # the encoder read none
         if allowance.exhausted or (self._speeds is None and self._limited is None):
             chosen = self._chooser.choose(question, known, allowance, among, decision=decision)
+            chosen = _with_rest(chosen, known, able)
             return self._choice(decision, question, known, chosen, excluded, lams)
         waits, limited = self._waits(question, known), self._without_headroom(known, among)
         chosen = self._chooser.choose(
             question, known, allowance, among, decision=decision, waits=waits, limited=limited
         )
+        chosen = _with_rest(chosen, known, able)
         if waits is not None and self._speeds is not None:
             self._speeds.chosen(self._names[chosen.order[0]])
         made = self._choice(decision, question, known, chosen, excluded, lams)
@@ -484,6 +488,22 @@ class Decider:
 
     def _by_name(self, values: PerTarget) -> dict[str, float]:
         return dict(zip(self._names, values.tolist(), strict=True))
+
+
+def _above_floor(floor: float | None, known: RequestEstimate, able: list[int]) -> list[int]:
+    """The columns of the targets that are probable enough, or else of the most probable one."""
+    p = known.trusted
+    if floor is None or p is None:
+        return able
+    return [k for k in able if p[k] >= floor] or [max(able, key=lambda k: p[k])]
+
+
+def _with_rest(chosen: TargetChoice, known: RequestEstimate, able: Sequence[int]) -> TargetChoice:
+    """The choice with the targets below the floor at its end, to be called if the others fail."""
+    rest, p = [k for k in able if k not in chosen.order], known.trusted
+    if not rest or p is None:
+        return chosen
+    return replace(chosen, order=[*chosen.order, *sorted(rest, key=lambda k: -p[k])])
 
 
 def _check(router: RouterParts, settings: GatewaySettings) -> None:
