@@ -42,7 +42,10 @@ Seconds = Annotated[Number, SECONDS]
 Count = Annotated[WholeNumber, COUNT]
 
 
-_SITE = re.compile(r"https?://[a-z0-9._\[\]:-]+")
+_SITE = re.compile(
+    r"(?!http://.*:80$|https://.*:443$)"  # which browsers leave out
+    r"https?://([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:]+\])(:\d{1,5})?"
+)
 
 
 class SettingsSection(BaseModel):
@@ -80,8 +83,8 @@ class ListenSettings(SettingsSection):
         for origin in origins:
             if not _SITE.fullmatch(origin):
                 raise ValueError(
-                    f"{origin!r} is no site; give its scheme, its host in lower case and its port "
-                    "if it has one, for example https://app.example"
+                    f"{origin!r} is no site; give its scheme, its host in lower case and its port, "
+                    "unless that is the usual one, for example https://app.example"
                 )
         return origins
 
@@ -236,10 +239,14 @@ class AgentSettings(SettingsSection):
         return {**of_kinds, **of_agents, **{f"types.{t}": own for t, own in self.types.items()}}
 
     def for_request(self, reading: RequestReading) -> KindSettings:
-        """The settings of a request: those of its type, or of its agent and kind, or its kind."""
+        """The settings of a request: of its kind, and over them of its agent and of its type."""
         kind: KindSettings = getattr(self, reading.kind)
-        own = self.by_agent.get(reading.agent or "", {}).get(reading.kind)
-        return self.types.get(reading.type or "") or own or kind
+        of_agent = self.by_agent.get(reading.agent or "", {}).get(reading.kind)
+        of_type = self.types.get(reading.type or "") if reading.kind == "subagent" else None
+        for own in (of_agent, of_type):
+            if own is not None:
+                kind = kind.model_copy(update=own.model_dump(exclude_unset=True))
+        return kind
 
 
 @final

@@ -112,6 +112,23 @@ def test_a_limit_gets_the_name_that_the_target_takes(
     assert ends == ["unsupported", "answered"]
 
 
+def test_a_name_is_remembered_only_where_it_helped(made: World, gateway: Served) -> None:
+    told = "Unrecognized request argument supplied: max_tokens"
+    refusal = whole({"error": {"message": told}}, status=400)
+    made[CHEAP].then(refusal, refusal)
+    assert gateway.ask(body=chat(CHEAP, max_tokens=9)).status == 400
+    assert gateway.ask(body=chat(CHEAP, max_tokens=9)).status == 200
+    assert [sorted({"max_tokens", "max_completion_tokens"} & set(got.json))
+            for got in made[CHEAP].requests] == [
+        ["max_tokens"], ["max_completion_tokens"], ["max_tokens"]
+    ]  # fmt: skip
+    made.forget()
+    odd = "Unrecognized request argument supplied: max_tokens_max_completion_tokens"
+    made[CHEAP].then(whole({"error": {"message": odd}}, status=400))
+    assert gateway.ask(body=chat(CHEAP, max_tokens=9)).status == 400
+    assert len(made[CHEAP].requests) == 1
+
+
 def test_an_answer_that_begins_with_thinking_has_more_time(
     made: World, gateway: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

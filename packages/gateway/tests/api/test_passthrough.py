@@ -342,6 +342,19 @@ def test_a_conversation_is_made_shorter_by_a_routed_target_with_a_receipt(
     assert (receipt.endpoint, receipt.outcome.usage.input_tokens) == ("responses", 700)
 
 
+def test_who_cannot_shorten_a_conversation_is_passed_over_and_no_failure(
+    made: World, ann: openai.OpenAI, gateway: Served
+) -> None:
+    made[CHEAP].then(*[whole({"detail": "Not Found"}, status=404)] * 2)
+    made[MIDDLE].then(whole({"id": "c", "object": "response.compaction", "output": []}))
+    given: Any = {"input": [user("hi")], "extra_headers": {HEADER + "lam": "0"}}
+    raw = ann.responses.with_raw_response.compact(model="auto", **given)
+    assert raw.headers[HEADER + "target"] == MIDDLE
+    assert gateway.gateway.breakers.failures(CHEAP) == 0
+    with pytest.raises(openai.NotFoundError, match="can't answer this call"):
+        ann.responses.compact(model=CHEAP, input=[user("hi")])
+
+
 def test_words_behind_the_question_mark_go_on(
     made: World, gateway: Served, claude: anthropic.Anthropic
 ) -> None:

@@ -109,6 +109,12 @@ def test_a_stream_that_breaks_off_ends_with_an_error(made: World, client: openai
     assert kinds[-1] == "error"
 
 
+def test_a_stream_that_breaks_behind_its_end_has_one(made: World, client: openai.OpenAI) -> None:
+    made[CHEAP].then(chunked(SAID, end=False))  # whose last event says why it ended
+    kinds = [e.type for e in client.responses.create(model=CHEAP, input="hi", stream=True)]
+    assert kinds[-1] == "response.completed"
+
+
 def test_tokens_are_estimated(client: openai.OpenAI) -> None:
     counting = client.responses.input_tokens.with_raw_response
     raw = counting.count(model=CHEAP, input="word " * 400)

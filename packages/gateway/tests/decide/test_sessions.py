@@ -206,6 +206,27 @@ def test_a_summary_moves_only_to_a_target_that_is_cheaper_uncached() -> None:
         assert here.decide(told, session=S, agent=summary).target == target_
 
 
+def test_a_floor_moves_no_turn_and_no_share() -> None:
+    here = sat(world(routing={"lam": 0.0}), "small")
+    goes_on = AgentRequest(agent="codex", is_ongoing=True)
+    assert here.decide(P, session=S, agent=goes_on, floor=0.7).reason == "turn"
+    assert here.decide(P, session=S, agent=AgentRequest(agent="codex"), floor=0.7).target == "large"
+    shared = world(traffic={"share": 0.0, "otherwise": "small"}, routing={"lam": 0.0})
+    got = shared.decide(P, floor=0.7)
+    assert (got.target, got.reason) == ("small", "share")
+
+
+def test_a_summary_by_another_target_moves_no_conversation() -> None:
+    here = sat(world(), "large")
+    summary = here.decide(P, session=S, allow=frozenset({"small"}))
+    here.decider.answered(summary, outcome("small"), cost=None, at=AT, moves=False)
+    state = here.sessions.last_state(S)
+    assert state is not None
+    assert state.target == "large"
+    here.decider.answered(summary, outcome("small"), cost=None, at=AT)
+    assert here.sessions.last_state(S) != state
+
+
 def test_state_that_only_its_target_can_read_binds_a_conversation() -> None:
     here = sat(world(routing={"lam": 1.0}), "small", ago=10 * 24 * 3600.0)
     assert here.decide(P, session=S).reason == "policy"

@@ -94,13 +94,21 @@ def test_pages_of_listed_sites_may_call_what_is_below_v1_and_nothing_else() -> N
         refused = server.ask("POST", CHAT, (site, cross), b"{}")
         assert (refused.status, refused.headers["access-control-allow-origin"]) == (415, site[1])
         assert server.ask("OPTIONS", CHAT, (evil, cross, *wish)).status == 400
+        assert server.ask("OPTIONS", CHAT, (site, *wish), host="evil.example").status == 421
+        private = ("access-control-request-private-network", "true")
+        assert server.ask("OPTIONS", CHAT, (site, *wish, private)).status == 200
+        savings = server.ask("GET", "/v1/savings", (site, cross))
+        assert "access-control-allow-origin" not in savings.headers
         other = server.ask("POST", CHAT, (JSON, evil, cross), b"{}")
         assert (other.status, other.headers.get("access-control-allow-origin")) == (403, None)
         assert server.ask("POST", "/page/api/lam", (JSON, site, cross), b"{}").status == 403
         assert "access-control-allow-origin" not in server.ask("GET", "/", (site,)).headers
 
 
-@pytest.mark.parametrize("origin", ["*", "app.example", "https://app.example/", "HTTPS://A", ""])
+@pytest.mark.parametrize(
+    "origin",
+    ["*", "app.example", "https://app.example/", "HTTPS://A", "", "https://a:443", "http://[::1"],
+)
 def test_an_origin_is_a_site(origin: str) -> None:
     with pytest.raises(ValueError, match="is no site"):
         ListenSettings(origins=(origin,))

@@ -49,8 +49,7 @@ def test_messages_of_every_role() -> None:
     ]
     image = {"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}}
     assert chat(items, instructions="You help.")["messages"] == [
-        {"role": "system", "content": "You help."},
-        {"role": "system", "content": "Be brief."},
+        {"role": "system", "content": "You help.\n\nBe brief."},
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "Hello."},
         {"role": "user", "content": [{"type": "text", "text": "See"}, image]},
@@ -67,8 +66,10 @@ def test_the_calls_of_an_answer_are_one_message_and_each_result_another() -> Non
         second,
         OUTPUT,
         {**OUTPUT, "call_id": "c2", "output": [text("rain"), PICTURE]},
+        {**OUTPUT, "call_id": "c3"},  # results must follow each other
+        message("user", text("And now?")),
     ]
-    there = {"name": "ns--sky--weather", "arguments": '{"place": "Bern"}'}
+    there = {"name": "ns3--sky--weather", "arguments": '{"place": "Bern"}'}
     image = {"type": "image_url", "image_url": {"url": "data:x"}}
     assert chat(items)["messages"] == [
         {"role": "user", "content": "Weather?"},
@@ -79,10 +80,12 @@ def test_the_calls_of_an_answer_are_one_message_and_each_result_another() -> Non
         },
         {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
         {"role": "tool", "tool_call_id": "c2", "content": "rain"},
+        {"role": "tool", "tool_call_id": "c3", "content": "sunny"},
         {
             "role": "user",
             "content": [{"type": "text", "text": "Images of the tool result c2:"}, image],
         },
+        {"role": "user", "content": "And now?"},
     ]
 
 
@@ -93,12 +96,12 @@ def test_tools_and_how_they_are_chosen() -> None:
     choice = {"type": "function", "name": "weather", "namespace": "sky"}
     found = chat(tools=[bare, space, search], tool_choice=choice, parallel_tool_calls=True)
     empty = {"type": "object", "properties": {}}
-    there = {"name": "ns--sky--weather", "strict": False, "parameters": SCHEMA}
+    there = {"name": "ns3--sky--weather", "strict": False, "parameters": SCHEMA}
     assert found["tools"] == [
         {"type": "function", "function": {"name": "now", "parameters": empty}},
         {"type": "function", "function": there},
     ]
-    assert found["tool_choice"] == {"type": "function", "function": {"name": "ns--sky--weather"}}
+    assert found["tool_choice"] == {"type": "function", "function": {"name": "ns3--sky--weather"}}
     assert found["parallel_tool_calls"]
     assert chat(tools=[WEATHER], tool_choice="required")["tool_choice"] == "required"
     assert "tool_choice" not in chat(tools=[search], tool_choice="auto")
@@ -107,8 +110,7 @@ def test_tools_and_how_they_are_chosen() -> None:
 @pytest.mark.parametrize("namespace", [None, "sky", "a--b", "multi_agent_v1"])
 @pytest.mark.parametrize("name", ["weather", "close_agent", "a--b"])
 def test_a_name_says_its_namespace(namespace: str | None, name: str) -> None:
-    if namespace is None or "--" not in namespace:
-        assert split_name(joined_name(namespace, name)) == (namespace, name)
+    assert split_name(joined_name(namespace, name)) == (namespace, name)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +176,9 @@ def test_hints_that_are_left_out_are_named(
          "input[0].content[0]: input_file"),
         (asked([message("user", {"type": "input_image", "file_id": "f"})]),
          "input[0].content[0].file_id"),
+        (asked([{"role": ["user"], "content": "x"}]), "input[0].role: ['user']"),
+        ({"model": "auto", "instructions": "hi"}, "input"),
+        (asked(tools=5), "tools"),
         (asked([{**CALL, "arguments": 3}]), "input[0].arguments"),
         (asked([{**OUTPUT, "output": None}]), "input[0].output"),
         (asked(text={"format": {"type": "grammar"}}), "text.format: grammar"),
@@ -181,6 +186,10 @@ def test_hints_that_are_left_out_are_named(
 )  # fmt: skip
 def test_what_a_chat_cannot_say_is_named(value: dict[str, Any], name: str) -> None:
     assert untranslatable("responses", value) == name
+
+
+def test_hints_of_what_is_malformed_are_none() -> None:
+    assert left_out_hints("responses", asked(tools=5, reasoning="much", text=[])) == ()
 
 
 def test_bodies_are_those_of_a_chat() -> None:

@@ -256,6 +256,8 @@ BOUND: list[tuple[Endpoint, dict[str, Any]]] = [
     ("messages", {"type": "document", "source": {"type": "file", "file_id": "file_1"}}),
     ("responses", {"type": "input_file", "file_id": "file-1"}),
     ("chat", {"type": "file", "file": {"file_id": "file-1"}}),
+    ("messages", {"type": "tool_result", "content": [{"type": "x", "source": {"file_id": "f"}}]}),
+    ("responses", {"type": "function_call_output", "output": [{"file_id": "f"}]}),
 ]
 
 

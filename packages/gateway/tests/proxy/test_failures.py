@@ -1,6 +1,7 @@
 """What fails before the first byte is tried again, then elsewhere; what fails later never is."""
 
 import asyncio
+import gzip
 import json
 import random
 from typing import Any
@@ -167,14 +168,19 @@ def test_the_limit_of_one_target_alone_is_passed_on_as_it_is() -> None:
 
 
 def test_a_limit_that_quotes_the_key_is_not_passed_on() -> None:
-    said = {"error": {"message": "sk-hush-1 is over its limit"}}
-    client, _, _ = asked(
-        [whole(said, status=429)],
-        pool=lambda *u: pool_of(*u, key="LAB_KEY"),
-        environment={"LAB_KEY": "sk-hush-1"},
-    )
-    assert client.status == 429
-    assert b"sk-hush-1" not in client.body
+    body = json.dumps({"error": {"message": "sk-hush-1 is over its limit"}}).encode()
+    packed = framed(gzip.compress(body), status=400, headers="content-encoding: x-gzip\r\n")
+    unknown = framed(body[::-1], status=400, headers="content-encoding: br\r\n")
+    escaped = body.replace(b"sk-", b"sk\\u002d")
+    for script in (framed(body, status=429), framed(escaped, status=400), packed, unknown):
+        client, _, _ = asked(
+            [script],
+            pool=lambda *u: pool_of(*u, key="LAB_KEY"),
+            environment={"LAB_KEY": "sk-hush-1"},
+        )
+        assert client.status in (429, 502, 400)
+        assert b"hush" not in client.body
+        assert b"hsuh" not in client.body
 
 
 def test_at_the_end_of_all_an_error_lists_what_was_tried_and_nothing_else() -> None:

@@ -74,7 +74,7 @@ def test_an_answer_that_was_cut_is_incomplete(finish: str, reason: str) -> None:
 
 
 def test_a_tool_of_a_namespace_has_its_own_name_again() -> None:
-    function = {"name": "ns--multi_agent_v1--close_agent", "arguments": "{}"}
+    function = {"name": "ns14--multi_agent_v1--close_agent", "arguments": "{}"}
     chat = completion(None, tool_calls=[{"id": "a", "type": "function", "function": function}])
     (call,) = response(chat)["output"]
     assert (call["namespace"], call["name"]) == ("multi_agent_v1", "close_agent")
@@ -112,6 +112,23 @@ def test_a_stream_that_cannot_be_translated_ends_with_an_error() -> None:
     last = [*events(streamed(*bad, DONE))][-1]
     assert last["type"] == "error"
     assert "aren't a JSON object" in last["message"]
+
+
+def test_a_call_that_was_cut_is_incomplete() -> None:
+    cut = [*calls(begun("a"), more('{"place": "Zü'))[:2], chunk(finish_reason="length"), DONE]
+    last = [*events(streamed(*cut))][-1]
+    assert (last["type"], last["response"]["output"][0]["status"]) == (
+        "response.incomplete",
+        "incomplete",
+    )
+
+
+def test_the_key_of_a_target_is_left_out_however_it_is_written() -> None:
+    observer = StreamObserver("chat", leave_out_usage=False, secret="sk-hush-12345678")
+    writer = ResponseWriter(answer=None, target="t")
+    stream = TranslatedStream(observer, writer, input_tokens=5)
+    told = chunk(delta={"content": "sk-hush-12345678"}).replace(b"sk-", b"sk\\u002d")
+    assert b"12345678" not in stream.feed(told) + stream.feed(DONE)
 
 
 def test_the_text_of_a_stream_is_kept_to_learn_from() -> None:

@@ -1,6 +1,7 @@
 """Plain calls on their way to a target: method, path, query, and what comes back."""
 
 import asyncio
+import gzip
 import json
 import zlib
 from collections.abc import AsyncIterator, Sequence
@@ -14,6 +15,7 @@ from packages.gateway.tests.scripted_target import (
     CHAT,
     ERROR,
     GOOD,
+    PAUSE,
     QUICK,
     STREAM,
     Asked,
@@ -95,6 +97,16 @@ def test_what_comes_compressed_unasked_is_decompressed(kind: str, body: bytes) -
     assert app.ends == [("a", "answered")]
 
 
+def test_several_members_and_none_at_all() -> None:
+    body = json.dumps(ANSWER).encode()
+    data = gzip.compress(body[:9]) + gzip.compress(body[9:])
+    client, _, _ = asked([framed(data, headers="content-encoding: gzip\r\n")])
+    assert client.body == body
+    empty = b"HTTP/1.1 204 No Content\r\ncontent-encoding: gzip\r\n\r\n"
+    client, app, _ = plainly([empty])
+    assert (client.status, app.outcome.kind) == (204, "answered")
+
+
 def test_a_compressed_answer_that_is_damaged_cut_or_endless_is_a_failure() -> None:
     whole_one = json.dumps(ANSWER).encode()
     cut = compressed("gzip", [whole_one], keep=60)
@@ -106,10 +118,14 @@ def test_a_compressed_answer_that_is_damaged_cut_or_endless_is_a_failure() -> No
         assert app.ends == [("a", end), ("b", "answered")]
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/octet-stream"])
-def test_a_stream_is_known_by_its_beginning(kind: str) -> None:
-    client, app, _ = asked([framed(b"".join(GOOD), kind=kind)], body=STREAM)
-    assert client.body == b"".join(GOOD)
+@pytest.mark.parametrize("kind", ["text/plain", "application/octet-stream", "application/json"])
+@pytest.mark.parametrize("before", [b"", b"id: 1\n", b": hello\n\n"])
+def test_a_stream_is_known_by_its_beginning(kind: str, before: bytes) -> None:
+    data = before + b"".join(GOOD)
+    whole_one = framed(data, kind=kind)[0] or b""
+    place = whole_one.index(b"\r\n\r\n") + 6  # two bytes of the body
+    client, app, _ = asked([[whole_one[:place], PAUSE, whole_one[place:]]], body=STREAM)
+    assert client.body == data
     assert client.headers["content-type"] == "text/event-stream"
     assert app.ends == [("a", "answered")]
 

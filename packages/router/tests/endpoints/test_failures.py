@@ -48,6 +48,7 @@ def told(message: str = "", kind: str = "", code: str | int = "") -> dict[str, A
 
 GEMINI = "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."
 ANTHROPIC = "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000"
+MOST = "which is the maximum allowed number of output tokens for claude-9"
 XAI = "This model's maximum prompt length is 131072 but the request contains 200000 tokens."
 INVALID, QUOTA = "invalid_request_error", "insufficient_quota"
 STATUSES: list[tuple[int, object, FailureKind]] = [
@@ -87,6 +88,13 @@ STATUSES: list[tuple[int, object, FailureKind]] = [
     (422, "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000", "context_too_long"),
     (404, told("No endpoints found that support tool use", "", 404), "unsupported"),
     (400, told("gpt-9 does not support image input"), "unsupported"),
+    (404, told("The requested model is not supported"), "unknown_model"),
+    (403, told("This model is not supported on your plan"), "unauthorised"),
+    (401, told("This API key type is not supported"), "unauthorised"),
+    (400, told(f"max_tokens: 200000 > 64000, {MOST}", INVALID), "unsupported"),
+    (400, told("Invalid max_tokens value, the valid range of max_tokens is [1, 8]"), "unsupported"),
+    (400, told("max_tokens must be at least 1, got -1"), "refused"),
+    (400, told("max_tokens must be greater than thinking.budget_tokens", INVALID), "refused"),
     (400, told("'max_tokens' is not supported with this model.", INVALID), "unsupported"),
     (400, told("Unrecognized request argument supplied: top_k", INVALID), "unsupported"),
     (400, told("messages.1.content.0: Invalid `signature` in `thinking` block"), "unsupported"),

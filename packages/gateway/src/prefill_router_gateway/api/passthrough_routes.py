@@ -28,7 +28,13 @@ from prefill_router_gateway.api.routed_calls import (
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import KEY, ClientKey
 from prefill_router_gateway.protocol import read_preferences
-from prefill_router_gateway.proxy import FixedBody, ForwardRequest, SplicedBody, await_to_end
+from prefill_router_gateway.proxy import (
+    LACKING,
+    FixedBody,
+    ForwardRequest,
+    SplicedBody,
+    await_to_end,
+)
 from prefill_router_gateway.records import HEADER, RequestOutcome, RoutingRequest
 from prefill_router_gateway.runtime import Gateway, Snapshot, target_header
 from prefill_router_gateway.telemetry import Metrics, Trace, with_fields
@@ -200,7 +206,6 @@ COUNTED: Mapping[str, tuple[Endpoint, str]] = {
     "/v1/responses/input_tokens": ("responses", "/input_tokens"),
 }
 """The token counts, by path: the endpoint that they are for, and the path after the endpoint's."""
-_LACKING = frozenset((404, 405, 501))
 
 
 def passthrough_routes(gateway: Gateway) -> list[Route]:
@@ -289,7 +294,7 @@ async def _count(
         below.encode(),
         choice.order,
         body,
-        lacking=_LACKING,
+        lacking=LACKING,
     )
 
 

@@ -32,6 +32,8 @@ from prefill_router_gateway.protocol import (
     scored_prompt,
 )
 from prefill_router_gateway.proxy import (
+    LACKING,
+    BodyRules,
     ForwardedCall,
     ForwardRequest,
     SplicedBody,
@@ -169,7 +171,9 @@ class RoutedEndpoint:
         check_streams(gateway, stream=incoming.stream)  # others may have opened meanwhile
         seconds = time.perf_counter() - began
         request = routed_request(live, incoming, choice, seconds=seconds, waited=waited)
-        call = replace(_call(live, incoming, request, scope, trace, arrived), below=self._below)
+        call = _call(live, incoming, request, scope, trace, arrived)
+        if self._below:
+            call = replace(call, below=self._below, lacking=LACKING)
         live.decider.started(choice, key=incoming.question.key)
         return live, request, call
 
@@ -308,8 +312,13 @@ def _call(
         conversation=choice.session or choice.id,
         answer=None if sample is None else sample.answer,
         translated=rules.chat_only.get(endpoint, ()),
-        thinking=rules.models if incoming.thinks else rules.thinking,
+        thinking=_thinking(rules, endpoint) if incoming.thinks else rules.thinking,
     )
+
+
+def _thinking(rules: BodyRules, endpoint: Endpoint) -> set[str]:
+    """The targets that may think where a request asks for it; a translated one doesn't ask."""
+    return {*rules.thinking, *(rules.models.keys() - rules.chat_only.get(endpoint, {}).keys())}
 
 
 _odd = re.compile(rb"[^!-~]").sub

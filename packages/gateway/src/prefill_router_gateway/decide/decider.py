@@ -333,22 +333,18 @@ class Decider:
             made = self._choice(decision, question, known, chosen, cannot, lams)
             return made if target == holder[0] else replace(made, deployment=holder[0])
         excluded = self._excluded(question, known, cannot)
-        able = self._candidates.left(excluded)
-        is_bound = allowance.exhausted or question.holds_state
-        among = able if is_bound else _above_floor(question.floor, known, able)
+        among = self._candidates.left(excluded)
         if not self._has_router:
             known = replace(known, fallback="no_router")
         elif forecast is None and len(among) > 1:
             known = replace(known, fallback="no_text")  # the encoder read none
         if allowance.exhausted or (self._speeds is None and self._limited is None):
             chosen = self._chooser.choose(question, known, allowance, among, decision=decision)
-            chosen = _with_rest(chosen, known, able)
             return self._choice(decision, question, known, chosen, excluded, lams)
         waits, limited = self._waits(question, known), self._without_headroom(known, among)
         chosen = self._chooser.choose(
             question, known, allowance, among, decision=decision, waits=waits, limited=limited
         )
-        chosen = _with_rest(chosen, known, able)
         if waits is not None and self._speeds is not None:
             self._speeds.chosen(self._names[chosen.order[0]])
         made = self._choice(decision, question, known, chosen, excluded, lams)
@@ -393,6 +389,7 @@ class Decider:
         cost: float | None,
         at: float,
         stored: bool = True,
+        moves: bool = True,
     ) -> None:
         """Remember the outcome of a request, and count its cost.
 
@@ -402,6 +399,7 @@ class Decider:
             cost: Its cost in US dollars; None where unknown.
             at: When it ended, in seconds since 1970.
             stored: Whether the target stores the answer, so that later requests can continue it.
+            moves: Whether the conversation goes on at the target that answered.
         """
         key = self._budgets.release(choice.id)
         if cost:
@@ -412,8 +410,10 @@ class Decider:
             return
         usage = outcome.usage
         counts = () if usage is None else (usage.input_tokens, usage.output_tokens)
+        last = self._sessions.last_state(choice.session)
+        is_aside = not moves and last is not None and last.target != target
         self._sessions.answered(
-            choice.session,
+            None if is_aside else choice.session,
             target=target,
             tokens=sum(n for n in counts if n is not None) or choice.input_tokens,
             at=at,
@@ -488,22 +488,6 @@ class Decider:
 
     def _by_name(self, values: PerTarget) -> dict[str, float]:
         return dict(zip(self._names, values.tolist(), strict=True))
-
-
-def _above_floor(floor: float | None, known: RequestEstimate, able: list[int]) -> list[int]:
-    """The columns of the targets that are probable enough, or else of the most probable one."""
-    p = known.trusted
-    if floor is None or p is None:
-        return able
-    return [k for k in able if p[k] >= floor] or [max(able, key=lambda k: p[k])]
-
-
-def _with_rest(chosen: TargetChoice, known: RequestEstimate, able: Sequence[int]) -> TargetChoice:
-    """The choice with the targets below the floor at its end, to be called if the others fail."""
-    rest, p = [k for k in able if k not in chosen.order], known.trusted
-    if not rest or p is None:
-        return chosen
-    return replace(chosen, order=[*chosen.order, *sorted(rest, key=lambda k: -p[k])])
 
 
 def _check(router: RouterParts, settings: GatewaySettings) -> None:

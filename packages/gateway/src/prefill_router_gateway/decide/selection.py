@@ -17,7 +17,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple, Protocol, final
 
@@ -405,8 +405,24 @@ class TargetChooser:
             limited: The columns of the targets that come last, since their rate limits allow no
                 further request.
         """
+        able, among = among, self._above_floor(question, known, allowance, among)
+        chosen = self._choose(question, known, allowance, among, able, decision, waits, limited)
+        return _with_rest(chosen, known, able)
+
+    def _choose(
+        self,
+        question: RoutingRequest,
+        known: RequestEstimate,
+        allowance: Allowance,
+        among: Sequence[int],
+        able: Sequence[int],
+        decision: str,
+        waits: PredictedWaits | None,
+        limited: Collection[int],
+    ) -> TargetChoice:
+        """The choice among the columns above the floor; those that are `able` may be below it."""
         order, winner = self._rank(known, allowance, among)
-        rest = self._outside_share(question, allowance, among, decision)
+        rest = self._outside_share(question, allowance, able, decision)
         if rest is not None:
             return TargetChoice(_first(rest, order), "share", winner, known.cost)
         unready = {*limited, *(k for k in order if waits and waits.is_late(self._names[k]))}
@@ -424,6 +440,24 @@ class TargetChooser:
         if why is not None and (present != order[0] or why != "session"):
             return TargetChoice(_first(present, order), why, winner, with_cache)
         return TargetChoice(order, reason, winner, with_cache)
+
+    def _above_floor(
+        self,
+        question: RoutingRequest,
+        known: RequestEstimate,
+        allowance: Allowance,
+        among: Sequence[int],
+    ) -> Sequence[int]:
+        """The columns of the targets that are probable enough, or else of the most probable one.
+
+        A floor moves no conversation that keeps its target, and spends no budget.
+        """
+        floor, p = question.floor, known.trusted
+        has_target = self._sessions.last_state(question.session) is not None
+        is_kept = has_target and (question.holds_state or question.agent.is_ongoing)
+        if floor is None or p is None or allowance.exhausted or is_kept:
+            return among
+        return [k for k in among if p[k] >= floor] or [max(among, key=lambda k: p[k])]
 
     def _rank(
         self, known: RequestEstimate, allowance: Allowance, among: Sequence[int]
@@ -497,7 +531,7 @@ class TargetChooser:
         cached = cached_tokens(state, at=question.at, settings=sessions)
         cost = self._costs.with_cache(known.cost, present, tokens=known.tokens, cached=cached)
         p = known.trusted
-        if question.holds_state:
+        if question.holds_state and not allowance.exhausted:
             return present, cost, "state"
         if question.agent.is_ongoing and not allowance.exhausted:
             # a summary is read once: where another target is cheaper without a cache, it moves
@@ -516,6 +550,14 @@ class TargetChooser:
             margin=0.0 if allowance.exhausted else sessions.margin,
         )
         return present, cost, "session" if keeps else None
+
+
+def _with_rest(chosen: TargetChoice, known: RequestEstimate, able: Sequence[int]) -> TargetChoice:
+    """The choice with the targets below a floor at its end, to be called if the others fail."""
+    rest, p = [k for k in able if k not in chosen.order], known.trusted
+    if not rest or p is None:
+        return chosen
+    return replace(chosen, order=[*chosen.order, *sorted(rest, key=lambda k: -p[k])])
 
 
 def _first(column: int, order: list[int]) -> list[int]:

@@ -23,7 +23,7 @@ from prefill_router_gateway.guard.checks import (
     RequestSlots,
     check_content,
     check_host,
-    check_kind,
+    check_served,
     check_site,
     is_without_body,
     read_head,
@@ -185,10 +185,25 @@ class Guard:
         if scope["type"] != "http":  # WebSockets aren't served
             await send({"type": "websocket.close", "code": 1000})
             return
-        if self._cors is not None and scope["path"].startswith("/v1/"):
-            await self._cors(scope, receive, send)
-        else:
+        if self._cors is None or not self._is_open_to_sites(scope["path"]):
             await self._answer(scope, receive, send)
+        elif scope["method"] != "OPTIONS" or await self._admit_preflight(scope, send):
+            await self._cors(scope, receive, send)
+
+    @staticmethod
+    def _is_open_to_sites(path: str) -> bool:
+        return path.startswith("/v1/") and access_of(path) != "admin"
+
+    async def _admit_preflight(self, scope: Scope, send: Send) -> bool:
+        """Whether the head of a preflight is in order; it never reaches the application."""
+        try:
+            head = read_head(scope, most_bytes=self._limits.header_bytes)
+            check_host(head, self._hosts, version=scope["http_version"])
+        except RefusalError as refusal:
+            self.refused(refusal, address_of(scope))
+            await send_refusal(send, refusal, path=scope["path"])
+            return False
+        return True
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -206,9 +221,9 @@ class Guard:
         check_host(head, self._hosts, version=scope["http_version"])
         method = scope["method"]
         if method not in _READING:
-            check_site(head, self._origins if path.startswith("/v1/") else ())
+            check_site(head, self._origins if self._is_open_to_sites(path) else ())
         key = scope[KEY] = self._key_of(head, path)
-        check_kind(path)
+        check_served(path)
         if b"sec-websocket-key" in head:
             raise _no_websockets()
         if method == "HEAD":  # answered as GET; the server leaves the body out
@@ -301,6 +316,7 @@ def _answering_sites(app: ASGIApp, origins: Sequence[str]) -> CORSMiddleware:
         allow_methods=("GET", "POST", "DELETE"),
         allow_headers=("*",),
         expose_headers=("*",),
+        allow_private_network=True,
     )
 
 

@@ -390,13 +390,13 @@ def check_content(head: Head, *, most_bytes: int) -> None:
         raise too_long(most_bytes)
 
 
-def check_kind(path: str) -> None:
+def check_served(path: str) -> None:
     """Check that a call isn't one that only providers serve.
 
     Raises:
         RefusalError: 404, it is about images, audio, files or batches.
     """
-    if path.startswith(_NOT_SERVED):
+    if f"{path}/".startswith(_NOT_SERVED):
         raise RefusalError(
             "the gateway serves chats, completions, responses, messages and embeddings; call a "
             "provider itself for images, audio, files and batches",
@@ -406,7 +406,7 @@ def check_kind(path: str) -> None:
 
 
 _NOT_SERVED = tuple(
-    f"/v1/{name}"
+    f"/v1/{name}/"
     for name in ("images", "audio", "videos", "files", "uploads", "batches", "messages/batches")
 )
 

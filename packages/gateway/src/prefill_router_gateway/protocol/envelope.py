@@ -194,11 +194,6 @@ class Splicer:
     def __init__(self, body: bytes, text: str, fields: JsonFields, *, can_ask: bool) -> None:
         self.body = body
         self._names = frozenset(fields.value)
-        self._limits = {
-            name: _in_bytes(body, text, _name_span(text, fields.spans[name]))
-            for name in LIMIT_NAMES
-            if name in fields.spans
-        }
         self._start, self._end = _in_bytes(body, text, fields.spans["model"])
         self._usage: tuple[int, int, bytes] | None = None
         if can_ask:
@@ -231,8 +226,8 @@ class Splicer:
         edits = [(self._start, self._end, name)]
         if self._usage is not None and ask_usage:
             edits.append(self._usage)
-        if rename is not None and rename[0] in self._limits and rename[1] not in self._limits:
-            edits.append((*self._limits[rename[0]], json.dumps(rename[1]).encode()))
+        if rename is not None and rename[0] in self._names and rename[1] not in self._names:
+            edits.append((*_name_in_bytes(self.body, rename[0]), json.dumps(rename[1]).encode()))
         return _edited(self.body, edits)
 
 
@@ -245,11 +240,12 @@ def _edited(body: bytes, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
     return b"".join((*pieces, body[at:]))
 
 
-def _name_span(text: str, value: Span) -> Span:
+def _name_in_bytes(body: bytes, name: str) -> Span:
     """Where the name of a field is, quotes included; it may be written with escapes."""
-    end = text.rindex('"', 0, text.rindex(":", 0, value[0])) + 1
-    start = text.rindex('"', 0, end - 1)
-    return start, end
+    text = body.decode()
+    value, _ = read_fields(text).spans[name]
+    end = text.rindex('"', 0, text.rindex(":", 0, value)) + 1
+    return _in_bytes(body, text, (text.rindex('"', 0, end - 1), end))
 
 
 def size_in_bytes(body: bytes, text: str, span: Span) -> int:

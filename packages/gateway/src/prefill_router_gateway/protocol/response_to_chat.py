@@ -7,6 +7,7 @@ A tool within a namespace gets a name that has both, see `joined_name`.
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import Any, Final
 
 from prefill_router_gateway.protocol.translated_fields import (
@@ -41,17 +42,21 @@ _ROLES: Final = {
 _TEXTS = ("input_text", "output_text", "text")
 _SEARCHES = ("web_search", "web_search_preview")
 _CHOICES = ("auto", "none", "required")
+_SEVERAL = 2
 
 
 def joined_name(namespace: object, name: str) -> str:
     """The name of a tool in a chat; that of a tool in a namespace has both."""
-    return name if namespace is None else f"ns--{namespace}--{name}"
+    return name if namespace is None else f"ns{len(str(namespace))}--{namespace}--{name}"
 
 
 def split_name(name: str) -> tuple[str | None, str]:
     """The namespace of a tool, if it has one, and its name there; the reverse of `joined_name`."""
-    found = re.fullmatch(r"ns--(.+?)--(.+)", name, re.DOTALL)
-    return (None, name) if found is None else (found[1], found[2])
+    found = re.match(r"ns(\d{1,3})--", name)
+    end = 0 if found is None else found.end() + int(found[1])
+    if found is None or name[end : end + 2] != "--":
+        return None, name
+    return name[found.end() : end], name[end + 2 :]
 
 
 def response_hints(value: Fields) -> tuple[str, ...]:
@@ -61,7 +66,8 @@ def response_hints(value: Fields) -> tuple[str, ...]:
         value: The fields of a request of the Responses API.
     """
     reasoning, text, tools = (value.get(name) for name in ("reasoning", "text", "tools"))
-    kinds = [tool.get("type") for tool in tools or () if isinstance(tool, Mapping)]
+    named = tools if isinstance(tools, list) else ()
+    kinds = [tool.get("type") for tool in named if isinstance(tool, Mapping)]
     hints = {
         "reasoning": isinstance(reasoning, Mapping) and reasoning.get("effort") is not None,
         "text.verbosity": isinstance(text, Mapping) and text.get("verbosity") is not None,
@@ -86,7 +92,8 @@ def response_to_chat(value: Fields, *, limit: str) -> dict[str, Any]:
         if value.get(name) not in (None, usual):
             refuse(name, value[name])
     chat = {name: value[name] for name in _SAME if value.get(name) is not None}
-    chat["messages"] = [*_instructions(value.get("instructions")), *_messages(value["input"])]
+    chat["messages"] = [*_instructions(value.get("instructions")), *_messages(value.get("input"))]
+    chat["messages"] = _with_one_system(chat["messages"])
     if value.get("max_output_tokens") is not None:
         chat[limit] = value["max_output_tokens"]
     tools = [*_tools(read_list(value.get("tools") or [], "tools"), "tools", None)]
@@ -106,16 +113,39 @@ def _instructions(text: object) -> Iterator[dict[str, Any]]:
 def _messages(items: object) -> list[dict[str, Any]]:
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
-    messages = list[dict[str, Any]]()
+    messages, images = list[dict[str, Any]](), list[dict[str, Any]]()
     for i, item in enumerate(read_list(items, "input")):
-        for message in _item(read_object(item, f"input[{i}]"), f"input[{i}]"):
+        given = read_object(item, f"input[{i}]")
+        if given.get("type") == "function_call_output":
+            result, seen = _result(given, f"input[{i}]")
+            messages.append(result)
+            images += seen
+            continue
+        messages += _of_user(images)  # results must follow each other
+        images = []
+        for message in _item(given, f"input[{i}]"):
             last = messages[-1] if messages else {}
             joins = message["role"] == last.get("role") == "assistant" and "tool_calls" in message
             if joins:  # the calls of one answer
                 last["tool_calls"] = [*last.get("tool_calls", ()), *message["tool_calls"]]
             else:
                 messages.append(message)
-    return messages
+    return [*messages, *_of_user(images)]
+
+
+def _of_user(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": parts}] if parts else []
+
+
+def _with_one_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with the system's first ones joined, since many templates take one alone."""
+    first = list(
+        takewhile(lambda m: m["role"] == "system" and isinstance(m["content"], str), messages)
+    )
+    if len(first) < _SEVERAL:
+        return messages
+    text = "\n\n".join(message["content"] for message in first)
+    return [{"role": "system", "content": text}, *messages[len(first) :]]
 
 
 def _item(item: Fields, where: str) -> Iterator[dict[str, Any]]:
@@ -123,7 +153,7 @@ def _item(item: Fields, where: str) -> Iterator[dict[str, Any]]:
     if kind == "message":
         check_fields(item, where, _OF_ITEMS | {"role", "content"})
         role = item.get("role")
-        if role not in _ROLES:
+        if not isinstance(role, str) or role not in _ROLES:
             refuse(f"{where}.role", role)
         yield {"role": _ROLES[role], "content": _content(item.get("content"), f"{where}.content")}
     elif kind == "function_call":
@@ -132,24 +162,21 @@ def _item(item: Fields, where: str) -> Iterator[dict[str, Any]]:
         called = {"name": name, "arguments": read_text(item.get("arguments"), f"{where}.arguments")}
         call = {"id": read_text(item.get("call_id"), f"{where}.call_id"), "type": "function"}
         yield {"role": "assistant", "content": None, "tool_calls": [{**call, "function": called}]}
-    elif kind == "function_call_output":
-        yield from _result(item, where)
     elif kind != "reasoning":  # which only its own model can read
         refuse(where, kind)
 
 
-def _result(item: Fields, where: str) -> Iterator[dict[str, Any]]:
-    """The result of a call; its images follow as the user's, since a tool's are texts alone."""
+def _result(item: Fields, where: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The result of a call, and its images as the user's, since a tool's are texts alone."""
     check_fields(item, where, _OF_ITEMS | {"call_id", "output"})
     identity = read_text(item.get("call_id"), f"{where}.call_id")
     content = _content(item.get("output"), f"{where}.output")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     text = "\n\n".join(part["text"] for part in parts if part["type"] == "text")
-    yield {"role": "tool", "tool_call_id": identity, "content": text}
+    result = {"role": "tool", "tool_call_id": identity, "content": text}
     images = [part for part in parts if part["type"] != "text"]
-    if images:
-        head = {"type": "text", "text": f"Images of the tool result {identity}:"}
-        yield {"role": "user", "content": [head, *images]}
+    head = {"type": "text", "text": f"Images of the tool result {identity}:"}
+    return result, [head, *images] if images else []
 
 
 def _content(content: object, where: str) -> Any:

@@ -346,15 +346,20 @@ def holds_state(endpoint: Endpoint, value: Mapping[str, Any]) -> bool:
 
     That is signed thinking, encrypted reasoning, a compacted history, or the id of a file.
     """
-    turns = value.get("input" if endpoint == "responses" else "messages")
-    whole = [turn for turn in turns if isinstance(turn, Mapping)] if isinstance(turns, list) else []
-    contents = (turn.get("content") for turn in whole)
-    parts = (part for content in contents if isinstance(content, list) for part in content)
-    return any(_is_bound(part) for part in (*whole, *parts) if isinstance(part, Mapping))
+    return _holds_state(value.get("input" if endpoint == "responses" else "messages"), 0)
+
+
+def _holds_state(parts: object, deep: int) -> bool:
+    found = [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+    inner = (part.get(name) for part in found for name in _NESTED) if deep < MOST_DEEP else ()
+    return any(map(_is_bound, found)) or any(_holds_state(part, deep + 1) for part in inner)
+
+
+_NESTED = ("content", "output", "reasoning_details")
 
 
 def _is_bound(part: Mapping[str, Any]) -> bool:
-    if part.get("type") == "redacted_thinking":
+    if part.get("type") in ("redacted_thinking", "item_reference", "reasoning.encrypted"):
         return True
     files = (part, part.get("file"), part.get("source"))
     ids = (file.get("file_id") for file in files if isinstance(file, Mapping))

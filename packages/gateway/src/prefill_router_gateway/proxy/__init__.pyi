@@ -1,6 +1,7 @@
 from .deployments import RateHeadroom as RateHeadroom
 from .failures import stream_error_end as stream_error_end
 from .forward_request import (
+    LACKING as LACKING,
     BodyRules as BodyRules,
     FixedBody as FixedBody,
     ForwardRequest as ForwardRequest,

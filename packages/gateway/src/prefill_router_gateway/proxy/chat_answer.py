@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
 
-from prefill_router.endpoints import Usage, read_error
+from prefill_router.endpoints import Usage, read_error, without_key
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.proxy.response_metadata import ResponseMetadata, StreamObserver, parsed
 
@@ -149,8 +149,8 @@ class AnswerWriter(Protocol):
         """The event of a piece of the call's arguments."""
         ...
 
-    def finish_part(self) -> Iterator[bytes]:
-        """The events at the end of the text or call."""
+    def finish_part(self, *, is_cut: bool) -> Iterator[bytes]:
+        """The events at the end of the text or call, which the limit of tokens may have cut."""
         ...
 
     def end(self, reason: str, usage: Usage | None, *, has_refused: bool) -> Iterator[bytes]:
@@ -221,7 +221,7 @@ class TranslatedStream:
                 data, self._data = b"\n".join(self._data), []
                 told = self._end() if data == b"[DONE]" else self._event(parsed(data) or {})
                 events += list(told) or ([] if self._is_over else [self._writer.wait()])
-        return b"".join(events)
+        return without_key(b"".join(events), self._observer.key_forms)
 
     def _event(self, value: Mapping[str, Any]) -> Iterator[bytes]:
         if self._is_over:
@@ -287,7 +287,7 @@ class TranslatedStream:
             yield self._failed(_BAD_ARGUMENTS)
             return
         self._is_text = None
-        yield from self._writer.finish_part()
+        yield from self._writer.finish_part(is_cut=is_cut)
 
     def _end(self) -> Iterator[bytes]:
         if not self._is_over and self._has_begun:

@@ -261,7 +261,8 @@ async def _open_translated(
     if answer is None:
         raise AttemptFailedError("malformed", status=opened.status)
     write = message_of if call.endpoint == "messages" else response_of
-    return replace(opened, body=json.dumps(write(answer, usage, target=target)).encode())
+    body = json.dumps(write(answer, usage, target=target)).encode()
+    return replace(opened, body=without_key(body, forms_of_key(line.key)))
 
 
 def _writer(call: ForwardRequest, target: str) -> AnswerWriter:
@@ -285,14 +286,16 @@ async def _read(call: ForwardRequest, arrival: ResponseStream, key: str | None) 
     status = arrival.status
     known = dict(arrival.headers)
     kind, encoding = (known.get(n, b"").lower() for n in (b"content-type", b"content-encoding"))
-    if encoding in (b"gzip", b"deflate"):
+    if encoding in (b"gzip", b"x-gzip", b"deflate"):
         arrival.inflate()
         arrival.headers = _without(arrival.headers, b"content-encoding")
         encoding = b""
     if not _FIRST_GOOD <= status < _FIRST_ODD:
-        body = await _read_error(arrival)
-        refusal = TargetRefusal(status=status, headers=arrival.headers, body=body)
-        if call.is_plain:
+        is_readable = encoding in (b"", b"identity")
+        body = await _read_error(arrival) if is_readable else b""
+        headers = arrival.headers if is_readable else _without(arrival.headers, b"content-encoding")
+        refusal = TargetRefusal(status=status, headers=headers, body=body)
+        if call.is_plain or status in call.lacking:
             raise classify_passthrough_refusal(refusal, key=key, lacking=call.lacking)
         raise classify_refusal(refusal, key=key)
     if b"html" in kind or encoding not in (b"", b"identity"):  # which wasn't requested
@@ -302,7 +305,7 @@ async def _read(call: ForwardRequest, arrival: ResponseStream, key: str | None) 
         return await _open_plain(call, arrival, key, stream=b"event-stream" in kind)
     if b"event-stream" in kind:
         return await _open_stream(call, arrival, key)
-    if call.stream and b"json" not in kind and await arrival.begins_as_events():
+    if call.stream and await arrival.begins_as_events():
         arrival.headers = [*_without(arrival.headers, b"content-type"), _EVENT_STREAM]
         return await _open_stream(call, arrival, key)
     return await _read_whole(call, arrival, key)
@@ -568,8 +571,8 @@ class CallAttempts:
         retries = failures.retries if retries is None else retries
         for turn in range(retries + 1):
             found = await self._try(name)
-            if not isinstance(found, OpenResponse) and self._renames(name, found.rename):
-                found = await self._try(name)
+            if not isinstance(found, OpenResponse) and found.rename is not None:
+                found = await self._try_renamed(name, found, found.rename)
             if isinstance(found, OpenResponse):
                 return found
             pause = failures.backoff_seconds * 2**turn * self._ways.chance.uniform(0.5, 1.0)
@@ -586,21 +589,27 @@ class CallAttempts:
             await self._client.wait(pause)
         return found
 
-    def _renames(self, name: str, rename: tuple[str, str] | None) -> bool:
-        """Whether a deployment refused a field's name, and is called by its own from now on."""
-        if rename is None or self._ways.renames.get(name) == rename:
-            return False
-        self._ways.renames[name] = rename
-        return True
+    async def _try_renamed(
+        self, name: str, refused: AttemptFailedError, rename: tuple[str, str]
+    ) -> OpenResponse | AttemptFailedError:
+        """Call a deployment with its own name of a field; where it answers, this is remembered."""
+        if self._ways.renames.get(name) == rename:
+            return refused
+        found = await self._try(name, rename)
+        if isinstance(found, OpenResponse):
+            self._ways.renames[name] = rename
+        return found
 
-    async def _try(self, name: str) -> OpenResponse | AttemptFailedError:
+    async def _try(
+        self, name: str, rename: tuple[str, str] | None = None
+    ) -> OpenResponse | AttemptFailedError:
         ways, self.deployment, self._began = self._ways, name, self._clock()
         ways.under_way[ways.target_of[name]] += 1
         self.calls += 1
         if self._call.answer is not None:
             self._call.answer.clear()  # of a target that was called before
         try:
-            rename = ways.renames.get(name)
+            rename = rename or ways.renames.get(name)
             opened = await open_answer(self._call, name, ways.lines[name], self._client, rename)
         except AttemptFailedError as failure:
             if failure.end == "disconnected":

@@ -40,7 +40,11 @@ LATE: frozenset[AttemptEnd] = frozenset(("first_token_timeout", "silence", "answ
 _CLIENTS_OWN = frozenset((400, 406, 413, 414, 415, 422, 431, 451))
 _LIKE_ANY_CALL = frozenset((401, 402, 403, 429, 503, 529))
 """The statuses that mean the same for passthrough calls as for all others."""
-_UNKNOWN_FIELD = re.compile(r"supported|un(known|recognized|expected)|not permitted")
+_LIMIT = r"(max_tokens|max_completion_tokens)(?!\w)"
+_REFUSED_LIMIT = re.compile(
+    rf"(?i:un(?:supported|known|recogni[sz]ed|expected)[ \w]{{0,40}}[:'\"` ]+{_LIMIT})"
+    rf"|(?<!\w){_LIMIT}['\"`]? is(?: not|n't) (?:supported|permitted|allowed)"
+)
 _FIRST_OF_CLIENTS, _FIRST_OF_SERVERS = 400, 500
 
 
@@ -116,7 +120,7 @@ def classify_refusal(refusal: TargetRefusal, *, key: str | None) -> AttemptFaile
     end = attempt_end(kind_of(error, status))
     if end == "refused" and status not in _CLIENTS_OWN:
         end = "malformed"
-    quotes = key is not None and key.encode() in refusal.body
+    quotes = key is not None and quotes_key(refusal.body, key)
     if end in HARMLESS and quotes:
         end = "unauthorised"
     headers = {name: value.decode("latin-1") for name, value in refusal.headers}
@@ -133,10 +137,21 @@ def classify_refusal(refusal: TargetRefusal, *, key: str | None) -> AttemptFaile
 
 def _other_name(words: str) -> tuple[str, str] | None:
     """The name of a limit that a target refuses, and the one that it takes instead."""
-    old, new = LIMIT_NAMES
-    if new not in words or not _UNKNOWN_FIELD.search(words.lower()):
+    found = _REFUSED_LIMIT.search(words)
+    if found is None:
         return None
-    return (old, new) if 0 <= words.find(old) < words.find(new) else (new, old)
+    refused = found[1] or found[2]
+    return refused, LIMIT_NAMES[refused == LIMIT_NAMES[0]]
+
+
+def quotes_key(body: bytes, key: str) -> bool:
+    """Whether a response quotes a key, written in whatever way JSON allows."""
+    if key.encode() in body:
+        return True
+    try:
+        return b"\\" in body and key in json.dumps(parsed(body.strip()), ensure_ascii=False)
+    except RecursionError:
+        return True
 
 
 def classify_passthrough_refusal(
@@ -156,7 +171,7 @@ def classify_passthrough_refusal(
     elif status in _LIKE_ANY_CALL:
         end = attempt_end(kind_of(ErrorBody(), status))
     elif _FIRST_OF_CLIENTS <= status < _FIRST_OF_SERVERS:
-        quotes = key is not None and key.encode() in refusal.body
+        quotes = key is not None and quotes_key(refusal.body, key)
         end = "unauthorised" if quotes else "refused"
     else:
         end = "server_error" if status >= _FIRST_OF_SERVERS else "malformed"

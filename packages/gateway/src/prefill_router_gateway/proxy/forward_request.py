@@ -9,6 +9,9 @@ from prefill_router.targets import Endpoint
 from prefill_router_gateway.protocol import Splicer
 from prefill_router_gateway.records import AnswerText, Header
 
+LACKING = frozenset((404, 405, 501))
+"""The statuses by which a target says that it doesn't support a call of few targets."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

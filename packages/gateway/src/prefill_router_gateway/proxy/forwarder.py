@@ -14,6 +14,7 @@ from typing import Any, final
 from prefill_router.endpoints import Breakers, BreakerState, provider_keys
 from prefill_router.targets import Pool
 from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError
+from prefill_router_gateway.proxy.chat_answer import TranslatedStream
 from prefill_router_gateway.proxy.client_connection import ClientConnection, Receive, Send
 from prefill_router_gateway.proxy.deployments import DeploymentOrder, ProviderEndpoint, RateHeadroom
 from prefill_router_gateway.proxy.failover import (
@@ -303,7 +304,8 @@ class ForwardedCall:
         except BrokenResponseError as error:
             if error.end == "disconnected":
                 raise ClientGoneError from None
-            self._end_stream(answer, b"", error.end)
+            is_translated = isinstance(watch, TranslatedStream) and answer.facts.is_complete
+            self._end_stream(answer, watch.close() if is_translated else b"", error.end)
         except asyncio.CancelledError:  # the gateway is stopping, which isn't the target's fault
             self._is_stopping = True
             number = watch.sequence_number

@@ -108,7 +108,7 @@ class MessageWriter:
         """The event of a piece of the call's arguments."""
         return self._delta({"type": "input_json_delta", "partial_json": text})
 
-    def finish_part(self) -> Iterator[bytes]:
+    def finish_part(self, *, is_cut: bool) -> Iterator[bytes]:  # noqa: ARG002
         """The event at the end of the text or call."""
         yield self._written("content_block_stop", index=self._index)
 

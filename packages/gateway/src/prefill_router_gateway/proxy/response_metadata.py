@@ -269,6 +269,7 @@ class StreamObserver:
 
     Attributes:
         facts: What has been read.
+        key_forms: The ways to write the target's key, none of which is forwarded.
         is_open: Whether an event other than an error has arrived.
         is_malformed: Whether the first event was unreadable.
     """
@@ -284,7 +285,7 @@ class StreamObserver:
         self._split = LineSplitter(LONGEST_LINE)
         self._answer = answer
         self.facts = ResponseMetadata(endpoint, secret=secret)
-        self._key_forms = forms_of_key(secret)
+        self.key_forms = forms_of_key(secret)
         self.is_open = self.is_malformed = False
         self._telling = _TELLING.get(endpoint, _CHUNKS)
         self._leaves_out = leave_out_usage
@@ -316,14 +317,14 @@ class StreamObserver:
         else:
             for line in lines:
                 self._line(line)
-        return without_key(whole, self._key_forms)
+        return without_key(whole, self.key_forms)
 
     def close(self) -> bytes:
         """Return the remaining bytes to forward at the end of the stream."""
         rest = self._split.close()
         left_out = self._is_left_out(rest)
         self._line(b"")
-        return b"" if left_out else without_key(rest, self._key_forms)
+        return b"" if left_out else without_key(rest, self.key_forms)
 
     def _is_left_out(self, line: bytes) -> bool:
         if self._swallows:

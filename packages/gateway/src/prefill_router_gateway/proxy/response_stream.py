@@ -13,6 +13,9 @@ from prefill_router_gateway.records import AttemptEnd, Header
 
 _MOST_WAITING = 2**18  # bytes buffered for a slow client before reading from the target pauses
 
+_BEFORE_EVENTS = b"\xef\xbb\xbf\r\n"
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_LONGEST_FIELD = 6  # bytes
 _MOST_INFLATED = 2**20  # bytes that one piece may be decompressed to
 _ANY_ZLIB_HEADER = 32 + zlib.MAX_WBITS  # that of gzip or of zlib
 
@@ -43,10 +46,12 @@ class Inflater:
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(_ANY_ZLIB_HEADER)
         self._data = b""  # compressed
+        self._has_begun = False
 
     def feed(self, data: bytes) -> None:
         """Add compressed bytes."""
         self._data += data
+        self._has_begun = True
 
     def take(self) -> bytes:
         """The next decompressed bytes, not many at once; empty where more input is needed.
@@ -54,13 +59,13 @@ class Inflater:
         Raises:
             BrokenResponseError: The bytes can't be decompressed.
         """
+        if self._zlib.eof and self._data:  # another member of a gzip
+            self._zlib = zlib.decompressobj(_ANY_ZLIB_HEADER)
         try:
             piece = self._zlib.decompress(self._data, _MOST_INFLATED)
         except zlib.error:
             raise BrokenResponseError("malformed") from None
-        if self._zlib.unused_data:
-            raise BrokenResponseError("malformed")
-        self._data = self._zlib.unconsumed_tail
+        self._data = self._zlib.unconsumed_tail or self._zlib.unused_data
         return piece
 
     def check_end(self) -> None:
@@ -69,7 +74,7 @@ class Inflater:
         Raises:
             BrokenResponseError: They aren't.
         """
-        if not self._zlib.eof:
+        if self._has_begun and not self._zlib.eof:
             raise BrokenResponseError("broken_off")
 
 
@@ -199,8 +204,11 @@ class ResponseStream:
         Raises:
             BrokenResponseError: As for `piece`.
         """
-        self._ahead = await self.piece()
-        return self._ahead.lstrip(b"\xef\xbb\xbf\r\n").startswith((b"data:", b"event:", b":"))
+        ahead = b""
+        while len(ahead.lstrip(_BEFORE_EVENTS)) < _LONGEST_FIELD and (piece := await self.piece()):
+            ahead += piece
+        self._ahead = ahead
+        return ahead.lstrip(_BEFORE_EVENTS).startswith(_FIELDS)
 
     async def piece(self) -> bytes:
         """Wait for and return the next bytes of the body; empty at the end.

@@ -142,9 +142,10 @@ class ResponseWriter:
         self._pieces.append(text)
         return self._of_item("response.function_call_arguments.delta", delta=text)
 
-    def finish_part(self) -> Iterator[bytes]:
+    def finish_part(self, *, is_cut: bool) -> Iterator[bytes]:
         """The events at the end of the text or call."""
         text, self._pieces = "".join(self._pieces), []
+        self._item["status"] = "incomplete" if is_cut else "completed"
         if self._call is None:
             self._item["content"] = [_text(text)]
             yield self._of_part("response.output_text.done", text=text, logprobs=[])

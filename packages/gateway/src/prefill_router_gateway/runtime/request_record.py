@@ -195,6 +195,7 @@ async def write_receipt(
         cost=receipt.cost,
         at=time.time(),
         stored=_is_stored(live, receipt.endpoint, outcome.deployment or outcome.target),
+        moves=request.question.agent.kind != "compaction",
     )
     if trace is not None:
         trace.end(receipt)

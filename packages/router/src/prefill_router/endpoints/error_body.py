@@ -46,7 +46,9 @@ _BY_WORDS: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
     (
         "unsupported",
         re.compile(
-            r"max(_completion|_output)?_tokens\W{0,40}.{0,40}(too large|must be|at most|less than)"
+            r"max(_completion|_output)?_tokens\W{0,40}.{0,40}"
+            r"(too large|at most|less than|must be <)"
+            r"|which is the maximum allowed number of output|valid range of max_tokens"
             r"|no endpoints found that support"
         ),
     ),
@@ -67,16 +69,15 @@ _BY_WORDS: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
             r"|unknown model|invalid model"
         ),
     ),
-    (
-        "unsupported",
-        re.compile(
-            r"unsupported (parameter|value)|(is|are)( not|n't) supported|does( not|n't) support"
-            r"|un(known|recognized|expected) (request |keyword )?(argument|parameter|field)"
-            r"|extra inputs are not permitted|invalid .signature. in .thinking"
-            r"|encrypted content .{0,80}could not be (verified|decrypted)"
-        ),
-    ),
 )
+_UNSUPPORTED = re.compile(
+    r"unsupported (parameter|value)|(is|are)( not|n't) supported|does( not|n't) support"
+    r"|un(known|recognized|expected) (request |keyword )?(argument|parameter|field)"
+    r"|extra inputs are not permitted|invalid .signature. in .thinking"
+    r"|encrypted content .{0,80}could not be (verified|decrypted)"
+)
+_OF_BODIES = (None, 400, 413, 415, 422)
+"""The statuses that are about the request's body."""
 
 
 @final
@@ -130,6 +131,8 @@ def kind_of(error: ErrorBody, status: int | None) -> FailureKind:
         for kind, pattern in _BY_WORDS:
             if pattern.search(words) and (status != 429 or kind == "unauthorised"):
                 return kind
+    if status in _OF_BODIES and _UNSUPPORTED.search(words):
+        return "unsupported"
     if status == 429 and "insufficient_quota" in names:
         return "unauthorised"
     if status is None or status >= 500:

@@ -66,28 +66,31 @@ def read_usage(reported: _Reported) -> Usage:
         (_details(reported, "completion", "output"), "reasoning_tokens"),
         (reported, "reasoning_tokens"),
     )
-    given, creation = _input(reported), reported.get("cache_creation")
+    creation = reported.get("cache_creation")
     kept = creation if isinstance(creation, Mapping) else {}
+    written = _count(reported.get("cache_creation_input_tokens"))
+    if written is None and kept:
+        written = sum(_count(tokens) or 0 for tokens in kept.values())
+    given = _input(reported, written)
     return Usage(
         input_tokens=given,
         cached_tokens=cached,
         output_tokens=_output(reported, given, reasoning),
         reasoning_tokens=reasoning,
-        cache_written_tokens=_count(reported.get("cache_creation_input_tokens")),
+        cache_written_tokens=written,
         cache_written_hour_tokens=_count(kept.get("ephemeral_1h_input_tokens")),
         reported=reported,
     )
 
 
-def _input(reported: _Reported) -> int | None:
+def _input(reported: _Reported, written: int | None) -> int | None:
     whole = _count(reported.get("prompt_tokens"))
     if whole is not None:
         return whole
     fresh = _count(reported.get("input_tokens"))
     if fresh is None:
         return None
-    beside = ("cache_read_input_tokens", "cache_creation_input_tokens")
-    return fresh + sum(_count(reported.get(name)) or 0 for name in beside)
+    return fresh + (_count(reported.get("cache_read_input_tokens")) or 0) + (written or 0)
 
 
 def _output(reported: _Reported, given: int | None, reasoning: int | None) -> int | None:
