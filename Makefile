@@ -62,9 +62,11 @@ suite quick $(VENV)/.compiled: export PYTHONDONTWRITEBYTECODE =
 suite: $(VENV)/.compiled
 	$(SUITE) --numprocesses 3
 
-# Units and contracts, without what starts processes or fits for seconds.
+# Units and contracts, without what starts processes or fits for seconds, and without checks of types
+# at each call, which take as long as the tests themselves.
 quick: install
-	$(SUITE) --numprocesses 2 -m "not slow"
+	$(SUITE) -o addopts="$(UNCHECKED)" --numprocesses 2 -m "not slow"
+UNCHECKED := -q --strict-markers -p no:cacheprovider -p no:langsmith_plugin -p no:schemathesis
 
 # The tests of one distribution: make test-router, test-gateway, test-lab, test-minipool.
 test-%: install

@@ -61,6 +61,7 @@ def navigation(page: Path) -> Iterator[Path]:
         yield from navigation(child)
 
 
+@pytest.mark.slow
 def test_every_page_is_in_the_navigation_once() -> None:
     listed = Counter(navigation(DOCS / "index.md"))
     there = {*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")} - {DOCS / "index.md"}
@@ -104,6 +105,7 @@ def test_the_reference_has_what_is_imported_from_the_package() -> None:
         assert any(f".. automodule:: {package}\n" in page for page in pages), package
 
 
+@pytest.mark.slow
 def test_every_setting_and_option_has_its_type_and_a_sentence() -> None:
     text = load_module("settings_tables").render_tables()
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]

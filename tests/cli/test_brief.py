@@ -44,6 +44,7 @@ def made(job: Job) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_what_a_session_holds_says_so_in_one_line(made: dict[str, Any]) -> None:
     for name, value in made.items():
         told = repr(value)
@@ -51,6 +52,7 @@ def test_what_a_session_holds_says_so_in_one_line(made: dict[str, Any]) -> None:
         assert len(told) <= MOST_CHARACTERS, name
 
 
+@pytest.mark.slow
 def test_the_words_that_count_are_there(made: dict[str, Any], job: Job) -> None:
     router = made["router"]
     assert repr(router) == (

@@ -32,6 +32,7 @@ def test_what_was_computed_does_not_depend_on_what_follows() -> None:
     assert np.array_equal(log_capital(drawn, worst=1.0)[:20], log_capital(drawn[:20], worst=1.0))
 
 
+@pytest.mark.slow
 def test_without_shortfalls_rejections_and_alarms_are_as_rare_as_promised() -> None:
     """A twentieth of the capitals may exceed 20, and so may of the detectors 20 times the steps."""
     rng, rejected, alarms = np.random.default_rng(1), 0, 0

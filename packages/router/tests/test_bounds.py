@@ -79,6 +79,7 @@ def test_brackets_are_nested_to_a_bounded_depth(tmp_path: Path) -> None:
         read_yaml(tmp_path / "a.yaml")
 
 
+@pytest.mark.slow
 def test_tables_have_a_bounded_number_of_columns(tmp_path: Path) -> None:
     names = [f"c{n}" for n in range(10**5)]
     (tmp_path / "wide.csv").write_text(",".join(names) + "\n")
@@ -95,6 +96,7 @@ def test_tables_have_a_bounded_number_of_columns(tmp_path: Path) -> None:
         columns_of(tmp_path / "twice.csv")
 
 
+@pytest.mark.slow
 def test_records_have_a_bounded_number_of_fields(tmp_path: Path) -> None:
     fields = {f"c{n}": 1 for n in range(10**5)}
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"

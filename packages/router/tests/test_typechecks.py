@@ -10,6 +10,8 @@ from packages.router.tests.fakes.planted_signal import unchecked
 from prefill_router.evaluation.bootstrap import Band
 from prefill_router.statistics import base_rates, cross_entropy
 
+pytestmark = pytest.mark.slow  # types aren't checked in what is quick
+
 THREE, FOUR = np.arange(3.0), np.arange(4.0)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaModel
 
 from packages.router.tests.fakes.tiny_encoder import save_tiny_encoder
 from prefill_router.activations import POOLINGS, Pooling, Site
@@ -27,6 +26,8 @@ QUICK = FitConfig(
 
 def save_causal_encoder(folder: Path) -> Path:
     """Write a folder with a tiny causal network that reads bytes."""
+    from transformers import LlamaConfig, LlamaModel  # takes seconds
+
     save_tiny_encoder(folder)  # for its tokenizer
     config = LlamaConfig(
         vocab_size=300,

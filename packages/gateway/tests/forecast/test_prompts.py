@@ -91,6 +91,7 @@ def test_bad_prompts_are_left_out_and_the_others_read_together(
     ]
 
 
+@pytest.mark.slow
 def test_nothing_but_bad_prompts(router: Router) -> None:
     assert forecast_each(router, ["", "\udfff"]) == ["unreadable", "unreadable"]
     assert forecast_each(router, []) == []

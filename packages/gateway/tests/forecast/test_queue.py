@@ -48,6 +48,7 @@ def received(content: bytes) -> Any:
     return asyncio.run(fed())
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters()) | FINITE | st.none(), max_size=5))
 def test_frame_comes_through_as_it_was(value: list[Any]) -> None:
     assert read_frame(io.BytesIO(pack_frame(value))) == value

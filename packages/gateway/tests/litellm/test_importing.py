@@ -458,6 +458,7 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path, value: Any, why: st
         of(tmp_path, value)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_pool_and_settings(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_stream_adds_up_to_its_last_event_and_is_numbered(pieces: list[bytes])
         assert written == held
 
 
+@pytest.mark.slow
 def test_a_stream_is_the_same_wherever_it_is_split() -> None:
     def plain(data: bytes) -> list[Any]:
         return [(e["type"], e.get("delta"), e.get("text")) for e in events(data)]

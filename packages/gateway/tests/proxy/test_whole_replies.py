@@ -107,6 +107,7 @@ def test_several_members_and_none_at_all() -> None:
     assert (client.status, app.outcome.kind) == (204, "answered")
 
 
+@pytest.mark.slow
 def test_a_compressed_answer_that_is_damaged_cut_or_endless_is_a_failure() -> None:
     whole_one = json.dumps(ANSWER).encode()
     cut = compressed("gzip", [whole_one], keep=60)

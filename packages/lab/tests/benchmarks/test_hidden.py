@@ -98,6 +98,7 @@ def test_broken_cells(given_cell: object, reason: str) -> None:
         decode_tests(given_cell, "private")
 
 
+@pytest.mark.slow
 def test_bomb_is_not_unpacked() -> None:
     bomb = cell(b"\0" * 50_000_000)
     assert len(bomb) < 100_000

@@ -243,6 +243,7 @@ ROWS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(ROWS)
 def test_tasks_come_back_as_they_were_written(

@@ -73,6 +73,7 @@ def sklearn_auc(labels: np.ndarray, scores: np.ndarray, rows: np.ndarray) -> flo
     return float(roc_auc_score(labels[known], scores[known]))
 
 
+@pytest.mark.slow
 def test_probes_are_those_of_scikit_learn_on_the_same_folds(profile: DepthProfile) -> None:
     folds = stratified_folds(ANSWERS, count=5, seed=0)
     domains = np.array([query.domain for query in ANSWERS.queries])
@@ -188,6 +189,7 @@ def drawn(
     return numbers[np.isfinite(numbers)].tolist(), pl.read_csv(paths[2])
 
 
+@pytest.mark.slow
 def test_the_data_file_has_every_number_of_the_figure(
     profile: DepthProfile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,6 +228,7 @@ def test_intervals_of_latency_are_over_rounds_and_prompts() -> None:
     assert math.isnan(given.lower)
 
 
+@pytest.mark.slow
 def test_the_study_says_how_sure_the_latency_is() -> None:
     noisy = Latency(tuple(np.random.default_rng(1).uniform(0.1, 0.9, 40).tolist()), rounds=4)
     one = dataclasses.replace(contender(), latency=noisy)

@@ -27,6 +27,7 @@ from prefill_router.features.base import load_family
 from prefill_router_lab.features.text_network import TextNetwork
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "names"),
     [
@@ -47,6 +48,7 @@ def test_other_architectures(config: Any, names: set[str], tmp_path: Path) -> No
     assert np.array_equal(read(again.at(folder), train), read(tuned, train))
 
 
+@pytest.mark.slow
 def test_blocks_after_a_layer_are_neither_computed_nor_adapted(tmp_path: Path) -> None:
     sizes = {**SIZES, "num_hidden_layers": 3}
     config = tf.Qwen3Config(**sizes, num_key_value_heads=2, head_dim=8)

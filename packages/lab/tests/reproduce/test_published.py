@@ -18,6 +18,7 @@ def values(row: dict[str, Value]) -> dict[str, float]:
     return {name: value for name, value in row.items() if isinstance(value, float)}
 
 
+@pytest.mark.slow
 def test_all_thirty_tables_are_there_in_order() -> None:
     assert [table.number for table in published().values()] == list(range(1, 31))
     assert len({table.label for table in published().values()}) == 30

@@ -41,6 +41,7 @@ def study() -> AblationStudy:
     return ablation_study(POOLS, STORES, AblationOptions(dim=6))
 
 
+@pytest.mark.slow
 def test_the_planted_layer_is_found_in_every_pool(study: AblationStudy) -> None:
     named = [(row.pool, row.encoder) for row in study.rows]
     assert named == [("all", "fake"), ("all", "deaf"), ("cheap", "fake"), ("cheap", "deaf")]
@@ -53,6 +54,7 @@ def test_the_planted_layer_is_found_in_every_pool(study: AblationStudy) -> None:
     assert LIMIT not in study.rows[0].practical
 
 
+@pytest.mark.slow
 def test_rows_are_the_layers_own(study: AblationStudy) -> None:
     sites = candidate_sites(STORES[1], poolings=("last",))
     found = survey(STORES[1], TRAIN, sites=sites, dim=6)
@@ -78,6 +80,7 @@ def test_a_store_that_lacks_a_pool_is_told(study: AblationStudy) -> None:
         ablation_study(POOLS, [])
 
 
+@pytest.mark.slow
 def test_it_is_written(study: AblationStudy, tmp_path: Path) -> None:
     write_report_files(study.report(title="Layers", known={}), tmp_path)
     told = json.loads((tmp_path / "layers.json").read_text())

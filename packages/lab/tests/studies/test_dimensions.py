@@ -31,6 +31,7 @@ def study() -> DimensionStudy:
     return dimension_study([STATES, OTHER], TRAIN, DimensionOptions(dims=DIMS))
 
 
+@pytest.mark.slow
 def test_the_planted_layer_and_encoder_are_found(study: DimensionStudy) -> None:
     assert study.top.encoder == "fake"
     assert study.top.fisher > 0.9
@@ -45,6 +46,7 @@ def test_nothing_is_found_on_shuffled_labels() -> None:
     assert all(0.4 < cell.fisher < 0.6 for cell in found.cells)
 
 
+@pytest.mark.slow
 def test_every_cell_is_the_layers_own_ablation(study: DimensionStudy) -> None:
     sites = [Site(layer, "mean") for layer in (2, 3, 4)]
     grid = search(STATES, TRAIN, sites=sites, dims=(6,))
@@ -69,6 +71,7 @@ def test_more_components_than_there_are_change_nothing() -> None:
     assert "The states of fake have 16 dimensions; PCA can't keep more." in summary(found)
 
 
+@pytest.mark.slow
 def test_the_default_is_compared_with_the_best(tmp_path: Path, study: DimensionStudy) -> None:
     found = dimension_study([STATES], TRAIN, DimensionOptions(dims=(2, 100), poolings=("last",)))
     assert "With 100 components, the default of a router" in " ".join(summary(found))

@@ -84,6 +84,7 @@ def test_no_assignment_is_better_at_its_cost() -> None:
         assert got <= np.interp(paid, cost, right) + 1e-9
 
 
+@pytest.mark.slow
 def test_a_router_that_knows_more_than_tiers_is_above_them() -> None:
     part, tiers = make_part()
     result = measure(tiers, part)
@@ -99,6 +100,7 @@ def test_a_router_that_knows_more_than_tiers_is_above_them() -> None:
     json.dumps(result.to_dict(), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_tiers_that_mean_nothing_gain_nothing() -> None:
     part, tiers = make_part()
     shuffled = np.random.default_rng(0).permutation(list(tiers.values()))
@@ -108,6 +110,7 @@ def test_tiers_that_mean_nothing_gain_nothing() -> None:
         assert abs(point.over_mix.value) < 0.03
 
 
+@pytest.mark.slow
 def test_assignments_by_hand_and_the_setting_are_single_points() -> None:
     part, tiers = make_part()
     result = measure(tiers, part)
@@ -122,6 +125,7 @@ def test_assignments_by_hand_and_the_setting_are_single_points() -> None:
     assert own.over_price.lower > 0
 
 
+@pytest.mark.slow
 def test_the_folds_of_a_cross_fit_are_judged_together() -> None:
     part, tiers = make_part(size=900)
     trial = part.judged.trial
@@ -144,6 +148,7 @@ def test_without_costs_nothing_can_be_compared() -> None:
         measure(tiers, part)
 
 
+@pytest.mark.slow
 def test_the_page_says_what_each_system_gains() -> None:
     part, tiers = make_part(size=900)
     report = measure(tiers, part).report(title="Peers", known={})
@@ -151,6 +156,7 @@ def test_the_page_says_what_each_system_gains() -> None:
     assert {row["system"] for row in report.tables["peers"]} >= {"router", "price alone"}
 
 
+@pytest.mark.slow
 def test_litellm_reads_the_last_user_message() -> None:
     easy, hard = "Hi", "Think step by step and prove the theorem; then derive its corollary."
     chat = (Message("user", easy), Message("assistant", "Hello!"), Message("user", hard))

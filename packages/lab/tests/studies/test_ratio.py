@@ -174,6 +174,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         routing_ratio({"x": one}, nothing, strong=STRONG)
 
 
+@pytest.mark.slow
 def test_it_is_written_and_read_by_people_and_programs(tmp_path: Path) -> None:
     found = studied()
     mark(tmp_path / "ratio", "ratio", {"strong": STRONG})

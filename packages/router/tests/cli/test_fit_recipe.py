@@ -8,6 +8,7 @@ from packages.router.tests.commands import SEALED_FIT, Job, malformed, refused, 
 from prefill_router.router import Router
 
 
+@pytest.mark.slow
 def test_an_encoder_that_a_recipe_names_is_found_by_its_folder(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -21,12 +22,14 @@ def test_an_encoder_that_a_recipe_names_is_found_by_its_folder(
     assert source.provenance.encoder == "tiny"
 
 
+@pytest.mark.slow
 def test_a_negative_seed_is_refused(job: Job, tmp_path: Path) -> None:
     asked = (*SEALED_FIT, job.answers, "--store", job.states, "--out", tmp_path / "router")
     malformed("--seed is -1", *asked, "--seed", -1)
     assert not (tmp_path / "router").exists()
 
 
+@pytest.mark.slow
 def test_the_papers_recipe_by_name_is_what_few_rows_take(job: Job, tmp_path: Path) -> None:
     asked = ("fit", "--no-verdict", "--test=0.15", job.answers, "--store", job.states)
     succeeded(*asked, "--out", tmp_path / "named", "--recipe", "paper")

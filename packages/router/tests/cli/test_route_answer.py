@@ -62,6 +62,7 @@ def test_a_rate_limit_is_waited_for(route: Route, pool: Path, server: Server) ->
     assert len(server.log) == before + 2
 
 
+@pytest.mark.slow
 def test_a_target_that_fails(route: Route, pool: Path) -> None:
     failed = route("break it", "--answer", "--pool", pool)
     assert failed.code == 1

@@ -127,6 +127,7 @@ def test_a_prompt_of_another_length_is_taken_for_the_longest_seen(learned: Outpu
     np.testing.assert_array_equal(mean[0], mean[1])
 
 
+@pytest.mark.slow
 def test_missing_counts_change_no_other_target() -> None:
     whole = made(OUTPUT)
     gaps = OUTPUT.copy()

@@ -100,6 +100,7 @@ def test_a_pool_of_other_names_is_refused() -> None:
         dataset.with_pool(dataset.pool.select(["target-1", "target-0", "target-2"]))
 
 
+@pytest.mark.slow
 @given(st.permutations(range(8)), st.permutations(range(3)))
 def test_the_fingerprint_does_not_know_order(rows: list[int], columns: list[int]) -> None:
     dataset = make_routing_dataset(queries=8, missing=0.2)
@@ -128,6 +129,7 @@ PROMPTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(PROMPTS, PROMPTS)
 def test_prompts_share_a_key_only_when_equal(one: object, two: object) -> None:
     assert (prompt_key(one) == prompt_key(two)) == (one == two)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """The consensus regimes."""
 
 import numpy as np
+import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -29,6 +30,7 @@ def test_soft_labels_are_cut_at_a_half() -> None:
     assert np.array_equal(cut, [[0, 0, 1, 1, NAN]], equal_nan=True)
 
 
+@pytest.mark.slow
 @given(TABLES, st.randoms())
 def test_the_order_of_targets_and_missing_ones_change_nothing(table: Table, random: object) -> None:
     order = np.random.default_rng(random.randrange(99)).permutation(table.shape[1])  # type: ignore[attr-defined]
@@ -37,6 +39,7 @@ def test_the_order_of_targets_and_missing_ones_change_nothing(table: Table, rand
     assert regimes(wider).tolist() == regimes(table).tolist()
 
 
+@pytest.mark.slow
 @given(TABLES)
 def test_swapping_right_and_wrong_swaps_the_regimes(table: Table) -> None:
     swap = {

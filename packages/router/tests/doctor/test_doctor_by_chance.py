@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from packages.router.tests.doctor.patients import patient, with_parts
 from packages.router.tests.evaluation.trials import Array
@@ -25,6 +26,7 @@ def examined(kind: str, chance: Array) -> Checkup:
     return examine(seen_by_chance(subject, chance), resamples=40, shuffles=40)
 
 
+@pytest.mark.slow
 def test_a_router_that_knows_is_worth_it_and_one_that_guesses_is_not() -> None:
     chance = np.full((2500, 3), 0.5)
     assert examined("knows", chance).verdict == "worth it"

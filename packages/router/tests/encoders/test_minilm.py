@@ -115,6 +115,7 @@ def norms(rows: np.ndarray) -> np.ndarray:
     return np.linalg.norm(rows, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 1, 2, 31])
 def test_its_tokens_and_provenance_are_those_of_transformers(limit: int | None) -> None:
     ours = load_ours(max_tokens=limit)
@@ -130,6 +131,7 @@ def expected() -> dict[Site, np.ndarray]:
     return load_theirs().states(load_ours().tokenize(QUERIES), SITES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_tokens", [None, 1, 10_000])
 def test_every_state_is_that_of_transformers(
     batch_tokens: int | None, expected: dict[Site, np.ndarray]
@@ -139,6 +141,7 @@ def test_every_state_is_that_of_transformers(
     assert largest_error(found, expected, SITES) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_prompts_of_one_token_have_states() -> None:
     ours, theirs = load_ours(max_tokens=1), load_theirs()
     prompts = ours.tokenize(QUERIES[:3])
@@ -148,6 +151,7 @@ def test_prompts_of_one_token_have_states() -> None:
     np.testing.assert_array_equal(found[Site(3, "rest")], found[Site(3, "last")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [0, 1, 4])
 def test_only_the_blocks_that_are_read_are_loaded(layer: int) -> None:
     whole, part = load_ours(), load_ours(layers=(layer,))
@@ -162,6 +166,7 @@ def test_only_the_blocks_that_are_read_are_loaded(layer: int) -> None:
         part.states(prompts, [Site(layer + 1, "mean")])
 
 
+@pytest.mark.slow
 def test_states_without_torch_are_the_same_and_nothing_is_told_to_the_maker_of_the_runtime(
     tmp_path: Path,
 ) -> None:
@@ -186,6 +191,7 @@ def test_states_without_torch_are_the_same_and_nothing_is_told_to_the_maker_of_t
         assert "\n" not in message
 
 
+@pytest.mark.slow
 def test_the_requested_type_is_recorded_and_states_are_those_of_float32() -> None:
     prompts = load_ours().tokenize(QUERIES[:3])
     site = Site(6, "mean")
@@ -199,6 +205,7 @@ def test_the_requested_type_is_recorded_and_states_are_those_of_float32() -> Non
         load_minilm(request_for(_packaged("minilm"), dtype="int8"))
 
 
+@pytest.mark.slow
 def test_the_default_type_is_that_of_other_encoders() -> None:
     import torch
 
@@ -223,6 +230,7 @@ def test_the_default_type_follows_the_processor(
     assert processor_dtype() == "float32"
 
 
+@pytest.mark.slow
 def test_it_runs_on_the_processor_beside_encoders_on_a_gpu() -> None:
     assert load_ours(device="cuda:3").provenance == load_ours().provenance
     with pytest.raises(ConfigError, match="device 'typewriter' is unknown; try cpu"):
@@ -234,6 +242,7 @@ def test_its_torch_network_can_be_asked_for() -> None:
     assert "encoder.layer.5.attention.self.query" in names
 
 
+@pytest.mark.slow
 def test_damaged_weights_are_refused(tmp_path: Path) -> None:
     folder = shutil.copytree(_packaged("minilm"), tmp_path / "minilm")
     weights = folder / "model.safetensors"

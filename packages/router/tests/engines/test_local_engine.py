@@ -87,6 +87,7 @@ def test_other_numbers_of_workers_are_refused(given: str) -> None:
     malformed("a range such as 1-8", *words, f"--workers={given}")
 
 
+@pytest.mark.slow
 def test_options_of_an_engine_need_it() -> None:
     words = ("encode", "d", "--out", "o")
     for option in ("--address=auto", "--workers=2", "--worker-cpus=2", "--gpu-workers=1"):

@@ -54,6 +54,7 @@ def test_area_leaves_out_what_is_unknown() -> None:
     assert np.isnan(area[1])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(st.integers(-3, 13), st.floats(-0.5, 1.2), min_size=1),

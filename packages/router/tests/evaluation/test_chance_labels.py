@@ -55,6 +55,7 @@ def test_labels_that_were_certain_to_be_observed_are_judged_as_they_are() -> Non
     assert brier[1] == pytest.approx(brier[0])
 
 
+@pytest.mark.slow
 def test_a_log_is_evaluated_about_as_all_labels_are() -> None:
     predictions, log, whole = traffic(queries=1400, asked=0.5, error=0.1)
     ids = log.query_ids

@@ -33,6 +33,7 @@ def test_both_estimates_are_their_plain_formulas_at_every_lam() -> None:
         assert found.effective == pytest.approx(w.sum() ** 2 / (w**2).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [0.0, 0.1])
 def test_intervals_contain_the_truth_as_often_as_they_say(error: float) -> None:
     predictions, whole = random_system(queries=800, seed=3)

@@ -27,6 +27,7 @@ def systems() -> dict[str, Evaluation]:
     return {"prefill": first, "sentence": swapped(first)}
 
 
+@pytest.mark.slow
 def test_the_figure_and_its_data(systems: dict[str, Evaluation], tmp_path: Path) -> None:
     written = write_side_by_side(systems, tmp_path / "both", title="Both")
     assert [path.suffix for path in written] == [".png", ".svg", ".csv"]

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
 
 
 def save_tiny_encoder(folder: Path, *, seed: int = 0) -> Path:
     """Write the folder; another seed is another encoder. It reads bytes, 128 at most."""
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast  # takes seconds
+
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate([*SPECIAL, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="[UNK]"))

@@ -60,6 +60,7 @@ def uncertainty(router: Router) -> float:
     return float(np.trace(heads(router).covariance[0]))
 
 
+@pytest.mark.slow
 def test_the_other_targets_numbers_stay_bit_for_bit(
     router: Router, answers: RoutingDataset, states: MemoryActivations
 ) -> None:
@@ -71,6 +72,7 @@ def test_the_other_targets_numbers_stay_bit_for_bit(
     assert after.scale == before.scale
 
 
+@pytest.mark.slow
 def test_its_head_is_learned_from_its_labels(
     router: Router, answers: RoutingDataset, states: MemoryActivations
 ) -> None:

@@ -72,6 +72,7 @@ def test_exact_labels_are_not_touched() -> None:
         assert found is examples.correct
 
 
+@pytest.mark.slow
 def test_a_fit_knows_the_errors_of_its_labels() -> None:
     parts = {"features": PREFILL, "predictor": "constant", "calibration": "platt"}
     recipe = recipe_from_dict(parts)

@@ -72,6 +72,7 @@ def verdict_of(fit: RouterFit) -> WinVerdict:
     return fit.win_verdict
 
 
+@pytest.mark.slow
 def test_a_planted_preference_is_worth_it_in_win_rate(made: RouterFit) -> None:
     verdict = verdict_of(made)
     assert verdict.word == "worth it"
@@ -90,6 +91,7 @@ def test_a_planted_preference_is_worth_it_in_win_rate(made: RouterFit) -> None:
     json.dumps(verdict.to_dict(), allow_nan=False)
 
 
+@pytest.mark.slow
 def test_shuffled_votes_gain_nothing() -> None:
     verdict = verdict_of(fitted(voted(shuffled=True)))
     assert verdict.word != "worth it"
@@ -97,6 +99,7 @@ def test_shuffled_votes_gain_nothing() -> None:
     assert "judged votes would decide it" in verdict.because or verdict.word == "not worth it"
 
 
+@pytest.mark.slow
 def test_a_router_from_votes_says_chances_to_win(made: RouterFit, tmp_path: Path) -> None:
     router = made.router
     assert (router.is_voted, router.setting) == (True, 1.0)
@@ -124,6 +127,7 @@ def test_a_router_from_votes_says_chances_to_win(made: RouterFit, tmp_path: Path
     assert repriced.ranking == ranking
 
 
+@pytest.mark.slow
 def test_the_recipe_for_votes_is_taken_without_a_trial() -> None:
     dataset = voted(60)
     config = FitConfig(assumed_output_tokens=100)
@@ -136,6 +140,7 @@ def test_the_recipe_for_votes_is_taken_without_a_trial() -> None:
     assert fit.verdict is None
 
 
+@pytest.mark.slow
 def test_a_sealed_part_judges_alone() -> None:
     dataset = voted()
     recipe = recipe_from_dict({"features": {"kind": "prefill", "dim": 6}, "predictor": FAST})

@@ -28,6 +28,7 @@ def test_they_are_numpys(rows: int, hidden: int, seed: int) -> None:
     np.testing.assert_allclose(moments.covariance, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.integers(0, 1000))
 def test_those_of_parts_add_up_in_any_order(sizes: list[int], seed: int) -> None:
     states = sample(sum(sizes) + 2, 4, seed, offset=100)

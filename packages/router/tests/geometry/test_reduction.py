@@ -50,6 +50,7 @@ def test_the_first_components_serve_smaller_dimensions() -> None:
     np.testing.assert_allclose(small.components, cut.components, atol=1e-5)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000))
 def test_the_order_and_the_parts_of_the_rows_do_not_matter(seed: int) -> None:
     states = sample()

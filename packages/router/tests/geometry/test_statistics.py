@@ -96,6 +96,7 @@ def test_fisher_is_its_definition(seed: int) -> None:
         assert j == pytest.approx(gap / spread)
 
 
+@pytest.mark.slow
 @given(seeds, st.floats(0.01, 100), st.floats(-1000, 1000))
 def test_fisher_does_not_change_with_the_frame(seed: int, scale: float, shift: float) -> None:
     features, correct = labelled(seed)

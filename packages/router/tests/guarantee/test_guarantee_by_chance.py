@@ -26,6 +26,7 @@ def log(queries: int, *, asked: float, error: float, seed: int) -> Trial:
     return Trial.join(PREDICTIONS.select(ids), observed(part, chance, random, error=error))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "error"), [(0.3, 0.0), (0.3, 0.1)])
 def test_the_promise_is_kept_and_often_made(asked: float, error: float) -> None:
     broken, made = 0, 0

@@ -78,6 +78,7 @@ def test_describe_as_text_and_json(tmp_path: Path) -> None:
     assert "accuracy by benchmark" in by.output
 
 
+@pytest.mark.slow
 def test_describe_the_real_answers(mmlu_pro: Path) -> None:
     told = json.loads(run("describe", mmlu_pro, "--json").stdout)
     assert (told["queries"], told["distinct_prompts"]) == (9692, 9588)

@@ -54,6 +54,7 @@ def test_last_token_sites_alone_by_default() -> None:
     assert json.loads(json.dumps(last.to_dict()))["auc"]["BestLR"] == last["BestLR"].auc
 
 
+@pytest.mark.slow
 def test_nothing_exceeds_the_oracle_and_fisher_reaches_it_where_a_layer_is_planted() -> None:
     dataset = make_routing_dataset(queries=300)
     states = states_of(dataset)

@@ -15,6 +15,7 @@ every_policy = pytest.mark.parametrize("name", POLICIES)
 COST_RISES = ("lambda", "tolerance", "quantile tiers", "cascade")
 
 
+@pytest.mark.slow
 @every_policy
 @pytest.mark.parametrize("coarse", [False, True])
 def test_the_exact_path_is_the_plain_choice_on_a_fine_grid(name: str, *, coarse: bool) -> None:

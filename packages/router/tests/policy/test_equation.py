@@ -148,6 +148,7 @@ def test_lam_never_falls_where_many_lines_meet_in_one_point() -> None:
 grid = st.integers(0, 4).map(lambda i: i / 4)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(grid, grid), min_size=1, max_size=6))
 def test_ties_on_the_path_are_as_good_as_the_best(points: list[tuple[float, float]]) -> None:

@@ -97,6 +97,7 @@ def test_the_gradient_reaches_the_lowest_loss() -> None:
         assert loss(best.weights + step[0], best.strengths + step[1]) >= lowest - 1e-9
 
 
+@pytest.mark.slow
 def test_a_planted_signal_is_learned_and_probabilities_are_of_winning() -> None:
     features, scores = planted(1500)
     fit = LogisticConfig(votes=True).fit(examples(features, voted(scores)))
@@ -118,6 +119,7 @@ def test_shuffled_votes_give_the_strengths_alone() -> None:
     assert chance.std(axis=0).max() < 0.05
 
 
+@pytest.mark.slow
 def test_the_order_of_rows_and_rows_without_votes_do_not_matter() -> None:
     features, scores = planted(200)
     labels = voted(scores)

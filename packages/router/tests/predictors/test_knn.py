@@ -72,6 +72,7 @@ def test_score_is_the_weighted_mean_of_labels(kernel: Kernel, missing: float) ->
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.floats(0, 1e6), min_size=1, max_size=12),
     st.sampled_from(KERNELS),

@@ -42,6 +42,7 @@ def forward_in_torch(architecture: Heads, step: TorchPass) -> TorchOutputs:
     return outputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_equal_finite_differences(name: str) -> None:
     has_difficulty = CASES[name].difficulty is not None

@@ -50,6 +50,7 @@ def test_without_folds_that_can_be_predicted_members_weigh_the_same() -> None:
     assert levels.tolist() == choices.tolist() == [0.5, 0.5]
 
 
+@pytest.mark.slow
 def test_a_row_moves_its_own_prediction_out_of_fold_by_the_weights_alone() -> None:
     level, apart, correct = (part[:300] for part in known())
     rows = Examples((level + apart).astype(np.float32), correct, ("a", "b", "c"), ("",) * 300)

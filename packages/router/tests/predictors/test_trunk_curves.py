@@ -18,6 +18,7 @@ CURVES = TrainingCurves(
 )
 
 
+@pytest.mark.slow
 def test_table_holds_every_epoch_of_every_seed(tmp_path: Path) -> None:
     table, png, svg = write_curves(CURVES, tmp_path)
     with table.open(newline="") as file:

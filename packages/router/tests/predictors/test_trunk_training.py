@@ -37,6 +37,7 @@ def losses(
     return dict(zip(seeds, runs, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [1, 2])
 def test_alone_equals_in_company(cores: int) -> None:
     data, parts = examples()
@@ -107,6 +108,7 @@ def ordinary(data: NetworkRows, parts: Holdout, config: TrunkConfig, seed: int) 
     return result
 
 
+@pytest.mark.slow
 def test_equals_an_ordinary_loop() -> None:
     """In double precision, where rounding doesn't hide a difference."""
     pytest.importorskip("torch")

@@ -55,6 +55,7 @@ def studied(
     return robustness_study(router, dataset, {"paraphrases": queries}, lam=lam, resamples=100)
 
 
+@pytest.mark.slow
 def test_numbers_are_plain_sums_over_single_decisions(
     router: Router, judged: RoutingDataset
 ) -> None:
@@ -90,6 +91,7 @@ def test_numbers_are_plain_sums_over_single_decisions(
     assert found.labelled == sum(known_labels)
 
 
+@pytest.mark.slow
 def test_the_same_prompts_are_decided_the_same(router: Router, judged: RoutingDataset) -> None:
     [found] = studied(router, judged, judged.queries).kinds
     assert (found.kept.value, found.kept.lower, found.moved.value) == (1, 1, 0)

@@ -18,6 +18,7 @@ def routing(router: Router) -> Router:
     return with_encoder(router, FakeEncoder())
 
 
+@pytest.mark.slow
 def test_a_tolerant_router_takes_the_cheapest_that_is_nearly_as_good(routing: Router) -> None:
     tolerant = replace(routing, policy=Tolerance())
     for lam in (0.0, 0.5, 0.9, 1.0):

@@ -189,6 +189,7 @@ def test_features_of_another_width_are_refused() -> None:
             read(correlated(2, 11))
 
 
+@pytest.mark.slow
 def test_a_fitted_router_tells_what_is_unlike_its_train_rows(
     router: Router, answers: RoutingDataset
 ) -> None:

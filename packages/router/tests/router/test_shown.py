@@ -94,6 +94,7 @@ def test_tables_have_every_target_and_escape_names(packaged: Router) -> None:
     assert decision._repr_html_().index(">abacus<") < decision._repr_html_().index(">scribe<")
 
 
+@pytest.mark.slow
 def test_plots_are_pictures_with_their_data(packaged: Router, tmp_path: Path) -> None:
     dataset = make_routing_dataset(queries=60)
     for number, shown in enumerate((packaged, packaged.route(PROMPTS[0]), dataset)):
@@ -112,6 +113,7 @@ def test_plots_are_pictures_with_their_data(packaged: Router, tmp_path: Path) ->
             assert {row["target"] for row in rows} == set(names)
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_shown_by_its_numbers_and_its_curve(packaged: Router) -> None:
     answers = read_dataset(Path("docs/notebooks/answers"))
     test = answers.select(packaged.split["test"])

@@ -124,6 +124,7 @@ def decisions(router: Router, texts: list[str], lam: float) -> list[str]:
     return [one.target for one in found.route_many(texts, lam=lam)]
 
 
+@pytest.mark.slow
 def test_an_exported_router_has_the_probabilities_of_the_description(
     router: Router, prompts: RoutingDataset, read: MemoryActivations
 ) -> None:
@@ -132,10 +133,12 @@ def test_an_exported_router_has_the_probabilities_of_the_description(
     np.testing.assert_allclose(probabilities(router, prompts, read), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_fitted_router_reads_the_mean_of_several_layers(router: Router) -> None:
     assert loaded(switchyard_bytes(router))["feature_pipeline"]["selected_layers"] == [2, 3]
 
 
+@pytest.mark.slow
 def test_one_site_for_all_targets_is_held(
     answers: RoutingDataset, states: MemoryActivations, prompts: RoutingDataset
 ) -> None:
@@ -162,6 +165,7 @@ def test_exported_and_imported_it_decides_the_same(
         assert decisions(again, texts, lam=lam) == chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("networks", [1, 3])
 def test_theirs_with_its_own_adapters_has_the_same_probabilities(
     networks: int, prompts: RoutingDataset, read: MemoryActivations, tmp_path: Path
@@ -274,6 +278,7 @@ def test_the_recipe_needs_one_encoder_and_a_layer_below_the_last(
         switchyard_recipe([last])
 
 
+@pytest.mark.slow
 def test_another_encoder_is_refused(tmp_path: Path) -> None:
     checkpoint = SwitchyardCheckpoint.read(written(theirs(), tmp_path))
     with pytest.raises(ConfigError, match="has 5 layers of the width 16; the checkpoint needs 4"):
