@@ -1,5 +1,6 @@
 """What a request's turns say: their text, what a target must be able to do, and whose they are."""
 
+import json
 from typing import Any
 
 import pytest
@@ -250,6 +251,10 @@ def test_a_request_that_asks_for_no_thinking(fields: dict[str, Any]) -> None:
     assert not asks_to_think(fields)
 
 
+def is_bound(endpoint: Endpoint, value: dict[str, Any]) -> bool:
+    return holds_state(endpoint, value, json.dumps(value).encode())
+
+
 BOUND: list[tuple[Endpoint, dict[str, Any]]] = [
     ("messages", {"type": "thinking", "thinking": "", "signature": "c2ln"}),
     ("messages", {"type": "redacted_thinking", "data": "x"}),
@@ -265,17 +270,17 @@ BOUND: list[tuple[Endpoint, dict[str, Any]]] = [
 def test_what_only_its_target_can_read(endpoint: Endpoint, part: dict[str, Any]) -> None:
     field = "input" if endpoint == "responses" else "messages"
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": [part]}]
-    assert holds_state(endpoint, {field: turns})
+    assert is_bound(endpoint, {field: turns})
 
 
 @pytest.mark.parametrize("kind", ["reasoning", "compaction"])
 def test_encrypted_items_of_responses_can_be_read_by_their_target_alone(kind: str) -> None:
     item = {"type": kind, "encrypted_content": "gAAA"}
-    assert holds_state("responses", {"input": ["odd", item]})
-    assert not holds_state("responses", {"input": [{**item, "encrypted_content": None}]})
+    assert is_bound("responses", {"input": ["odd", item]})
+    assert not is_bound("responses", {"input": [{**item, "encrypted_content": None}]})
 
 
 @pytest.mark.parametrize("content", ["Hi", None, [], ["x", 3], [{"type": "thinking"}]])
 def test_other_turns_are_for_any_target(content: object) -> None:
-    assert not holds_state("messages", {"messages": [{"role": "assistant", "content": content}]})
-    assert not holds_state("responses", {"input": "Hi"})
+    assert not is_bound("messages", {"messages": [{"role": "assistant", "content": content}]})
+    assert not is_bound("responses", {"input": "Hi"})

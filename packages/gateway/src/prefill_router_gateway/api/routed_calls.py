@@ -465,7 +465,7 @@ def _routed(
         in_tool_loop=envelope.in_tool_loop,
         tool_call_ids=envelope.tool_call_ids,
         agent=_agent_request(reading, settings.sessions, question.key),
-        holds_state=holds_state(envelope.endpoint, envelope.value),
+        holds_state=holds_state(envelope.endpoint, envelope.value, envelope.splicer.body),
     )
 
 

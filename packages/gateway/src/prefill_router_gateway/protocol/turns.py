@@ -341,29 +341,49 @@ def _of_last(turns: list[dict[str, Any]], name: str, *, responses: bool) -> tupl
     return tuple(reversed(ids)) if results else None
 
 
-def holds_state(endpoint: Endpoint, value: Mapping[str, Any]) -> bool:
+def holds_state(endpoint: Endpoint, value: Mapping[str, Any], body: bytes) -> bool:
     """Whether a request has what only the target that wrote it can read.
 
     That is signed thinking, encrypted reasoning, a compacted history, or the id of a file.
+
+    Args:
+        endpoint: The endpoint.
+        value: The fields of the request.
+        body: The request itself; most have none of the words, which is found soon.
     """
+    if not any(word in body for word in _STATE_WORDS.get(endpoint, ())):
+        return False
     return _holds_state(value.get("input" if endpoint == "responses" else "messages"), 0)
 
 
+_BOUND_KINDS = ("redacted_thinking", "item_reference", "reasoning.encrypted")
+_STATE_WORDS: Mapping[Endpoint, tuple[bytes, ...]] = {
+    "chat": (b'"file_id"', b'"reasoning.encrypted"'),
+    "messages": (b'"signature"', b'"redacted_thinking"', b'"file_id"'),
+    "responses": (b'"encrypted_content"', b'"item_reference"', b'"file_id"'),
+}
+
+
 def _holds_state(parts: object, deep: int) -> bool:
-    found = [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
-    inner = (part.get(name) for part in found for name in _NESTED) if deep < MOST_DEEP else ()
-    return any(map(_is_bound, found)) or any(_holds_state(part, deep + 1) for part in inner)
-
-
-_NESTED = ("content", "output", "reasoning_details")
-
-
-def _is_bound(part: Mapping[str, Any]) -> bool:
-    if part.get("type") in ("redacted_thinking", "item_reference", "reasoning.encrypted"):
-        return True
-    files = (part, part.get("file"), part.get("source"))
-    ids = (file.get("file_id") for file in files if isinstance(file, Mapping))
-    return any((part.get("signature"), part.get("encrypted_content"), *ids))
+    """Plain loops, since a long conversation has thousands of parts."""
+    if not isinstance(parts, list):
+        return False
+    for part in reversed(parts):  # the newest ones have it
+        if not isinstance(part, dict):
+            continue
+        if part.get("signature") or part.get("encrypted_content") or part.get("file_id"):
+            return True
+        if part.get("type") in _BOUND_KINDS:
+            return True
+        for name in ("file", "source"):
+            file = part.get(name)
+            if isinstance(file, dict) and file.get("file_id"):
+                return True
+        for name in ("content", "output", "reasoning_details"):
+            inner = part.get(name)
+            if inner and deep < MOST_DEEP and _holds_state(inner, deep + 1):
+                return True
+    return False
 
 
 def asks_to_think(value: Mapping[str, Any]) -> bool:
