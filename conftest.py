@@ -58,10 +58,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest files, so that no process is left with one of them at the end.
 
-    Those are the files with slow tests, and of these the ones that are about the whole package.
+    Those are the files of slow tests alone, and of these the ones that are about the whole package.
     """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in slow, len(item.path.parts)))
+    quick = {item.path for item in items if not item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path in quick, len(item.path.parts)))
 
 
 def pytest_runtest_setup() -> None:
