@@ -16,6 +16,8 @@ from prefill_router_gateway.protocol.translated_fields import (
     read_object,
     read_text,
     refuse,
+    select_fields,
+    select_names,
 )
 
 _HINTS = frozenset(("cache_control", "metadata", "service_tier"))
@@ -44,7 +46,7 @@ def message_hints(value: Fields) -> tuple[str, ...]:
         "output_config.effort": isinstance(config, Mapping) and config.get("effort") is not None,
         "context_management": value.get("context_management") is not None,
     }
-    return tuple(name for name, is_there in hints.items() if is_there)
+    return select_names(hints)
 
 
 def message_to_chat(value: Fields, *, limit: str) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def message_to_chat(value: Fields, *, limit: str) -> dict[str, Any]:
         UntranslatableError: A chat can't say all of it, or it is malformed.
     """
     _check(value, "", _KNOWN)
-    chat = {name: value[name] for name in _SAME if value.get(name) is not None}
+    chat = select_fields(value, _SAME)
     chat["messages"] = [*_system(value.get("system")), *_turns(value["messages"])]
     if value.get("max_tokens") is not None:
         chat[limit] = value["max_tokens"]

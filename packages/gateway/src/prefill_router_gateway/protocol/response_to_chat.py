@@ -17,6 +17,8 @@ from prefill_router_gateway.protocol.translated_fields import (
     read_object,
     read_text,
     refuse,
+    select_fields,
+    select_names,
 )
 
 _SAME: Final = ("model", "stream", "temperature", "top_p")
@@ -52,11 +54,11 @@ def joined_name(namespace: object, name: str) -> str:
 
 def split_name(name: str) -> tuple[str | None, str]:
     """The namespace of a tool, if it has one, and its name there; the reverse of `joined_name`."""
-    found = re.match(r"ns(\d{1,3})--", name)
-    end = 0 if found is None else found.end() + int(found[1])
-    if found is None or name[end : end + 2] != "--":
+    match = re.match(r"ns(\d{1,3})--", name)
+    end = 0 if match is None else match.end() + int(match[1])
+    if match is None or name[end : end + 2] != "--":
         return None, name
-    return name[found.end() : end], name[end + 2 :]
+    return name[match.end() : end], name[end + 2 :]
 
 
 def response_hints(value: Fields) -> tuple[str, ...]:
@@ -66,15 +68,15 @@ def response_hints(value: Fields) -> tuple[str, ...]:
         value: The fields of a request of the Responses API.
     """
     reasoning, text, tools = (value.get(name) for name in ("reasoning", "text", "tools"))
-    named = tools if isinstance(tools, list) else ()
-    kinds = [tool.get("type") for tool in named if isinstance(tool, Mapping)]
+    listed = tools if isinstance(tools, list) else ()
+    kinds = [tool.get("type") for tool in listed if isinstance(tool, Mapping)]
     hints = {
         "reasoning": isinstance(reasoning, Mapping) and reasoning.get("effort") is not None,
         "text.verbosity": isinstance(text, Mapping) and text.get("verbosity") is not None,
         "tools.web_search": any(kind in _SEARCHES for kind in kinds),
         "store": value.get("store") is True,
     }
-    return tuple(name for name, is_there in hints.items() if is_there)
+    return select_names(hints)
 
 
 def response_to_chat(value: Fields, *, limit: str) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def response_to_chat(value: Fields, *, limit: str) -> dict[str, Any]:
     for name, usual in (("truncation", "disabled"), ("background", False)):
         if value.get(name) not in (None, usual):
             refuse(name, value[name])
-    chat = {name: value[name] for name in _SAME if value.get(name) is not None}
+    chat = select_fields(value, _SAME)
     chat["messages"] = [*_instructions(value.get("instructions")), *_messages(value.get("input"))]
     chat["messages"] = _with_one_system(chat["messages"])
     if value.get("max_output_tokens") is not None:
@@ -115,15 +117,15 @@ def _messages(items: object) -> list[dict[str, Any]]:
         return [{"role": "user", "content": items}]
     messages, images = list[dict[str, Any]](), list[dict[str, Any]]()
     for i, item in enumerate(read_list(items, "input")):
-        given = read_object(item, f"input[{i}]")
-        if given.get("type") == "function_call_output":
-            result, seen = _result(given, f"input[{i}]")
+        fields = read_object(item, f"input[{i}]")
+        if fields.get("type") == "function_call_output":
+            result, pictures = _result(fields, f"input[{i}]")
             messages.append(result)
-            images += seen
+            images += pictures
             continue
         messages += _of_user(images)  # results must follow each other
         images = []
-        for message in _item(given, f"input[{i}]"):
+        for message in _item(fields, f"input[{i}]"):
             last = messages[-1] if messages else {}
             joins = message["role"] == last.get("role") == "assistant" and "tool_calls" in message
             if joins:  # the calls of one answer
@@ -190,71 +192,71 @@ def _content(content: object, where: str) -> Any:
 
 
 def _part(part: object, where: str) -> dict[str, Any]:
-    given = read_object(part, where)
-    kind = given.get("type")
+    fields = read_object(part, where)
+    kind = fields.get("type")
     if kind in _TEXTS:
-        check_fields(given, where, frozenset(("type", "text", "annotations", "logprobs")))
-        return {"type": "text", "text": read_text(given.get("text"), f"{where}.text")}
+        check_fields(fields, where, frozenset(("type", "text", "annotations", "logprobs")))
+        return {"type": "text", "text": read_text(fields.get("text"), f"{where}.text")}
     if kind == "refusal":
-        return {"type": "text", "text": read_text(given.get("refusal"), f"{where}.refusal")}
+        return {"type": "text", "text": read_text(fields.get("refusal"), f"{where}.refusal")}
     if kind != "input_image":
         refuse(where, kind)
-    check_fields(given, where, frozenset(("type", "image_url", "detail")))
-    url = {"url": read_text(given.get("image_url"), f"{where}.image_url")}
-    detail = given.get("detail")
+    check_fields(fields, where, frozenset(("type", "image_url", "detail")))
+    url = {"url": read_text(fields.get("image_url"), f"{where}.image_url")}
+    detail = fields.get("detail")
     return {"type": "image_url", "image_url": url if detail is None else {**url, "detail": detail}}
 
 
 def _tools(tools: list[Any], where: str, namespace: str | None) -> Iterator[dict[str, Any]]:
     for i, tool in enumerate(tools):
         place = f"{where}[{i}]"
-        given = read_object(tool, place)
-        kind = given.get("type")
+        fields = read_object(tool, place)
+        kind = fields.get("type")
         if kind == "function":
-            yield _function(given, place, namespace)
+            yield _function(fields, place, namespace)
         elif kind == "namespace" and namespace is None:
-            check_fields(given, place, frozenset(("type", "name", "description", "tools")))
-            within = read_list(given.get("tools"), f"{place}.tools")
-            name = read_text(given.get("name"), f"{place}.name")
-            yield from _tools(within, f"{place}.tools", name)
+            check_fields(fields, place, frozenset(("type", "name", "description", "tools")))
+            inner = read_list(fields.get("tools"), f"{place}.tools")
+            name = read_text(fields.get("name"), f"{place}.name")
+            yield from _tools(inner, f"{place}.tools", name)
         elif kind not in _SEARCHES:  # it runs at OpenAI, or its input has a grammar
             refuse(place, kind)
 
 
 def _function(tool: Fields, where: str, namespace: str | None) -> dict[str, Any]:
-    known = frozenset(("type", "name", "description", "parameters", "strict"))
-    check_fields(tool, where, known)
+    names = frozenset(("type", "name", "description", "parameters", "strict"))
+    check_fields(tool, where, names)
     name = joined_name(namespace, read_text(tool.get("name"), f"{where}.name"))
-    given = {n: tool[n] for n in ("description", "strict") if tool.get(n) is not None}
+    options = select_fields(tool, ("description", "strict"))
     schema = dict(read_object(tool.get("parameters") or {"type": "object"}, f"{where}.parameters"))
     if schema.get("type") == "object":
         schema.setdefault("properties", {})  # which many servers of chats require
-    return {"type": "function", "function": {"name": name, **given, "parameters": schema}}
+    return {"type": "function", "function": {"name": name, **options, "parameters": schema}}
 
 
 def _choice(choice: object) -> dict[str, Any]:
     if choice is None or choice in _CHOICES:
         return {} if choice is None else {"tool_choice": choice}
-    given = read_object(choice, "tool_choice")
-    if given.get("type") != "function":
-        refuse("tool_choice", given.get("type"))
-    check_fields(given, "tool_choice", frozenset(("type", "name", "namespace")))
-    name = read_text(given.get("name"), "tool_choice.name")
-    named = {"name": joined_name(given.get("namespace"), name)}
-    return {"tool_choice": {"type": "function", "function": named}}
+    fields = read_object(choice, "tool_choice")
+    if fields.get("type") != "function":
+        refuse("tool_choice", fields.get("type"))
+    check_fields(fields, "tool_choice", frozenset(("type", "name", "namespace")))
+    name = read_text(fields.get("name"), "tool_choice.name")
+    function = {"name": joined_name(fields.get("namespace"), name)}
+    return {"tool_choice": {"type": "function", "function": function}}
 
 
 def _format(text: Fields) -> dict[str, Any]:
     check_fields(text, "text", frozenset(("format", "verbosity")))
-    given = read_object(text.get("format") or {"type": "text"}, "text.format")
-    kind = given.get("type")
+    fields = read_object(text.get("format") or {"type": "text"}, "text.format")
+    kind = fields.get("type")
     if kind == "text":
         return {}
     if kind == "json_object":
         return {"response_format": {"type": "json_object"}}
     if kind != "json_schema":
         refuse("text.format", kind)
-    known = ("name", "schema", "strict", "description")
-    check_fields(given, "text.format", frozenset(("type", *known)))
-    schema = {name: given[name] for name in known if given.get(name) is not None}
+    names = ("name", "schema", "strict", "description")
+    check_fields(fields, "text.format", frozenset(("type", *names)))
+    schema = select_fields(fields, names)
     return {"response_format": {"type": "json_schema", "json_schema": schema}}

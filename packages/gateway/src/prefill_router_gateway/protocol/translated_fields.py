@@ -1,6 +1,6 @@
 """Reads the fields of a request to translate; what a chat can't say is refused by its name."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, final
 
 Fields = Mapping[str, Any]
@@ -50,3 +50,13 @@ def check_fields(value: Fields, where: str, known: frozenset[str]) -> None:
     for name, given in value.items():
         if name not in known and given is not None:
             refuse(f"{where}.{name}" if where else name[:64], "")
+
+
+def select_fields(value: Fields, names: Iterable[str]) -> dict[str, Any]:
+    """Those of the fields that are there and not null."""
+    return {name: value[name] for name in names if value.get(name) is not None}
+
+
+def select_names(hints: Mapping[str, bool]) -> tuple[str, ...]:
+    """The names of the hints that a request has."""
+    return tuple(name for name, is_there in hints.items() if is_there)

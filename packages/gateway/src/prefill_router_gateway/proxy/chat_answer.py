@@ -61,12 +61,12 @@ def read_answer(chat: Mapping[str, Any]) -> ChatAnswer | None:
     """The answer of a whole chat completion; None where it has none, or can't be read."""
     choices = chat.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
-    said = choice.get("message") if isinstance(choice, Mapping) else None
-    if not isinstance(choice, Mapping) or not isinstance(said, Mapping):
+    reply = choice.get("message") if isinstance(choice, Mapping) else None
+    if not isinstance(choice, Mapping) or not isinstance(reply, Mapping):
         return None
     reason, calls = string(choice.get("finish_reason")), list[ToolCall]()
-    for given in _calls(said):
-        call = _call(given)
+    for value in _tool_calls(reply):
+        call = _read_tool_call(value)
         if call.name and parsed(call.arguments.encode("utf-8", "replace") or b"{}") is not None:
             calls.append(call)
         elif reason != "length":
@@ -74,10 +74,10 @@ def read_answer(chat: Mapping[str, Any]) -> ChatAnswer | None:
     return ChatAnswer(
         id=string(chat.get("id")),
         model=string(chat.get("model")),
-        text=_text(said),
+        text=_read_text(reply),
         calls=tuple(calls),
         reason=reason,
-        has_refused=bool(said.get("refusal")),
+        has_refused=bool(reply.get("refusal")),
     )
 
 
@@ -86,27 +86,27 @@ def string(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _text(said: Mapping[str, Any]) -> str:
+def _read_text(reply: Mapping[str, Any]) -> str:
     """The text of a message or of a delta; a refusal is text too."""
-    content = said.get("content")
+    content = reply.get("content")
     parts = content if isinstance(content, list) else ()
     texts = [string(part.get("text")) for part in parts if isinstance(part, Mapping)]
-    return string(content) + "".join(texts) + string(said.get("refusal"))
+    return string(content) + "".join(texts) + string(reply.get("refusal"))
 
 
-def _calls(said: Mapping[str, Any]) -> list[Any]:
-    calls = said.get("tool_calls")
+def _tool_calls(reply: Mapping[str, Any]) -> list[Any]:
+    calls = reply.get("tool_calls")
     return calls if isinstance(calls, list) else []
 
 
-def _call(call: object) -> ToolCall:
-    given = call if isinstance(call, Mapping) else {}
-    function = given.get("function")
-    named = function if isinstance(function, Mapping) else {}
+def _read_tool_call(call: object) -> ToolCall:
+    fields = call if isinstance(call, Mapping) else {}
+    function = fields.get("function")
+    function_fields = function if isinstance(function, Mapping) else {}
     return ToolCall(
-        id=string(given.get("id")) or f"call_{uuid.uuid4().hex}",
-        name=string(named.get("name")),
-        arguments=_arguments_text(named.get("arguments")),
+        id=string(fields.get("id")) or f"call_{uuid.uuid4().hex}",
+        name=string(function_fields.get("name")),
+        arguments=_arguments_text(function_fields.get("arguments")),
     )
 
 
@@ -219,15 +219,15 @@ class TranslatedStream:
                 self._data.append(stripped[5:].strip())
             elif not stripped and self._data:
                 data, self._data = b"\n".join(self._data), []
-                told = self._end() if data == b"[DONE]" else self._event(parsed(data) or {})
-                events += list(told) or ([] if self._is_over else [self._writer.wait()])
+                written = self._end() if data == b"[DONE]" else self._event(parsed(data) or {})
+                events += list(written) or ([] if self._is_over else [self._writer.wait()])
         return without_key(b"".join(events), self._observer.key_forms)
 
     def _event(self, value: Mapping[str, Any]) -> Iterator[bytes]:
         if self._is_over:
             return
         if value.get("error"):
-            yield self._failed(read_error(value).words or "the target failed")
+            yield self._fail(read_error(value).words or "the target failed")
             return
         if not self._has_begun:
             self._has_begun = True
@@ -238,34 +238,34 @@ class TranslatedStream:
             return
         delta = choice.get("delta")
         if isinstance(delta, Mapping):
-            yield from self._said(delta)
+            yield from self._read_delta(delta)
         self._reason = self._reason or string(choice.get("finish_reason"))
 
-    def _said(self, delta: Mapping[str, Any]) -> Iterator[bytes]:
-        if text := _text(delta):
+    def _read_delta(self, delta: Mapping[str, Any]) -> Iterator[bytes]:
+        if text := _read_text(delta):
             self._has_refused = self._has_refused or bool(delta.get("refusal"))
             if not self._is_text:
                 yield from self._start(None)
             if not self._is_over:
                 yield self._writer.write_text(text)
-        for call in _calls(delta):
+        for call in _tool_calls(delta):
             if not self._is_over:
-                yield from self._called(call)
+                yield from self._read_call(call)
 
-    def _called(self, given: object) -> Iterator[bytes]:
-        call, fields = _call(given), given if isinstance(given, Mapping) else {}
+    def _read_call(self, value: object) -> Iterator[bytes]:
+        call, fields = _read_tool_call(value), value if isinstance(value, Mapping) else {}
         mark = fields["index"] if isinstance(fields.get("index"), int) else None
         key = (mark, string(fields.get("id")))
         is_other = key not in self._calls and (bool(key[1]) or mark != self._mark)
         if self._is_text is not False or (call.name and is_other):
             if not call.name:
-                yield self._failed("the target wrote a tool call without a name")
+                yield self._fail("the target wrote a tool call without a name")
                 return
             yield from self._start(call)
             self._mark = mark
             self._calls.add(key)
         elif mark is not None and mark != self._mark:
-            yield self._failed("the target wrote several tool calls at once")
+            yield self._fail("the target wrote several tool calls at once")
             return
         if call.arguments and not self._is_over:
             self._arguments.append(call.arguments)
@@ -284,7 +284,7 @@ class TranslatedStream:
         written, self._arguments = "".join(self._arguments).encode("utf-8", "replace"), []
         is_cut = self._reason == "length"  # what has arrived is passed on, as providers do
         if not self._is_text and written and parsed(written) is None and not is_cut:
-            yield self._failed(_BAD_ARGUMENTS)
+            yield self._fail(_BAD_ARGUMENTS)
             return
         self._is_text = None
         yield from self._writer.finish_part(is_cut=is_cut)
@@ -298,7 +298,7 @@ class TranslatedStream:
         yield from self._writer.end(self._reason, usage, has_refused=self._has_refused)
         self._is_over = True
 
-    def _failed(self, words: str) -> bytes:
+    def _fail(self, words: str) -> bytes:
         """The event of an error, which ends the stream."""
         self._is_over = True
         error = RefusalError(words, status=502)

@@ -272,9 +272,9 @@ def _writer(call: ForwardRequest, target: str) -> AnswerWriter:
 
 
 def _translated_refusal(refusal: TargetRefusal) -> TargetRefusal:
-    given = read_error(parsed(refusal.body.strip()) or {})
-    words = given.words or "the target refused the request"
-    if kind_of(given, refusal.status) == "context_too_long" and TOO_LONG not in words.lower():
+    error_body = read_error(parsed(refusal.body.strip()) or {})
+    words = error_body.words or "the target refused the request"
+    if kind_of(error_body, refusal.status) == "context_too_long" and TOO_LONG not in words.lower():
         words = f"{TOO_LONG}: {words}"
     error = RefusalError(words, status=refusal.status).body(anthropic=True)
     headers = [header for header in refusal.headers if header[0] != b"content-type"]
@@ -284,8 +284,8 @@ def _translated_refusal(refusal: TargetRefusal) -> TargetRefusal:
 
 async def _read(call: ForwardRequest, arrival: ResponseStream, key: str | None) -> OpenResponse:
     status = arrival.status
-    known = dict(arrival.headers)
-    kind, encoding = (known.get(n, b"").lower() for n in (b"content-type", b"content-encoding"))
+    fields = dict(arrival.headers)
+    kind, encoding = (fields.get(n, b"").lower() for n in (b"content-type", b"content-encoding"))
     if encoding in (b"gzip", b"x-gzip", b"deflate"):
         arrival.inflate()
         arrival.headers = _without(arrival.headers, b"content-encoding")
@@ -391,8 +391,8 @@ async def _read_whole(
     facts.done = True
     if not facts.has_output_count:
         facts.count(body)
-    given = without_key(body, forms_of_key(key))
-    return OpenResponse(status=arrival.status, headers=arrival.headers, facts=facts, body=given)
+    data = without_key(body, forms_of_key(key))
+    return OpenResponse(status=arrival.status, headers=arrival.headers, facts=facts, body=data)
 
 
 async def _read_all(arrival: ResponseStream) -> bytes:
@@ -522,7 +522,7 @@ class CallAttempts:
             ClientGoneError: The client has disconnected.
         """
         order = self._call.order[:1] if self._call.stay else self._call.order
-        found: OpenResponse | AttemptFailedError | None = None
+        result: OpenResponse | AttemptFailedError | None = None
         asked = 0
         for target in order:
             if asked == self._ways.failures.targets:
@@ -530,17 +530,17 @@ class CallAttempts:
             here = await self._ask_target(target)
             if here is None:
                 continue
-            asked, found = asked + 1, here
-            if isinstance(found, OpenResponse) or found.end == "refused":
+            asked, result = asked + 1, here
+            if isinstance(result, OpenResponse) or result.end == "refused":
                 break
-        if found is None:
-            found = await self._ask(self._deployments(order[0])[0])
-        if isinstance(found, OpenResponse):
-            return found
+        if result is None:
+            result = await self._ask(self._deployments(order[0])[0])
+        if isinstance(result, OpenResponse):
+            return result
         ends = {attempt.end for attempt in self.attempts if attempt.end != "breaker_open"}
         only_client = self.attempts[-1].end == "refused" or ends <= OF_ONE_TARGET
         is_alone = ends == {"rate_limited"} and len({a.target for a in self.attempts}) == 1
-        return found.refusal if only_client or is_alone else None
+        return result.refusal if only_client or is_alone else None
 
     def _deployments(self, target: str) -> Sequence[str]:
         order, call = self._ways.deployments.get(target), self._call
@@ -551,17 +551,17 @@ class CallAttempts:
 
         Only the last one is retried: for the others, the next one is the retry.
         """
-        breakers, found = self._ways.breakers, None
+        breakers, result = self._ways.breakers, None
         names = self._deployments(target)
         for place, name in enumerate(names, 1):
             if not (breakers.allow(name) and await breakers.claimed(name)):
                 self._add(name, "breaker_open", None, 0.0)
                 continue
             is_last = all(breakers.is_open(other) for other in names[place:])
-            found = await self._ask(name, retries=self._ways.failures.retries if is_last else 0)
-            if isinstance(found, OpenResponse) or found.end == "refused":
+            result = await self._ask(name, retries=self._ways.failures.retries if is_last else 0)
+            if isinstance(result, OpenResponse) or result.end == "refused":
                 break
-        return found
+        return result
 
     async def _ask(
         self, name: str, *, retries: int | None = None
@@ -570,24 +570,24 @@ class CallAttempts:
         failures, only_limited = self._ways.failures, True
         retries = failures.retries if retries is None else retries
         for turn in range(retries + 1):
-            found = await self._try(name)
-            if not isinstance(found, OpenResponse) and found.rename is not None:
-                found = await self._try_renamed(name, found, found.rename)
-            if isinstance(found, OpenResponse):
-                return found
+            result = await self._try(name)
+            if not isinstance(result, OpenResponse) and result.rename is not None:
+                result = await self._try_renamed(name, result, result.rename)
+            if isinstance(result, OpenResponse):
+                return result
             pause = failures.backoff_seconds * 2**turn * self._ways.chance.uniform(0.5, 1.0)
-            is_last = turn == retries or found.end not in RETRIED
-            if found.wait is not None:
-                self.wait = found.wait if self.wait is None else min(self.wait, found.wait)
-                is_last |= found.wait > _PATIENCE
-                pause = max(pause, found.wait)
-            only_limited &= found.end == "rate_limited"
+            is_last = turn == retries or result.end not in RETRIED
+            if result.wait is not None:
+                self.wait = result.wait if self.wait is None else min(self.wait, result.wait)
+                is_last |= result.wait > _PATIENCE
+                pause = max(pause, result.wait)
+            only_limited &= result.end == "rate_limited"
             if only_limited and is_last:
-                self._ways.breakers.failed(name, self._ways.lines[name].describe(found))
+                self._ways.breakers.failed(name, self._ways.lines[name].describe(result))
             if is_last or self._ways.breakers.state(name) == "open":
                 break
             await self._client.wait(pause)
-        return found
+        return result
 
     async def _try_renamed(
         self, name: str, refused: AttemptFailedError, rename: tuple[str, str]
@@ -595,10 +595,10 @@ class CallAttempts:
         """Call a deployment with its own name of a field; where it answers, this is remembered."""
         if self._ways.renames.get(name) == rename:
             return refused
-        found = await self._try(name, rename)
-        if isinstance(found, OpenResponse):
+        result = await self._try(name, rename)
+        if isinstance(result, OpenResponse):
             self._ways.renames[name] = rename
-        return found
+        return result
 
     async def _try(
         self, name: str, rename: tuple[str, str] | None = None

@@ -137,11 +137,11 @@ def classify_refusal(refusal: TargetRefusal, *, key: str | None) -> AttemptFaile
 
 def _other_name(words: str) -> tuple[str, str] | None:
     """The name of a limit that a target refuses, and the one that it takes instead."""
-    found = _REFUSED_LIMIT.search(words)
-    if found is None:
+    match = _REFUSED_LIMIT.search(words)
+    if match is None:
         return None
-    refused = found[1] or found[2]
-    return refused, LIMIT_NAMES[refused == LIMIT_NAMES[0]]
+    name = match[1] or match[2]
+    return name, LIMIT_NAMES[name == LIMIT_NAMES[0]]
 
 
 def quotes_key(body: bytes, key: str) -> bool:
@@ -198,9 +198,9 @@ def stream_error_end(error: ErrorBody) -> AttemptEnd:
 
 def refused_wait(error: ErrorBody, headers: Iterable[Header]) -> float | None:
     """Seconds to wait before a retry, as a refusal asks; None where it doesn't."""
-    said = dict(error.headers or {})
-    said |= {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-    return retry_after(said, now=time.time())
+    fields = dict(error.headers or {})
+    fields |= {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    return retry_after(fields, now=time.time())
 
 
 _CODE = "stream_cut"
