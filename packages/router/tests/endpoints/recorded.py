@@ -75,6 +75,13 @@ RECORDED: dict[str, Recorded] = {
         ],
         reasoning="",
     ),
+    "gemini": Recorded(
+        [
+            chunk({"role": "assistant", "content": "4"}, usage=COUNTS),
+            chunk({"role": "assistant"}, finish="stop", usage=COUNTS),
+        ],
+        reasoning="",
+    ),
     "vllm": Recorded(
         [
             chunk({"role": "assistant", "content": ""}, prompt_token_ids=None),

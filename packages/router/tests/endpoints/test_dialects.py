@@ -9,9 +9,15 @@ import pytest
 from packages.router.tests.fakes.loopback_endpoint import GOOD, Endpoint, asked_of, pool_of
 from prefill_router.data import Message
 from prefill_router.endpoints import ask_once, request_parameters
-from prefill_router.endpoints.request_body import request_messages
+from prefill_router.endpoints.request_body import reasoning_fields, request_messages
 from prefill_router.errors import ConfigError
-from prefill_router.targets import DIALECTS, Dialect, RequestOptions, Target
+from prefill_router.targets import (
+    DIALECTS,
+    Dialect,
+    Endpoint as ApiEndpoint,
+    RequestOptions,
+    Target,
+)
 from prefill_router.targets.provider import TRAITS, DialectTraits
 from prefill_router_minipool.server import ScriptedModel, serve
 
@@ -31,6 +37,7 @@ def sent(dialect: Dialect, model: str = "m", **options: Any) -> dict[str, Any]:
 PLAIN: dict[Dialect, dict[str, Any]] = {
     "openai": {"max_completion_tokens": 4000},
     "anthropic": {"max_tokens": 4000},
+    "gemini": {"max_tokens": 4000},
     "vllm": {"max_tokens": 4000},
     "sglang": {"max_tokens": 4000},
     "openrouter": {"max_tokens": 4000, "usage": {"include": True}},
@@ -41,6 +48,7 @@ PLAIN: dict[Dialect, dict[str, Any]] = {
 EFFORT: dict[Dialect, dict[str, Any] | None] = {
     "openai": {"reasoning_effort": "high"},
     "anthropic": {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}},
+    "gemini": {"reasoning_effort": "high"},
     "vllm": {"reasoning_effort": "high"},
     "sglang": {"reasoning_effort": "high"},
     "openrouter": {"reasoning": {"effort": "high"}},
@@ -52,6 +60,7 @@ BOTH_NAMES = {"chat_template_kwargs": {"enable_thinking": True, "thinking": True
 THINKING: dict[Dialect, dict[str, Any] | None] = {
     "openai": None,
     "anthropic": {"thinking": {"type": "adaptive"}},
+    "gemini": None,
     "vllm": BOTH_NAMES,
     "sglang": BOTH_NAMES,
     "openrouter": {"reasoning": {"enabled": True}},
@@ -83,6 +92,75 @@ def test_reasoning(
             sent(dialect, **option)
     else:
         assert sent(dialect, **option) == PLAIN[dialect] | fields
+
+
+BUDGET: dict[Dialect, dict[str, Any] | None] = {
+    "openai": None,
+    "anthropic": None,  # an earlier Claude takes one
+    "gemini": {"extra_body": {"google": {"thinking_config": {"thinking_budget": 512}}}},
+    "vllm": {"thinking_token_budget": 512},
+    "sglang": {"chat_template_kwargs": {"thinking_budget": 512}},
+    "openrouter": {"reasoning": {"max_tokens": 512}},
+    "deepseek": None,
+    "qwen": {"thinking_budget": 512},
+    "nemotron": None,
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_budgets(dialect: Dialect) -> None:
+    fields = BUDGET[dialect]
+    if fields is None:
+        with pytest.raises(ConfigError, match="thinking.budget"):
+            sent(dialect, thinking_budget=512)
+    else:
+        assert sent(dialect, thinking_budget=512) == PLAIN[dialect] | fields
+
+
+def effort(dialect: Dialect, named: str, endpoint: ApiEndpoint = "chat") -> dict[str, Any]:
+    """What an effort of a target adds."""
+    target = Target(name=f"m:{named}", effort=named, request=RequestOptions(max_tokens=4000))
+    assert request_parameters(target, dialect)["model"] == "m"
+    return reasoning_fields(target, dialect, endpoint)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_effort_of_a_target_is_said_in_its_dialect(dialect: Dialect) -> None:
+    off, low = effort(dialect, "none"), effort(dialect, "low")
+    switch, levels = THINKING[dialect], EFFORT[dialect]
+    assert off == (sent_alone(dialect, enable_thinking=False) if switch else {REASONS: "none"})
+    assert off != low
+    if levels is not None:
+        assert low == sent_alone(
+            dialect, reasoning_effort="low", **({"enable_thinking": True} if switch else {})
+        )
+    else:
+        assert low == switch
+    if BUDGET[dialect] is not None:
+        assert effort(dialect, "512") == sent_alone(
+            dialect, thinking_budget=512, **({"enable_thinking": True} if switch else {})
+        )
+
+
+REASONS = "reasoning_effort"
+
+
+def sent_alone(dialect: Dialect, **options: Any) -> dict[str, Any]:
+    """What options add to a plain request."""
+    plain = PLAIN[dialect]
+    return {name: value for name, value in sent(dialect, **options).items() if name not in plain}
+
+
+def test_an_effort_is_said_in_responses_and_messages() -> None:
+    assert effort("openai", "low", "responses") == {"reasoning": {"effort": "low"}}
+    assert effort("openrouter", "low", "responses")["reasoning"]["effort"] == "low"
+    adaptive = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}
+    assert effort("anthropic", "low", "messages") == adaptive
+
+
+def test_an_effort_that_a_dialect_lacks_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the effort '512', for which .* use an effort by name"):
+        effort("deepseek", "512")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -11,7 +11,7 @@ from prefill_router.data import Prompt, prompt_text
 from prefill_router.endpoints.reply import Reply
 from prefill_router.endpoints.request_body import MAX_TOKENS_FIELDS
 from prefill_router.endpoints.usage import Usage, estimate_tokens
-from prefill_router.targets import Target
+from prefill_router.targets import Target, is_budget
 
 _MILLION = 1_000_000
 _TEMPLATE_TOKENS = 1024
@@ -76,7 +76,7 @@ def bound(target: Target, prompt: Prompt) -> CallBound:
 
     A tokenizer makes at most one token per byte of the text, as given or in a Unicode normal
     form; an allowance for templates is added. Output ends at the request's maximum number of
-    tokens, to which some providers add a `thinking_budget` for reasoning.
+    tokens, to which some providers add a thinking budget.
     """
     text = prompt_text(prompt)
     extra = json.dumps(dict(target.request.extra_body))
@@ -85,10 +85,18 @@ def bound(target: Target, prompt: Prompt) -> CallBound:
     own = target.request.extra_body
     limits = [own[name] for name in MAX_TOKENS_FIELDS if name in own]
     written = max(limits, default=target.request.max_tokens)
-    written = (written + own.get("thinking_budget", 0)) * own.get("n", 1)
+    written = (written + _thinking_budget(target)) * own.get("n", 1)
     return CallBound(
         input_tokens=given, output_tokens=written, dollars=_dearest(given, written, target)
     )
+
+
+def _thinking_budget(target: Target) -> int:
+    """The most tokens that may be added for reasoning."""
+    if target.effort is not None and is_budget(target.effort):
+        return int(target.effort)
+    given: int = target.request.extra_body.get("thinking_budget", 0)
+    return max(given, target.request.thinking_budget or 0)
 
 
 def plausible(usage: Usage, limit: CallBound) -> str:

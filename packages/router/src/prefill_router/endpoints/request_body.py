@@ -1,6 +1,7 @@
 """The fields and messages of a request, as a target's options and its endpoint's dialect say."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from prefill_router.data import Message, Prompt
@@ -9,9 +10,11 @@ from prefill_router.targets import (
     TRAITS,
     Dialect,
     DialectTraits,
+    Endpoint,
     Fields,
     RequestOptions,
     Target,
+    is_budget,
     recommended_sampling,
 )
 
@@ -27,7 +30,7 @@ def request_parameters(target: Target, dialect: Dialect) -> Fields:
     traits, options = TRAITS[dialect], target.request
     model = target.model or target.name
     found: Fields = {"model": model, **_limit(traits, options)}
-    found |= _reasoning(traits, target, dialect) | _sampling(traits, target, dialect)
+    found |= reasoning_fields(target, dialect) | _sampling(traits, target, dialect)
     found |= {"stream": True, "stream_options": {"include_usage": True}, **traits.always}
     return _merged(found, options.extra_body)
 
@@ -40,7 +43,7 @@ def identity_parameters(target: Target, dialect: Dialect) -> Fields:
     Raises:
         ConfigError: As for `request_parameters`.
     """
-    found = {**_reasoning(TRAITS[dialect], target, dialect), **TRAITS[dialect].always}
+    found = {**reasoning_fields(target, dialect), **TRAITS[dialect].always}
     merged = _merged(found, target.request.extra_body)
     return {name: value for name, value in merged.items() if name not in MAX_TOKENS_FIELDS}
 
@@ -61,7 +64,8 @@ def request_messages(target: Target, dialect: Dialect, prompt: Prompt) -> list[d
 
 
 def _system_switch(target: Target, dialect: Dialect) -> str | None:
-    on, switch = target.request.enable_thinking, TRAITS[dialect].system_switch
+    traits = TRAITS[dialect]
+    on, switch = _reasoning_options(target, traits).enable_thinking, traits.system_switch
     return None if on is None or switch is None else switch(target.model or target.name, on)
 
 
@@ -71,24 +75,57 @@ def _limit(traits: DialectTraits, options: RequestOptions) -> Fields:
     return {traits.max_tokens: options.max_tokens}
 
 
-def _reasoning(traits: DialectTraits, target: Target, dialect: Dialect) -> Fields:
-    options = target.request
-    if traits.reasoning is not None:
-        return traits.reasoning(target)
+def reasoning_fields(target: Target, dialect: Dialect, endpoint: Endpoint = "chat") -> Fields:
+    """The fields that say how much a target thinks before it answers.
+
+    Args:
+        target: The target, with an effort or options of reasoning; empty where it has neither.
+        dialect: The dialect of its provider.
+        endpoint: The endpoint; other than `chat`, one of the dialect's `efforts_in`.
+
+    Raises:
+        ConfigError: The dialect has no field for it.
+    """
+    traits = TRAITS[dialect]
     if _system_switch(target, dialect) is not None:
         return {}
-    found: Fields = {}
-    if options.enable_thinking is not None:
-        if traits.thinking is None:
-            raise _lacks_field(target, dialect, "enable_thinking")
-        found |= traits.thinking(options.enable_thinking)
-    if options.reasoning_effort is not None:
-        if traits.effort is None:
-            raise _lacks_field(target, dialect, "reasoning_effort")
-        for name, value in traits.effort(options.reasoning_effort).items():
-            both = isinstance(value, dict) and isinstance(found.get(name), dict)
-            found[name] = {**found[name], **value} if both else value
-    return found
+    options = _reasoning_options(target, traits)
+    if traits.reasoning is not None:
+        return traits.reasoning(target.model or target.name, options)
+    fields: Fields = {}
+    for name in ("enable_thinking", "reasoning_effort", "thinking_budget"):
+        write, value = getattr(traits, _WRITERS[name]), getattr(options, name)
+        if value is None:
+            continue
+        if write is None:
+            raise _lacks_field(target, dialect, name)
+        fields = _merged(fields, write(value))
+    effort = fields.get("reasoning_effort") if endpoint == "responses" else None
+    return fields if effort is None else {"reasoning": {"effort": effort}}
+
+
+_WRITERS = {
+    "enable_thinking": "thinking",
+    "reasoning_effort": "effort",
+    "thinking_budget": "budget",
+}
+"""The trait of a dialect that writes the fields of an option."""
+
+
+def _reasoning_options(target: Target, traits: DialectTraits) -> RequestOptions:
+    """The target's options, with its effort as the options of this dialect."""
+    options, effort = target.request, target.effort
+    if effort is None:
+        return options
+    has_switch = traits.thinking is not None
+    on = True if has_switch else None
+    if is_budget(effort):
+        return replace(options, thinking_budget=int(effort), enable_thinking=on)
+    if effort == "none" and (has_switch or traits.reasoning is not None):
+        return replace(options, enable_thinking=False)
+    if has_switch and traits.effort is None:
+        return replace(options, enable_thinking=True)
+    return replace(options, reasoning_effort=effort, enable_thinking=on)
 
 
 def _sampling(traits: DialectTraits, target: Target, dialect: Dialect) -> Fields:
@@ -97,21 +134,32 @@ def _sampling(traits: DialectTraits, target: Target, dialect: Dialect) -> Fields
         raise _lacks_field(target, dialect, "top_k")
     chosen = {n: getattr(options, n) for n in ("temperature", "top_p", "top_k")}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    if traits.recommends and not chosen and options.enable_thinking is not None:
-        chosen = recommended_sampling(target.model or target.name, thinking=options.enable_thinking)
+    thinks = _reasoning_options(target, traits).enable_thinking
+    if traits.recommends and not chosen and thinks is not None:
+        chosen = recommended_sampling(target.model or target.name, thinking=thinks)
     return chosen | ({"seed": options.seed} if traits.seed and options.seed is not None else {})
 
 
-def _merged(found: Fields, extra: Mapping[str, Any]) -> Fields:
-    """The user's fields override ours; `chat_template_kwargs` are merged."""
-    merged = {**found, **extra}
-    ours, theirs = found.get("chat_template_kwargs"), extra.get("chat_template_kwargs")
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        merged["chat_template_kwargs"] = {**ours, **theirs}
+def _merged(fields: Fields, further: Mapping[str, Any]) -> Fields:
+    """Both; further fields override, but those within `_NESTED` are merged."""
+    merged = {**fields, **further}
+    for name in _NESTED:
+        inner, other = fields.get(name), further.get(name)
+        if isinstance(inner, dict) and isinstance(other, dict):
+            merged[name] = {**inner, **other}
     return merged
 
 
+_NESTED = ("chat_template_kwargs", "reasoning")
+
+
 def _lacks_field(target: Target, dialect: Dialect, option: str) -> ConfigError:
+    if target.effort is not None:
+        named = "an effort by name" if is_budget(target.effort) else "a budget of tokens"
+        return ConfigError(
+            f"target {target.name!r} has the effort {target.effort!r}, for which the dialect "
+            f"{dialect!r} has no field; use {named}, or the target's request options"
+        )
     return ConfigError(
         f"target {target.name!r} sets {option}, for which the dialect {dialect!r} has no field; "
         "leave it out, or give the endpoint's own field in extra_body"

@@ -1,3 +1,9 @@
+from .effort import (
+    EFFORTS as EFFORTS,
+    check_effort as check_effort,
+    is_budget as is_budget,
+    name_with_effort as name_with_effort,
+)
 from .known_providers import KNOWN as KNOWN, KnownProvider as KnownProvider
 from .pool import (
     Pool as Pool,

@@ -45,11 +45,6 @@ _ROWS: Mapping[str, tuple[str, str, tuple[Endpoint, ...] | None]] = {
     "featherless_ai": ("https://api.featherless.ai/v1", "FEATHERLESS_AI_API_KEY", _CHAT),
     "fireworks_ai": ("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", _THREE),
     "friendliai": ("https://api.friendli.ai/serverless/v1", "FRIENDLIAI_API_KEY", _CHAT),
-    "gemini": (
-        "https://generativelanguage.googleapis.com/v1beta/openai",
-        "GEMINI_API_KEY",
-        _EMBEDS,
-    ),
     "github": ("https://models.inference.ai.azure.com", "GITHUB_API_KEY", _CHAT),
     "groq": ("https://api.groq.com/openai/v1", "GROQ_API_KEY", ("chat", "responses")),
     "hyperbolic": ("https://api.hyperbolic.xyz/v1", "HYPERBOLIC_API_KEY", _CHAT),
@@ -78,12 +73,14 @@ _ROWS: Mapping[str, tuple[str, str, tuple[Endpoint, ...] | None]] = {
 """Providers with OpenAI's own dialect: address, key variable, and the endpoints that are used."""
 _OLLAMA = KnownProvider("http://127.0.0.1:11434/v1", serves=_THREE, path="/v1")
 _ANTHROPIC = "https://api.anthropic.com/v1"
+_GEMINI = "https://generativelanguage.googleapis.com/v1beta/openai"
 _QWEN = "https://dashscope.aliyuncs.com/compatible-mode/v1"
 KNOWN: Mapping[str, KnownProvider] = {
     **{name: KnownProvider(url, key, serves=calls) for name, (url, key, calls) in _ROWS.items()},
     "anthropic": KnownProvider(_ANTHROPIC, "ANTHROPIC_API_KEY", "anthropic", path="/v1"),
     "azure": KnownProvider(path="/openai/v1"),
     "dashscope": KnownProvider(_QWEN, "DASHSCOPE_API_KEY", "qwen"),
+    "gemini": KnownProvider(_GEMINI, "GEMINI_API_KEY", "gemini"),
     "deepseek": KnownProvider("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "deepseek"),
     "openrouter": KnownProvider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "openrouter"),
     "ollama": _OLLAMA,

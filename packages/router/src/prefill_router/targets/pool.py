@@ -19,7 +19,12 @@
         context_tokens: 131072                # optional: its context window, prompt plus answer
         serves: [chat, responses]             # optional: its endpoints; default: the dialect's
         request:                              # optional: request parameters
-          reasoning_effort: high
+          temperature: 0.7
+      - name: gpt-oss-120b       # three targets: gpt-oss-120b:low, and so on
+        efforts: [low, medium, high]          # a number is a budget of thinking tokens
+        input_price: 0.1
+        output_price: 0.5
+        provider: local
       - name: large              # a target that is served at several addresses
         input_price: 2
         output_price: 8
@@ -33,11 +38,13 @@ or, where only prices are known, `prices.csv` with the columns `target`,
 """
 
 import csv
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import date as day
 from functools import cached_property
+from itertools import chain, groupby
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, final, get_args, get_type_hints
@@ -48,8 +55,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from prefill_router import files
 from prefill_router.errors import ConfigError, FormatError, nearest
 from prefill_router.short_repr import short_repr
+from prefill_router.targets.effort import is_budget, name_with_effort
 from prefill_router.targets.provider import TRAITS, Endpoint, Provider, public_address
-from prefill_router.targets.target import RequestOptions, Target, TargetEndpoint
+from prefill_router.targets.target import PRICES, RequestOptions, Target, TargetEndpoint
 from prefill_router.yaml_files import DistinctLoader, NotYamlError, Number, WholeNumber, parse_yaml
 
 if TYPE_CHECKING:
@@ -81,6 +89,7 @@ class Pool:
         both = sorted(set(self.names) & set(sum(self.several.values(), ())))
         if both:
             raise ConfigError(f"{both} are targets and also endpoints of one; rename the targets")
+        self._check_efforts()
         known = Counter(provider.name for provider in self.providers)
         twice = sorted(name for name, times in known.items() if times > 1)
         if twice:
@@ -88,6 +97,38 @@ class Pool:
         unknown = sorted(_providers_of(self.targets) - set(known))
         if unknown:
             raise ConfigError(f"unknown providers {unknown}; the pool has {list(known)}")
+
+    def _check_efforts(self) -> None:
+        """Check that all efforts of a model have its prices."""
+        for names in self.efforts_of.values():
+            self._check_switches(names)
+            prices = {tuple(getattr(self[name], price) for price in PRICES) for name in names}
+            if len(prices) > 1:
+                raise ConfigError(
+                    f"{list(names)} have different prices; all efforts of a model have the same"
+                )
+
+    def _check_switches(self, names: Sequence[str]) -> None:
+        """Check that no two efforts are the same for a provider that only switches thinking."""
+        named = [n for n in names if (e := self[n].effort) and e != "none" and not is_budget(e)]
+        for name in named[1:]:
+            if self[name].provider is None and self[name].base_url is None:
+                continue
+            dialect = self.provider_of(name).dialect
+            if TRAITS[dialect].effort is None and TRAITS[dialect].reasoning is None:
+                raise ConfigError(
+                    f"{named} would be the same: the dialect {dialect!r} only switches thinking on "
+                    "or off; keep one of them, beside none and budgets of tokens"
+                )
+
+    @cached_property
+    def efforts_of(self) -> Mapping[str, tuple[str, ...]]:
+        """The targets of each model with efforts, by its name without them."""
+        bases = dict.fromkeys(t.base for t in self.targets if t.effort is not None)
+        return {
+            base: tuple(t.name for t in self.targets if t.effort and t.base == base)
+            for base in bases
+        }
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -171,16 +212,20 @@ class Pool:
     def serves(self, name: str) -> tuple[Endpoint, ...]:
         """The API endpoints that a target serves: its own list, or that of its provider's dialect.
 
-        A target with several endpoints serves what all of them do.
+        A target with several endpoints serves what all of them do; one with an effort serves only
+        calls in which its effort can be said.
 
         Raises:
             ConfigError: The pool has no such target, or the target has no endpoint.
         """
-        named = self[name].serves
-        if named is not None:
-            return named
-        places = (self.deployed.provider_of(d.name) for d in self[name].deployments)
-        each = [TRAITS[place.dialect].serves for place in places]
+        target = self[name]
+        if target.serves is not None and target.effort is None:
+            return target.serves
+        places = (self.deployed.provider_of(d.name) for d in target.deployments)
+        traits = [TRAITS[place.dialect] for place in places]
+        each = [target.serves or some.serves for some in traits]
+        if target.effort is not None:
+            each += [some.efforts_in for some in traits]
         return tuple(call for call in each[0] if all(call in serves for serves in each))
 
     def with_prices(
@@ -188,16 +233,13 @@ class Pool:
     ) -> "Pool":
         """The same targets with other prices, (input, output) in US dollars per million tokens.
 
+        A model with efforts may be named without them: its price is that of all its efforts.
+
         Raises:
             ConfigError: The pool has no such target, or `date` isn't a date.
         """
-        self.indices(prices)
-        targets = tuple(
-            replace(t, input_price=prices[t.name][0], output_price=prices[t.name][1])
-            if t.name in prices
-            else t
-            for t in self.targets
-        )
+        self.indices(name for name in prices if name not in self.efforts_of)
+        targets = tuple(_priced(t, prices.get(t.name, prices.get(t.base))) for t in self.targets)
         return replace(self, targets=targets, prices_date=None if date is None else day_of(date))
 
     def public(self) -> "Pool":
@@ -212,7 +254,7 @@ class Pool:
         """Plain values, without what isn't known."""
         date = {} if self.prices_date is None else {"prices_date": self.prices_date}
         served = {"providers": [_known(p) for p in self.providers]} if self.providers else {}
-        return {**date, **served, "targets": [target.to_dict() for target in self.targets]}
+        return {**date, **served, "targets": list(_target_rows(self.targets))}
 
 
 def day_of(text: str) -> str:
@@ -231,6 +273,32 @@ def day_of(text: str) -> str:
 
 def _providers_of(targets: Iterable[Target]) -> set[str]:
     return {d.provider for t in targets for d in t.deployments if d.provider is not None}
+
+
+def _priced(target: Target, price: tuple[float, float] | None) -> Target:
+    """The target at a price of input and output; unchanged for None."""
+    if price is None:
+        return target
+    return replace(target, input_price=price[0], output_price=price[1])
+
+
+def _target_rows(targets: Iterable[Target]) -> Iterator[dict[str, Any]]:
+    """The rows of the file; efforts that differ in nothing else are listed in one."""
+    for row, alike in groupby(targets, key=_row_without_effort):
+        members = list(alike)
+        if members[0].effort is None:
+            yield from (member.to_dict() for member in members)
+        else:
+            yield {**json.loads(row), "efforts": [member.effort for member in members]}
+
+
+def _row_without_effort(target: Target) -> str:
+    """A target's fields as JSON, but for its effort."""
+    row = target.to_dict() | {"name": target.base}
+    row.pop("effort", None)
+    if row.get("model") == target.base:
+        del row["model"]
+    return json.dumps(row)
 
 
 _Served = TypeVar("_Served", Target, Provider, TargetEndpoint)
@@ -283,11 +351,13 @@ def _model_of(made: type, **own: Any) -> Any:
 
 _RequestModel = _model_of(RequestOptions)
 _EndpointModel = _model_of(TargetEndpoint)
-_TargetModel = _model_of(
+_OneTargetModel = _model_of(
     Target,
     request=_RequestModel,
     endpoints=Annotated[list[_EndpointModel], Field(min_length=1)],  # type: ignore[valid-type]
 )
+_Efforts = Annotated[list[str | WholeNumber], Field(min_length=1)]
+_TargetModel = create_model("Target", __base__=_OneTargetModel, efforts=(_Efforts | None, None))
 _ProviderModel = _model_of(Provider)
 _PoolModel = create_model(
     "Pool",
@@ -298,11 +368,21 @@ _PoolModel = create_model(
 )
 
 
-def _target(row: Any) -> Target:
+def _targets_of(row: Any) -> list[Target]:
+    """The targets of a row: one, or one for each of its efforts."""
     asked = {} if row.request is None else row.request.model_dump(exclude_none=True)
-    known = row.model_dump(exclude={"request", "endpoints"}, exclude_none=True)
+    known = row.model_dump(exclude={"request", "endpoints", "efforts"}, exclude_none=True)
+    known["request"] = RequestOptions(**asked)
     served = (TargetEndpoint(**e.model_dump(exclude_none=True)) for e in row.endpoints or ())
-    return Target(**known, request=RequestOptions(**asked), endpoints=tuple(served))
+    known["endpoints"] = tuple(served)
+    if row.efforts is None:
+        return [Target(**known)]
+    if row.effort is not None:
+        raise ConfigError(f"target {row.name!r} has an effort and a list of efforts; keep one")
+    return [
+        Target(**known | {"name": name_with_effort(row.name, effort), "effort": effort})
+        for effort in map(str, row.efforts)
+    ]
 
 
 def pool_from_dict(value: object, *, source: Path | str) -> Pool:
@@ -318,7 +398,7 @@ def pool_from_dict(value: object, *, source: Path | str) -> Pool:
         raise FormatError(*messages, file=source) from None
     wrong: list[str] = []
     providers = tuple(_each(_provider, model.providers, wrong))
-    targets = tuple(_each(_target, model.targets, wrong))
+    targets = tuple(chain.from_iterable(_each(_targets_of, model.targets, wrong)))
     try:
         if not wrong:
             return Pool(targets, model.prices_date, providers)

@@ -7,7 +7,8 @@ The dialects of OpenAI-compatible endpoints, one row each, and what model famili
 Sources, as of November 2026: OpenAI's API reference; Anthropic's pages on OpenAI SDK compatibility
 and on adaptive thinking; vLLM's and SGLang's pages on reasoning outputs and their chat completion
 protocols; OpenRouter's pages on reasoning tokens and usage accounting; DeepSeek's page on thinking
-mode; Alibaba Model Studio's page on deep thinking; NVIDIA NIM's page on reasoning models.
+mode; Alibaba Model Studio's page on deep thinking; NVIDIA NIM's page on reasoning models; Google's
+page on OpenAI compatibility; vLLM's and SGLang's on thinking budgets.
 
 Anthropic's OpenAI-compatible endpoint ignores `reasoning_effort` and takes `thinking`. From
 Claude 4.6 on it is adaptive, with an effort beside it; earlier models take a budget of tokens
@@ -22,14 +23,14 @@ prompts that switch the reasoning of the earlier Nemotrons are from that page.
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from prefill_router.errors import ConfigError
 
 if TYPE_CHECKING:
-    from prefill_router.targets.target import Target
+    from prefill_router.targets.target import RequestOptions
 
 
 Endpoint = Literal["chat", "completions", "responses", "embeddings", "messages"]
@@ -37,7 +38,7 @@ Endpoint = Literal["chat", "completions", "responses", "embeddings", "messages"]
 ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
 
 Dialect = Literal[
-    "openai", "anthropic", "vllm", "sglang", "openrouter", "deepseek", "qwen", "nemotron"
+    "openai", "anthropic", "gemini", "vllm", "sglang", "openrouter", "deepseek", "qwen", "nemotron"
 ]
 """How an OpenAI-compatible endpoint differs from OpenAI's own."""
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
@@ -55,8 +56,10 @@ class DialectTraits:
         max_tokens: The name of the field that limits output tokens.
         effort: Request fields for a reasoning effort; None where efforts aren't supported.
         thinking: Request fields that switch reasoning on or off; None where there is no switch.
-        reasoning: Request fields for the reasoning that a target's options ask for; it replaces
-            `effort` and `thinking`.
+        budget: Request fields for the most tokens of reasoning; None where there is no such limit.
+        reasoning: Request fields for the reasoning that options ask for, by the model's name; it
+            replaces `effort`, `thinking` and `budget`.
+        efforts_in: The endpoints in which a target's effort can be said.
         system_switch: The system prompt that switches a model's reasoning on or off, where there
             are no fields for it; None where the model has fields.
         top_k: Whether it accepts `top_k`.
@@ -72,7 +75,9 @@ class DialectTraits:
     max_tokens: str = "max_tokens"
     effort: Callable[[str], Fields] | None = None
     thinking: Callable[[bool], Fields] | None = None
-    reasoning: Callable[["Target"], Fields] | None = None
+    budget: Callable[[int], Fields] | None = None
+    reasoning: Callable[[str, "RequestOptions"], Fields] | None = None
+    efforts_in: tuple[Endpoint, ...] = ("chat",)
     system_switch: Callable[[str, bool], str | None] | None = None
     top_k: bool = False
     seed: bool = True
@@ -88,37 +93,43 @@ _SHARES = {"minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "xhigh": 0.95
 _LEAST_BUDGET = 1024
 
 
-def claude_reasoning(target: "Target") -> Fields:
-    """The request fields for the reasoning that a Claude target's options ask for.
+def claude_reasoning(model: str, options: "RequestOptions") -> Fields:
+    """The request fields for the reasoning that the options of a Claude target ask for.
 
     Raises:
-        ConfigError: The effort is unknown, or max_tokens is too small for a budget.
+        ConfigError: The effort is unknown, max_tokens is too small for a budget, or the model
+            takes none.
     """
-    options = target.request
     if options.enable_thinking is False:
         return {"thinking": {"type": "disabled"}}
-    if options.enable_thinking is None and options.reasoning_effort is None:
+    if not options.has_reasoning:
         return {}
-    if _claude_version(target.model or target.name) >= _ADAPTIVE_FROM:
-        effort = options.reasoning_effort
-        depth = {} if effort is None else {"output_config": {"effort": effort}}
-        return {"thinking": {"type": "adaptive"}, **depth}
-    return {"thinking": {"type": "enabled", "budget_tokens": _thinking_budget(target)}}
+    if _claude_version(model) < _ADAPTIVE_FROM:
+        return {"thinking": {"type": "enabled", "budget_tokens": _claude_budget(model, options)}}
+    if options.thinking_budget is not None:
+        raise ConfigError(
+            f"a thinking budget is set for {model!r}; Claude 4.6 and later take an effort such as "
+            "low instead"
+        )
+    effort = options.reasoning_effort
+    depth = {} if effort is None else {"output_config": {"effort": effort}}
+    return {"thinking": {"type": "adaptive"}, **depth}
 
 
-def _thinking_budget(target: "Target") -> int:
-    effort = target.request.reasoning_effort or "high"
+def _claude_budget(model: str, options: "RequestOptions") -> int:
+    if options.max_tokens <= _LEAST_BUDGET:
+        raise ConfigError(
+            f"max_tokens is {options.max_tokens} for {model!r}; reasoning needs more than "
+            f"{_LEAST_BUDGET}"
+        )
+    effort = options.reasoning_effort or "high"
     if effort not in _SHARES:
         raise ConfigError(
-            f"target {target.name!r} has the reasoning_effort {effort!r}; for Claude models it "
-            f"must be one of {', '.join(_SHARES)}"
+            f"the reasoning_effort of {model!r} is {effort!r}; it must be one of "
+            f"{', '.join(_SHARES)}"
         )
-    if target.request.max_tokens <= _LEAST_BUDGET:
-        raise ConfigError(
-            f"target {target.name!r} has max_tokens {target.request.max_tokens}; reasoning needs "
-            f"more than {_LEAST_BUDGET}"
-        )
-    return max(_LEAST_BUDGET, int(target.request.max_tokens * _SHARES[effort]))
+    budget = options.thinking_budget or int(options.max_tokens * _SHARES[effort])
+    return max(_LEAST_BUDGET, min(budget, options.max_tokens - 1))
 
 
 def _claude_version(model: str) -> tuple[int, int]:
@@ -183,25 +194,46 @@ def _template_switch(on: bool) -> Fields:
     return {"chat_template_kwargs": {"enable_thinking": on, "thinking": on}}
 
 
-_SELF_HOSTED = DialectTraits(
-    serves=ENDPOINTS, effort=_plain_effort, thinking=_template_switch, top_k=True
+_VLLM = DialectTraits(
+    serves=ENDPOINTS,
+    effort=_plain_effort,
+    thinking=_template_switch,
+    budget=lambda tokens: {"thinking_token_budget": tokens},
+    top_k=True,
 )
 TRAITS: dict[Dialect, DialectTraits] = {
     "openai": DialectTraits(
         serves=("chat", "completions", "responses", "embeddings"),
         max_tokens="max_completion_tokens",
         effort=_plain_effort,
+        efforts_in=("chat", "responses"),
         opens_thinking=False,
     ),
     "anthropic": DialectTraits(
-        serves=("chat", "messages"), reasoning=claude_reasoning, seed=False, opens_thinking=False
+        serves=("chat", "messages"),
+        reasoning=claude_reasoning,
+        efforts_in=("chat", "messages"),
+        seed=False,
+        opens_thinking=False,
     ),
-    "vllm": _SELF_HOSTED,
-    "sglang": _SELF_HOSTED,
+    "gemini": DialectTraits(
+        serves=("chat", "embeddings"),
+        effort=_plain_effort,
+        budget=lambda tokens: {
+            "extra_body": {"google": {"thinking_config": {"thinking_budget": tokens}}}
+        },
+        opens_thinking=False,
+    ),
+    "vllm": _VLLM,
+    "sglang": replace(
+        _VLLM, budget=lambda tokens: {"chat_template_kwargs": {"thinking_budget": tokens}}
+    ),
     "openrouter": DialectTraits(
         serves=ENDPOINTS,
         effort=lambda effort: {"reasoning": {"effort": effort}},
         thinking=lambda on: {"reasoning": {"enabled": on}},
+        budget=lambda tokens: {"reasoning": {"max_tokens": tokens}},
+        efforts_in=("chat", "responses"),
         top_k=True,
         always={"usage": {"include": True}},
     ),
@@ -214,6 +246,7 @@ TRAITS: dict[Dialect, DialectTraits] = {
     "qwen": DialectTraits(
         serves=("chat", "completions", "embeddings"),
         thinking=lambda on: {"enable_thinking": on},
+        budget=lambda tokens: {"thinking_budget": tokens},
         top_k=True,
         recommends=True,
     ),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, final
 
 from prefill_router.errors import ConfigError
+from prefill_router.targets.effort import check_effort, effort_in_name
 from prefill_router.targets.provider import (
     ABILITIES,
     ENDPOINTS,
@@ -101,6 +102,7 @@ class RequestOptions:
         max_tokens: The most tokens of an answer, including reasoning.
         reasoning_effort: An effort such as `high`, for targets that have the parameter.
         enable_thinking: Whether to reason, for targets with that switch.
+        thinking_budget: The most tokens of reasoning, for targets that have such a limit.
         temperature: The sampling temperature.
         top_p: The probability mass that nucleus sampling keeps.
         top_k: The number of most likely tokens that sampling keeps.
@@ -111,6 +113,7 @@ class RequestOptions:
     max_tokens: int = MOST_TOKENS
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
+    thinking_budget: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -120,6 +123,8 @@ class RequestOptions:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens is {self.max_tokens}; at least 1 is needed")
+        if self.thinking_budget is not None and self.thinking_budget < 1:
+            raise ConfigError(f"thinking_budget is {self.thinking_budget}; at least 1 is needed")
         for what in ("temperature", "top_p"):
             value = getattr(self, what)
             if value is not None and not (math.isfinite(value) and value >= 0):
@@ -139,6 +144,12 @@ class RequestOptions:
                     "since it bounds what a call can cost"
                 )
 
+    @property
+    def has_reasoning(self) -> bool:
+        """Whether they say how much a model should think."""
+        chosen = (self.reasoning_effort, self.enable_thinking, self.thinking_budget)
+        return any(value is not None for value in chosen)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without those left to the provider."""
         plain = {k: v for k, v in vars(self).items() if v is not None and k != "extra_body"}
@@ -155,7 +166,10 @@ class Target:
     """One language model that requests can be routed to.
 
     Attributes:
-        name: Its name, unique in the pool.
+        name: Its name, unique in the pool. With an effort it ends in it, such as `large:low`.
+        effort: How much it thinks before it answers: one of `EFFORTS`, or a budget of thinking
+            tokens. None leaves it to the provider, and to `request`. A name that ends in one of
+            `EFFORTS` sets it.
         input_price: US dollars per million input tokens; None where unknown.
         output_price: US dollars per million output tokens; None where unknown.
         cached_input_price: The price of input tokens read from the provider's cache; None where
@@ -177,6 +191,7 @@ class Target:
     """
 
     name: str
+    effort: str | None = None
     input_price: float | None = None
     output_price: float | None = None
     cached_input_price: float | None = None
@@ -196,6 +211,7 @@ class Target:
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ConfigError("a target has an empty name; give it one")
+        self._take_effort()
         if self.endpoints:
             self._take_first_endpoint()
         check_variable(self.api_key_env, f"target {self.name!r}")
@@ -229,6 +245,26 @@ class Target:
                 f"target {self.name!r} has both a provider and its own endpoint; keep one of them"
             )
 
+    def _take_effort(self) -> None:
+        """Read the effort in the name, and name the model without it."""
+        effort = effort_in_name(self.name) if self.effort is None else self.effort
+        if effort is None:
+            return
+        check_effort(effort, f"target {self.name!r}")
+        object.__setattr__(self, "effort", effort)
+        if not re.search(rf".:{effort}(@|$)", self.name):
+            raise ConfigError(
+                f"target {self.name!r} has the effort {effort!r}, which its name lacks; name it "
+                f"{self.name}:{effort}, or list its efforts as efforts: [{effort}]"
+            )
+        if self.request.has_reasoning:
+            raise ConfigError(
+                f"target {self.name!r} has an effort, and its request sets its reasoning too; "
+                "keep one of them"
+            )
+        if self.model is None:
+            object.__setattr__(self, "model", self.base)
+
     def _take_first_endpoint(self) -> None:
         names = [endpoint.name for endpoint in self.endpoints]
         if len(set(names)) < len(names):
@@ -257,6 +293,14 @@ class Target:
                 f"target {self.name!r} has context_tokens {self.context_tokens}; at least 1 is "
                 "needed"
             )
+
+    @property
+    def base(self) -> str:
+        """Its name without the effort; all efforts of a model have the same."""
+        if self.effort is None:
+            return self.name
+        before, _, after = self.name.rpartition(f":{self.effort}")
+        return before + after
 
     @property
     def has_price(self) -> bool:
