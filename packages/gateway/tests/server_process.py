@@ -75,9 +75,10 @@ class Made:
 
 
 @cache
-def complexity_router(queries: int = 200) -> Router:
-    """A router of three targets that reads texts' complexity, fitted once."""
-    data = make_routing_dataset(queries=queries, targets=len(TARGETS))
+def complexity_router(queries: int = 200, pool: Pool | None = None) -> Router:
+    """A router of three targets, or of those of a pool, that reads texts' complexity."""
+    data = make_routing_dataset(queries=queries, targets=len(pool or TARGETS))
+    data = data if pool is None else replace(data, pool=pool)
     recipe = Recipe(features=(ComplexityConfig(),), predictor=LogisticConfig(c=1.0, scaling="each"))
     return fit_router(data, config=FitConfig(test=0.15, recipe=recipe, resamples=20)).router
 

@@ -187,6 +187,7 @@ def world(
     settings: Mapping[str, Any] | None = None,
     keys: Sequence[Mapping[str, Any]] | None = None,
     dialects: Mapping[str, str] | None = None,
+    router: Path | None = None,
 ) -> Iterator[World]:
     """Targets, and the files of a gateway before them.
 
@@ -196,6 +197,7 @@ def world(
         settings: Of the gateway; forecasts are waited for, unless they say otherwise.
         keys: Rows of the file of keys.
         dialects: Of the targets that have a provider, whose name is theirs.
+        router: The router's folder; None for the usual one.
     """
     targets = {name: FakeTarget() for name in rows}
     providers = [
@@ -204,7 +206,7 @@ def world(
     ]
     rows = {n: {**r, "provider": n} if n in (dialects or {}) else r for n, r in rows.items()}
     more = {"providers": providers} if providers else {}
-    made = Made(folder, router_folder(), folder / "pool.yaml", folder / "gateway.yaml")
+    made = Made(folder, router or router_folder(), folder / "pool.yaml", folder / "gateway.yaml")
     made.pool.write_text(pool_text(rows, targets, **more))
     routing = {"deadline_seconds": PATIENCE, **(settings or {}).get("routing", {})}
     made.configure({"logs": {"level": "warning"}, **(settings or {}), "routing": routing})

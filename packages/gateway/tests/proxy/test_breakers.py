@@ -42,7 +42,7 @@ def test_a_breaker_opens_after_so_many_failures_and_lets_one_try_after_a_while(
     assert [breakers.allow("a"), breakers.allow("a")] == [True, False]
     breakers.failed("a")
     assert (breakers.state("a"), breakers.allow("a")) == ("open", False)
-    assert breakers.opened == {"a": 2}
+    assert breakers.opened_times("a") == 2
     now[0] = 20.0
     assert breakers.allow("a")
     breakers.released("a")
@@ -62,7 +62,7 @@ def test_what_another_replica_found_is_taken_over_and_what_changes_here_is_told(
     breakers.learn("a", 4.0)
     assert (breakers.state("a"), breakers.retry_in("a")) == ("open", 6.0)
     assert breakers.opened_for("a") == 4.0
-    assert (breakers.opened, told) == ({"a": 0}, [])  # it didn't open here
+    assert (breakers.opened_times("a"), told) == (0, [])  # it didn't open here
     breakers.learn("a", None)
     assert (breakers.state("a"), breakers.failures("a"), told) == ("closed", 0, [])
     breakers.failed("a")

@@ -111,10 +111,13 @@ def test_the_clients_own_error_ends_at_the_first_endpoint() -> None:
     assert app.outcome.deployment == "t@a"
 
 
+SEVERAL = Pool((target(a={}, b={}),))
+
+
 def test_each_endpoint_has_a_breaker_and_a_target_is_broken_if_all_are() -> None:
     async def ask() -> tuple[Gateway, list[Any], list[int]]:
         breakers = Breakers(failures=1, seconds=3600)
-        breakers.use_deployments({"t": ("t@a", "t@b")})
+        breakers.use_pool(SEVERAL)
         states = []
         async with Fake(FAILED) as a, Fake(GOOD_WHOLE, FAILED) as b, Fake(GOOD_WHOLE) as z:
             async with gateway(a, b, z, pool=pool_of, failures=QUIET, breakers=breakers) as app:
@@ -139,7 +142,7 @@ def test_each_endpoint_has_a_breaker_and_a_target_is_broken_if_all_are() -> None
 def test_a_targets_breaker_is_tried_again_when_the_first_of_its_endpoints_may_be() -> None:
     now = [0.0]
     breakers = Breakers(failures=1, seconds=10, clock=lambda: now[0])
-    breakers.use_deployments({"t": ("t@a", "t@b")})
+    breakers.use_pool(SEVERAL)
     breakers.failed("t@a")
     assert breakers.retry_in("t") is None
     now[0] = 4.0

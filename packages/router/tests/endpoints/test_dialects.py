@@ -111,7 +111,7 @@ BUDGET: dict[Dialect, dict[str, Any] | None] = {
 def test_budgets(dialect: Dialect) -> None:
     fields = BUDGET[dialect]
     if fields is None:
-        with pytest.raises(ConfigError, match="thinking.budget"):
+        with pytest.raises(ConfigError, match=r"thinking.budget"):
             sent(dialect, thinking_budget=512)
     else:
         assert sent(dialect, thinking_budget=512) == PLAIN[dialect] | fields
@@ -159,7 +159,7 @@ def test_an_effort_is_said_in_responses_and_messages() -> None:
 
 
 def test_an_effort_that_a_dialect_lacks_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the effort '512', for which .* use an effort by name"):
+    with pytest.raises(ConfigError, match=r"the effort '512', for which .* use an effort by name"):
         effort("deepseek", "512")
 
 

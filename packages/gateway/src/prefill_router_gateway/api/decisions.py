@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse
 from prefill_router.endpoints import ErrorBody, Usage, cost_of
 from prefill_router.errors import StoreError
 from prefill_router.targets import Endpoint, Target
+from prefill_router_gateway.api.requested_targets import allowed_targets
 from prefill_router_gateway.api.routed_calls import decide, read_incoming, routed_request
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import KEY, PLACE
@@ -230,7 +231,7 @@ class OutcomeReports:
         """
         gateway, key = self._gateway, request.scope.get(KEY)
         live = gateway.live
-        allowed = None if key is None else key.targets
+        allowed = allowed_targets(key, live.loaded.pool)
         if body.target not in set(live.loaded.pool.names).intersection(allowed or [body.target]):
             raise RefusalError(
                 "no such target; see /v1/models", code="invalid_value", param="target"

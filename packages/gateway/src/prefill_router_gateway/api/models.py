@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import Request
 
 from prefill_router.targets import Target
+from prefill_router_gateway.api.requested_targets import allowed_targets
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import KEY
 from prefill_router_gateway.protocol import ANTHROPIC_VERSION, ROUTING_NAMES
@@ -54,16 +55,24 @@ def _speaks_anthropic(request: Request) -> bool:
 
 def _models_of(gateway: Gateway, request: Request) -> Iterator[dict[str, Any]]:
     live, key = gateway.live, request.scope.get(KEY)
-    allowed = None if key is None else key.targets
+    allowed = allowed_targets(key, live.loaded.pool)
     targets = [t for t in live.loaded.pool if allowed is None or t.name in allowed]
     choices = [t.context_tokens for t in targets if t.name in live.loaded.light.pool.names]
     window = min((tokens for tokens in choices if tokens is not None), default=None)
     for name in dict.fromkeys((*ROUTING_NAMES, *live.settings.routing.names)):
         if name not in live.loaded.pool.names:
             yield {**_model(name, _OWNER, gateway.began), "context_length": window}
+    for name, own in live.loaded.pool.models.items():
+        efforts = [t for t in targets if t.name in own]
+        if efforts:
+            yield _described(gateway, live, efforts[0], name)
     for target in targets:
-        owner = live.loaded.pool.provider_of(target.name).name
-        yield {**_model(target.name, owner, gateway.began), **_capabilities(live, target)}
+        yield _described(gateway, live, target, target.name)
+
+
+def _described(gateway: Gateway, live: Snapshot, target: Target, name: str) -> dict[str, Any]:
+    owner = live.loaded.pool.provider_of(target.name).name
+    return {**_model(name, owner, gateway.began), **_capabilities(live, target)}
 
 
 def _model(name: str, owner: str, created: float) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from prefill_router.targets import Endpoint
+from prefill_router_gateway.api.requested_targets import allowed_targets
 from prefill_router_gateway.api.routed_calls import (
     check_streams,
     decide,
@@ -301,8 +302,9 @@ async def _count(
 def _question(request: PassthroughRequest, response: str) -> RoutingRequest:
     """The routing request of a call about a stored response: its key, and the allowed targets."""
     key = request.key
-    allowed = None if key is None or key.targets is None else frozenset(key.targets)
-    names = [n for n in request.live.loaded.pool.names if allowed is None or n in allowed]
+    pool = request.live.loaded.pool
+    allowed = allowed_targets(key, pool)
+    names = [n for n in pool.names if allowed is None or n in allowed]
     preferences = read_preferences(request.scope["headers"], names)
     return RoutingRequest(
         endpoint="responses",

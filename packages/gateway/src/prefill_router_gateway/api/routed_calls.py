@@ -14,6 +14,7 @@ from prefill_router.agents import RequestReading
 from prefill_router.data import Message, Prompt, prompt_text
 from prefill_router.router import Forecast
 from prefill_router.targets import Endpoint, Pool
+from prefill_router_gateway.api.requested_targets import read_requested_targets
 from prefill_router_gateway.decide import session_name
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.forecast import NoForecastError
@@ -26,9 +27,7 @@ from prefill_router_gateway.protocol import (
     Splicer,
     asks_to_think,
     holds_state,
-    parse_model,
     read_envelope,
-    read_preferences,
     scored_prompt,
 )
 from prefill_router_gateway.proxy import (
@@ -300,7 +299,13 @@ def _call(
     splicer, sample = incoming.splicer, request.sample
     return ForwardRequest(
         endpoint=endpoint,
-        body=SplicedBody(splicer, endpoint=endpoint, rules=rules, ask_usage=ask_usage),
+        body=SplicedBody(
+            splicer,
+            endpoint=endpoint,
+            rules=rules,
+            ask_usage=ask_usage,
+            is_routed=choice.reason != "named",
+        ),
         order=choice.order if choice.deployment is None else (choice.deployment,),
         stream=request.stream,
         usage_added=ask_usage,
@@ -353,13 +358,9 @@ def read_incoming(
         RefusalError: It can't be read, or names a model or target that doesn't exist.
     """
     envelope = read_envelope(endpoint, body)
-    allowed = None if key is None or key.targets is None else frozenset(key.targets)
-    names = [n for n in pool.names if allowed is None or n in allowed]  # errors list these alone
-    preferences, model, dial = read_preferences(headers, names), envelope.model, None
-    if (options := envelope.options) is not None:
-        preferences = options.added_to(preferences, pool, names)
-        model, dial = options.named_by(model, pool, names), options.lam
-    asked = parse_model(model, targets=names, names=settings.routing.names)
+    requested = read_requested_targets(envelope, headers, key=key, pool=pool, settings=settings)
+    names, preferences = requested.names, requested.preferences
+    asked = requested.model
     scored = preferences.scored or settings.routing.scored
     is_routed = asked.target is None
     reading, prompt, kind = None, None, KindSettings()
@@ -368,7 +369,7 @@ def read_incoming(
         prompt = scored_prompt(envelope, scored, reading)
     if is_routed and reading is not None:
         kind = settings.agents.for_request(reading)
-    lams = (preferences.lam, asked.lam, dial, kind.lam, lam) if is_routed else ()
+    lams = (preferences.lam, asked.lam, requested.dial, kind.lam, lam) if is_routed else ()
     question = RoutingRequest(
         endpoint=endpoint,
         at=at,
@@ -379,12 +380,12 @@ def read_incoming(
         lam_asked=next((given for given in lams if given is not None), None),
         floor=kind.floor,
         max_cost=preferences.max_cost,
-        allow=preferences.allow or kind.targets,
+        allow=preferences.allow or _expand(kind.targets, pool),
         exclude=preferences.exclude,
         fallbacks=preferences.fallbacks,
         needs=envelope.needs if preferences.fallbacks else frozenset(),
         key=None if key is None else key.name,
-        key_targets=allowed,
+        key_targets=requested.allowed,
         to_call=to_call,
         **_translation(envelope, names, pool) if to_call else {},
     )
@@ -408,6 +409,11 @@ def read_incoming(
         is_sampled=is_sampled,
         thinks=asks_to_think(envelope.value),
     )
+
+
+def _expand(names: frozenset[str] | None, pool: Pool) -> frozenset[str] | None:
+    """The targets of a kind of requests; None for all."""
+    return frozenset(pool.with_efforts(names)) if names else None
 
 
 def _translation(envelope: Envelope, names: Sequence[str], pool: Pool) -> dict[str, Any]:

@@ -3,6 +3,11 @@ from .chat_translation import (
     left_out_hints as left_out_hints,
     untranslatable as untranslatable,
 )
+from .effort_fields import (
+    EffortRule as EffortRule,
+    effort_splicer as effort_splicer,
+    read_effort as read_effort,
+)
 from .envelope import (
     LIMIT_NAMES as LIMIT_NAMES,
     TRANSLATED as TRANSLATED,

@@ -47,7 +47,11 @@ _ROUTED = RequestedModel()
 
 
 def parse_model(
-    name: str, *, targets: Collection[str], names: Mapping[str, float]
+    name: str,
+    *,
+    targets: Collection[str],
+    names: Mapping[str, float],
+    models: Collection[str] = (),
 ) -> RequestedModel:
     """Parse a model name.
 
@@ -61,6 +65,7 @@ def parse_model(
         name: The model name in the request.
         targets: The names of the targets.
         names: The routing names in the settings, each with its lam.
+        models: Further names that may be asked for, for the error.
 
     Raises:
         RefusalError: 404 `model_not_found` where the name is unknown, 400 where its lam or
@@ -78,7 +83,7 @@ def parse_model(
     if found is not None:
         threshold = _share(found["threshold"], "threshold", "router-mf-0.3")
         return RequestedModel(lam=1 - threshold)
-    raise _unknown(name, list(dict.fromkeys((*ROUTING_NAMES, *names, *targets))))
+    raise _unknown(name, list(dict.fromkeys((*ROUTING_NAMES, *names, *models, *targets))))
 
 
 def _share(text: str, what: str, example: str) -> float:

@@ -28,7 +28,7 @@ from prefill_router.endpoints import (
     trusted_certificates,
     wants_proxy,
 )
-from prefill_router.targets import Endpoint, Provider, Target
+from prefill_router.targets import Endpoint, Pool, Provider, Target
 from prefill_router_gateway.errors import BrokenResponseError
 from prefill_router_gateway.protocol import ANTHROPIC_VERSION
 from prefill_router_gateway.proxy.client_connection import ClientConnection
@@ -232,6 +232,11 @@ class RateHeadroom:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._left: dict[str, dict[str, tuple[float, float]]] = {}  # what remains, until when
+        self._shared: Mapping[str, str] = {}
+
+    def use_pool(self, pool: Pool) -> None:
+        """Use the deployments of this pool; all efforts of a model share their limits."""
+        self._shared = pool.deployment_names
 
     def observe(self, deployment: str, headers: Iterable[Header]) -> None:
         """Read what remains from the headers of a response."""
@@ -239,16 +244,19 @@ class RateHeadroom:
         now = self._clock()
         for kind, left, reset in limits_left(said, now=time.time()) if said else ():
             until = now + (_UNSAID_SECONDS if reset is None else reset)
-            self._left.setdefault(deployment, {})[kind] = (left, until)
+            self._limits(deployment)[kind] = (left, until)
 
     def refused(self, deployment: str, wait: float | None) -> None:
         """Note that a rate limit refused a call; it may be tried again after so many seconds."""
         until = self._clock() + (_UNSAID_SECONDS if wait is None else wait)
-        self._left.setdefault(deployment, {})["refused"] = (0.0, until)
+        self._limits(deployment)["refused"] = (0.0, until)
+
+    def _limits(self, deployment: str) -> dict[str, tuple[float, float]]:
+        return self._left.setdefault(self._shared.get(deployment, deployment), {})
 
     def lacks(self, deployment: str, tokens: int) -> bool:
         """Whether a request of so many input tokens would pass a rate limit now."""
-        limits, now = self._left.get(deployment), self._clock()
+        limits, now = self._left.get(self._shared.get(deployment, deployment)), self._clock()
         return limits is not None and any(
             left < (max(tokens, 1) if kind in _OF_INPUT else 1) and until > now
             for kind, (left, until) in limits.items()
@@ -266,7 +274,7 @@ class DeploymentOrder:
 
     def __init__(self, target: Target, headroom: RateHeadroom) -> None:
         self._endpoints = [
-            (deployment.name, endpoint.priority, endpoint.weight)
+            (deployment, endpoint.priority, endpoint.weight)
             for deployment, endpoint in zip(target.deployments, target.endpoints, strict=True)
         ]
         self._headroom = headroom
@@ -280,12 +288,12 @@ class DeploymentOrder:
         """
         ranked = sorted(
             (
-                self._headroom.lacks(name, tokens),
+                self._headroom.lacks(deployment.name, tokens),
                 priority,
-                _distance(conversation, name) / weight,
-                name,
+                _distance(conversation, deployment.base) / weight,
+                deployment.name,
             )
-            for name, priority, weight in self._endpoints
+            for deployment, priority, weight in self._endpoints
         )
         return [name for *_, name in ranked]
 

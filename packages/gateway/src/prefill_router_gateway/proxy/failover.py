@@ -125,6 +125,7 @@ class ForwardContext:
     Attributes:
         lines: The endpoint of each deployment, by name.
         target_of: The target of each deployment, by name.
+        shared: What all efforts of a model share, as `Pool.deployment_names`.
         deployments: The order of the deployments, for the targets that have several.
         headroom: What remains of rate limits.
         watched: The deployments whose rate limits matter.
@@ -139,6 +140,7 @@ class ForwardContext:
 
     lines: Mapping[str, ProviderEndpoint]
     target_of: Mapping[str, str]
+    shared: Mapping[str, str]
     deployments: Mapping[str, DeploymentOrder]
     headroom: RateHeadroom
     watched: Collection[str]
@@ -516,23 +518,29 @@ class CallAttempts:
         """Find an answer that has begun, or a refusal that only the client can resolve, or None.
 
         Targets with an open breaker are skipped, unless all have one. A target fails when all its
-        deployments have.
+        deployments have, and with it the other efforts of its model.
 
         Raises:
             ClientGoneError: The client has disconnected.
         """
+        shared, failed = self._ways.shared, set[str]()
         order = self._call.order[:1] if self._call.stay else self._call.order
         result: OpenResponse | AttemptFailedError | None = None
         asked = 0
         for target in order:
             if asked == self._ways.failures.targets:
                 break
+            model = shared.get(target, target)
+            if model in failed:
+                continue
             here = await self._ask_target(target)
             if here is None:
                 continue
             asked, result = asked + 1, here
             if isinstance(result, OpenResponse) or result.end == "refused":
                 break
+            if result.end not in OF_ONE_TARGET:
+                failed.add(model)
         if result is None:
             result = await self._ask(self._deployments(order[0])[0])
         if isinstance(result, OpenResponse):

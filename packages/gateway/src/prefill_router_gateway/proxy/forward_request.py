@@ -6,7 +6,7 @@ from typing import Protocol, final, runtime_checkable
 
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Endpoint
-from prefill_router_gateway.protocol import Splicer
+from prefill_router_gateway.protocol import EffortRule, Splicer
 from prefill_router_gateway.records import AnswerText, Header
 
 LACKING = frozenset((404, 405, 501))
@@ -20,8 +20,9 @@ class BodyRules:
 
     Attributes:
         models: The provider's name of the model of each target and deployment, by its name.
-        further: The fields that set each of them apart from its model, such as its reasoning
-            effort, as JSON; they are added to chats that don't set them.
+        further: The fields that set each of them apart from its model, such as a switch of
+            reasoning, as JSON; they are added to chats that don't set them.
+        efforts: How the targets and deployments with an effort are told it.
         chat_only: For the endpoints that are translated to chats, the targets and deployments that
             serve chats in their place, with the name of a chat's field for the most output tokens.
         ask_usage: Whether streams of chats are asked for their token counts.
@@ -32,6 +33,7 @@ class BodyRules:
     further: Mapping[str, Mapping[str, bytes]]
     chat_only: Mapping[Endpoint, Mapping[str, str]]
     ask_usage: bool
+    efforts: Mapping[str, EffortRule] = field(default_factory=dict)
     thinking: Collection[str] = ()
 
 
@@ -62,12 +64,20 @@ class SplicedBody:
         endpoint: The endpoint.
         rules: How bodies differ between targets.
         ask_usage: Whether to ask for a stream's token counts, where the client didn't.
+        is_routed: Whether the router chooses the target, and so its effort.
     """
 
     def __init__(
-        self, splicer: Splicer, *, endpoint: Endpoint, rules: BodyRules, ask_usage: bool
+        self,
+        splicer: Splicer,
+        *,
+        endpoint: Endpoint,
+        rules: BodyRules,
+        ask_usage: bool,
+        is_routed: bool = True,
     ) -> None:
         self._splicer: Splicer | None = splicer
+        self._is_routed = is_routed
         self._endpoint, self._rules, self._ask_usage = endpoint, rules, ask_usage
 
     def for_target(self, name: str, rename: tuple[str, str] | None = None) -> bytes:
@@ -92,6 +102,11 @@ class SplicedBody:
 
             splicer, endpoint = chat_splicer(endpoint, splicer.body, limit=limits[name]), "chat"
             ask_usage = rules.ask_usage
+        rule = rules.efforts.get(name)
+        if rule is not None and endpoint in rule.fields:
+            from prefill_router_gateway.protocol import effort_splicer  # for these alone
+
+            splicer = effort_splicer(endpoint, splicer.body, rule, is_routed=self._is_routed)
         further = rules.further[name] if endpoint == "chat" else None
         return splicer.body_for(
             rules.models[name],

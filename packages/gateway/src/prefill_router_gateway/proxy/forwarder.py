@@ -102,6 +102,7 @@ class Forwarder:
         self._ways = ForwardContext(
             lines={name: lines[deployed.provider_of(name)] for name in deployed.names},
             target_of=pool.target_of,
+            shared=pool.deployment_names,
             deployments=several,
             headroom=headroom,
             watched={n for n, of in pool.target_of.items() if watch_all or of in several},
@@ -130,12 +131,11 @@ class Forwarder:
 
     def state(self) -> dict[str, TargetState]:
         """The state of each target, by name."""
-        opened = self._breakers.opened
         return {
             name: TargetState(
                 breaker=self._breakers.state(name),
                 failures=self._breakers.failures(name),
-                opened=opened.get(name, 0),
+                opened=self._breakers.opened_times(name),
                 under_way=self._under_way[name],
             )
             for name in self._names

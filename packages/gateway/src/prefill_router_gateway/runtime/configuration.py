@@ -323,7 +323,7 @@ def _checks(
             yield partial(check_listen, settings.listen, keys)
             yield partial(_check_budgets, settings, keys)
     if keys is not None and pool is not None:
-        yield partial(keys.check_targets, pool.names)
+        yield partial(keys.check_targets, (*pool.names, *pool.models))
     if pool is not None and light is not None:
         yield partial(_check_targets, settings, pool, light)
 
@@ -358,7 +358,7 @@ def _check_targets(settings: GatewaySettings | None, pool: Pool, light: LightRou
             f"{there}{near}"
         )
     if settings is not None:
-        problems += _unknown_of_kinds(settings.agents, known, there)
+        problems += _unknown_of_kinds(settings.agents, known | set(pool.models), there)
     otherwise = None if settings is None else settings.traffic.otherwise
     if otherwise is not None and otherwise not in known:
         near = meant(otherwise, list(known))

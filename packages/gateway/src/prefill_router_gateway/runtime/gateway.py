@@ -227,7 +227,7 @@ class Gateway:
             await self.shared.open()
         self.live = await self._made(self._first, None)
         self.metrics.use_encoder_prices(settings.savings)
-        self.breakers.use_deployments(self._first.pool.several)
+        self._use_pool(self._first.pool)
         self._beating = asyncio.create_task(self.pulse.run())
         if self._places.registry is not None and self.other_workers is None:
             watch = VersionWatch(
@@ -239,6 +239,11 @@ class Gateway:
             )
             self._watching = asyncio.create_task(watch.run())
         _log.info("ready, with %s", _named(self._first))
+
+    def _use_pool(self, pool: Pool) -> None:
+        """Let what outlives a pool know the deployments of this one."""
+        self.breakers.use_pool(pool)
+        self.headroom.use_pool(pool)
 
     def set_lam(self, lam: float, *, share: bool = True) -> None:
         """Set the trade-off of requests that give none, until the gateway ends.
@@ -280,7 +285,7 @@ class Gateway:
                 failures=settings.failures.breaker_failures,
                 seconds=settings.failures.breaker_seconds,
             )
-            self.breakers.use_deployments(loaded.pool.several)
+            self._use_pool(loaded.pool)
             self.sessions.use(settings.sessions)
             self.budgets.use(_budgets(loaded))
             self.metrics.use_targets(loaded.pool.names)

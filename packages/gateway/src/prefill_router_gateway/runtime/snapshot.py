@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
-from prefill_router.endpoints import identity_parameters
-from prefill_router.targets import TRAITS
+from prefill_router.endpoints import identity_parameters, reasoning_fields
+from prefill_router.targets import TRAITS, Dialect, Target
 from prefill_router_gateway.decide import Decider, RequestCosts, ResponseOwners
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.forecast import Forecaster, NoForecaster
-from prefill_router_gateway.protocol import TRANSLATED, HeaderFilter, asks_to_think
+from prefill_router_gateway.protocol import TRANSLATED, EffortRule, HeaderFilter, asks_to_think
 from prefill_router_gateway.proxy import BodyRules, Forwarder
 from prefill_router_gateway.receipts import (
     AffinityRule,
@@ -54,12 +54,15 @@ def _keeping(loaded: LoadedGateway) -> AffinityRule:
 def body_rules(loaded: LoadedGateway) -> BodyRules:
     """How bodies differ between the targets of a pool and their deployments."""
     deployed, pool = loaded.pool.deployed, loaded.pool
-    fields = {
-        target.name: identity_parameters(target, deployed.provider_of(target.name).dialect)
-        for target in deployed
-    }
+    dialects = {name: deployed.provider_of(name).dialect for name in deployed.names}
+    fields = {t.name: identity_parameters(t, dialects[t.name]) for t in deployed}
+    efforts = {t.name: _effort_rule(t, dialects[t.name]) for t in deployed if t.effort is not None}
     further = {
-        target: {name: json.dumps(value).encode() for name, value in own.items()}
+        target: {
+            name: json.dumps(value).encode()
+            for name, value in own.items()
+            if target not in efforts or name not in efforts[target].fields["chat"]
+        }
         for target, own in fields.items()
     }
     thinking = {
@@ -79,10 +82,21 @@ def body_rules(loaded: LoadedGateway) -> BodyRules:
     return BodyRules(
         models={target.name: target.model or target.name for target in (*pool, *deployed)},
         further=further,
+        efforts=efforts,
         chat_only=chat_only,
         ask_usage=loaded.settings.streams.usage == "ask",
         thinking=thinking,
     )
+
+
+def _effort_rule(target: Target, dialect: Dialect) -> EffortRule:
+    """How the effort of a target is said in each endpoint that can say it."""
+    traits, chat = TRAITS[dialect], identity_parameters(target, dialect)
+    said = {name: reasoning_fields(target, dialect, name) for name in traits.efforts_in}
+    said["chat"] = {name: chat[name] for name in said["chat"]}  # with those of extra_body
+    effort = target.effort or "none"
+    refused = traits.refused_by_thinking if effort != "none" else ()
+    return EffortRule(effort=effort, fields=said, refused=refused)
 
 
 @final

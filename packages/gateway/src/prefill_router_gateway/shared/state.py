@@ -350,7 +350,7 @@ class SharedState:
 
     def _learn_breakers(self, opened: dict[str, float]) -> None:
         """Take over the other replicas' breakers, but for those that changed here meanwhile."""
-        for target in {*self._breakers.opened, *opened} - self._changed:
+        for target in {*self._breakers.names, *opened} - self._changed:
             seconds = opened.get(target)
             if seconds is not None or self._breakers.opened_for(target) is not None:
                 self._breakers.learn(target, seconds)

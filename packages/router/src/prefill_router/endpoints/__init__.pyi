@@ -56,6 +56,7 @@ from .redaction import (
 from .reply import Reply as Reply
 from .request_body import (
     identity_parameters as identity_parameters,
+    reasoning_fields as reasoning_fields,
     request_parameters as request_parameters,
 )
 from .retries import Retries as Retries, RetryPolicy as RetryPolicy

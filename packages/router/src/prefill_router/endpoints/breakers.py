@@ -156,26 +156,34 @@ class Breakers:
         self.changed: Callable[[str], object] = lambda _: None
         self.claim: Callable[[str], Awaitable[bool]] | None = None
         self._deployments: Mapping[str, Sequence[str]] = {}
+        self._shared: Mapping[str, str] = {}
 
     @property
-    def opened(self) -> Mapping[str, int]:
-        """How often each target's breaker has opened."""
-        return {name: breaker.opened for name, breaker in self._breakers.items()}
+    def names(self) -> set[str]:
+        """The names of the breakers that are known here."""
+        return set(self._breakers)
 
     def set(self, *, failures: int, seconds: float) -> None:
         """Use other settings."""
         self._most, self.seconds = failures, seconds
 
-    def use_deployments(self, deployments: Mapping[str, Sequence[str]]) -> None:
-        """Tell the deployments of targets with several: a target's state is its best one's."""
-        self._deployments = deployments
+    def use_pool(self, pool: Pool) -> None:
+        """Use the deployments of this pool.
+
+        The state of a target with several is that of its best one. All efforts of a model share a
+        breaker, since one deployment serves them.
+        """
+        self._deployments, self._shared = pool.several, pool.deployment_names
+
+    def _breaker(self, target: str) -> _Breaker | None:
+        return self._breakers.get(self._shared.get(target, target))
 
     def allow(self, target: str) -> bool:
         """Whether a target may be called now; a half-open breaker allows only the first call.
 
         The caller must then report the result: `succeeded`, `failed` or `released`.
         """
-        breaker = self._breakers.get(target)
+        breaker = self._breaker(target)
         if breaker is None or breaker.opened_at is None:
             return True
         now = self._clock()
@@ -187,10 +195,10 @@ class Breakers:
 
     async def claimed(self, target: str) -> bool:
         """Whether this replica may make the call that was allowed, since no other tries it."""
-        breaker = self._breakers.get(target)
+        breaker = self._breaker(target)
         if self.claim is None or breaker is None or breaker.tried_at is None:
             return True
-        return await self.claim(target)
+        return await self.claim(self._shared.get(target, target))
 
     def learn(self, target: str, opened: float | None) -> None:
         """Take over the state of a breaker from another replica.
@@ -211,7 +219,7 @@ class Breakers:
 
     def opened_for(self, target: str) -> float | None:
         """The seconds since a breaker opened; None where it is closed."""
-        breaker = self._breakers.get(target)
+        breaker = self._breaker(target)
         found = None if breaker is None else breaker.opened_at
         return None if found is None else self._clock() - found
 
@@ -219,7 +227,7 @@ class Breakers:
         """The state of one target's breaker."""
         if target in self._deployments:
             return min(map(self.state, self._deployments[target]), key=_STATES.index)
-        breaker = self._breakers.get(target)
+        breaker = self._breaker(target)
         if breaker is None or breaker.opened_at is None:
             return "closed"
         waited = self._clock() - breaker.opened_at >= self.seconds
@@ -234,26 +242,31 @@ class Breakers:
         if target in self._deployments:
             waits = [self.retry_in(name) for name in self._deployments[target]]
             return None if None in waits else min(wait for wait in waits if wait is not None)
-        breaker = self._breakers.get(target)
+        breaker = self._breaker(target)
         if breaker is None or breaker.opened_at is None:
             return None
         return max(0.0, breaker.opened_at + self.seconds - self._clock())
 
+    def opened_times(self, target: str) -> int:
+        """How often a target's breaker has opened."""
+        breaker = self._breaker(target)
+        return 0 if breaker is None else breaker.opened
+
     def failures(self, target: str) -> int:
         """The number of a target's failures in a row."""
-        breaker = self._breakers.get(target)
+        breaker = self._breaker(target)
         return 0 if breaker is None else breaker.failures
 
     def succeeded(self, target: str) -> None:
         """Record a success of a target: its breaker closes."""
-        breaker = self._breakers.get(target)
+        breaker = self._breaker(target)
         if breaker is not None and breaker.failures:
             self._close(target, breaker)
             breaker.failures = 0
 
     def began(self, target: str) -> None:
         """Record that an answer began: an open breaker closes, but the next failure reopens it."""
-        breaker = self._breakers.get(target)
+        breaker = self._breaker(target)
         if breaker is not None and breaker.opened_at is not None:
             self._close(target, breaker)
             breaker.failures = self._most - 1
@@ -265,6 +278,7 @@ class Breakers:
             target: The target.
             why: What went wrong, in a sentence for the log.
         """
+        target = self._shared.get(target, target)
         breaker = self._breakers.setdefault(target, _Breaker())
         breaker.failures += 1
         tried = breaker.tried_at is not None
@@ -278,12 +292,13 @@ class Breakers:
 
     def released(self, target: str) -> None:
         """Record a call that ended without saying anything about the target; another may try."""
-        breaker = self._breakers.get(target)
+        breaker = self._breaker(target)
         if breaker is not None and breaker.tried_at is not None:
             breaker.tried_at = None
-            self.changed(target)
+            self.changed(self._shared.get(target, target))
 
     def _close(self, target: str, breaker: _Breaker) -> None:
+        target = self._shared.get(target, target)
         was_open = breaker.opened_at is not None
         breaker.opened_at = breaker.tried_at = None
         if was_open:

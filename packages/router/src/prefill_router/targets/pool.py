@@ -130,6 +130,21 @@ class Pool:
             for base in bases
         }
 
+    def with_efforts(self, names: Iterable[str]) -> list[str]:
+        """The names, where a model with efforts stands for all of its targets."""
+        return list(chain.from_iterable(self.models.get(name, (name,)) for name in names))
+
+    @cached_property
+    def models(self) -> Mapping[str, tuple[str, ...]]:
+        """The targets of each model with efforts whose own name isn't a target's."""
+        return {name: own for name, own in self.efforts_of.items() if name not in self.names}
+
+    @cached_property
+    def deployment_names(self) -> Mapping[str, str]:
+        """What all efforts of a model share: the name of each deployment without its effort."""
+        pools = (self, self.deployed)
+        return {t.name: t.base for pool in pools for t in pool if t.effort is not None}
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The targets' names, in order."""

@@ -60,6 +60,7 @@ class DialectTraits:
         reasoning: Request fields for the reasoning that options ask for, by the model's name; it
             replaces `effort`, `thinking` and `budget`.
         efforts_in: The endpoints in which a target's effort can be said.
+        refused_by_thinking: Fields that a model refuses while it thinks.
         system_switch: The system prompt that switches a model's reasoning on or off, where there
             are no fields for it; None where the model has fields.
         top_k: Whether it accepts `top_k`.
@@ -78,6 +79,7 @@ class DialectTraits:
     budget: Callable[[int], Fields] | None = None
     reasoning: Callable[[str, "RequestOptions"], Fields] | None = None
     efforts_in: tuple[Endpoint, ...] = ("chat",)
+    refused_by_thinking: tuple[str, ...] = ()
     system_switch: Callable[[str, bool], str | None] | None = None
     top_k: bool = False
     seed: bool = True
@@ -213,6 +215,7 @@ TRAITS: dict[Dialect, DialectTraits] = {
         serves=("chat", "messages"),
         reasoning=claude_reasoning,
         efforts_in=("chat", "messages"),
+        refused_by_thinking=("temperature", "top_p", "top_k"),
         seed=False,
         opens_thinking=False,
     ),

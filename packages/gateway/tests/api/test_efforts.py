@@ -1,0 +1,142 @@
+"""A model with efforts behind the gateway: one deployment, whose effort the router chooses."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from packages.gateway.tests.api.bodies import message, response
+from packages.gateway.tests.scripted_target import ERROR, whole
+from packages.gateway.tests.server_process import complexity_router
+from packages.gateway.tests.world import Served, World, chat, served, user, world
+from prefill_router.targets import pool_from_dict
+from prefill_router_gateway.api.requested_targets import allowed_targets
+from prefill_router_gateway.guard import ClientKey
+
+pytestmark = pytest.mark.slow
+
+SMALL = {"input_price": 0.1, "output_price": 0.4}
+LARGE = {"input_price": 1.0, "output_price": 4.0, "efforts": ["low", "high"]}
+CLAUDE = {**LARGE, "input_price": 2.0, "output_price": 9.0, "efforts": ["none", "max"]}
+ROWS = {"small": SMALL, "large": LARGE, "claude": CLAUDE}
+FAST = {"failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 2}}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("efforts")
+    rows = [{"name": name, **row} for name, row in ROWS.items()]
+    pool = pool_from_dict({"targets": rows}, source="pool")
+    complexity_router(200, pool).save(folder / "router")
+    dialects = {"claude": "anthropic"}
+    with world(folder, ROWS, settings=FAST, dialects=dialects, router=folder / "router") as made:
+        yield made
+
+
+@pytest.fixture
+def gateway(made: World) -> Iterator[Served]:
+    made.forget()
+    with served(made) as gateway:
+        yield gateway
+
+
+def sent_effort(made: World) -> Any:
+    return made["large"].requests[-1].json.get("reasoning_effort")
+
+
+def test_a_routed_request_gets_the_effort_of_its_target(made: World, gateway: Served) -> None:
+    """The router's effort replaces the client's; all other fields keep their bytes."""
+    given = chat(reasoning_effort="medium", top_p=0.10, seed=7)
+    reply = gateway.ask(body=given, allow="large:high")
+    assert reply.own("target") == "large:high"
+    got = made["large"].got
+    assert got.json == {**given, "model": "large", "reasoning_effort": "high"}
+    assert b'"top_p": 0.1' in got.body or b'"top_p":0.1' in got.body
+    assert gateway.receipts[-1].outcome.target == "large:high"
+
+
+def test_a_named_target_keeps_the_clients_own_effort(made: World, gateway: Served) -> None:
+    gateway.ask(body=chat("large:low"))
+    assert sent_effort(made) == "low"
+    gateway.ask(body=chat("large:low", reasoning_effort="high"))
+    assert sent_effort(made) == "high"
+
+
+def test_a_model_is_named_without_its_effort(made: World, gateway: Served) -> None:
+    asked = gateway.ask(body=chat("large", reasoning_effort="low"))
+    assert (asked.own("target"), asked.own("reason")) == ("large:low", "named")
+    routed = gateway.ask(body=chat("large"), lam="1")
+    assert routed.own("target") in ("large:low", "large:high")
+    assert sent_effort(made) == str(routed.own("target")).partition(":")[2]
+    other = gateway.ask(body=chat("large", reasoning_effort="xhigh"))  # which isn't in the pool
+    assert str(other.own("target")).startswith("large:")
+    listed = [row["id"] for row in gateway.ask("/v1/models").json["data"]]
+    assert {"large", "large:low", "large:high", "claude", "small"} <= set(listed)
+
+
+def test_a_key_may_name_the_model() -> None:
+    rows = [{"name": name, **row} for name, row in ROWS.items()]
+    pool = pool_from_dict({"targets": rows}, source="pool")
+    key = ClientKey(name="ann", sha256="0" * 64, targets=("small", "large"))
+    assert allowed_targets(key, pool) == {"small", "large:low", "large:high"}
+    assert allowed_targets(None, pool) is None
+
+
+def test_headers_may_name_the_model(gateway: Served) -> None:
+    assert gateway.ask(body=chat(), exclude="large,claude").own("target") == "small"
+    assert str(gateway.ask(body=chat(), allow="large").own("target")).startswith("large:")
+
+
+def test_a_response_says_it_in_its_own_field(made: World, gateway: Served) -> None:
+    made["large"].then(whole(response("resp_1")))
+    body = {"model": "auto", "input": "hi", "reasoning": {"effort": "medium", "summary": "auto"}}
+    gateway.ask("/v1/responses", body, allow="large:high")
+    got = made["large"].got.json
+    assert got["reasoning"] == {"summary": "auto", "effort": "high"}
+
+
+def test_a_message_says_it_in_its_own_fields(made: World, gateway: Served) -> None:
+    body = {
+        "model": "auto",
+        "max_tokens": 4000,
+        "temperature": 0.2,
+        "messages": [user("hi")],
+        "thinking": {"type": "enabled", "budget_tokens": 2000},
+        "output_config": {"effort": "medium", "format": {"type": "text"}},
+    }
+    for name, thinking, config in (
+        ("max", {"type": "adaptive"}, {"format": {"type": "text"}, "effort": "max"}),
+        ("none", {"type": "disabled"}, {"format": {"type": "text"}}),
+    ):
+        made["claude"].then(whole(message({"type": "text", "text": "42"})))
+        gateway.ask("/v1/messages", body, allow=f"claude:{name}")
+        got = made["claude"].requests[-1].json
+        assert (got["thinking"], got["output_config"]) == (thinking, config)
+        assert ("temperature" in got) == (name == "none")  # Claude refuses it while it thinks
+
+
+def test_a_message_for_a_chat_target_is_translated(made: World, gateway: Served) -> None:
+    body = {
+        "model": "auto",
+        "max_tokens": 400,
+        "messages": [user("hi")],
+        "thinking": {"type": "adaptive"},
+    }
+    reply = gateway.ask("/v1/messages", body, allow="large:low")
+    assert reply.status == 200
+    assert sent_effort(made) == "low"
+    assert "thinking" not in made["large"].got.json
+
+
+def test_efforts_share_a_breaker_and_fail_together(made: World, gateway: Served) -> None:
+    """A model that is down is called once, not once for each of its efforts."""
+    made["large"].usual, usual = whole(ERROR, status=500), made["large"].usual
+    try:
+        for _ in range(2):
+            reply = gateway.ask(body=chat(), exclude="claude", lam="1")
+            assert reply.own("target") == "small"
+    finally:
+        made["large"].usual = usual
+    assert len(made["large"].requests) == 2
+    states = {n: gateway.gateway.breakers.state(n) for n in ("large:low", "large:high", "small")}
+    assert states == {"large:low": "open", "large:high": "open", "small": "closed"}
