@@ -13,6 +13,7 @@ from prefill_router.errors import ConfigError, DataError
 from prefill_router.fitting import add_target, fit_router, known_answers, remove_target
 from prefill_router.router import PoolChanges, Router, read_light
 from prefill_router.statistics import auc_by_target
+from prefill_router.targets import Pool, Target
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
 NEW = "target-1"
@@ -184,3 +185,25 @@ def test_what_cannot_be_is_refused(
     small = remove_target(router, "target-0")
     with pytest.raises(ConfigError, match="needs two targets"):
         remove_target(small, "target-2")
+
+
+@pytest.mark.slow
+def test_another_effort_begins_as_its_siblings(
+    answers: RoutingDataset, states: MemoryActivations
+) -> None:
+    """Before any label its log-odds are the mean of those of the model's other efforts."""
+    names = ("m:low", "m:medium", "m:high", "other")
+    same = {"input_price": 1.0, "output_price": 2.0}
+    pool = Pool(tuple(Target(name=name, **same) for name in names))
+    data = dataclasses.replace(answers, pool=pool)
+    fitted = data.select(targets=["m:low", "m:high", "other"])
+    router = fit_router(fitted, [states], config=SMALL, drawn=split(data)).router
+    new, ask = data.pool.select(["m:medium"]), known_answers(data, "m:medium")
+    wider = add_target(router, new, data, ask, labels=0, stores=[states], caution=0.0).router
+    np.testing.assert_allclose(heads(wider).weights[0], [0, 1, 0.5, 0.5, 0])
+    named = Pool((Target(name="stranger", **same),))
+    asked = known_answers(
+        dataclasses.replace(data.select(targets=["other"]), pool=named), "stranger"
+    )
+    apart = add_target(router, named, data, asked, labels=0, stores=[states], caution=0.0).router
+    np.testing.assert_allclose(heads(apart).weights[0], [0, 1, 0, 0, 0])

@@ -109,6 +109,12 @@ def collect(
     only: Annotated[
         str | None, typer.Option(help="Ask only these targets, separated by commas.")
     ] = None,
+    efforts: Annotated[
+        str | None,
+        typer.Option(
+            help="Reasoning efforts, such as low,high: each target becomes one for each of them."
+        ),
+    ] = None,
     sample: Annotated[
         int | None,
         AT_LEAST_ONE,
@@ -173,7 +179,7 @@ def collect(
         settled=settled,
         seed=seed,
     )
-    asked, report = _pool(pool, only), LoadReport()
+    asked, report = _pool(pool, only, efforts), LoadReport()
     chosen: Iterable[Task] = load_tasks(tasks, report=report)
     if sample is not None:
         chosen = sample_tasks(chosen, sample, seed=seed)
@@ -196,11 +202,14 @@ def collect(
     _check(summary)
 
 
-def _pool(path: Path, only: str | None) -> "Pool":
+def _pool(path: Path, only: str | None, efforts: str | None) -> "Pool":
     from prefill_router.targets import read_pool
 
     pool = read_pool(path)
-    return pool if only is None else pool.select(dict.fromkeys(n.strip() for n in only.split(",")))
+    if only is not None:
+        named = pool.with_efforts(name.strip() for name in only.split(","))
+        pool = pool.select(dict.fromkeys(named))
+    return pool.at_efforts(opt.read_efforts(efforts))
 
 
 def _retry(text: str) -> "Retry":

@@ -72,6 +72,10 @@ COMMANDS: dict[str, CommandEntry] = {
                     "Compare a router with the best fixed mix, price alone, and LiteLLM's local "
                     "classifiers.",
                 ),
+                "effort": (
+                    "study_effort",
+                    "Compare fixed reasoning efforts with routing over models, efforts, and both.",
+                ),
                 "shift": (
                     "paper",
                     "Train on some benchmarks or domains and test on others, beside routers "

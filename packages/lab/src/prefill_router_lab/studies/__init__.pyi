@@ -3,6 +3,11 @@ from .ablations import (
     ablation_study as ablation_study,
 )
 from .dimensions import dimension_study as dimension_study
+from .efforts import (
+    EffortStudy as EffortStudy,
+    list_choice_sets as list_choice_sets,
+    study_efforts as study_efforts,
+)
 from .layer_options import (
     AblationOptions as AblationOptions,
     DimensionOptions as DimensionOptions,
@@ -13,6 +18,7 @@ from .litellm_tiers import (
     classify_prompts as classify_prompts,
 )
 from .options import (
+    EffortOptions as EffortOptions,
     RatioOptions as RatioOptions,
     SeedOptions as SeedOptions,
     ShiftOptions as ShiftOptions,

@@ -1,4 +1,4 @@
-"""The options of the studies of seeds, routing ratio and shift."""
+"""The options of the studies of seeds, routing ratio, effort and shift."""
 
 from dataclasses import dataclass
 from typing import Annotated, final
@@ -15,6 +15,14 @@ class SeedOptions(StudyOptions):
     """The options of `seed_study`; `seed` is the first of its seeds."""
 
     count: Annotated[int, AT_LEAST_TWO, Doc("How many seeds, from --seed on.")] = 10
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EffortOptions(StudyOptions):
+    """The options of `study_efforts`."""
+
+    resamples: Resamples = 1000
 
 
 @final

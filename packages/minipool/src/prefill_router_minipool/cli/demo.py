@@ -274,6 +274,10 @@ def serve(
     ] = 8123,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = _LOOPBACK,
     only: Annotated[str | None, typer.Option(help="Targets, separated by commas.")] = None,
+    efforts: Annotated[
+        str | None,
+        typer.Option(help="Reasoning efforts of each target, of low, medium and high."),
+    ] = None,
     write_pool: Annotated[
         Path | None, typer.Option(help="Once it serves, write the pool file for collect here.")
     ] = None,
@@ -305,6 +309,7 @@ def serve(
     from prefill_router import targets
     from prefill_router.endpoints import is_loopback
     from prefill_router_minipool.server import (
+        SAMPLES,
         Faults,
         parse_rule,
         read_faults,
@@ -315,6 +320,7 @@ def serve(
     if write_pool is not None:
         check_place(write_pool)
     names = None if only is None else [name.strip() for name in only.split(",")]
+    asked = opt.read_efforts(efforts, known=tuple(SAMPLES))
     read = Faults() if faults is None else read_faults(faults)
     rules = (*read.rules, *(parse_rule(text) for text in fault or ()))
     injected = Faults(rules=rules, seed=read.seed, personas=read.personas)
@@ -326,7 +332,7 @@ def serve(
         names, faults=injected, port=port, host=host, api_key=key, max_batch=max_batch
     )
     with _ended_by_signal() as ended, serving as server:
-        pool = served_pool(server, names=names, api_key_env=api_key_env)
+        pool = served_pool(server, names=names, efforts=asked, api_key_env=api_key_env)
         if write_pool is not None:
             targets.write_pool(pool, write_pool)
         out.say(f"serving {', '.join(pool.names)} at {server.base_url}")

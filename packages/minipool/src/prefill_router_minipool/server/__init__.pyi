@@ -7,6 +7,7 @@ from .app import (
     serve_pool as serve_pool,
     served_pool as served_pool,
 )
+from .effort import SAMPLES as SAMPLES
 from .faults import (
     Faults as Faults,
     Persona as Persona,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any, final
 
+from prefill_router_minipool.server.effort import SampledAnswer, samples_of
 from prefill_router_minipool.server.faults import CUTS, REFUSALS, Effects, Persona, Rule
 from prefill_router_minipool.server.generation import Job, Model, Prompt
 from prefill_router_minipool.server.protocol import (
@@ -319,6 +320,7 @@ class AnswerTask:
         prompt: The prompt, once it has been read.
         thoughts: Tokens of made-up reasoning.
         job: The generation, once it is submitted.
+        sampled: The generation of several samples in its place, where the request asks for effort.
     """
 
     asked: CompletionRequest
@@ -331,6 +333,7 @@ class AnswerTask:
     prompt: Prompt | None = None
     thoughts: int = 0
     job: Job | None = None
+    sampled: SampledAnswer | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -340,7 +343,8 @@ class AnswerTask:
     @property
     def completion_tokens(self) -> int:
         """Output tokens, reasoning included."""
-        return self.thoughts + (self.job.generated if self.job else 0)
+        running = self.sampled or self.job
+        return self.thoughts + (running.generated if running else 0)
 
     async def give(self, client: AsgiConnection) -> None:
         """Answer the request.
@@ -366,8 +370,9 @@ class AnswerTask:
 
     def end(self) -> None:
         """Free the job's row of the batch, if it still has one."""
-        if self.job:
-            self.job.leave()
+        running = self.sampled or self.job
+        if running:
+            running.leave()
 
     def _begin(self) -> TokenQueue:
         asked, chat = self.asked, self.asked.endpoint == "chat"
@@ -382,6 +387,9 @@ class AnswerTask:
         if limit == self.thoughts:
             queue.put("", last=True)
             return queue
+        if chat and (samples := samples_of(asked.options)) is not None:
+            self._sample(prompt, samples, left, queue)
+            return queue
         self.job = Job(
             prompt=prompt,
             max_tokens=limit - self.thoughts,
@@ -391,6 +399,24 @@ class AnswerTask:
         )
         self.submit(self.model.name, self.job)
         return queue
+
+    def _sample(self, prompt: Prompt, samples: int, left: int, queue: TokenQueue) -> None:
+        """Begin several samples, without the model's made-up reasoning.
+
+        Each has an equal part of the request's limit, and the whole of the context that is left.
+        """
+        self.thoughts = 0
+        most = self.asked.max_tokens
+        self.sampled = SampledAnswer(
+            prompt,
+            samples=samples,
+            max_tokens=left if most is None else max(1, min(left, most // samples)),
+            stop=self.asked.stop,
+            sampling=self.asked.sampling,
+            deliver=queue.put,
+        )
+        for job in self.sampled.jobs:
+            self.submit(self.model.name, job)
 
     async def _stream(
         self, client: AsgiConnection, queue: TokenQueue, replies: Replies, sender: ReplySender
@@ -435,10 +461,12 @@ class AnswerTask:
         return ["<think>", *thoughts, *(["</think>"] if self.job else [])]
 
     def _reason(self) -> str:
-        return (self.job.finish if self.job else None) or "length"
+        job = self.sampled.answer if self.sampled else self.job
+        return (job.finish if job else None) or "length"
 
     def _usage(self) -> dict[str, object]:
-        return self.persona.usage(self.prompt_tokens, self.completion_tokens, self.thoughts)
+        thoughts = self.sampled.reasoning if self.sampled else self.thoughts
+        return self.persona.usage(self.prompt_tokens, self.completion_tokens, thoughts)
 
 
 def _too_long(context: int, tokens: int) -> ApiError:

@@ -31,6 +31,7 @@ from prefill_router_minipool.server.answer import (
     Receive,
     Send,
 )
+from prefill_router_minipool.server.effort import SAMPLES
 from prefill_router_minipool.server.faults import FaultInjector, Faults
 from prefill_router_minipool.server.generation import Delivery, Model, Worker
 from prefill_router_minipool.server.protocol import ApiError, Endpoint, read_request
@@ -474,17 +475,22 @@ def serve_pool(
 
 
 def served_pool(
-    server: Server, *, names: Sequence[str] | None = None, api_key_env: str | None = None
+    server: Server,
+    *,
+    names: Sequence[str] | None = None,
+    efforts: Sequence[str] = (),
+    api_key_env: str | None = None,
 ) -> Pool:
     """The pool of a server of the tiny pool: endpoint, prices, and request parameters.
 
     Args:
         server: The running server.
         names: The targets that it serves; all by default.
+        efforts: The efforts of each of them, of `SAMPLES`; none for one target each.
         api_key_env: The environment variable that holds its key.
 
     Raises:
-        ConfigError: There is no such target.
+        ConfigError: There is no such target or effort.
     """
     priced = pool()
     provider = Provider(
@@ -493,9 +499,12 @@ def served_pool(
         api_key_env=api_key_env,
         concurrency=_CONCURRENCY,
     )
-    request = RequestOptions(max_tokens=_MOST_TOKENS, temperature=0.0)
+    most = _MOST_TOKENS * max((SAMPLES.get(effort, 1) for effort in efforts), default=1)
+    request = RequestOptions(max_tokens=most, temperature=0.0)
     served = tuple(
         replace(target, provider=provider.name, request=request, serves=_SERVES)
         for target in priced.select(NAMES if names is None else names)
     )
+    if efforts:
+        served = tuple(target.with_effort(effort) for target in served for effort in efforts)
     return Pool(served, priced.prices_date, (provider,))

@@ -69,6 +69,9 @@ def import_command(
     target: Annotated[
         str | None, typer.Option("--target-column", help="By default target, or else model.")
     ] = None,
+    effort: Annotated[
+        str | None, typer.Option("--effort-column", help="By default reasoning_effort.")
+    ] = None,
     targets: Annotated[
         str | None,
         typer.Option(
@@ -132,6 +135,7 @@ def import_command(
         benchmark=benchmark,
         domain=domain,
         target=target,
+        effort=effort,
         correct=correct,
         input_tokens=inputs,
         output_tokens=outputs,

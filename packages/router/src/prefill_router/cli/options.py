@@ -209,6 +209,26 @@ def parse_poolings(text: str) -> list["Pooling"]:
     return [pooling for pooling in POOLINGS if pooling in asked]
 
 
+def read_efforts(text: str | None, known: Sequence[str] | None = None) -> list[str]:
+    """The efforts in an option, separated by commas; empty where it isn't given.
+
+    Args:
+        text: The option's text.
+        known: The efforts that may be named; None for all that a target may have.
+
+    Raises:
+        UsageError: One isn't known.
+    """
+    from prefill_router.targets import check_effort
+
+    efforts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    for effort in efforts:
+        if known is not None and effort not in known:
+            raise UsageError(f"--efforts has {effort!r}; use {', '.join(known)}")
+        check_effort(effort, "--efforts")
+    return list(dict.fromkeys(efforts))
+
+
 def sources(folders: Sequence[Path] | None) -> "EncoderSources":
     """The local encoders in these folders, each under its folder's name."""
     from prefill_router.router import EncoderSources

@@ -15,6 +15,9 @@ probability, the label y of the new target is modelled as
 where `slope` and `surprise` are those that the fitted targets have with respect to each other. So
 the labels are freed of most of the noise that targets share.
 
+Where the new target is another effort of a model that the router was fitted for, its siblings take
+the place of the others: the prior mean is the mean of their log-odds, and e is theirs.
+
 Questions are chosen one after another, each the one that takes most off the posterior variance of
 the predicted log-odds over the train rows, weighted by p(1 - p) (V-optimal design).
 docs/decisions/0022-adding-targets.md has what it reaches.
@@ -63,28 +66,36 @@ class HeadPrior:
         surprise: How much better the fitted targets did than was predicted, times its weight.
         slope: How much steeper the log-odds are where the surprise is known.
         precision: The prior precisions of the weights.
+        prior: The prior mean of the weights: the mean log-odds of the others, or of the siblings.
     """
 
     inputs: Inputs
     surprise: Column
     slope: float
     precision: Weights
+    prior: Weights
 
     @classmethod
-    def of(
-        cls,
-        correctness: Table,
-        correct: Table,
-    ) -> "HeadPrior":
-        """The prior, from the fitted targets' probabilities and labels (NaN: missing)."""
+    def of(cls, correctness: Table, correct: Table, *, siblings: Sequence[int] = ()) -> "HeadPrior":
+        """The prior.
+
+        Args:
+            correctness: The fitted targets' probabilities.
+            correct: Their labels; NaN where missing.
+            siblings: The columns of the other efforts of the new target's model.
+        """
         inputs, known = head_inputs(correctness), ~np.isnan(correct)
         residual = np.where(known, correct - correctness, 0)
         count = correctness.shape[1]
-        others = (residual.sum(axis=1, keepdims=True) - residual) / max(count - 1, 1)
+        near = list(siblings) or list(range(count))
+        others = _mean_of_others(residual, near)
         odds = inputs[:, 2:] + inputs[:, 1:2]
+        usable = known.copy()
+        if len(near) > 1:
+            usable[:, np.setdiff1d(np.arange(count), near)] = False
         slope, surprise = _logistic(
-            np.column_stack([odds[known], others[known]]),
-            correct[known],
+            np.column_stack([odds[usable], others[usable]]),
+            correct[usable],
             offset=0.0,
             prior=np.array([1.0, 0.0]),
             precision=np.ones(2),
@@ -92,15 +103,11 @@ class HeadPrior:
         variances = [_INTERCEPT, _SLOPE, *[_DIFFERENCE / count] * count]
         return cls(
             inputs,
-            surprise * residual.mean(axis=1),
+            surprise * residual[:, near].mean(axis=1),
             max(float(slope), 0.1),
             1 / np.array(variances),
+            _prior_mean(count, siblings),
         )
-
-    @property
-    def prior(self) -> Weights:
-        """The prior mean of the weights: the mean of the others' log-odds."""
-        return np.asarray(np.eye(len(self.precision))[1])
 
     def posterior(self, rows: Rows, labels: Column) -> tuple[Weights, Matrix]:
         """The mean and covariance of the weights after these labels; NaN is left out."""
@@ -140,6 +147,25 @@ class HeadPrior:
             scale = noise[best] + reach[best] @ rows[best]
             covariance = covariance - np.outer(reach[best], reach[best]) / scale
         return open_rows[chosen]
+
+
+def _mean_of_others(residual: Table, near: Sequence[int]) -> Table:
+    """For each target, the mean residual of the others among `near`, or of all others."""
+    among = np.zeros(residual.shape[1])
+    among[near if len(near) > 1 else slice(None)] = 1.0
+    counts = np.maximum(among.sum() - among, 1)
+    total = residual @ among
+    means: Table = (total[:, None] - residual * among) / counts
+    return means
+
+
+def _prior_mean(count: int, siblings: Sequence[int]) -> Weights:
+    """The weights of `head_inputs` that give the mean log-odds of all, or of the siblings."""
+    mean = np.zeros(count + 2)
+    mean[1] = 1.0
+    if siblings:
+        mean[[2 + place for place in siblings]] = 1 / len(siblings)
+    return mean
 
 
 def _logistic(
@@ -253,7 +279,8 @@ class TargetAddition:
     ) -> AddedTarget:
         """The router with one more target; the arguments are those of `add_target`."""
         _check(self.router, new, labels, caution)
-        known = HeadPrior.of(self.correctness, self.train.correct)
+        siblings = _find_siblings(self.router, new)
+        known = HeadPrior.of(self.correctness, self.train.correct, siblings=siblings)
         open_rows, shown = _open_rows(self.train, among, labels), progress or SilentProgress()
         answers, asked = _asked(known, open_rows, self.train, new.names[0], ask, labels, shown)
         weights, covariance = known.posterior(answers.rows, answers.correct)
@@ -409,6 +436,16 @@ def _check(router: Router, new: Pool, labels: int, caution: float) -> None:
         )
     if labels < 0 or not (0 <= caution < math.inf):
         raise ConfigError(f"{labels} labels and a caution of {caution}; neither may be negative")
+
+
+def _find_siblings(router: Router, new: Pool) -> list[int]:
+    """The columns of the fitted targets that are other efforts of the new target's model."""
+    (target,) = new
+    if target.effort is None:
+        return []
+    names = router.fitted_targets
+    own = {t.name for t in router.pool if t.effort is not None and t.base == target.base}
+    return [place for place, name in enumerate(names) if name in own]
 
 
 def _train_rows(router: Router, dataset: RoutingDataset) -> RoutingDataset:

@@ -140,6 +140,7 @@ class DatasetBuilder:
         self._notes: list[str] = []
         self._queries: dict[str, tuple[Query, Place]] = {}
         self._targets: dict[str, int] = {}
+        self._efforts: dict[str, str] = {}
         self._cells: dict[tuple[str, int], tuple[TargetOutcome, Place]] = {}
         self._runs: dict[tuple[str, int], list[TargetOutcome]] = {}
 
@@ -204,13 +205,19 @@ class DatasetBuilder:
         if text not in self._notes:
             self._notes.append(text)
 
-    def target(self, name: str) -> None:
+    def target(self, name: str, *, effort: str | None = None) -> None:
         """Add a target to the pool, even if it has no rows.
+
+        Args:
+            name: Its name.
+            effort: Its reasoning effort; None for the one in its name, if any.
 
         Raises:
             ConfigError: There are too many targets.
         """
         self._targets.setdefault(name, len(self._targets))
+        if effort is not None:
+            self._efforts[name] = effort
         if len(self._targets) > MOST_TARGETS:
             option = name_option("--target-column", "columns=Columns(target=...)")
             raise ConfigError(
@@ -343,7 +350,7 @@ class DatasetBuilder:
         correct, inputs, outputs, cost = tables
         return RoutingDataset.of(
             [query for query, _ in self._queries.values()],
-            Pool(tuple(Target(name=name) for name in self._targets)),
+            Pool(tuple(Target(name=n, effort=self._efforts.get(n)) for n in self._targets)),
             correct,
             input_tokens=inputs,
             output_tokens=outputs,

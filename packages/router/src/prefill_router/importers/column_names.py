@@ -18,6 +18,7 @@ USUAL: Final[Mapping[str, tuple[str, ...]]] = {
         *("request", "problem", "text"),
     ),
     "target": ("target", "model", "llm", "model_name", "model_id", "engine", "deployment"),
+    "effort": ("reasoning_effort", "effort", "thinking_effort"),
     "correct": (
         *("correct", "is_correct", "iscorrect", "label", "score", "rating", "quality", "reward"),
         *("grade", "judge_score", "passed", "pass", "success", "accuracy", "feedback", "rank"),

@@ -44,16 +44,17 @@ def read_prices(path: Path) -> Pool:
 def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, list[str]]:
     """Give each target of a dataset the prices and settings of the listed target.
 
+    A target with an effort is listed by its own name, or by that of its model.
+
     Returns:
         The dataset, and notes on names that are in only one of the two.
     """
-    names = set(listed.names)
     pool = Pool(
-        tuple(listed[t.name] if t.name in names else t for t in dataset.pool),
+        tuple(_listed(target, listed) for target in dataset.pool),
         listed.prices_date,
         listed.providers,
     )
-    known = set(dataset.pool.names)
+    known = {name for target in dataset.pool for name in (target.name, target.base)}
     unknown = [name for name in listed.names if name not in known]
     lacking = [target.name for target in pool if not target.has_price]
     notes = []
@@ -62,6 +63,15 @@ def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, 
     if lacking:
         notes.append(f"without a price: {', '.join(lacking)}")
     return dataset.with_pool(pool), notes
+
+
+def _listed(target: Target, listed: Pool) -> Target:
+    """The listed target, with the effort of this one; this one where none is listed."""
+    if target.name in listed.names:
+        return listed[target.name]
+    if target.effort is None or target.base not in listed.names:
+        return target
+    return listed[target.base].with_effort(target.effort)
 
 
 def _priced_target(name: str, entry: object) -> Target:

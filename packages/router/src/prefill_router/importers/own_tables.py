@@ -31,10 +31,12 @@ from prefill_router.importers import sources, tables, values
 from prefill_router.importers.builder import DatasetBuilder, TargetOutcome
 from prefill_router.importers.tables import Record
 from prefill_router.importers.values import TARGET, Columns, Scale
+from prefill_router.targets import EFFORTS, is_budget, name_with_effort
 
 LONG_COLUMNS: Final[Mapping[str, str]] = {
     "prompt": "prompt",
     "target": "target",
+    "effort": "reasoning_effort",
     "correct": "correct",
     "query": "query_id",
     "benchmark": "benchmark",
@@ -92,12 +94,45 @@ def read_long_table(
             require(record, [name for name in needs if name != names["correct"] or "." not in name])
             query = query_of(record, names, id_prefix=id_prefix)
             outcomes = {
-                values.filled_text(answer[names["target"]], names["target"]): outcome(
+                _target_of(answer, names, into): outcome(
                     answer, *(names[option] for option in _OUTCOME), scale=columns.scale
                 )
                 for answer in answers_of(record, names)
             }
             into.add(place, query, outcomes)
+
+
+def _target_of(answer: Record, names: Mapping[str, str], into: DatasetBuilder) -> str:
+    """The name of an answer's target, with its effort where there is one.
+
+    Raises:
+        DataError: The name is empty, or the effort isn't known.
+    """
+    name = values.filled_text(answer[names["target"]], names["target"])
+    effort = read_effort(answer.get(names.get("effort", "")), names.get("effort", ""))
+    if effort is None:
+        return name
+    name = name_with_effort(name, effort)
+    into.target(name, effort=effort)
+    return name
+
+
+def read_effort(cell: object, column: str) -> str | None:
+    """The effort in a cell; None where it is empty.
+
+    Raises:
+        DataError: It isn't known.
+    """
+    if cell is None or cell in ("", False) or cell != cell:
+        return None
+    whole = int(cell) if isinstance(cell, float) and cell.is_integer() else cell
+    effort = str(whole).strip().lower()
+    if effort not in EFFORTS and not is_budget(effort):
+        raise DataError(
+            f"{column} is {cell!r}; an effort is one of {', '.join(EFFORTS)}, or a number of "
+            "thinking tokens"
+        )
+    return effort
 
 
 def answers_of(record: Record, names: Mapping[str, str]) -> list[Record]:
@@ -117,7 +152,7 @@ def answers_of(record: Record, names: Mapping[str, str]) -> list[Record]:
         return [record]
     if len({str(target) for target in targets}) < len(targets):
         raise DataError(f"{names['target']} names a target more than once")
-    columns = [names[option] for option in ("target", *_OUTCOME)]
+    columns = [names[option] for option in ("target", "effort", *_OUTCOME) if option in names]
     lists = {name: cell for name in columns if isinstance(cell := record.get(name), list)}
     for name, cell in lists.items():
         if len(cell) != len(targets):

@@ -157,7 +157,7 @@ _OWN: dict[str, Format] = {
     "long": Format(
         summary="your own table, a row per query and target: CSV, spreadsheet, JSON Lines, Parquet",
         reader="own_tables:read_long",
-        columns=_COMMON | {"target"},
+        columns=_COMMON | {"target", "effort"},
     ),
     "wide": Format(
         summary="your own table, a column per target: CSV, spreadsheet, JSON Lines or Parquet",

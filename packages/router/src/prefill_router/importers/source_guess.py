@@ -18,6 +18,7 @@ from prefill_router.importers import call_logs, column_names as names, sources, 
 from prefill_router.importers.builder import MOST_TARGETS, DatasetBuilder
 from prefill_router.importers.registry import FORMATS
 from prefill_router.importers.values import TARGET, Columns, Scale
+from prefill_router.targets import EFFORTS
 
 _FILES, _MEMBERS, _RECORDS = 20, 3, 50
 _ARCHIVES = (*sources.ZIPS, ".tar", ".tgz", ".gz", ".xz", ".bz2")
@@ -198,7 +199,7 @@ class _Table:
             target=given.target or self._target(),
             correct=given.correct or self._correct(),
         )
-        columns = self._with_others(columns)
+        columns = self._with_effort(self._with_others(columns))
         scores = self._items(columns.correct)
         columns = self._with_scale(columns, columns.correct or "", scores)
         if columns.repeats is None and self._has_repeats(columns):
@@ -366,6 +367,14 @@ class _Table:
             )
         )
 
+    def _with_effort(self, columns: Columns) -> Columns:
+        """The column of reasoning efforts, if one holds nothing else."""
+        for name in self._like("effort") if columns.effort is None else ():
+            cells = [str(cell).lower() for cell in self._items(name) if cell not in (None, "")]
+            if cells and set(cells) <= set(EFFORTS):
+                return replace(columns, effort=name)
+        return columns
+
     def _with_others(self, columns: Columns) -> Columns:
         """The optional columns that are there; an id only if it is one prompt's."""
         for option in ("benchmark", "domain", *_AMOUNTS):
@@ -391,8 +400,10 @@ class _Table:
 
     def _has_repeats(self, columns: Columns) -> bool:
         key = self.cells.get(columns.query or columns.prompt or "", [])
-        rows = list(zip(key, self.cells.get(columns.target or "", []), strict=False))
-        return len({(str(one), str(name)) for one, name in rows}) < len(rows)
+        named = self.cells.get(columns.target or "", [])
+        efforts = self.cells.get(columns.effort or "", [None] * len(named))
+        rows = list(zip(key, named, efforts, strict=False))
+        return len({tuple(map(str, row)) for row in rows}) < len(rows)
 
     def _has_pattern_of_targets(self, given: Columns) -> bool:
         """Whether there are scores in columns per target, in rows that are one query each."""

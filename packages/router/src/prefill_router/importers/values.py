@@ -336,6 +336,8 @@ class Columns:
         benchmark: Usually `benchmark`.
         domain: Usually `domain`.
         target: The target's name; long tables only. Usually `target`, else `model`.
+        effort: The reasoning effort, of `EFFORTS` or a budget of tokens; long tables only. A model
+            `m` with the effort `low` is the target `m:low`. Usually `reasoning_effort`.
         correct: The label. Usually `correct`; in wide tables the target's name itself.
         input_tokens: Usually `input_tokens`.
         output_tokens: Usually `output_tokens`.
@@ -351,6 +353,7 @@ class Columns:
     benchmark: str | None = None
     domain: str | None = None
     target: str | None = None
+    effort: str | None = None
     correct: str | None = None
     input_tokens: str | None = None
     output_tokens: str | None = None

@@ -55,7 +55,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from prefill_router import files
 from prefill_router.errors import ConfigError, FormatError, nearest
 from prefill_router.short_repr import short_repr
-from prefill_router.targets.effort import is_budget, name_with_effort
+from prefill_router.targets.effort import is_budget
 from prefill_router.targets.provider import TRAITS, Endpoint, Provider, public_address
 from prefill_router.targets.target import PRICES, RequestOptions, Target, TargetEndpoint
 from prefill_router.yaml_files import DistinctLoader, NotYamlError, Number, WholeNumber, parse_yaml
@@ -133,6 +133,17 @@ class Pool:
     def with_efforts(self, names: Iterable[str]) -> list[str]:
         """The names, where a model with efforts stands for all of its targets."""
         return list(chain.from_iterable(self.models.get(name, (name,)) for name in names))
+
+    def at_efforts(self, efforts: Sequence[str]) -> "Pool":
+        """The pool with each target at each of these efforts; those that have one stay.
+
+        Raises:
+            ConfigError: There is no such effort, or a provider can't tell two of them apart.
+        """
+        if not efforts:
+            return self
+        each = ([t.with_effort(e) for e in efforts] if t.effort is None else [t] for t in self)
+        return replace(self, targets=tuple(chain.from_iterable(each)))
 
     @cached_property
     def models(self) -> Mapping[str, tuple[str, ...]]:
@@ -394,10 +405,7 @@ def _targets_of(row: Any) -> list[Target]:
         return [Target(**known)]
     if row.effort is not None:
         raise ConfigError(f"target {row.name!r} has an effort and a list of efforts; keep one")
-    return [
-        Target(**known | {"name": name_with_effort(row.name, effort), "effort": effort})
-        for effort in map(str, row.efforts)
-    ]
+    return [Target(**known).with_effort(effort) for effort in map(str, row.efforts)]
 
 
 def pool_from_dict(value: object, *, source: Path | str) -> Pool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, final
 
 from prefill_router.errors import ConfigError
-from prefill_router.targets.effort import check_effort, effort_in_name
+from prefill_router.targets.effort import check_effort, effort_in_name, name_with_effort
 from prefill_router.targets.provider import (
     ABILITIES,
     ENDPOINTS,
@@ -311,6 +311,16 @@ class Target:
     def deployments(self) -> tuple["Target", ...]:
         """Each of its endpoints as a target, named such as `large@east`; or itself."""
         return tuple(map(self._at, self.endpoints)) or (self,)
+
+    def with_effort(self, effort: str) -> "Target":
+        """The same model with this effort, as a target of its own.
+
+        Raises:
+            ConfigError: There is no such effort, or the target has one already.
+        """
+        if self.effort is not None:
+            raise ConfigError(f"target {self.name!r} has an effort already; keep one of them")
+        return replace(self, name=name_with_effort(self.name, effort), effort=effort)
 
     def priced_as(self, other: "Target") -> "Target":
         """The same target at the prices of another."""
