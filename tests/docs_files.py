@@ -51,6 +51,31 @@ def make_folder(folder: Path, command: Command) -> None:
     command("fit", folder / "answers", "--store", folder / "states", "--out", folder / "router")
 
 
+def answers_with_effort(folder: Path) -> None:
+    """A table of answers with a column of efforts, and prices."""
+    answers = read_dataset(folder / "answers")
+    shown = (("small", ""), ("large", "low"), ("large", "high"))
+    pairs = list(zip(answers.pool.names[:3], shown, strict=True))
+    rows = [
+        {
+            "query_id": query.id,
+            "prompt": query.prompt,
+            "model": model,
+            "reasoning_effort": effort,
+            "correct": answers.correct[row, answers.pool.names.index(name)],
+            "input_tokens": 30,
+            "output_tokens": 20 if effort != "high" else 200,
+        }
+        for row, query in enumerate(answers.queries)
+        for name, (model, effort) in pairs
+    ]
+    write_csv(folder / "thinking.csv", rows)
+    (folder / "prices.csv").write_text(
+        "target,usd_per_million_input_tokens,usd_per_million_output_tokens\n"
+        "small,0.1,0.4\nlarge,2,8\n"
+    )
+
+
 def data(folder: Path) -> None:
     """Tables and published collections, to be imported."""
     page = (ROOT / "docs" / "guides" / "data.md").read_text(encoding="utf-8")
@@ -290,6 +315,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "collecting.md": a_run,
     "README.md": quickstart,
     "comparing.md": recipes,
+    "efforts.md": answers_with_effort,
     "data.md": data,
     "grading.md": a_run_to_grade,
     "layers.md": two_stores,

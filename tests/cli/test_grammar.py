@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"
 SUBJECTS = {
     "ROUTER": "route show reprice export serve evaluate doctor guarantee calibration "
-    "study:end-to-end study:peers study:robustness",
+    "study:effort study:end-to-end study:peers study:robustness",
     "CONFIG OTHER": "compare",
     "ROUTER NAME": "add-target remove-target",
     "CONFIG": "study:seeds study:ratio study:shift study:learning import-litellm",

@@ -8,7 +8,7 @@ label plays a part in that. Accuracy and cost are those that were observed.
 All are judged on the queries whose outcomes are known for every pair. Differences are paired.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, final
 
@@ -25,7 +25,6 @@ from prefill_router.evaluation import (
     LambdaSweep,
     Trial,
     Weights,
-    known_mean,
     ones,
     worded,
 )
@@ -218,8 +217,8 @@ def study_efforts(
     ids = [data.query_ids[row] for row in rows]
     if not ids:
         raise DataError(
-            "no query has the label and the cost of every target; efforts are compared on the same "
-            "queries, so collect the missing answers"
+            "no query has the label and the cost of every target, and efforts are compared on the "
+            "same queries; give each answer's input and output tokens, or its cost, and prices"
         )
     judge = _EffortJudge(predictions.select(ids), data.select(ids))
     return judge.judge(sets, options, progress)
@@ -332,10 +331,10 @@ class _PairedEstimates:
         table = np.stack([*labels.values(), *(costs[key] for key in labels)], axis=1)
 
         def measure(weights: Weights) -> dict[str, Float[NDArray[np.float64], "resample column"]]:
-            return {"mean": known_mean(weights, table)}
+            return {"mean": weights @ table / weights.sum(axis=1, keepdims=True)}
 
         self._mean = measure(ones(len(table)))["mean"]
-        bootstrap = Bootstrap(len(table), options.resamples, options.seed, table.size)
+        bootstrap = Bootstrap(len(table), options.resamples, options.seed, len(table))
         drawn = bootstrap.resample(measure, {"mean": self._mean}, progress)
         self._drawn = drawn["mean"]
 
@@ -411,15 +410,22 @@ def _summarise(study: EffortStudy) -> list[str]:
         f"Fixed, {study.best} is the most accurate: {worded(fixed.accuracy.value, 'share')} of "
         f"{study.queries:,} queries, at ${PER * fixed.cost.value:.3g} for {PER:,}."
     ]
-    for kind, what in (("models", "one effort for all models"), ("efforts", "one model")):
-        better = [
-            f"{100 * share:g} %"
-            for share, gain in zip(SHARES, study.gains[kind], strict=True)  # type: ignore[index]
-            if gain is not None and gain.lower > 0
-        ]
-        words = f"is significant at budgets of {', '.join(better)}" if better else "isn't shown"
-        lines.append(f"A gain of choosing both over {what} {words}.")
+    rivals: tuple[tuple[ChoiceKind, str], ...] = (
+        ("models", "one effort for all models"),
+        ("efforts", "the efforts of one model"),
+    )
+    for kind, what in rivals:
+        gains = list(zip(SHARES, study.gains[kind], strict=True))
+        better = _percentages(share for share, gain in gains if gain and gain.lower > 0)
+        worse = _percentages(share for share, gain in gains if gain and gain.upper < 0)
+        words = f"gains at budgets of {better}" if better else "shows no gain at any budget"
+        words += f", and loses at {worse}" if worse else ""
+        lines.append(f"Against the best choice of {what}, choosing both {words}.")
     return lines
+
+
+def _percentages(shares: Iterable[float]) -> str:
+    return ", ".join(f"{100 * share:g} %" for share in shares)
 
 
 def _fixed_table(study: EffortStudy) -> Table:
@@ -483,7 +489,8 @@ def _draw(study: EffortStudy) -> Figure:
     """Draw each pair as a point and each set's settings as a line."""
     figure = new_figure(9.4, 5.8)
     axes = figure.add_subplot()
-    for place, one in enumerate(reversed(study.sets)):
+    kinds = ("both", "models", "efforts")
+    for place, one in enumerate(sorted(study.sets, key=lambda one: kinds.index(one.kind))):
         colour, line, _ = stroke(place)
         cost, accuracy = study.curves[one.name].T
         width = 2.2 if one.kind == "both" else 1.3

@@ -22,7 +22,7 @@ from pydantic import Field
 from prefill_router import files
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import CommandRun, app, columns, err, out, print_json
-from prefill_router.cli.commands import reading_words
+from prefill_router.cli.commands import UsageError, reading_words
 from prefill_router.errors import ConfigError
 from prefill_router.files import check_place
 from prefill_router.lazy_imports import installed
@@ -48,6 +48,10 @@ def demo(
     loop: Annotated[
         bool, typer.Option("--loop", help="Learn from traffic instead, with no label given.")
     ] = False,
+    efforts: Annotated[
+        bool,
+        typer.Option("--efforts", help="Route over reasoning efforts too: ten times the work."),
+    ] = False,
     max_cost: Annotated[
         float,
         NOT_NEGATIVE,
@@ -65,13 +69,21 @@ def demo(
     With --loop it begins with neither labels nor a router: the questions are a gateway's traffic,
     and learn has answers judged by a stand-in that errs until a version has taken over.
 
+    With --efforts each model answers with 1, 5 and 15 samples, and fixed efforts are compared with
+    routing over models, efforts and both.
+
     Example: prefill-router demo --out demo
     """
     installed("uvicorn", needed_for="serving the tiny models")
+    if loop and efforts:
+        raise UsageError("--loop and --efforts are two demos; name one of them")
     if loop:
         from prefill_router_minipool.cli.demo_loop import run_loop
 
         run_loop(to, questions=questions, purse=max_cost, seed=seed, as_json=as_json)
+        return
+    if efforts:
+        _run_efforts(to, questions, seed, as_json=as_json)
         return
     began = time.monotonic()
     job = CommandRun(to, to / "log")
@@ -95,6 +107,22 @@ def demo(
         return
     verdict.show()
     out.say(f"picture: {picture}\nreport: {to / 'report' / 'index.html'}")
+
+
+def _run_efforts(to: Path, questions: int, seed: int, *, as_json: bool) -> None:
+    """Collect answers at three efforts, fit one router of all pairs, and study its choices."""
+    job = CommandRun(to, to / "log")
+    _check_same(to, questions, seed)
+    asked, answers, states = to / "tasks.jsonl", to / "answers", to / "states-minipool"
+    job.do("minipool", "tasks", "--count", questions, "--seed", seed, "--out", asked)
+    with serving_pool(job, "--efforts", "low,medium,high"):
+        job.do("collect", "--pool", to / "pool.yaml", "--tasks", asked, "--out", to / "run")
+    job.do("grade", to / "run", "--out", answers, shown=not as_json)
+    job.do("encode", answers, "--encoder", "minipool", "--layers", "all", "--out", states)
+    router, judged = to / "router-minipool", ("--data", answers, "--store", states)
+    job.do("fit", answers, "--store", states, "--recipe", "paper", "--out", router)
+    more = ("--json",) if as_json else ()
+    job.do("study", "effort", router, *judged, "--out", to / "effort", *more, shown=True)
 
 
 def _check_same(folder: Path, questions: int, seed: int) -> None:
@@ -130,11 +158,11 @@ def _fit(job: CommandRun, encoder: str) -> None:
     job.do("fit", answers, "--store", states, *router, *chosen, *sealed)
 
 
-def serving_pool(job: CommandRun) -> AbstractContextManager[None]:
+def serving_pool(job: CommandRun, *options: str) -> AbstractContextManager[None]:
     """Serve the tiny pool from another process, which also writes the pool file."""
     pool = job.folder / "pool.yaml"
     pool.unlink(missing_ok=True)
-    serve = ("minipool", "serve", "--port", 0, "--write-pool", pool)
+    serve = ("minipool", "serve", "--port", 0, "--write-pool", pool, *options)
     return job.serving(*serve, is_ready=lambda _: pool.is_file())
 
 
