@@ -21,6 +21,8 @@ SUBJECTS = {
     "ROUTER": "route show reprice export serve evaluate doctor guarantee calibration "
     "study:effort study:end-to-end study:peers study:robustness",
     "CONFIG OTHER": "compare",
+    "ROUTER PROMPTS": "assign",
+    "BATCHES RESULT": "check-assignment",
     "ROUTER NAME": "add-target remove-target",
     "CONFIG": "study:seeds study:ratio study:shift study:learning import-litellm",
     "DATA": "describe split encode layers sweep fit reproduce study:dimensions",
@@ -141,6 +143,7 @@ def test_every_number_is_bounded_and_told_alike(name: str) -> None:
 
 PLACES = {
     "add-target": ["gone", "new", "--data", "gone", "--out", "new", "--answers", "gone"],
+    "assign": ["gone", "gone.jsonl", "--budget", "1", "--out", "new"],
     "compare": ["gone", "--data", "gone", "--out", "new"],
     "export": ["gone", "--switchyard", "new.pt"],
     "export-receipts": ["gone", "--out", "new"],

@@ -21,7 +21,7 @@ IN_ORDER = (
     *("describe", "split"),
     *("encode", "fit", "add-target", "remove-target", "layers", "sweep", "search"),
     *("evaluate", "compare", "calibration", "doctor", "guarantee", "reproduce", "study"),
-    *("route", "show", "reprice", "export"),
+    *("route", "assign", "check-assignment", "show", "reprice", "export"),
     *("serve", "versions", "import-litellm", "key"),
     *("explain", "read", "replay", "savings", "canary", "purge"),
     *("learn", "export-receipts"),

@@ -145,6 +145,14 @@ OWN_COMMANDS: dict[str, CommandEntry] = {
         "Route",
         {
             "route": ("route", "Choose the target that should answer a request, and say why."),
+            "assign": (
+                "assign",
+                "Assign a file of prompts to targets within a budget, and write a batch for each.",
+            ),
+            "check-assignment": (
+                "check_assignment",
+                "Compare the forecast of an assignment with the results of its batches.",
+            ),
             "show": ("routers", "Check a router's folder and show its card."),
             "reprice": ("routers", "Change a router's prices without fitting it again."),
             "export": ("export", "Write a router in another project's format."),

@@ -13,8 +13,14 @@ from .dataset import (
     prompt_key as prompt_key,
     prompt_text as prompt_text,
     regimes as regimes,
+    unmeasured as unmeasured,
 )
-from .folder import Origin as Origin, QueryFile as QueryFile, open_queries as open_queries
+from .folder import (
+    BLOCK_ROWS as BLOCK_ROWS,
+    Origin as Origin,
+    QueryFile as QueryFile,
+    open_queries as open_queries,
+)
 from .meaning import CHANCES as CHANCES, Kind as Kind, LabelMeaning as LabelMeaning
 from .splits import (
     FRACTIONS as FRACTIONS,

@@ -55,8 +55,10 @@ from .redaction import (
 )
 from .reply import Reply as Reply
 from .request_body import (
+    MAX_TOKENS_FIELDS as MAX_TOKENS_FIELDS,
     identity_parameters as identity_parameters,
     reasoning_fields as reasoning_fields,
+    request_messages as request_messages,
     request_parameters as request_parameters,
 )
 from .retries import Retries as Retries, RetryPolicy as RetryPolicy

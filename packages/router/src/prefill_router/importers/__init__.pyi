@@ -6,6 +6,11 @@ from .builder import (
     Problem as Problem,
     TargetOutcome as TargetOutcome,
 )
+from .call_logs import (
+    BatchResult as BatchResult,
+    read_batch_results as read_batch_results,
+    scored_text as scored_text,
+)
 from .dataset_import import (
     Imported as Imported,
     check_choice as check_choice,
@@ -29,6 +34,7 @@ from .values import (
     cell_text as cell_text,
     filled_text as filled_text,
     identifier as identifier,
+    label as label,
     label_text as label_text,
     shown_cell as shown_cell,
 )

@@ -356,6 +356,56 @@ def _read(paths: Sequence[Path], into: DatasetBuilder, dialect: _Dialect) -> Non
             log.leave_out("requests, and no result")
 
 
+def _answer_of(record: Mapping[str, Any], dialect: _Dialect) -> Mapping[str, Any] | None:
+    """The answer of a result; None where the request failed, expired or was cancelled.
+
+    Raises:
+        DataError: It isn't a result.
+    """
+    if record.get(dialect.result) is None and record.get("error") is not None:
+        return None  # OpenAI's, of a request that expired
+    result = object_at(record, dialect.result)
+    if dialect is _OPENAI:
+        answer = result.get("body") if result.get("status_code") == 200 else None
+    else:
+        answer = result.get("message") if result.get("type") == "succeeded" else None
+    return answer if isinstance(answer, dict) else None
+
+
+@final
+class BatchResult(NamedTuple):
+    """The result of one request of a batch.
+
+    Attributes:
+        custom_id: The request's id.
+        answer: The provider's answer, as it stands; None where there is none.
+    """
+
+    custom_id: str
+    answer: Mapping[str, Any] | None
+
+
+def read_batch_results(paths: Sequence[Path]) -> Iterator[BatchResult]:
+    """The results of OpenAI's and of Anthropic's batches; requests among them are left out.
+
+    Args:
+        paths: Files, or folders of them.
+
+    Raises:
+        FormatError: A source doesn't exist, or a line is malformed.
+    """
+    into = DatasetBuilder(strict=True)
+    for path in sources.expand(paths, (".jsonl", ".ndjson")):
+        for place, record in log_records(path, into):
+            if any(fields_of(record.get(one.request)) for one in (_OPENAI, _ANTHROPIC)):
+                continue
+            with into.row(place):
+                name = values.identifier(record.get("custom_id"), "custom_id")
+                dialect = _ANTHROPIC if "result" in record else _OPENAI
+                found = BatchResult(name, _answer_of(record, dialect))
+            yield found
+
+
 def _add_result(
     place: Place,
     record: Mapping[str, Any],
@@ -364,12 +414,8 @@ def _add_result(
     log: CallLog,
 ) -> None:
     name = values.identifier(record.get("custom_id"), "custom_id")
-    result = object_at(record, dialect.result)
-    if dialect is _OPENAI:
-        answer = result.get("body") if result.get("status_code") == 200 else None
-    else:
-        answer = result.get("message") if result.get("type") == "succeeded" else None
-    if not isinstance(answer, dict):
+    answer = _answer_of(record, dialect)
+    if answer is None:
         log.leave_out("requests that failed, expired or were cancelled")
         return
     asked = _request(requests.get(name, []), answer.get("model"))

@@ -1,0 +1,179 @@
+"""The line of a batch for one prompt at one target, in a provider's format.
+
+A prompt becomes a request with the target's own options. A request that the source had is kept,
+but for its model and for the fields that set a target apart from its model. It can go to a target
+of the other protocol if it has messages of text and common fields alone.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Final, Literal, final, get_args
+
+from prefill_router.assignment.prompt_file import PromptRecord
+from prefill_router.data import Message, Prompt
+from prefill_router.endpoints import (
+    MAX_TOKENS_FIELDS,
+    identity_parameters,
+    request_messages,
+    request_parameters,
+)
+from prefill_router.errors import DataError
+from prefill_router.targets import TRAITS, Dialect, Pool, RequestOptions, Target
+
+BatchFormat = Literal["openai", "anthropic", "jsonl"]
+FORMATS: tuple[BatchFormat, ...] = get_args(BatchFormat)
+"""OpenAI's batch, Anthropic's message batch, and plain lines of id, target and prompt."""
+MOST_LINES: Final[Mapping[BatchFormat, int]] = {"openai": 50_000, "anthropic": 100_000}
+"""The most requests that a provider takes in one batch."""
+MOST_BYTES: Final = 190_000_000
+"""The most bytes of a file: OpenAI takes 200 MB, Anthropic 256 MB."""
+_STREAMED = ("stream", "stream_options")
+_COMMON = {"model", "messages", "temperature", "top_p", *MAX_TOKENS_FIELDS}
+_SYSTEM = ("system", "developer")
+_CUSTOM_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+Fields = dict[str, Any]
+
+
+def default_format(pool: Pool, name: str) -> BatchFormat:
+    """The format of a target: its provider's, or plain lines where the pool names no endpoint."""
+    target = pool[name]
+    if target.provider is None and target.base_url is None:
+        return "jsonl"
+    return "anthropic" if pool.provider_of(name).dialect == "anthropic" else "openai"
+
+
+@final
+class BatchLines:
+    """Writes the lines of one target.
+
+    Args:
+        pool: The pool that has the target, its provider and its options.
+        name: The target.
+        format: The format.
+    """
+
+    def __init__(self, pool: Pool, name: str, format: BatchFormat) -> None:  # noqa: A002
+        self.format: BatchFormat = format
+        self._target: Target = pool[name]
+        served = default_format(pool, name) != "jsonl"
+        own: Dialect = pool.provider_of(name).dialect if served else "openai"
+        self._dialect: Dialect = "anthropic" if format == "anthropic" else own
+        self._write: Callable[[PromptRecord], Fields] = {
+            "openai": self._openai,
+            "anthropic": self._anthropic,
+            "jsonl": self._plain,
+        }[format]
+
+    def line(self, record: PromptRecord) -> bytes:
+        """The line of one prompt.
+
+        Raises:
+            DataError: The request can't be written in this format; the message has the id.
+            ConfigError: The target has an option for which its dialect has no field.
+        """
+        try:
+            fields = self._write(record)
+        except DataError as error:
+            error.retell(lambda told: f"prompt {record.query.id!r}: {told}")
+            raise
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+    @cached_property
+    def _parameters(self) -> Fields:
+        """The fields of a new request, besides its messages."""
+        found = request_parameters(self._target, self._dialect)
+        left_out = set(_STREAMED)
+        if self._target.request == RequestOptions() and self.format == "openai":
+            left_out |= set(MAX_TOKENS_FIELDS)  # nobody chose it, and it may be above the model's
+        return {name: value for name, value in found.items() if name not in left_out}
+
+    @cached_property
+    def _identity(self) -> Fields:
+        model = self._target.model or self._target.name
+        return {"model": model, **identity_parameters(self._target, self._dialect)}
+
+    def _openai(self, record: PromptRecord) -> Fields:
+        if record.request is not None and record.wire == "chat":
+            body = {**record.request, **self._identity}
+        else:
+            own = _translated(record, TRAITS[self._dialect].max_tokens)
+            messages = request_messages(self._target, self._dialect, _prompt_of(record))
+            body = {**self._parameters, **own, "messages": messages}
+        return {"custom_id": record.query.id, "method": "POST", "url": record.url, "body": body}
+
+    def _anthropic(self, record: PromptRecord) -> Fields:
+        if not _CUSTOM_ID.fullmatch(record.query.id):
+            raise DataError(
+                "Anthropic takes ids of at most 64 letters, digits, hyphens and underscores; give "
+                "the prompts such ids, or none"
+            )
+        if record.request is not None and record.wire == "messages":
+            params = {**record.request, **self._identity}
+        else:
+            own = _translated(record, "max_tokens")
+            params = {**self._parameters, **own, **_anthropic_turns(_prompt_of(record))}
+        return {"custom_id": record.query.id, "params": params}
+
+    def _plain(self, record: PromptRecord) -> Fields:
+        named = {"id": record.query.id, "target": self._target.name}
+        if record.request is not None:
+            return {**named, "request": record.request}
+        prompt = record.query.prompt
+        if isinstance(prompt, str):
+            return {**named, "prompt": prompt}
+        return {**named, "messages": [vars(message) for message in prompt]}
+
+
+def _prompt_of(record: PromptRecord) -> Prompt:
+    """The whole prompt, also of a request of the other protocol.
+
+    Raises:
+        DataError: A message has something else than text.
+    """
+    if record.request is None:
+        return record.query.prompt
+    system, turns = record.request.get("system"), record.request.get("messages")
+    listed = [*([{"role": "system", "content": system}] if system else []), *(turns or ())]
+    if not listed or not all(isinstance(one.get("content"), str) for one in listed):
+        raise _untranslated("messages of other content than one text")
+    return tuple(Message(str(one.get("role")), one["content"]) for one in listed)
+
+
+def _translated(record: PromptRecord, limit: str) -> Fields:
+    """The common fields of a request of the other protocol.
+
+    Args:
+        record: The prompt.
+        limit: The name of the field that limits output tokens.
+
+    Raises:
+        DataError: It has other fields, too.
+    """
+    request = record.request or {}
+    surplus = sorted(set(request) - _COMMON - {"system"})
+    if surplus:
+        raise _untranslated(f"the fields {surplus}")
+    tokens = [request[name] for name in MAX_TOKENS_FIELDS if name in request]
+    sampling = {name: request[name] for name in ("temperature", "top_p") if name in request}
+    return {**sampling, **({limit: tokens[0]} if tokens else {})}
+
+
+def _untranslated(what: str) -> DataError:
+    return DataError(
+        f"the request has {what}, which can't be translated to the other provider's protocol; "
+        "leave them out, keep targets of that protocol out with --at-most NAME=0, or write plain "
+        "lines with --format jsonl"
+    )
+
+
+def _anthropic_turns(prompt: Prompt) -> Fields:
+    """The messages of an Anthropic request, with the system's texts in a field of their own."""
+    turns = (Message("user", prompt),) if isinstance(prompt, str) else prompt
+    system = "\n\n".join(turn.content for turn in turns if turn.role in _SYSTEM)
+    others = [vars(turn) for turn in turns if turn.role not in _SYSTEM]
+    unknown = sorted({turn["role"] for turn in others} - {"user", "assistant"})
+    if unknown or not others:
+        raise _untranslated(f"messages of {unknown}" if unknown else "no message of a user")
+    return {**({"system": system} if system else {}), "messages": others}

@@ -1,0 +1,229 @@
+"""`prefill-router assign`: assigns a file of prompts to targets under a budget."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prefill_router import files
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import app, columns, dollars, err, out, print_json
+from prefill_router.cli.commands import UsageError, by_name, one_of
+from prefill_router.cli.judged_queries import JudgedQueries
+from prefill_router.options import NOT_NEGATIVE
+from prefill_router.progress import BarProgress
+from prefill_router.remote import PathOrUrl
+
+if TYPE_CHECKING:
+    from prefill_router.assignment import Assignment, ExpectedAccuracy
+    from prefill_router.router import Router
+    from prefill_router.targets import Pool
+
+
+@app.command()
+def assign(
+    folder: opt.RouterFolder,
+    prompts: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PROMPTS",
+            help="JSON Lines of prompts or of a provider's batch, a table, or a dataset's folder.",
+        ),
+    ],
+    budget: Annotated[
+        float, NOT_NEGATIVE, typer.Option(help="US dollars for all prompts together.")
+    ],
+    to: Annotated[Path, typer.Option("--out", help="The folder to write.")],
+    at_most: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=COUNT",
+            help="The most prompts of a target, such as large=500 or large=20%; repeatable.",
+        ),
+    ] = None,
+    data: Annotated[
+        PathOrUrl | None,
+        typer.Option(
+            help="Scored answers that judge the forecast, such as those of the fit.",
+            parser=opt.path_or_url,
+        ),
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="openai, anthropic, or jsonl, plain lines; by default that of the provider.",
+        ),
+    ] = None,
+    pool: Annotated[
+        Path | None,
+        typer.Option(help="A pool file with the targets' providers, models and options."),
+    ] = None,
+    store: opt.Stores = None,
+    encoder_folder: opt.EncoderFolders = None,
+    overwrite: opt.Overwrite = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Assign a file of prompts to targets within a budget, and write a batch for each.
+
+    The expected number of right answers is the highest that the budget pays for. The output has a
+    file of requests for each target, the table of all prompts, and a summary. Prompts that no store
+    has are encoded now and kept in the cache.
+
+    Example: prefill-router assign router prompts.jsonl --budget 50 --out batches
+    """
+    from prefill_router.assignment import (
+        FOLDER,
+        FORMATS,
+        PromptFile,
+        assign as find_assignment,
+        predict_prompts,
+        write_assignment,
+    )
+    from prefill_router.data import Origin
+
+    chosen = None if format_ is None else one_of("--format", format_, FORMATS)
+    limits = _Limits(at_most or ())
+    FOLDER.check_replaceable(to)
+    asked = f"assign --budget {budget:.15g}{limits.words}"
+    origin = Origin.of(asked, folder, prompts)
+    opt.check_origin(to, origin, overwrite=overwrite)
+    router, source = opt.load_router(folder, encoder_folder), PromptFile(prompts)
+    limits.check_names(router)
+    served = _served(router, pool)
+    bar = BarProgress(console=err)
+    predictions = predict_prompts(
+        router, source, stores=opt.open_stores(store), cache=files.default_cache(), progress=bar
+    )
+    found = find_assignment(
+        predictions, budget=budget, limits=limits.counts(len(predictions)), progress=bar
+    )
+    accuracy = None if data is None else _judge(router, data, store, found, bar)
+    summary = write_assignment(
+        found, source, served, to, format=chosen, accuracy=accuracy, origin=origin, progress=bar
+    )
+    if as_json:
+        print_json({"out": str(to), **summary})
+        return
+    _show(found, accuracy, summary, to)
+
+
+class _Limits:
+    """The limits of --at-most: counts, or shares of the prompts."""
+
+    def __init__(self, pairs: Sequence[str]) -> None:
+        self._texts = by_name("--at-most", pairs, "NAME=COUNT")
+        self.words = "".join(f" --at-most {name}={text}" for name, text in self._texts.items())
+        self.counts(0)
+
+    def counts(self, prompts: int) -> dict[str, int]:
+        """The most prompts of each limited target.
+
+        Raises:
+            UsageError: A limit is neither a count nor a share.
+        """
+        return {name: _count(name, text, prompts) for name, text in self._texts.items()}
+
+    def check_names(self, router: "Router") -> None:
+        """Check that the router has these targets.
+
+        Raises:
+            ConfigError: It lacks one.
+        """
+        router.pool.indices(self._texts)
+
+
+def _count(name: str, text: str, prompts: int) -> int:
+    number = text.removesuffix("%")
+    try:
+        value = float(number) / 100 if text.endswith("%") else int(number)
+    except ValueError:
+        value = -1
+    if not 0 <= value < math.inf or (text.endswith("%") and value > 1):
+        raise UsageError(
+            f"--at-most is '{name}={text}'; write a number of prompts such as {name}=500, or a "
+            f"share such as {name}=20%"
+        )
+    return math.floor(value * prompts + 1e-9) if text.endswith("%") else int(value)
+
+
+def _served(router: "Router", pool: Path | None) -> "Pool":
+    """The router's targets as a pool file has them, or as the router's own folder has."""
+    from prefill_router.targets import read_pool
+
+    if pool is None:
+        return router.pool
+    return read_pool(pool).select(router.pool.names)
+
+
+def _judge(
+    router: "Router",
+    data: PathOrUrl,
+    store: "Sequence[PathOrUrl] | None",
+    found: "Assignment",
+    bar: BarProgress,
+) -> "ExpectedAccuracy":
+    """The accuracy to expect, by the queries of a dataset that the router didn't learn from."""
+    from prefill_router.assignment import expect_accuracy
+    from prefill_router.data import read_dataset
+    from prefill_router.evaluation import Trial
+
+    queries = JudgedQueries.of(router, read_dataset(data))
+    predictions = queries.predict(opt.open_stores(store), bar)
+    return expect_accuracy(found, Trial.join(predictions, queries.judged, policy=router.policy))
+
+
+def _show(
+    found: "Assignment", accuracy: "ExpectedAccuracy | None", summary: dict[str, Any], to: Path
+) -> None:
+    table = columns("target", "prompts", "share", "P(correct)", "expected cost", "batch", fold=True)
+    for name, figures in summary["targets"].items():
+        count = figures["prompts"]
+        chance = f"{figures['expected_right'] / count:.3f}" if count else "-"
+        batch = figures["batch"] if count else "-"
+        share, cost = f"{100 * count / len(found):.1f} %", dollars(figures["expected_cost"])
+        table.add_row(name, f"{count:,}", share, chance, cost, batch)
+    out.print(table)
+    mean = found.expected_right / len(found)
+    out.say(
+        f"{len(found):,} prompts, of which {found.expected_right:,.1f} are expected to be answered "
+        f"right ({100 * mean:.1f} %)"
+    )
+    out.say(
+        f"expected cost: {dollars(found.expected_cost)} of {dollars(found.budget)}{_setting(found)}"
+    )
+    most = "the budget and the limits allow" if found.limits else "the budget allows"
+    out.say(f"at most {found.bound:,.1f} can be expected right by what {most}: {_distance(found)}")
+    for name, price in found.prices.items():
+        out.say(f"one prompt more at {name} would be worth {price:.3f} right answers")
+    out.say(_accuracy_line(accuracy))
+    out.say(f"batches, table and summary: {to}")
+
+
+def _setting(found: "Assignment") -> str:
+    if found.lam < 1:
+        return f", at lam = {found.lam:.4g}"
+    return "; more dollars would make no answer more probably right"
+
+
+def _distance(found: "Assignment") -> str:
+    return f"{found.gap:.2g} more than here" if found.gap > _NONE else "as many as here"
+
+
+_NONE = 0.005
+"""A part of a right answer that isn't worth a word."""
+
+
+def _accuracy_line(accuracy: "ExpectedAccuracy | None") -> str:
+    from prefill_router.evaluation import interval, worded
+
+    if accuracy is None:
+        return "how far these probabilities can be trusted: --data with scored answers says"
+    error, corrected = accuracy.error, accuracy.corrected
+    return (
+        f"corrected by {accuracy.judged:,} judged queries, where {100 * error.value:+.1f} points "
+        f"more were right than predicted: {worded(corrected.value, 'share')} "
+        f"({interval(corrected, 'share')})"
+    )

@@ -1,0 +1,104 @@
+"""`prefill-router check-assignment`: compares an assignment with the results of its batches."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefill_router.cli import options as opt
+from prefill_router.cli.application import app, columns, counted, dollars, out, print_json
+
+if TYPE_CHECKING:
+    from prefill_router.assignment import CheckedResults, ResultFigures
+
+
+@app.command(name="check-assignment")
+def check_assignment(
+    folder: Annotated[
+        Path, typer.Argument(metavar="BATCHES", help="The folder that assign has made.")
+    ],
+    results: Annotated[
+        list[Path], typer.Argument(metavar="RESULT", help="Files of results, or folders of them.")
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="A table with id and correct, or the folder of a graded dataset."),
+    ] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Compare the forecast of an assignment with the results of its batches.
+
+    Results are those that OpenAI and Anthropic give for a batch, joined by id. Costs are those of
+    the reported tokens at the router's prices.
+
+    Example: prefill-router check-assignment batches results.jsonl --labels labels.csv
+    """
+    from prefill_router.assignment import SavedAssignment, check_results, read_labels
+
+    saved = SavedAssignment.read(folder)
+    known = None if labels is None else read_labels(labels, saved)
+    checked = check_results(saved, results, labels=known)
+    if as_json:
+        print_json(checked.to_dict())
+        return
+    _show(checked)
+
+
+def _show(checked: "CheckedResults") -> None:
+    table = columns(
+        *("target", "prompts", "answered", "failed", "expected cost", "observed cost"),
+        *("labels", "P(correct)", "right"),
+        fold=True,
+    )
+    for name, figures in checked.targets.items():
+        if figures.prompts:
+            table.add_row(name, *_cells(figures))
+    table.add_row("all", *_cells(checked.total))
+    out.print(table)
+    total = checked.total
+    waiting = total.prompts - total.answered - total.failed
+    if waiting:
+        out.say(f"{counted(waiting, 'prompt has', 'prompts have')} no result yet")
+    if checked.unknown:
+        are = counted(checked.unknown, "result is", "results are")
+        out.say(f"left out: {are} of no prompt of the assignment")
+    if total.costed:
+        ratio = total.observed_cost / total.expected_cost if total.expected_cost else 0
+        out.say(
+            f"{counted(total.costed, 'answer')} with known tokens: {dollars(total.observed_cost)}, "
+            f"{100 * ratio:.0f} % of the expected {dollars(total.expected_cost)}"
+        )
+    out.say(_accuracy_line(total))
+
+
+def _cells(figures: "ResultFigures") -> tuple[str, ...]:
+    chances = (
+        "-" if one is None else f"{one:.3f}" for one in (figures.predicted, figures.observed)
+    )
+    return (
+        f"{figures.prompts:,}",
+        f"{figures.answered:,}",
+        f"{figures.failed:,}" if figures.failed else "-",
+        dollars(figures.expected_cost) if figures.costed else "?",
+        dollars(figures.observed_cost) if figures.costed else "?",
+        f"{figures.labelled:,}" if figures.labelled else "-",
+        *chances,
+    )
+
+
+def _accuracy_line(total: "ResultFigures") -> str:
+    if total.predicted is None or total.observed is None:
+        return "no answer has a label: give --labels to compare the accuracy"
+    difference = total.difference
+    interval = (
+        ""
+        if difference.reason
+        else (
+            f", a difference of {100 * difference.value:+.1f} points "
+            f"({100 * difference.lower:+.1f} to {100 * difference.upper:+.1f})"
+        )
+    )
+    return (
+        f"{counted(total.labelled, 'answer')} with a label: {100 * total.observed:.1f} % right, "
+        f"{100 * total.predicted:.1f} % predicted{interval}"
+    )

@@ -1,0 +1,148 @@
+"""The optimum against trying everything, and what must hold for every assignment."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from packages.router.tests.assignment.worlds import (
+    best_by_trying,
+    least_by_trying,
+    predictions_of,
+    random_predictions,
+    spread_of,
+)
+from prefill_router.assignment import assign
+from prefill_router.errors import ConfigError
+from prefill_router.policy import Predictions, choose
+
+SEEDS = range(12)
+
+
+def budget_at(predictions: Predictions, share: float) -> float:
+    low, high = spread_of(predictions)
+    return low + share * (high - low)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bound_best_and_ours_are_in_this_order(seed: int) -> None:
+    predictions = random_predictions(6, 3, seed)
+    for share in (0.02, 0.2, 0.5):
+        budget = budget_at(predictions, share)
+        found = assign(predictions, budget=budget)
+        best = best_by_trying(predictions, budget, {})
+        assert found.bound >= best - 1e-9
+        assert best >= found.expected_right - 1e-9
+        assert found.expected_cost <= budget * (1 + 1e-9)
+        assert found.gap == pytest.approx(found.bound - found.expected_right, abs=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_same_with_limits_which_are_kept(seed: int) -> None:
+    predictions = random_predictions(6, 3, seed)
+    random = np.random.default_rng(seed)
+    for share in (0.05, 0.4, 1.0):
+        limits = {f"t{k}": int(random.integers(1, 4)) for k in (1, 2)}
+        budget = budget_at(predictions, share)
+        best = best_by_trying(predictions, budget, limits)
+        if best == -np.inf:
+            with pytest.raises(ConfigError, match="the cheapest assignment"):
+                assign(predictions, budget=budget, limits=limits)
+            continue
+        found = assign(predictions, budget=budget, limits=limits)
+        assert found.bound >= best - 1e-9
+        assert best >= found.expected_right - 1e-9
+        assert found.expected_cost <= budget * (1 + 1e-9)
+        assert all(found.counts[name] <= most for name, most in limits.items())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_gap_is_less_than_one_upgrade(seed: int) -> None:
+    predictions = random_predictions(400, 5, seed)
+    most = np.ptp(predictions.correctness, axis=1).max()
+    for share in (0.0, 0.01, 0.1, 0.3, 0.9):
+        found = assign(predictions, budget=budget_at(predictions, share))
+        assert found.gap <= most
+
+
+def test_it_is_equation_2_at_one_lam_but_for_what_is_left_of_the_budget() -> None:
+    predictions = random_predictions(400, 5, 3)
+    found = assign(predictions, budget=budget_at(predictions, 0.2))
+    assert 0 < found.lam < 1
+    plain = choose(predictions.correctness, predictions.normalised_cost, found.lam)
+    upgraded = np.flatnonzero(plain != found.choice)
+    assert len(upgraded) < 10
+    rows = np.arange(len(predictions))
+    gain = predictions.correctness[rows, found.choice] - predictions.correctness[rows, plain]
+    assert (gain[upgraded] > 0).all()
+
+
+def test_a_larger_budget_is_never_worth_less_and_ends_at_the_most_probable_targets() -> None:
+    predictions = random_predictions(200, 4, 1)
+    found = [assign(predictions, budget=budget_at(predictions, s)) for s in np.linspace(0, 1, 30)]
+    bounds = np.array([one.bound for one in found])
+    right = np.array([one.expected_right for one in found])
+    lams = np.array([one.lam for one in found])
+    assert (np.diff(bounds) >= -1e-9).all()
+    assert (np.diff(lams) >= 0).all()
+    assert (right >= bounds - 1).all()
+    assert found[-1].lam == 1
+    assert found[-1].expected_right == pytest.approx(predictions.correctness.max(axis=1).sum())
+
+
+@pytest.mark.parametrize("limits", [{}, {"t3": 30, "t1": 40}])
+def test_prompts_in_another_order_have_the_same_targets(limits: dict[str, int]) -> None:
+    predictions = random_predictions(200, 4, 2)
+    budget = budget_at(predictions, 0.3)
+    order = np.random.default_rng(0).permutation(len(predictions))
+    shuffled = predictions.select([predictions.query_ids[i] for i in order])
+    first = assign(predictions, budget=budget, limits=limits)
+    second = assign(shuffled, budget=budget, limits=limits)
+    assert (first.choice[order] == second.choice).all()
+
+
+def test_limits_that_are_not_reached_change_nothing() -> None:
+    predictions = random_predictions(100, 4, 0)
+    budget = budget_at(predictions, 0.3)
+    free, limited = (assign(predictions, budget=budget, limits=n) for n in ({}, {"t3": 100}))
+    assert (free.choice == limited.choice).all()
+    assert not limited.prices
+
+
+def test_a_limit_of_none_and_equal_prompts() -> None:
+    same = predictions_of(np.tile([0.2, 0.5, 0.9], (50, 1)), np.tile([1.0, 2.0, 4.0], (50, 1)))
+    found = assign(same, budget=1000, limits={"t2": 0, "t1": 20})
+    assert found.counts == {"t0": 30, "t1": 20, "t2": 0}
+    assert found.gap < 0.2
+
+
+def test_the_least_budget_is_enough_and_less_is_refused_with_it() -> None:
+    for seed in SEEDS:
+        predictions = random_predictions(5, 3, seed)
+        for limits in ({}, {"t0": 2, "t1": 2}):
+            least = least_by_trying(predictions, limits)
+            assert assign(predictions, budget=least, limits=limits).expected_cost <= least + 1e-9
+            with pytest.raises(ConfigError, match=f"costs.*{least:.4g}"[:12]):
+                assign(predictions, budget=least * 0.999, limits=limits)
+
+
+def test_a_dearer_target_that_is_no_better_gets_nothing() -> None:
+    predictions = random_predictions(100, 3, 0)
+    worse = dataclasses.replace(
+        predictions, correctness=predictions.correctness * np.array([1, 1, 0.0])
+    )
+    assert assign(worse, budget=1e9).counts["t2"] == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"t9": 1}, "limits name"),
+        ({"t0": -1}, "0 prompts or more"),
+        ({"t0": 3, "t1": 3, "t2": 3}, "leave room for 9 of 10"),
+    ],
+)
+def test_limits_that_make_no_sense(limits: dict[str, int], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        assign(random_predictions(10, 3, 0), budget=1e9, limits=limits)
