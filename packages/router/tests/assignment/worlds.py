@@ -41,9 +41,9 @@ def best_by_trying(predictions: Predictions, budget: float, limits: Mapping[str,
     best = -np.inf
     for columns in itertools.product(range(count), repeat=len(predictions)):
         choice = list(columns)
-        if (np.bincount(choice, minlength=count) <= most).all():
-            if predictions.estimated_cost[rows, choice].sum() <= budget:
-                best = max(best, float(predictions.correctness[rows, choice].sum()))
+        is_within = (np.bincount(choice, minlength=count) <= most).all()
+        if is_within and predictions.estimated_cost[rows, choice].sum() <= budget:
+            best = max(best, float(predictions.correctness[rows, choice].sum()))
     return best
 
 

@@ -2,6 +2,7 @@ from .accuracy import ExpectedAccuracy as ExpectedAccuracy, expect_accuracy as e
 from .assignment import Assignment as Assignment, assign as assign
 from .batch_lines import (
     FORMATS as FORMATS,
+    MOST_LINES as MOST_LINES,
     BatchFormat as BatchFormat,
     BatchLines as BatchLines,
     default_format as default_format,

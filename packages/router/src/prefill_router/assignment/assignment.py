@@ -6,6 +6,7 @@ budget is spent on single upgrades. With limits, prices make the limited targets
 bound on every assignment, so the distance to it is known: less than one upgrade without limits.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
@@ -18,9 +19,9 @@ from prefill_router.assignment.cut_path import ROUNDING, cut_path
 from prefill_router.assignment.limit_prices import PerTarget, find_prices
 from prefill_router.assignment.moves import (
     Choice,
+    Counts,
     Moves,
     PerCell,
-    Rows,
     best_moves,
     first_within,
 )
@@ -121,7 +122,7 @@ def assign(
     )
 
 
-def _check_limits(predictions: Predictions, limits: Mapping[str, int]) -> Rows:
+def _check_limits(predictions: Predictions, limits: Mapping[str, int]) -> Counts:
     """The most prompts of each target."""
     unknown = sorted(set(limits) - set(predictions.targets))
     if unknown:
@@ -147,7 +148,7 @@ _MOST_PRICE = 1e12
 class _Problem:
     """What is to be assigned: probabilities, costs, budget and limits."""
 
-    def __init__(self, predictions: Predictions, budget: float, limits: Rows) -> None:
+    def __init__(self, predictions: Predictions, budget: float, limits: Counts) -> None:
         self._value, self._cost = predictions.correctness, predictions.estimated_cost
         self._budget, self._limits = budget, limits
         span = predictions.scale.high - predictions.scale.low
@@ -157,18 +158,16 @@ class _Problem:
         """The choice, the bound, lam, and the prices of limited targets."""
         prices = np.zeros(self._value.shape[1])
         cut = cut_path(self._value, self._cost, self._budget, unit=self._unit)
-        if cut is None:
-            raise self._too_little(self._cheapest(progress))
-        if (self._room(cut.choice) < 0).any():
-            prices = self._find_prices(progress)
-            priced = cut_path(self._value - prices, self._cost, self._budget, unit=self._unit)
-            cut = priced or cut  # the cheapest targets are within the budget whatever the prices
-        choice = self._within_limits(cut.choice, cut.lam)
-        choice = self._within_budget(choice)
-        if self._left(choice) < 0:
-            choice = self._cheapest(progress)
-            if self._left(choice) < 0:
-                raise self._too_little(choice)
+        if cut is not None and (self._room(cut.choice) >= 0).all():
+            return self._spend(cut.choice), cut.bound, cut.lam, prices
+        cheapest = self._cheapest(progress)
+        if cut is None or self._left(cheapest) < 0:
+            raise self._too_little(cheapest)
+        prices = self._find_prices(progress)
+        priced = cut_path(self._value - prices, self._cost, self._budget, unit=self._unit)
+        cut = priced or cut  # the cheapest targets are within the budget whatever the prices
+        choice = self._within_budget(self._within_limits(cut.choice, cut.lam))
+        choice = cheapest if self._left(choice) < 0 else choice
         bound = cut.bound + float(prices @ self._limits)
         return self._spend(choice), bound, cut.lam, prices
 
@@ -186,7 +185,7 @@ class _Problem:
         """The mean difference in dollars between the most and the least expensive target."""
         return float(np.ptp(self._cost, axis=1).mean()) or 1.0
 
-    def _room(self, choice: Choice) -> Rows:
+    def _room(self, choice: Choice) -> Counts:
         """How many more prompts each target takes; negative where it has too many."""
         return self._limits - np.bincount(choice, minlength=len(self._limits))
 
@@ -260,8 +259,14 @@ class _Problem:
         choice[moves.row] = moves.target
 
     def _too_little(self, cheapest: Choice) -> ConfigError:
-        least = self._cost[np.arange(len(cheapest)), cheapest].sum()
+        least = _rounded_up(float(self._cost[np.arange(len(cheapest)), cheapest].sum()))
         return ConfigError(
-            f"the budget is ${self._budget:,.6g}; the cheapest assignment within the limits costs "
-            f"${least:,.6g}; raise the budget to that at least, or leave out prompts"
+            f"the budget is ${self._budget:.6g}; the cheapest assignment within the limits costs "
+            f"${least:.6g}; raise the budget to that at least, or leave out prompts"
         )
+
+
+def _rounded_up(dollars: float) -> float:
+    """An amount with six significant digits that is enough."""
+    step = 10.0 ** (math.floor(math.log10(dollars)) - 5)
+    return math.ceil(dollars / step) * step

@@ -11,10 +11,10 @@ functions", 2005): the maximum over targets becomes a log-sum-exp.
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import NDArray
 
-from prefill_router.assignment.moves import PerCell
+from prefill_router.assignment.moves import Counts, PerCell
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.statistics import row_blocks
 
@@ -28,7 +28,7 @@ PerTarget = Float[NDArray[np.float64], " target"]
 def find_prices(
     value: PerCell,
     cost: PerCell,
-    limits: Int[NDArray[np.int64], " target"],
+    limits: Counts,
     *,
     budget: float | None,
     progress: Progress | None = None,

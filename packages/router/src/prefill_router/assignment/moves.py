@@ -16,6 +16,7 @@ from prefill_router.statistics import row_blocks
 
 PerCell = Float[NDArray[np.float64], "prompt target"]
 Rows = Int[NDArray[np.int64], " row"]
+Counts = Int[NDArray[np.int64], " target"]
 Choice = Int[NDArray[np.int64], " prompt"]
 Rate = Callable[[PerCell, PerCell], PerCell]
 """From gains and extra costs of moves to how they rate; -inf for a move that isn't allowed."""
@@ -49,7 +50,7 @@ class Moves:
 
 
 def best_moves(
-    rows: Rows, choice: Choice, value: PerCell, cost: PerCell, rate: Rate, *, room: Rows
+    rows: Rows, choice: Choice, value: PerCell, cost: PerCell, rate: Rate, *, room: Counts
 ) -> Moves:
     """The move of each of these prompts that rates highest, where one is allowed.
 
@@ -74,7 +75,7 @@ _NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(
 
 
 def _of_block(
-    rows: Rows, choice: Choice, value: PerCell, cost: PerCell, rate: Rate, room: Rows
+    rows: Rows, choice: Choice, value: PerCell, cost: PerCell, rate: Rate, room: Counts
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     place, now = np.arange(len(rows)), choice[rows]
     gain, extra = value[rows], cost[rows]
@@ -88,7 +89,7 @@ def _of_block(
     return rows[possible], best[possible], extra[place, best][possible], top[possible]
 
 
-def first_within(group: Rows, room: Rows) -> Bool[NDArray[np.bool_], " row"]:
+def first_within(group: Rows, room: Counts) -> Bool[NDArray[np.bool_], " row"]:
     """Which of a list are among the first `room[k]` of their group k."""
     within = np.zeros(len(group), dtype=np.bool_)
     for k, count in enumerate(room.tolist()):

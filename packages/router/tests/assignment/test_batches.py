@@ -1,0 +1,270 @@
+"""Prompts of every kind become batches that providers take, and their results come back."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from packages.router.tests.assignment.worlds import random_predictions
+from packages.router.tests.importers.truth import write_csv, write_jsonl
+from prefill_router.assignment import (
+    MOST_LINES,
+    Assignment,
+    PromptFile,
+    SavedAssignment,
+    assign,
+    check_results,
+    predict_prompts,
+    read_labels,
+    write_assignment,
+)
+from prefill_router.data import RoutingDataset, write_dataset
+from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError
+from prefill_router.policy import Predictions
+from prefill_router.router import Router
+from prefill_router.targets import Pool, Provider, RequestOptions, Target
+
+POOL = Pool(
+    (
+        Target(name="t0", input_price=1, output_price=2),
+        Target(name="org/t1", input_price=1, output_price=4, provider="o", model="gpt-one"),
+        Target(
+            name="t2",
+            input_price=2,
+            output_price=8,
+            provider="a",
+            model="claude-sonnet-4-6",
+            request=RequestOptions(max_tokens=500, reasoning_effort="low"),
+        ),
+    ),
+    providers=(
+        Provider(name="o", base_url="https://one.example/v1", dialect="openai"),
+        Provider(name="a", base_url="https://two.example/v1", dialect="anthropic"),
+    ),
+)
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+
+
+def assignment_of(prompts: PromptFile) -> Assignment:
+    """Each prompt at the next target in turn."""
+    ids = tuple(record.query.id for block in prompts.blocks() for record in block)
+    choice = np.arange(len(ids)) % 3
+    predictions = dataclasses.replace(
+        random_predictions(len(ids), 3, 0), query_ids=ids, targets=POOL.names
+    )
+    rows = np.arange(len(ids))
+    whole = assign(predictions, budget=1e9)
+    return dataclasses.replace(
+        whole,
+        choice=choice,
+        correctness=predictions.correctness[rows, choice],
+        cost=predictions.estimated_cost[rows, choice],
+    )
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def written(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Path:
+    prompts = PromptFile(write_jsonl(folder / "prompts.jsonl", rows))
+    write_assignment(assignment_of(prompts), prompts, POOL, folder / "out", **options)
+    return folder / "out"
+
+
+def test_each_target_has_the_format_of_its_provider(tmp_path: Path) -> None:
+    out = written(tmp_path, [{"id": f"p{i}", "messages": CHAT} for i in range(6)])
+    plain, chats, messages = (lines_of(out / f"{n}.jsonl") for n in ("t0", "org%2Ft1", "t2"))
+    assert plain == [{"id": f"p{i}", "target": "t0", "messages": CHAT} for i in (0, 3)]
+    assert [line.pop("custom_id") for line in chats] == ["p1", "p4"]
+    body = {"model": "gpt-one", "messages": CHAT}
+    assert chats == [{"method": "POST", "url": "/v1/chat/completions", "body": body}] * 2
+    assert messages[0]["custom_id"] == "p2"
+    assert messages[0]["params"] == {
+        "model": "claude-sonnet-4-6",
+        "max_tokens": 500,
+        "thinking": {"type": "adaptive"},
+        "output_config": {"effort": "low"},
+        "system": "Be brief.",
+        "messages": [{"role": "user", "content": "Why?"}],
+    }
+
+
+def test_a_batch_keeps_its_requests_but_for_the_model(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    body = {"model": "auto", "messages": CHAT, "max_tokens": 7, "tools": tools}
+    rows = [
+        {"custom_id": f"p{i}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for i in range(3)
+    ]
+    out = written(tmp_path, rows, format="openai")
+    names = ("t0", "gpt-one", "claude-sonnet-4-6")
+    files = ("t0", "org%2Ft1", "t2")
+    for model, file in zip(names, files, strict=True):
+        [line] = lines_of(out / f"{file}.jsonl")
+        kept = {k: v for k, v in line["body"].items() if k in body}
+        assert kept == {**body, "model": model}
+    with pytest.raises(DataError, match=r"'p2'.*\['tools'\].*translated"):
+        written(tmp_path, rows)
+
+
+def test_requests_are_translated_between_protocols_where_they_are_text(tmp_path: Path) -> None:
+    params = {"model": "m", "max_tokens": 9, "system": "Be brief.", "messages": CHAT[1:]}
+    out = written(tmp_path, [{"custom_id": f"p{i}", "params": params} for i in range(3)])
+    [chat], [message] = (lines_of(out / f"{name}.jsonl") for name in ("org%2Ft1", "t2"))
+    assert chat["body"] == {"model": "gpt-one", "max_completion_tokens": 9, "messages": CHAT}
+    assert message["params"].items() >= {**params, "model": "claude-sonnet-4-6"}.items()
+
+
+def test_ids_are_made_from_the_position_and_must_be_distinct(tmp_path: Path) -> None:
+    out = written(tmp_path, [{"prompt": "a"}, {"prompt": "a"}])
+    table = pl.read_parquet(out / "assignment.parquet")
+    assert table["id"].to_list() == ["prompt-1", "prompt-2"]
+    assert table["target"].to_list() == ["t0", "org/t1"]
+    twice = write_jsonl(tmp_path / "twice.jsonl", [{"id": 1, "prompt": "a"}] * 2)
+    with pytest.raises(FormatError, match="two prompts have the id '1'"):
+        list(PromptFile(twice).blocks())
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"question": "a"}, "has no prompt: the fields are"),
+        ({"prompt": "  "}, "prompt is empty"),
+        ({"messages": []}, "one or more"),
+        ({"messages": "a"}, "must be a list"),
+        ({"body": {"messages": []}}, "no text of a user"),
+        ({"prompt": "a", "id": 1.5}, "id is of the type float"),
+    ],
+)
+def test_a_record_that_is_no_prompt_is_named_with_its_line(
+    tmp_path: Path, row: dict[str, Any], reason: str
+) -> None:
+    path = write_jsonl(tmp_path / "prompts.jsonl", [{"prompt": "a"}, row])
+    with pytest.raises(FormatError, match=rf"prompts\.jsonl:2: .*{reason}"):
+        list(PromptFile(path).blocks())
+
+
+def test_what_is_not_there_and_what_is_something_else(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no such file"):
+        PromptFile(tmp_path / "gone.jsonl")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine")
+    path = PromptFile(write_jsonl(tmp_path / "prompts.jsonl", [{"prompt": "a"}]))
+    with pytest.raises(DataError, match="isn't an assignment"):
+        write_assignment(assignment_of(path), path, POOL, tmp_path / "notes")
+    assert [one.name for one in (tmp_path / "notes").iterdir()] == ["mine.txt"]
+    with pytest.raises(FormatError, match="isn't an assignment"):
+        SavedAssignment.read(tmp_path / "notes")
+
+
+def test_a_file_that_changed_meanwhile_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "prompts.jsonl", [{"prompt": "a"}, {"prompt": "b"}])
+    found = assignment_of(PromptFile(path))
+    write_jsonl(path, [{"prompt": "a"}])
+    with pytest.raises(DataError, match="may have changed"):
+        write_assignment(found, PromptFile(path), POOL, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_ids_that_anthropic_refuses_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="'a b': Anthropic takes ids of at most 64"):
+        written(tmp_path, [{"prompt": "a", "id": "a b"}], format="anthropic")
+
+
+def test_batches_are_as_large_as_a_provider_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MOST_LINES, "openai", 2)
+    out = written(tmp_path, [{"prompt": "a"}] * 13, format="openai")
+    files = json.loads((out / "assignment.json").read_text())["targets"]["t0"]["files"]
+    assert files == ["t0.jsonl", "t0-2.jsonl", "t0-3.jsonl"]
+    ids = [line["custom_id"] for name in files for line in lines_of(out / name)]
+    assert ids == [f"prompt-{n}" for n in (1, 4, 7, 10, 13)]
+
+
+def openai_result(name: str, tokens: int) -> dict[str, Any]:
+    usage = {"prompt_tokens": 10, "completion_tokens": tokens}
+    body = {"model": "m", "usage": usage, "choices": []}
+    return {"custom_id": name, "response": {"status_code": 200, "body": body}, "error": None}
+
+
+def anthropic_result(name: str, tokens: int) -> dict[str, Any]:
+    message = {"usage": {"input_tokens": 10, "output_tokens": tokens}, "content": []}
+    return {"custom_id": name, "result": {"type": "succeeded", "message": message}}
+
+
+def test_results_are_joined_by_id_and_compared_with_the_forecast(tmp_path: Path) -> None:
+    out = written(tmp_path, [{"prompt": "a"}] * 9)
+    expired = {"custom_id": "prompt-5", "response": None, "error": {"code": "batch_expired"}}
+    chats = [openai_result("prompt-2", 100), expired, openai_result("other", 1)]
+    results = [
+        write_jsonl(tmp_path / "one.jsonl", chats),
+        write_jsonl(tmp_path / "two.jsonl", [anthropic_result("prompt-3", 200)] * 2),
+    ]
+    labels = write_csv(tmp_path / "labels.csv", [{"id": "prompt-2", "correct": 1}])
+    saved = SavedAssignment.read(out)
+    checked = check_results(saved, results, labels=read_labels(labels, saved))
+    one, two = checked.targets["org/t1"], checked.targets["t2"]
+    assert (one.prompts, one.answered, one.failed, one.labelled) == (3, 1, 1, 1)
+    assert one.observed_cost == pytest.approx((10 * 1 + 100 * 4) / 1e6)
+    assert two.observed_cost == pytest.approx((10 * 2 + 200 * 8) / 1e6)
+    row = saved.table.row(1, named=True)
+    assert (one.expected_cost, one.predicted) == (row["expected_cost"], row["correctness"])
+    assert (one.observed, two.observed) == (1.0, None)
+    assert (checked.unknown, checked.total.answered, checked.total.prompts) == (1, 2, 9)
+    assert checked.total.difference.to_dict()["reason"]
+
+
+def test_labels_are_those_of_each_prompts_own_target(
+    tmp_path: Path, answers: RoutingDataset
+) -> None:
+    dataset = answers.select(answers.query_ids[:3])
+    pool = Pool(tuple(Target(name=name) for name in POOL.names))
+    write_dataset(dataclasses.replace(dataset, pool=pool), tmp_path / "graded")
+    out = written(tmp_path, [{"id": i, "prompt": "a"} for i in dataset.query_ids])
+    found = read_labels(tmp_path / "graded", SavedAssignment.read(out))
+    mine = {name: dataset.correct[row, row] for row, name in enumerate(dataset.query_ids)}
+    assert found == {name: value for name, value in mine.items() if not np.isnan(value)}
+
+
+def test_results_and_folders_that_can_not_be_used(tmp_path: Path) -> None:
+    out = written(tmp_path, [{"prompt": "a"}])
+    other = write_jsonl(tmp_path / "other.jsonl", [openai_result("other", 1)])
+    with pytest.raises(DataError, match="none of the 1 results"):
+        check_results(SavedAssignment.read(out), [other])
+    broken = write_jsonl(tmp_path / "broken.jsonl", [{"custom_id": "prompt-1"}])
+    with pytest.raises(FormatError, match=r"broken\.jsonl:1"):
+        check_results(SavedAssignment.read(out), [broken])
+    content = (out / "assignment.parquet").read_bytes()
+    (out / "assignment.parquet").write_bytes(content[:-1])
+    with pytest.raises(CorruptError, match="assign the prompts again"):
+        SavedAssignment.read(out)
+
+
+@pytest.mark.slow
+def test_prompts_are_predicted_as_a_dataset_is(
+    router: Router, answers: RoutingDataset, tmp_path: Path
+) -> None:
+    few = answers.select(answers.query_ids[:20])
+    rows = [{"id": query.id, "prompt": query.prompt} for query in few.queries]
+    found = predict_prompts(router, PromptFile(write_jsonl(tmp_path / "p.jsonl", rows)))
+    plain = router.predict(dataclasses.replace(few, input_tokens=np.full((20, 3), np.nan)))
+    assert found.query_ids == few.query_ids
+    np.testing.assert_allclose(found.correctness, plain.correctness)
+    np.testing.assert_allclose(found.estimated_cost, plain.estimated_cost)
+    write_dataset(few, tmp_path / "folder")
+    folder: Predictions = predict_prompts(router, PromptFile(tmp_path / "folder"))
+    np.testing.assert_allclose(found.correctness, folder.correctness)
+
+
+@pytest.mark.slow
+def test_a_router_without_costs_keeps_to_no_budget(router: Router, tmp_path: Path) -> None:
+    free = Pool(tuple(Target(name=name) for name in router.pool.names))
+    path = PromptFile(write_jsonl(tmp_path / "p.jsonl", [{"prompt": "a"}]))
+    with pytest.raises(ConfigError, match="knows no costs"):
+        predict_prompts(router.with_pool(free), path)

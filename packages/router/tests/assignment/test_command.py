@@ -1,0 +1,86 @@
+"""The command line, from prompts to batches and back."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from packages.router.tests.commands import malformed, refused, run, succeeded
+from packages.router.tests.importers.truth import write_csv, write_jsonl
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    rows = [{"prompt": f"Question {i}: {'why ' * (i % 20)}?"} for i in range(60)]
+    return write_jsonl(tmp_path / "prompts.jsonl", rows)
+
+
+def test_from_prompts_to_batches_and_back(saved: Path, prompts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "batches"
+    words = ("assign", saved / "router", prompts, "--out", out, "--format", "openai")
+    budget = 0.01
+    limited = ("--budget", budget, "--at-most", "target-2=20%", "--data", saved / "answers")
+    told = json.loads(succeeded(*words, *limited, "--json"))
+    assert told.pop("out") == str(out)
+    assert told == json.loads((out / "assignment.json").read_text())
+    assert told["prompts"] == 60
+    assert told["expected_cost"] <= budget
+    assert told["targets"]["target-2"]["prompts"] <= 12
+    assert told["expected_right"] + told["gap"] == pytest.approx(told["bound"])
+    corrected = told["accuracy"]["corrected"]
+    assert corrected["lower"] <= corrected["value"] <= corrected["upper"]
+    table = pl.read_parquet(out / "assignment.parquet")
+    sent = [
+        json.loads(line)["custom_id"]
+        for figures in told["targets"].values()
+        for name in figures["files"]
+        for line in (out / name).read_text().splitlines()
+    ]
+    assert sorted(sent) == sorted(table["id"])
+    usage = {"prompt_tokens": 30, "completion_tokens": 100}
+    results = write_jsonl(
+        tmp_path / "results.jsonl",
+        [
+            {"custom_id": name, "response": {"status_code": 200, "body": {"usage": usage}}}
+            for name in sent
+        ],
+    )
+    rows = [{"id": name, "correct": n % 2} for n, name in enumerate(sent)]
+    labels = write_csv(tmp_path / "labels.csv", rows)
+    check = ("check-assignment", out, results)
+    found = json.loads(succeeded(*check, "--labels", labels, "--json"))
+    assert found["total"]["observed"] == 0.5
+    assert found["total"]["answered"] == 60
+    assert "no answer has a label" in succeeded(*check)
+
+
+def test_what_is_shown_and_the_same_again(saved: Path, prompts: Path, tmp_path: Path) -> None:
+    words = ("assign", saved / "router", prompts, "--out", tmp_path / "batches")
+    done = run(*words, "--budget", 0.01)
+    assert done.code == 0, done.err
+    assert "target-0" in done.out
+    assert "lines: 60 of 60" in done.err
+    first = {p.name: p.read_bytes() for p in (tmp_path / "batches").iterdir()}
+    succeeded(*words, "--budget", 0.01)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "batches").iterdir()} == first
+    refused("pass --overwrite", *words, "--budget", 0.012)
+    succeeded(*words, "--budget", 0.012, "--overwrite")
+    refused("isn't an assignment", *words[:4], saved / "answers", "--budget", 1, "--overwrite")
+
+
+@pytest.mark.parametrize("limit", ["target-0", "target-0=-1", "target-0=101%", "target-0=x", "=1"])
+def test_limits_that_are_no_numbers(limit: str, saved: Path, prompts: Path, tmp_path: Path) -> None:
+    words = ("assign", saved / "router", prompts, "--out", tmp_path / "out", "--budget", 1)
+    malformed("--at-most is", *words, "--at-most", limit)
+
+
+def test_what_can_not_be_assigned(saved: Path, prompts: Path, tmp_path: Path) -> None:
+    words = ("assign", saved / "router", prompts, "--out", tmp_path / "out", "--budget")
+    refused(r"cheapest assignment within the limits costs \$0\.0", *words, 0)
+    refused("unknown targets.*did you mean", *words, 1, "--at-most", "target-9=1")
+    none = [part for k in range(3) for part in ("--at-most", f"target-{k}=10")]
+    refused("leave room for 30 of 60 prompts", *words, 1, *none)
+    assert not (tmp_path / "out").exists()
