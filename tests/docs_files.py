@@ -124,6 +124,17 @@ def data(folder: Path) -> None:
     (folder / "cost.json").write_text(json.dumps({"org/alpha": price}))
 
 
+def prompts_and_results(folder: Path) -> None:
+    """Prompts, the results of their batches, and labels."""
+    queries = make_routing_dataset(queries=40, seed=3).queries
+    write_jsonl(folder / "prompts.jsonl", [{"id": q.id, "prompt": q.prompt} for q in queries])
+    usage = {"prompt_tokens": 90, "completion_tokens": 200}
+    body = {"status_code": 200, "body": {"usage": usage}}
+    results = [{"custom_id": query.id, "response": body} for query in queries]
+    write_jsonl(folder / "results.jsonl", results)
+    write_csv(folder / "labels.csv", [{"id": query.id, "correct": 1} for query in queries])
+
+
 def quickstart(folder: Path) -> None:
     """A table of scored answers, and a log without scores."""
     names = ("small", "large")
@@ -312,6 +323,7 @@ def a_version(folder: Path) -> None:
 
 FILES: dict[str, Callable[[Path], None]] = {
     "agents.md": a_request,
+    "assign.md": prompts_and_results,
     "collecting.md": a_run,
     "README.md": quickstart,
     "comparing.md": recipes,

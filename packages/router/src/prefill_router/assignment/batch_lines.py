@@ -33,6 +33,7 @@ _STREAMED = ("stream", "stream_options")
 _COMMON = {"model", "messages", "temperature", "top_p", *MAX_TOKENS_FIELDS}
 _SYSTEM = ("system", "developer")
 _CUSTOM_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 Fields = dict[str, Any]
 
 
@@ -74,11 +75,14 @@ class BatchLines:
             ConfigError: The target has an option for which its dialect has no field.
         """
         try:
-            fields = self._write(record)
+            return _ENCODER.encode(self._write(record)).encode() + b"\n"
         except DataError as error:
             error.retell(lambda told: f"prompt {record.query.id!r}: {told}")
             raise
-        return json.dumps(fields, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        except ValueError:  # NaN, or a lone surrogate
+            raise DataError(
+                f"prompt {record.query.id!r}: the request isn't JSON in UTF-8; write it again"
+            ) from None
 
     @cached_property
     def _parameters(self) -> Fields:
@@ -151,7 +155,9 @@ def _translated(record: PromptRecord, limit: str) -> Fields:
     Raises:
         DataError: It has other fields, too.
     """
-    request = record.request or {}
+    request = record.request
+    if request is None:
+        return {}
     surplus = sorted(set(request) - _COMMON - {"system"})
     if surplus:
         raise _untranslated(f"the fields {surplus}")

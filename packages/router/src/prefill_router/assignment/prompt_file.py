@@ -104,11 +104,12 @@ class PromptFile:
             return
         strict = DatasetBuilder(strict=True)
         wants = columns_of(self.path) if self.path.suffix.lower() == ".parquet" else ()
-        for number, (place, record) in enumerate(
-            records(self.path, strict, needs=(), wants=wants), 1
-        ):
-            with strict.row(place):
+        found = records(self.path, strict, needs=(), wants=wants)
+        for number, (place, record) in enumerate(found, 1):
+            try:
                 yield _record(record, number)
+            except DataError as error:
+                raise FormatError(*error.told, file=place.file, line=place.line) from None
 
 
 def _record(record: Record, number: int) -> PromptRecord:
@@ -117,23 +118,28 @@ def _record(record: Record, number: int) -> PromptRecord:
     Raises:
         DataError: It has neither a prompt nor a request.
     """
-    given = next((record[name] for name in _IDS if record.get(name) is not None), None)
-    name = f"prompt-{number}" if given is None else identifier(given, "id")
+    name = _id_of(record, number)
+    chat, text = record.get("messages"), record.get("prompt")
+    if chat is not None and not isinstance(chat, list):
+        raise DataError("messages must be a list of {role, content}")
+    if chat is not None or text is not None:
+        return PromptRecord(Query(name, cell_prompt(text if chat is None else chat, "prompt")))
     for field, wire in _REQUESTS.items():
         request = record.get(field)
         if isinstance(request, dict):
-            text = scored_text(request)
-            if text is None:
+            read = scored_text(request)
+            if read is None:
                 raise DataError(f"{field} has no text of a user, so there is nothing to route by")
-            return PromptRecord(Query(name, text), request, wire, str(record.get("url") or CHATS))
-    chat = record.get("messages")
-    if chat is not None and not isinstance(chat, list):
-        raise DataError("messages must be a list of {role, content}")
-    if chat is None and record.get("prompt") is None:
-        raise DataError(
-            f"has no prompt: the fields are {list(record)[:10]}; give prompt, messages, or a line "
-            "of a batch with body or params"
-        )
-    return PromptRecord(
-        Query(name, cell_prompt(record["prompt"] if chat is None else chat, "prompt"))
+            return PromptRecord(Query(name, read), request, wire, str(record.get("url") or CHATS))
+    raise DataError(
+        f"has no prompt: the fields are {list(record)[:10]}; give prompt, messages, or a line of a "
+        "batch with body or params"
     )
+
+
+def _id_of(record: Record, number: int) -> str:
+    for name in _IDS:
+        given = record.get(name)
+        if given is not None:
+            return identifier(given, "id")
+    return f"prompt-{number}"

@@ -221,9 +221,9 @@ def _accuracy_line(accuracy: "ExpectedAccuracy | None") -> str:
 
     if accuracy is None:
         return "how far these probabilities can be trusted: --data with scored answers says"
-    error, corrected = accuracy.error, accuracy.corrected
+    error, corrected = accuracy.error.value, accuracy.corrected
     return (
-        f"corrected by {accuracy.judged:,} judged queries, where {100 * error.value:+.1f} points "
-        f"more were right than predicted: {worded(corrected.value, 'share')} "
-        f"({interval(corrected, 'share')})"
+        f"corrected by {accuracy.judged:,} judged queries, where {100 * abs(error):.1f} points "
+        f"{'more' if error > 0 else 'fewer'} were right than predicted: "
+        f"{worded(corrected.value, 'share')} ({interval(corrected, 'share')})"
     )

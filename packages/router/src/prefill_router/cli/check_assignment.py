@@ -46,8 +46,8 @@ def check_assignment(
 
 def _show(checked: "CheckedResults") -> None:
     table = columns(
-        *("target", "prompts", "answered", "failed", "expected cost", "observed cost"),
-        *("labels", "P(correct)", "right"),
+        *("target", "prompts", "answered", "failed", "expected", "cost"),
+        *("labels", "predicted", "right"),
         fold=True,
     )
     for name, figures in checked.targets.items():
