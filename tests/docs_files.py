@@ -127,9 +127,13 @@ def data(folder: Path) -> None:
 def prompts_and_results(folder: Path) -> None:
     """Prompts, the results of their batches, and labels."""
     queries = make_routing_dataset(queries=40, seed=3).queries
-    write_jsonl(folder / "prompts.jsonl", [{"id": q.id, "prompt": q.prompt} for q in queries])
+    asked = [{"id": q.id, "prompt": q.prompt, "answer": "yes"} for q in queries]
+    write_jsonl(folder / "prompts.jsonl", asked)
     usage = {"prompt_tokens": 90, "completion_tokens": 200}
-    body = {"status_code": 200, "body": {"usage": usage}}
+    body = {
+        "status_code": 200,
+        "body": {"usage": usage, "choices": [{"message": {"content": "yes"}}]},
+    }
     results = [{"custom_id": query.id, "response": body} for query in queries]
     write_jsonl(folder / "results.jsonl", results)
     write_csv(folder / "labels.csv", [{"id": query.id, "correct": 1} for query in queries])

@@ -18,6 +18,7 @@ from prefill_router.assignment import (
     SavedAssignment,
     assign,
     check_results,
+    grade_results,
     predict_prompts,
     read_labels,
     write_assignment,
@@ -187,9 +188,18 @@ def test_batches_are_as_large_as_a_provider_takes(
     assert ids == [f"prompt-{n}" for n in (1, 4, 7, 10, 13)]
 
 
-def openai_result(name: str, tokens: int) -> dict[str, Any]:
+def test_what_is_no_json_is_named_by_its_id(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    request = '{"messages": [{"role": "user", "content": "a"}], "top_p": NaN}'
+    path.write_text(f'{{"custom_id": "p", "body": {request}}}\n')
+    prompts = PromptFile(path)
+    with pytest.raises(DataError, match="'p': the request isn't JSON"):
+        write_assignment(assignment_of(prompts), prompts, POOL, tmp_path / "out")
+
+
+def openai_result(name: str, tokens: int, text: str = "") -> dict[str, Any]:
     usage = {"prompt_tokens": 10, "completion_tokens": tokens}
-    body = {"model": "m", "usage": usage, "choices": []}
+    body = {"model": "m", "usage": usage, "choices": [{"message": {"content": text}}]}
     return {"custom_id": name, "response": {"status_code": 200, "body": body}, "error": None}
 
 
@@ -218,6 +228,30 @@ def test_results_are_joined_by_id_and_compared_with_the_forecast(tmp_path: Path)
     assert (one.observed, two.observed) == (1.0, None)
     assert (checked.unknown, checked.total.answered, checked.total.prompts) == (1, 2, 9)
     assert checked.total.difference.to_dict()["reason"]
+
+
+def test_answers_are_graded_by_the_tasks_that_the_prompts_are(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"prompt": "a", "answer": "yes"},
+        {"prompt": "b", "answer": 12, "grader": "number"},
+        {"prompt": "c", "grader": "judge", "rubric": "Is polite."},
+        {"prompt": "d", "answer": "yes"},
+    ]
+    out = written(tmp_path, rows)
+    parts = [{"type": "thinking", "thinking": "12"}, {"type": "text", "text": "It is 11."}]
+    second = anthropic_result("prompt-2", 1)
+    second["result"]["message"]["content"] = parts
+    results = [openai_result("prompt-1", 1, "yes"), second, openai_result("prompt-3", 1, "Hi")]
+    paths = [write_jsonl(tmp_path / "results.jsonl", results)]
+    found = grade_results(SavedAssignment.read(out), paths, tmp_path / "prompts.jsonl")
+    assert found.labels == {"prompt-1": 1.0, "prompt-2": 0.0}
+    assert found.ungraded == {"needs_judge": 1}
+    other = write_jsonl(tmp_path / "other.jsonl", [{"id": "x", "prompt": "a", "answer": "b"}])
+    with pytest.raises(DataError, match=r"no task of .* has an answer"):
+        grade_results(SavedAssignment.read(out), paths, other)
+    lacking = write_jsonl(tmp_path / "lacking.jsonl", [*rows[:2], {"prompt": "c"}])
+    with pytest.raises(FormatError, match=r"lacking\.jsonl:3: lacks an answer"):
+        grade_results(SavedAssignment.read(out), paths, lacking)
 
 
 def test_labels_are_those_of_each_prompts_own_target(

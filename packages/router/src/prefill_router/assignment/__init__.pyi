@@ -14,6 +14,7 @@ from .folder import (
     write_assignment as write_assignment,
 )
 from .forecast import predict_prompts as predict_prompts
+from .grades import GradedResults as GradedResults, grade_results as grade_results
 from .prompt_file import PromptFile as PromptFile, PromptRecord as PromptRecord
 from .results import (
     CheckedResults as CheckedResults,

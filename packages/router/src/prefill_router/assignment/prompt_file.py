@@ -118,7 +118,7 @@ def _record(record: Record, number: int) -> PromptRecord:
     Raises:
         DataError: It has neither a prompt nor a request.
     """
-    name = _id_of(record, number)
+    name = prompt_id(record, number)
     chat, text = record.get("messages"), record.get("prompt")
     if chat is not None and not isinstance(chat, list):
         raise DataError("messages must be a list of {role, content}")
@@ -137,7 +137,12 @@ def _record(record: Record, number: int) -> PromptRecord:
     )
 
 
-def _id_of(record: Record, number: int) -> str:
+def prompt_id(record: Record, number: int) -> str:
+    """The id of a prompt: its own, or one made from its position, from 1 on.
+
+    Raises:
+        DataError: It is neither a text nor a whole number.
+    """
     for name in _IDS:
         given = record.get(name)
         if given is not None:

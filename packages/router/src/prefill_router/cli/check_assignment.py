@@ -7,6 +7,7 @@ import typer
 
 from prefill_router.cli import options as opt
 from prefill_router.cli.application import app, columns, counted, dollars, out, print_json
+from prefill_router.cli.commands import UsageError
 
 if TYPE_CHECKING:
     from prefill_router.assignment import CheckedResults, ResultFigures
@@ -24,29 +25,43 @@ def check_assignment(
         Path | None,
         typer.Option(help="A table with id and correct, or the folder of a graded dataset."),
     ] = None,
+    tasks: Annotated[
+        Path | None,
+        typer.Option(help="The prompts with answer and grader, as tasks have them, to grade by."),
+    ] = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Compare the forecast of an assignment with the results of its batches.
 
     Results are those that OpenAI and Anthropic give for a batch, joined by id. Costs are those of
-    the reported tokens at the router's prices.
+    the reported tokens at the router's prices. Answers are right by labels, or by graders that need
+    no judge.
 
     Example: prefill-router check-assignment batches results.jsonl --labels labels.csv
     """
-    from prefill_router.assignment import SavedAssignment, check_results, read_labels
+    from prefill_router.assignment import SavedAssignment, check_results, grade_results, read_labels
 
+    if labels is not None and tasks is not None:
+        raise UsageError("--labels and --tasks both say what is right; give one of them")
     saved = SavedAssignment.read(folder)
-    known = None if labels is None else read_labels(labels, saved)
+    graded = None if tasks is None else grade_results(saved, results, tasks)
+    known = {} if graded is None else graded.labels
+    if labels is not None:
+        known = read_labels(labels, saved)
     checked = check_results(saved, results, labels=known)
+    ungraded = {} if graded is None else graded.ungraded
     if as_json:
-        print_json(checked.to_dict())
+        print_json({**checked.to_dict(), "ungraded": ungraded})
         return
     _show(checked)
+    if ungraded:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in ungraded.items())
+        out.say(f"answers without a grade: {reasons}")
 
 
 def _show(checked: "CheckedResults") -> None:
     table = columns(
-        *("target", "prompts", "answered", "failed", "expected", "cost"),
+        *("target", "prompts", "answered", "expected", "cost"),
         *("labels", "predicted", "right"),
         fold=True,
     )
@@ -56,6 +71,8 @@ def _show(checked: "CheckedResults") -> None:
     table.add_row("all", *_cells(checked.total))
     out.print(table)
     total = checked.total
+    if total.failed:
+        out.say(f"{counted(total.failed, 'request')} failed, expired or were cancelled")
     waiting = total.prompts - total.answered - total.failed
     if waiting:
         out.say(f"{counted(waiting, 'prompt has', 'prompts have')} no result yet")
@@ -78,7 +95,6 @@ def _cells(figures: "ResultFigures") -> tuple[str, ...]:
     return (
         f"{figures.prompts:,}",
         f"{figures.answered:,}",
-        f"{figures.failed:,}" if figures.failed else "-",
         dollars(figures.expected_cost) if figures.costed else "?",
         dollars(figures.observed_cost) if figures.costed else "?",
         f"{figures.labelled:,}" if figures.labelled else "-",
@@ -88,7 +104,7 @@ def _cells(figures: "ResultFigures") -> tuple[str, ...]:
 
 def _accuracy_line(total: "ResultFigures") -> str:
     if total.predicted is None or total.observed is None:
-        return "no answer has a label: give --labels to compare the accuracy"
+        return "no answer has a label: give --labels or --tasks to compare the accuracy"
     difference = total.difference
     interval = (
         ""

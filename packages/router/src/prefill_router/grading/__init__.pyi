@@ -18,6 +18,7 @@ from .grade_table import (
 )
 from .job import Graders as Graders, grade_run as grade_run
 from .judge import (
+    JUDGES as JUDGES,
     RUBRIC as RUBRIC,
     judge_prompt as judge_prompt,
     pair_prompt as pair_prompt,
@@ -25,6 +26,7 @@ from .judge import (
     read_verdict as read_verdict,
 )
 from .registry import GRADERS as GRADERS, GraderKind as GraderKind
+from .task_record import TASK_FIELDS as TASK_FIELDS, read_task as read_task
 from .text import (
     parse_number as parse_number,
     right_letters as right_letters,

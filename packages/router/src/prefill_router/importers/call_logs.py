@@ -384,6 +384,24 @@ class BatchResult(NamedTuple):
     custom_id: str
     answer: Mapping[str, Any] | None
 
+    @property
+    def text(self) -> str:
+        """The text of the answer, without reasoning; empty where it has none."""
+        answer = self.answer or {}
+        choices = answer.get("choices")
+        if isinstance(choices, list) and choices:
+            content = fields_of(fields_of(choices[0]).get("message")).get("content")
+        elif isinstance(answer.get("output"), list):  # OpenAI's responses
+            items = [fields_of(item) for item in answer["output"]]
+            content = [part for item in items for part in _parts_of(item.get("content"))]
+        else:
+            content = answer.get("content")
+        return "".join(_texts(content))
+
+
+def _parts_of(content: object) -> list[object]:
+    return content if isinstance(content, list) else []
+
 
 def read_batch_results(paths: Sequence[Path]) -> Iterator[BatchResult]:
     """The results of OpenAI's and of Anthropic's batches; requests among them are left out.
