@@ -71,6 +71,9 @@ FALLBACK_REASONS: tuple[FallbackReason, ...] = get_args(FallbackReason)
 FALLBACKS = ("prior", "best", "cheapest")
 """The fallbacks without a forecast, besides a target's name; see `settings.RoutingSettings`."""
 
+CacheMark = Literal["minutes", "hour"]
+"""For how long a request asks that its text is cached, where it marks what is to be cached."""
+
 OutcomeKind = Literal["answered", "refused", "failed", "cut", "disconnected", "routed"]
 """How a request ended.
 
@@ -149,6 +152,7 @@ class RoutingRequest:
         hints: The hints that are left out where it is translated, by name.
         agent: What is known of the agent that sent it.
         holds_state: Whether its history has what only the target that wrote it can read.
+        cache_mark: For how long its text is to be cached; None where it marks nothing.
     """
 
     endpoint: Endpoint
@@ -176,6 +180,7 @@ class RoutingRequest:
     hints: tuple[str, ...] = ()
     agent: AgentRequest = AgentRequest()
     holds_state: bool = False
+    cache_mark: CacheMark | None = None
 
 
 @final

@@ -34,6 +34,7 @@ SAMPLES = [
     if not any(word in file.stem for word in CHATS_ALONE)
 ]
 ROWS = {name: {**PRICES[name], "accepts": ["tools", "images"]} for name in PRICES}
+ROWS[CHEAP] |= {"cached_input_price": 0.01, "cache_write_price": 0.125}
 SETTINGS = {
     "receipts": {"prompts": True},
     "failures": {"retries": 0},
@@ -132,6 +133,20 @@ def test_the_output_of_tools_that_fail_is_counted(gateway: Served) -> None:
     assert receipt.details["agent"]["failing_steps"] == 1
     assert receipt.details["agent"]["is_ongoing"]
     assert "results of tools that failed in a row before it: 1" in explain(receipt).sentences()
+
+
+def test_what_is_marked_to_be_cached_costs_its_writing(gateway: Served) -> None:
+    part = {"type": "text", "text": ASK * 100}
+    plain, marked = (
+        send(gateway, "/v1/chat/completions", chat(messages=[user([part | mark])]), {})
+        for mark in ({}, {"cache_control": {"type": "ephemeral"}})
+    )
+    before, after = plain.choice.estimated_cost, marked.choice.estimated_cost
+    ratio, saved, _ = marked.details["cache"][CHEAP]
+    written = marked.choice.input_tokens * ratio * (0.125 - 0.1) / 1e6
+    assert after == pytest.approx({**before, CHEAP: before[CHEAP] + written})
+    assert saved == pytest.approx((0.125 - 0.01) / 1e6)
+    assert plain.details["cache"][CHEAP][1] == 0
 
 
 def test_a_target_that_cannot_read_anothers_state_passes_the_request_on(

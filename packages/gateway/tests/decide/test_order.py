@@ -226,13 +226,68 @@ def test_unknown_prices_cost_nothing_and_are_not_told() -> None:
 
 def test_the_cache_saves_no_more_than_the_request_has() -> None:
     pool = Pool((target("a", price=2.0, cached_input_price=0.5), target("b")))
-    costs = RequestCosts(estimator(pool, ratio=2.0))
+    costs = RequestCosts(estimator(pool, ratio=2.0), cache_seconds=300.0)
     full = costs.estimate(ask(), 100)
-    some_cached = costs.with_cache(full, 0, tokens=100, cached=40)
+    some_cached = costs.with_cache(ask(), full, 0, tokens=100, cached=40)
     assert (full - some_cached) * 1e6 == pytest.approx([40 * 1.5, 0])
-    all_cached = costs.with_cache(full, 0, tokens=100, cached=10**6)
+    all_cached = costs.with_cache(ask(), full, 0, tokens=100, cached=10**6)
     assert (full - all_cached) * 1e6 == pytest.approx([200 * 1.5, 0])
-    assert costs.with_cache(full, 1, tokens=100, cached=50).tolist() == full.tolist()
+    assert costs.with_cache(ask(), full, 1, tokens=100, cached=50).tolist() == full.tolist()
+
+
+# Input and output of 2 and 8 dollars a million tokens; read from a cache 0.2, written to it 2.5 for
+# minutes and 4 for an hour.
+MARKED = {
+    "price": 2.0,
+    "cached_input_price": 0.2,
+    "cache_write_price": 2.5,
+    "cache_write_hour_price": 4.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("mark", "endpoint", "cold", "warm", "seconds"),
+    [
+        # 1,000 tokens of input, 100 of output (800 millionths), and 800 tokens in the cache
+        (None, "messages", 2000 + 800, 2000 + 800, 300.0),  # nothing is cached without a mark
+        ("minutes", "messages", 2500 + 800, 200 * 2.5 + 800 * 0.2 + 800, 300.0),
+        ("hour", "messages", 4000 + 800, 200 * 4 + 800 * 0.2 + 800, 3600.0),
+        ("hour", "chat", 4000 + 800, 200 * 4 + 800 * 0.2 + 800, 3600.0),
+    ],
+)
+def test_writing_to_a_cache_is_paid_where_the_request_marks_it(
+    mark: Any, endpoint: Any, cold: float, warm: float, seconds: float
+) -> None:
+    serves = ("chat", "messages")
+    pool = Pool((target("a", **MARKED, serves=serves), target("b", price=2.0, serves=serves)))
+    costs = RequestCosts(estimator(pool), cache_seconds=300.0)
+    question = ask(endpoint=endpoint, cache_mark=mark)
+    full = costs.estimate(question, 1000)
+    assert full * 1e6 == pytest.approx([cold, 2800])
+    there = costs.with_cache(question, full, 0, tokens=1000, cached=800)
+    assert there * 1e6 == pytest.approx([warm, 2800])
+    assert costs.cache(question).seconds.tolist() == [seconds, 300.0]
+
+
+def test_an_automatic_cache_is_written_for_nothing() -> None:
+    pool = Pool((target("a", price=2.0, cached_input_price=0.2),))
+    costs = RequestCosts(estimator(pool), cache_seconds=300.0)
+    for mark in (None, "minutes", "hour"):
+        question = ask(cache_mark=mark)
+        full = costs.estimate(question, 1000)
+        assert full * 1e6 == pytest.approx([2800])
+        there = costs.with_cache(question, full, 0, tokens=1000, cached=800)
+        assert there * 1e6 == pytest.approx([200 * 2 + 800 * 0.2 + 800])
+
+
+def test_a_message_that_is_translated_to_a_chat_loses_its_marks() -> None:
+    pool = Pool((target("a", **MARKED, serves=("chat",)),))
+    costs = RequestCosts(estimator(pool), cache_seconds=300.0)
+    question = ask(endpoint="messages", cache_mark="minutes")
+    full = costs.estimate(question, 1000)
+    assert full * 1e6 == pytest.approx([2800])
+    there = costs.with_cache(question, full, 0, tokens=1000, cached=800)
+    assert there.tolist() == full.tolist()
 
 
 @settings(deadline=None)

@@ -1,5 +1,6 @@
 """Conversations: what names them, what is remembered, and when a switch pays."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,6 +168,30 @@ def test_a_switch_must_gain_more_than_cache_and_margin(
         assert got.reason == ("policy" if got.target == got.policy_target else "session")
         full = (1000 * 2 + 100 * 8) / 1e6
         assert got.estimated_cost == pytest.approx({"a": full - saved * 0.002, "b": full})
+
+
+def test_a_switch_must_be_worth_writing_the_other_cache() -> None:
+    # 50,000 tokens of input and 100 of output; claude holds 49,000 of them.
+    claude = target(
+        "claude", price=3.0, output_price=15.0, cached_input_price=0.3, cache_write_price=3.75
+    )
+    haiku = target(
+        "haiku", price=0.3, output_price=1.5, cached_input_price=0.03, cache_write_price=0.375
+    )
+    said = forecast(0.5, 0.5, tokens=50_000)
+    size = {"text_bytes": 200_000, "scored_bytes": 200_000}
+    asked = {"session": S, "lam_asked": 0.5, **size}
+    here = sat(world(parts(claude, haiku)), "claude", tokens=49_000)
+    got = here.decide(said, **asked, cache_mark="minutes")
+    stays = (1_000 * 3.75 + 49_000 * 0.3 + 100 * 15) / 1e6  # 0.01995
+    moves = (50_000 * 0.375 + 100 * 1.5) / 1e6  # 0.0189
+    assert got.estimated_cost == pytest.approx({"claude": stays, "haiku": moves})
+    assert got.target == "haiku"
+    dearer = replace(haiku, cache_write_price=0.4)  # 0.02015
+    there = sat(world(parts(claude, dearer)), "claude", tokens=49_000)
+    got = there.decide(said, **asked, cache_mark="minutes")
+    assert (got.target, got.reason) == ("claude", "session")
+    assert there.decide(said, **asked).target == "haiku"  # 0.1515 against 0.01515: nothing cached
 
 
 def test_without_cached_prices_only_the_scores_count() -> None:

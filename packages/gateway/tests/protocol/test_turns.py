@@ -21,7 +21,12 @@ from packages.gateway.tests.protocol.bodies import (
 )
 from prefill_router.data import Message
 from prefill_router.targets import Ability, Endpoint
-from prefill_router_gateway.protocol import asks_to_think, holds_state, scored_prompt
+from prefill_router_gateway.protocol import (
+    asks_to_think,
+    holds_state,
+    read_cache_mark,
+    scored_prompt,
+)
 
 
 def test_turns_of_a_chat() -> None:
@@ -271,6 +276,37 @@ def test_what_only_its_target_can_read(endpoint: Endpoint, part: dict[str, Any])
     field = "input" if endpoint == "responses" else "messages"
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": [part]}]
     assert is_bound(endpoint, {field: turns})
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+LONG = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+
+
+def mark_of(endpoint: Endpoint, **value: Any) -> str | None:
+    return read_cache_mark(endpoint, value, json.dumps(value).encode())
+
+
+def test_the_newest_mark_says_for_how_long_a_request_is_cached() -> None:
+    asked = {"role": "user", "content": "Hi"}
+    marked = {"role": "user", "content": [{"type": "text", "text": "Hi", **MARK}, {"type": "text"}]}
+    result = {"type": "tool_result", "content": [{"type": "text", "text": "x", **MARK}]}
+    system = [{"type": "text", "text": "Be brief.", **LONG}]
+    assert mark_of("messages", messages=[asked]) is None
+    assert mark_of("messages", messages=[asked], system=system) == "hour"
+    assert mark_of("messages", messages=[asked], tools=[{"name": "x", **LONG}]) == "hour"
+    assert mark_of("messages", messages=[marked, asked], system=system) == "minutes"
+    within = [{"role": "user", "content": [result]}]
+    assert mark_of("messages", messages=within, system=system) == "minutes"
+    assert mark_of("messages", messages=[marked], **LONG) == "hour"
+    assert mark_of("chat", messages=[{"role": "system", "content": system}, asked]) == "hour"
+
+
+def test_what_only_looks_like_a_mark_is_none() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "Write", "input": MARK}
+    text = {"role": "user", "content": json.dumps(MARK)}
+    turns = [text, {"role": "assistant", "content": [call]}]
+    assert mark_of("messages", messages=turns, cache_control=None) is None
+    assert mark_of("responses", input="Hi", **MARK) is None
 
 
 @pytest.mark.parametrize("kind", ["reasoning", "compaction"])

@@ -29,10 +29,10 @@ from prefill_router_gateway.settings import LatencySettings
 SECONDS = {"small": 12.0, "middle": 5.0, "large": 9.0}
 RULE = AffinityRule(
     seconds=3600.0,
-    cache_seconds=300.0,
     margin=0.0,
     ratio=dict.fromkeys(NAMES, 1.0),
     saved=dict.fromkeys(NAMES, 0.0),
+    cache_seconds=dict.fromkeys(NAMES, 300.0),
 )
 
 

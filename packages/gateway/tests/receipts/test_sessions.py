@@ -39,7 +39,9 @@ SESSIONS = {"seconds": 400.0, "cache_seconds": 60.0, "margin": 0.02}
 
 def router(policy: Policy) -> Parts:
     prices = {"small": 0.5, "middle": 1.0, "large": 2.0}
-    pool = Pool(tuple(target(n, price=p, cached_input_price=p / 10) for n, p in prices.items()))
+    caches = {name: {"cached_input_price": price / 10} for name, price in prices.items()}
+    caches["large"] |= {"cache_write_price": 2.5, "cache_write_hour_price": 4.0}
+    pool = Pool(tuple(target(name, price=prices[name], **own) for name, own in caches.items()))
     return Parts(estimator(pool, ratio=1.25), policy)
 
 
@@ -48,11 +50,14 @@ def receipt(made: World, by: Parts, question: Any, said: Any, ended: Any) -> Rec
     choice = made.decider.decide(question, said)
     done = outcome(choice.target, **ended)
     made.decider.answered(choice, done, cost=None, at=question.at + done.total_seconds)
-    costs = RequestCosts(by.costs)
+    costs = RequestCosts(by.costs, cache_seconds=SESSIONS["cache_seconds"])
+    cache = costs.cache(question)
     keeping = AffinityRule(
-        **SESSIONS,
+        seconds=SESSIONS["seconds"],
+        margin=SESSIONS["margin"],
         ratio=dict(zip(NAMES, costs.ratio.tolist(), strict=True)),
-        saved=dict(zip(NAMES, costs.saved.tolist(), strict=True)),
+        saved=dict(zip(NAMES, cache.saved.tolist(), strict=True)),
+        cache_seconds=dict(zip(NAMES, cache.seconds.tolist(), strict=True)),
     )
     details = scale_details(by.costs.scale, by.policy) | affinity_rule_details(keeping)
     return from_row(to_row(_receipt(choice, done, question.at, details)))
@@ -92,6 +97,7 @@ def traffic(policy: Policy, count: int = 100) -> list[Receipt]:
             session=random.choice([None, *(f"{k:032x}" for k in range(6))]),
             opening=not tool and random.random() < 0.1,
             in_tool_loop=tool,
+            cache_mark=(None, "minutes", "hour")[number % 3],
             lam_asked=random.choice([0.2, 0.5, 0.8]),
             exclude=frozenset(random.sample(NAMES, random.randrange(2))),
         )

@@ -27,6 +27,7 @@ from prefill_router_gateway.protocol import (
     Splicer,
     asks_to_think,
     holds_state,
+    read_cache_mark,
     read_envelope,
     scored_prompt,
 )
@@ -387,6 +388,7 @@ def read_incoming(
         key=None if key is None else key.name,
         key_targets=requested.allowed,
         to_call=to_call,
+        cache_mark=read_cache_mark(endpoint, envelope.value, envelope.splicer.body),
         **_translation(envelope, names, pool) if to_call else {},
     )
     if is_routed and reading is not None:  # one that names its target needs only its length

@@ -10,6 +10,7 @@ from .affinity import (
     share_of as share_of,
 )
 from .candidates import (
+    CachePrices as CachePrices,
     CostScores as CostScores,
     RequestCosts as RequestCosts,
     RequestEstimate as RequestEstimate,

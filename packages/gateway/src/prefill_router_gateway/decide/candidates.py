@@ -7,7 +7,7 @@ known here. A client gets an error where no target may answer, or the one that i
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -17,9 +17,9 @@ from prefill_router.cost import CostEstimator, CostScale
 from prefill_router.endpoints import estimate_tokens
 from prefill_router.policy import score
 from prefill_router.router import Forecast
-from prefill_router.targets import ENDPOINTS, Ability, Endpoint, Pool
+from prefill_router.targets import ENDPOINTS, Ability, Endpoint, Pool, Target
 from prefill_router_gateway.errors import TOO_LONG, RefusalError
-from prefill_router_gateway.records import HEADER, FallbackReason, RoutingRequest
+from prefill_router_gateway.records import HEADER, CacheMark, FallbackReason, RoutingRequest
 
 PerTarget = Float[NDArray[np.float64], " target"]
 _MILLION = 1e6
@@ -176,13 +176,11 @@ def written_tokens(question: RoutingRequest) -> int:
 
 def _candidate(pool: Pool, name: str) -> _Candidate:
     target = pool[name]
-    has_endpoint = target.provider is not None or target.base_url is not None
-    serves = pool.serves(name) if has_endpoint or target.serves is not None else ENDPOINTS
     return _Candidate(
         name=name,
         column=pool.indices([name])[0],
-        serves=frozenset(serves),
-        has_endpoint=has_endpoint,
+        serves=_served(pool, name),
+        has_endpoint=target.provider is not None or target.base_url is not None,
         accepts=frozenset(target.accepts),
         context=target.context_tokens,
     )
@@ -222,22 +220,45 @@ def request_tokens(question: RoutingRequest, read: int | None) -> int:
     return math.ceil(read * max(1.0, question.text_bytes / question.scored_bytes))
 
 
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CachePrices:
+    """What the providers' caches change about the costs of a request, per target.
+
+    Attributes:
+        written: US dollars that an input token costs more since it is written to the cache.
+        saved: US dollars that a token from the cache costs less than one that isn't in it.
+        seconds: For how long the cache holds it.
+    """
+
+    written: PerTarget
+    saved: PerTarget
+    seconds: PerTarget
+
+
 class CostScores:
     """Adjusts estimated costs for the provider's cache, and scores them by Equation 2.
 
     Args:
         scale: The cost scale of Equation 2.
-        saved: US dollars that a cached token saves, per target.
+        cache: What the caches change about the costs of all requests.
         ratio: Tokens of each target per token of the encoder.
     """
 
-    def __init__(self, scale: CostScale, *, saved: PerTarget, ratio: PerTarget) -> None:
-        self._scale, self.saved, self.ratio = scale, saved, ratio
+    def __init__(self, scale: CostScale, *, cache: CachePrices, ratio: PerTarget) -> None:
+        self._scale, self._cache, self.ratio = scale, cache, ratio
 
-    def with_cache(self, cost: PerTarget, column: int, *, tokens: int, cached: int) -> PerTarget:
+    def cache(self, question: RoutingRequest) -> CachePrices:  # noqa: ARG002  # one for all here
+        """What the caches change about the costs of a request."""
+        return self._cache
+
+    def with_cache(
+        self, question: RoutingRequest, cost: PerTarget, column: int, *, tokens: int, cached: int
+    ) -> PerTarget:
         """The costs where one target has part of the request in its cache.
 
         Args:
+            question: The request.
             cost: Costs with nothing cached, in US dollars.
             column: The column of that target.
             tokens: Tokens of the request, in the encoder's tokens.
@@ -245,7 +266,7 @@ class CostScores:
         """
         own = tokens * float(self.ratio[column])
         less = cost.copy()
-        less[column] -= min(float(cached), own) * self.saved[column]
+        less[column] -= min(float(cached), own) * self.cache(question).saved[column]
         return less
 
     def normalise(self, cost: PerTarget) -> PerTarget:
@@ -259,26 +280,80 @@ class CostScores:
         return scores
 
 
+_HOUR = 3600.0
+
+
+def _of_cache(
+    target: Target, cache_seconds: float, mark: CacheMark | None
+) -> tuple[float, float, float]:
+    """What a target's cache changes about a request's cost: the fields of `CachePrices`.
+
+    A target with a price of writing caches only what a request marks; others cache by themselves.
+    """
+    price, minutes = target.input_price, target.cache_write_price
+    if price is None:
+        return 0.0, 0.0, cache_seconds
+    read = price if target.cached_input_price is None else target.cached_input_price
+    hour = minutes if target.cache_write_hour_price is None else target.cache_write_hour_price
+    if hour is None:
+        return 0.0, (price - read) / _MILLION, cache_seconds
+    if mark is None:
+        return 0.0, 0.0, cache_seconds
+    write = hour if mark == "hour" else price if minutes is None else minutes
+    seconds = max(cache_seconds, _HOUR) if mark == "hour" else cache_seconds
+    return (write - price) / _MILLION, (write - read) / _MILLION, seconds
+
+
+def _served(pool: Pool, name: str) -> frozenset[Endpoint]:
+    """The endpoints that a target serves; all where it has none of its own."""
+    target = pool[name]
+    has_endpoint = target.provider is not None or target.base_url is not None
+    return frozenset(pool.serves(name) if has_endpoint or target.serves is not None else ENDPOINTS)
+
+
 @final
 class RequestCosts(CostScores):
-    """Also estimates the costs of a request, by a router's estimator."""
+    """Also estimates the costs of a request, by a router's estimator.
 
-    def __init__(self, estimator: CostEstimator) -> None:
-        recorded = set(estimator.recorded)
-        saved = [
-            0.0
-            if t.input_price is None or t.cached_input_price is None or t.name in recorded
-            else (t.input_price - t.cached_input_price) / _MILLION
-            for t in estimator.pool
-        ]
-        super().__init__(estimator.scale, saved=np.array(saved), ratio=estimator.token_ratio)
+    Args:
+        estimator: Estimates the costs without caches.
+        cache_seconds: The seconds for which providers are assumed to cache a prompt.
+    """
+
+    def __init__(self, estimator: CostEstimator, *, cache_seconds: float) -> None:
+        recorded, pool = set(estimator.recorded), estimator.pool
+
+        def prices(mark: CacheMark | None, endpoint: Endpoint) -> CachePrices:
+            each = [
+                (0.0, 0.0, cache_seconds)
+                if target.name in recorded
+                else _of_cache(target, cache_seconds, mark if endpoint in served else None)
+                for target, served in zip(pool, (_served(pool, n) for n in pool.names), strict=True)
+            ]
+            return CachePrices(
+                **dict(zip(("written", "saved", "seconds"), np.array(each).T, strict=True))
+            )
+
+        self._caches = {
+            (mark, endpoint): prices(mark, endpoint)
+            for mark in (None, *get_args(CacheMark))
+            for endpoint in ENDPOINTS
+        }
+        plain = self._caches[None, "chat"]
+        super().__init__(estimator.scale, cache=plain, ratio=estimator.token_ratio)
         self._estimator = estimator
         self.known = not estimator.is_free
+
+    def cache(self, question: RoutingRequest) -> CachePrices:
+        """What the caches change about the costs of a request, as it marks what is cached."""
+        return self._caches[question.cache_mark, question.endpoint]
 
     def estimate(
         self, question: RoutingRequest, tokens: int, *, expected: PerTarget | None = None
     ) -> PerTarget:
         """Every target's estimated cost in US dollars, with nothing cached.
+
+        What it costs to write the request to a cache is part of it.
 
         An answer is assumed to have the forecast's length, or without a forecast the target's
         median length on the train rows, and no more than the client's limit.
@@ -292,6 +367,10 @@ class RequestCosts(CostScores):
         counts = np.array([tokens], dtype=np.float64)
         written = None if expected is None else expected[None, :]
         cost: PerTarget = self._estimator.estimate(counts, most_output=most, expected=written)[0]
+        return cost if question.cache_mark is None else cost + self._write_cost(question, tokens)
+
+    def _write_cost(self, question: RoutingRequest, tokens: int) -> PerTarget:
+        cost: PerTarget = tokens * self.ratio * self.cache(question).written
         return cost
 
     def written(self, question: RoutingRequest, expected: PerTarget | None) -> PerTarget:

@@ -212,6 +212,9 @@ class Decider:
             None for the router's targets.
         warn: Called with messages about budgets, for the log.
 
+    Attributes:
+        costs: The costs of requests.
+
     Raises:
         ConfigError: The policy decides by answers, or the settings name a target that isn't in the
             pool.
@@ -233,7 +236,7 @@ class Decider:
         self._names, self._has_router = router.pool.names, bool(router.fingerprint)
         _check(router, settings)
         self._routing = settings.routing
-        self._costs = RequestCosts(router.costs)
+        self.costs = RequestCosts(router.costs, cache_seconds=settings.sessions.cache_seconds)
         self._candidates = Candidates(router.pool)
         others = [] if pool is None else [n for n in pool.names if n not in self._names]
         self._others = UnroutedTargets(pool.select(others), sessions) if pool and others else None
@@ -241,7 +244,7 @@ class Decider:
         self._chooser = TargetChooser(
             self._names,
             router.policy,
-            self._costs,
+            self.costs,
             router.reference_accuracy,
             settings=settings,
             sessions=sessions,
@@ -317,7 +320,7 @@ class Decider:
         known = request_estimate(
             question,
             forecast,
-            costs=self._costs,
+            costs=self.costs,
             targets=len(self._names),
             novelty=self._routing.novelty,
         )
@@ -354,7 +357,7 @@ class Decider:
         settings = self._routing.latency
         if self._speeds is None or settings is None or known.trusted is None:
             return None
-        written = self._costs.written(question, known.written)
+        written = self.costs.written(question, known.written)
         return self._speeds.predict(settings, self._names, written)
 
     def _without_headroom(self, known: RequestEstimate, among: Sequence[int]) -> list[int]:
@@ -424,7 +427,7 @@ class Decider:
         )
 
     def _priced(self, cost: PerTarget) -> PerTarget | None:
-        return cost if self._costs.known else None
+        return cost if self.costs.known else None
 
     def _named(self, question: RoutingRequest, known: RequestEstimate) -> TargetChoice:
         name = question.named or ""
@@ -474,7 +477,7 @@ class Decider:
             lam=lams[0],
             lam_asked=lams[1],
             correctness={} if p is None else self._by_name(p),
-            estimated_cost=self._by_name(chosen.cost) if self._costs.known else {},
+            estimated_cost=self._by_name(chosen.cost) if self.costs.known else {},
             excluded={n: why.words for n, why in excluded.items() if n not in order},
             policy_target=None if chosen.winner is None else self._names[chosen.winner],
             novelty=known.novelty,
@@ -483,7 +486,7 @@ class Decider:
             tool_loop=question.in_tool_loop and len(chosen.order) == 1,
             opening=question.opening,
             cached={name: dollars for name, dollars in less.items() if dollars},
-            high_cost=float(high) if self._costs.known else None,
+            high_cost=float(high) if self.costs.known else None,
         )
 
     def _by_name(self, values: PerTarget) -> dict[str, float]:

@@ -35,7 +35,6 @@ from prefill_router_gateway.records import FALLBACKS, PredictedWaits, Reason, Ro
 from prefill_router_gateway.settings import (
     BudgetSettings,
     GatewaySettings,
-    SessionSettings,
 )
 
 Per = Literal["hour", "day"]
@@ -528,8 +527,10 @@ class TargetChooser:
         if state is None or present not in among:
             return None
         sessions = self._settings.sessions
-        cached = cached_tokens(state, at=question.at, settings=sessions)
-        cost = self._costs.with_cache(known.cost, present, tokens=known.tokens, cached=cached)
+        seconds = float(self._costs.cache(question).seconds[present])
+        cached = cached_tokens(state, at=question.at, seconds=seconds)
+        tokens = known.tokens
+        cost = self._costs.with_cache(question, known.cost, present, tokens=tokens, cached=cached)
         p = known.trusted
         if question.holds_state and not allowance.exhausted:
             return present, cost, "state"
@@ -692,9 +693,15 @@ def _best(prior: PerTarget | None, cost: PerTarget, among: Sequence[int]) -> lis
     return sorted(among, key=lambda k: (-prior[k], cost[k]))
 
 
-def cached_tokens(state: SessionState, *, at: float, settings: SessionSettings) -> int:
-    """Tokens that the current target's provider should still have cached, by its own count."""
-    return state.tokens if at - state.at <= settings.cache_seconds else 0
+def cached_tokens(state: SessionState, *, at: float, seconds: float) -> int:
+    """Tokens that the current target's provider should still have cached, by its own count.
+
+    Args:
+        state: The conversation's last answer.
+        at: The time, in seconds since 1970.
+        seconds: For how long the provider's cache holds them.
+    """
+    return state.tokens if at - state.at <= seconds else 0
 
 
 def keeps_target(

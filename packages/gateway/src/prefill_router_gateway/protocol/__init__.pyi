@@ -33,4 +33,5 @@ from .response_to_chat import split_name as split_name
 from .turns import (
     asks_to_think as asks_to_think,
     holds_state as holds_state,
+    read_cache_mark as read_cache_mark,
 )

@@ -14,6 +14,7 @@ from typing import Any, cast, final
 from prefill_router.agents import Turn, TurnRole
 from prefill_router.data import Message
 from prefill_router.targets import Ability, Endpoint
+from prefill_router_gateway.records import CacheMark
 
 _ROLES = {
     "user": "user",
@@ -384,6 +385,41 @@ def _holds_state(parts: object, deep: int) -> bool:
             if inner and deep < MOST_DEEP and _holds_state(inner, deep + 1):
                 return True
     return False
+
+
+def read_cache_mark(endpoint: Endpoint, value: Mapping[str, Any], body: bytes) -> CacheMark | None:
+    """For how long a request asks that its text is cached, by its newest `cache_control`.
+
+    None where it has none. What comes before the newest mark is cached. In agents' requests that is
+    nearly all, so that all is taken to be.
+
+    Args:
+        endpoint: The endpoint.
+        value: The fields of the request.
+        body: The request itself; most have no mark, which is found soon.
+    """
+    if endpoint not in ("messages", "chat") or _CACHE_WORD not in body:
+        return None
+    for part in (value, *(value.get(name) for name in ("messages", "system", "tools"))):
+        mark = _newest_mark(part, 0)
+        if mark is not None:
+            return "hour" if mark.get("ttl") == "1h" else "minutes"
+    return None
+
+
+_CACHE_WORD = b'"cache_control"'
+
+
+def _newest_mark(part: object, deep: int) -> Mapping[str, Any] | None:
+    """The `cache_control` of a part or the last that is within it; of a whole request, its own."""
+    if isinstance(part, list):
+        return next(filter(None, (_newest_mark(p, deep) for p in reversed(part))), None)
+    if not isinstance(part, dict):
+        return None
+    mark, inner = part.get("cache_control"), part.get("content")
+    if isinstance(mark, dict):
+        return mark
+    return _newest_mark(inner, deep + 1) if isinstance(inner, list) and deep < MOST_DEEP else None
 
 
 def asks_to_think(value: Mapping[str, Any]) -> bool:

@@ -329,40 +329,47 @@ class AffinityRule:
 
     Attributes:
         seconds: The seconds without an answer after which it expires.
-        cache_seconds: The seconds for which its prompt is assumed to be cached.
         margin: The gain in score that a switch must exceed.
         ratio: Tokens of each target per token of the encoder.
-        saved: US dollars that a cached token saves, per target.
+        saved: US dollars that a cached token saves, per target; where writing a token to the cache
+            has a price, that is saved too.
+        cache_seconds: The seconds for which its prompt is assumed to be cached, per target.
     """
 
     seconds: float
-    cache_seconds: float
     margin: float
     ratio: Mapping[str, float]
     saved: Mapping[str, float]
+    cache_seconds: Mapping[str, float]
 
 
 def affinity_rule_details(keeping: AffinityRule) -> dict[str, Any]:
     """The `details` of a receipt with a session: the settings that keep its target."""
     return {
-        _SESSIONS: [keeping.seconds, keeping.cache_seconds, keeping.margin],
-        _CACHE: {name: [ratio, keeping.saved[name]] for name, ratio in keeping.ratio.items()},
+        _SESSIONS: [keeping.seconds, keeping.margin],
+        _CACHE: {
+            name: [ratio, keeping.saved[name], keeping.cache_seconds[name]]
+            for name, ratio in keeping.ratio.items()
+        },
     }
 
 
 def affinity_rule_of(receipt: Receipt) -> AffinityRule | None:
     """The settings that kept its conversation's target; None where the receipt has none."""
     try:
-        seconds, cache_seconds, margin = map(float, receipt.details[_SESSIONS])
-        cache = {name: (float(a), float(b)) for name, (a, b) in receipt.details[_CACHE].items()}
+        seconds, margin = map(float, receipt.details[_SESSIONS])
+        cache = {
+            name: (float(ratio), float(saved), float(lasts))
+            for name, (ratio, saved, lasts) in receipt.details[_CACHE].items()
+        }
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
     return AffinityRule(
         seconds=seconds,
-        cache_seconds=cache_seconds,
         margin=margin,
-        ratio={name: ratio for name, (ratio, _) in cache.items()},
-        saved={name: saved for name, (_, saved) in cache.items()},
+        ratio={name: ratio for name, (ratio, _, _) in cache.items()},
+        saved={name: saved for name, (_, saved, _) in cache.items()},
+        cache_seconds={name: lasts for name, (_, _, lasts) in cache.items()},
     )
 
 

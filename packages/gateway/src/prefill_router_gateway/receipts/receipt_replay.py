@@ -20,6 +20,7 @@ from prefill_router.progress import Progress
 from prefill_router.targets import Pool
 from prefill_router_gateway.decide import (
     Allowance,
+    CachePrices,
     CostScores,
     RequestEstimate,
     Sessions,
@@ -479,22 +480,26 @@ class _ReplayedSessions:
 
     def _chooser(self, names: tuple[str, ...], keeping: AffinityRule, row: int) -> TargetChooser:
         policy, (low, high) = self._recorded.policies[row], self._recorded.scales[row].tolist()
-        parts = (*keeping.ratio.items(), *keeping.saved.items())
-        key = (id(policy), names, low, high, keeping.cache_seconds, keeping.margin, parts)
+        tables = (keeping.ratio, keeping.saved, keeping.cache_seconds)
+        parts = tuple(item for table in tables for item in table.items())
+        key = (id(policy), names, low, high, keeping.margin, parts)
         if key not in self._choosers:
             self._choosers[key] = TargetChooser(
                 names,
                 policy,
                 CostScores(
                     CostScale(low, high),
-                    saved=np.array([keeping.saved.get(name, 0.0) for name in names]),
+                    cache=CachePrices(
+                        written=np.zeros(len(names)),  # recorded costs have it
+                        saved=np.array([keeping.saved.get(name, 0.0) for name in names]),
+                        seconds=np.array([keeping.cache_seconds.get(name, 0.0) for name in names]),
+                    ),
                     ratio=np.array([keeping.ratio.get(name, 1.0) for name in names]),
                 ),
                 None,
                 settings=GatewaySettings.model_construct(  # ignores the environment
                     sessions=SessionSettings(
                         seconds=keeping.seconds,
-                        cache_seconds=keeping.cache_seconds,
                         margin=keeping.margin,
                     ),
                     routing=RoutingSettings(),

@@ -229,7 +229,7 @@ def make_receipt(
     question, choice = request.question, request.choice
     is_decided = choice.reason != "named"
     cost, is_estimated = _find_cost(live, request, outcome)
-    details = live.details if choice.session is None else live.session_details
+    details = live.details if choice.session is None else live.session_details(question)
     if shared is not None:
         details = {**details, **shared.details(question.key)}
     details = details if is_decided else {}

@@ -23,31 +23,40 @@ from prefill_router_gateway.receipts import (
 from prefill_router_gateway.records import Header, RoutingRequest
 from prefill_router_gateway.runtime.configuration import LoadedGateway
 from prefill_router_gateway.runtime.versions import in_share
+from prefill_router_gateway.settings import SessionSettings
 from prefill_router_gateway.telemetry import Trace, Traces
 
 
-def receipt_details(loaded: LoadedGateway) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The details of every receipt, and of receipts with a session.
-
-    They are the cost scale, the policy and the version; and also the session settings.
-    """
+def receipt_details(loaded: LoadedGateway) -> dict[str, Any]:
+    """The details of every receipt: the cost scale, the policy and the version."""
     light = loaded.light
-    details = {
+    return {
         **scale_details(light.costs.scale, light.policy),
         **version_details(loaded.version, loaded.share, loaded.step),
     }
-    return details, {**details, **affinity_rule_details(_keeping(loaded))}
 
 
-def _keeping(loaded: LoadedGateway) -> AffinityRule:
-    costs, sessions = RequestCosts(loaded.light.costs), loaded.settings.sessions
-    names = loaded.light.pool.names
+def affinity_rule(
+    costs: RequestCosts,
+    question: RoutingRequest,
+    sessions: SessionSettings,
+    names: tuple[str, ...],
+) -> AffinityRule:
+    """The settings by which the conversation of a request keeps its target.
+
+    Args:
+        costs: The costs of requests.
+        question: The request.
+        sessions: The settings of conversations.
+        names: The router's targets.
+    """
+    cache = costs.cache(question)
     return AffinityRule(
         seconds=sessions.seconds,
-        cache_seconds=sessions.cache_seconds,
         margin=sessions.margin,
         ratio=dict(zip(names, costs.ratio.tolist(), strict=True)),
-        saved=dict(zip(names, costs.saved.tolist(), strict=True)),
+        saved=dict(zip(names, cache.saved.tolist(), strict=True)),
+        cache_seconds=dict(zip(names, cache.seconds.tolist(), strict=True)),
     )
 
 
@@ -117,7 +126,6 @@ class Snapshot:
         passing: Selects the headers that are forwarded to targets.
         bodies: How bodies differ between targets.
         details: The details of every receipt: the cost scale, the policy and the version.
-        session_details: The details of receipts with a session: also the session settings.
     """
 
     def __init__(
@@ -140,11 +148,17 @@ class Snapshot:
         self.targets = {target.name: target for target in (*loaded.pool, *deployed)}
         self.policy = loaded.light.policy.kind
         self.passing = HeaderFilter(loaded.settings.forward_headers)
-        self.details, self.session_details = receipt_details(loaded)
+        self.details = receipt_details(loaded)
         self.bodies = body_rules(loaded)
         self._users = 0
         self._unused = asyncio.Event()
         self._unused.set()
+
+    def session_details(self, question: RoutingRequest) -> dict[str, Any]:
+        """The details of the receipt of a request with a session: also the session settings."""
+        sessions, names = self.settings.sessions, self.loaded.light.pool.names
+        rule = affinity_rule(self.decider.costs, question, sessions, names)
+        return {**self.details, **affinity_rule_details(rule)}
 
     @property
     def each(self) -> "tuple[Snapshot, ...]":
