@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.api.bodies import completion
-from packages.gateway.tests.scripted_target import whole
+from packages.gateway.tests.scripted_target import pool_of, whole
 from packages.gateway.tests.world import (
     CHEAP,
     HEADER,
@@ -21,8 +21,10 @@ from packages.gateway.tests.world import (
     user,
     world,
 )
+from prefill_router_gateway.api.routed_calls import read_incoming
 from prefill_router_gateway.receipts import explain
 from prefill_router_gateway.records import Receipt
+from prefill_router_gateway.settings import GatewaySettings
 
 pytestmark = pytest.mark.slow
 
@@ -135,18 +137,27 @@ def test_the_output_of_tools_that_fail_is_counted(gateway: Served) -> None:
     assert "results of tools that failed in a row before it: 1" in explain(receipt).sentences()
 
 
-def test_what_is_marked_to_be_cached_costs_its_writing(gateway: Served) -> None:
-    part = {"type": "text", "text": ASK * 100}
-    plain, marked = (
-        send(gateway, "/v1/chat/completions", chat(messages=[user([part | mark])]), {})
-        for mark in ({}, {"cache_control": {"type": "ephemeral"}})
+def test_a_receipt_says_what_a_cache_saves(gateway: Served) -> None:
+    receipt = send(gateway, "/v1/chat/completions", chat(text=ASK), {})
+    _, saved, seconds = receipt.details["cache"][CHEAP]
+    assert (saved, seconds) == (pytest.approx((0.125 - 0.01) / 1e6), 300.0)
+
+
+@pytest.mark.parametrize(("ttl", "mark"), [({}, "minutes"), ({"ttl": "1h"}, "hour")])
+def test_a_request_says_for_how_long_it_is_cached(ttl: dict[str, str], mark: str) -> None:
+    part = {"type": "text", "text": ASK, "cache_control": {"type": "ephemeral", **ttl}}
+    body = {"model": "auto", "max_tokens": 9, "messages": [user([part])]}
+    incoming = read_incoming(
+        "messages",
+        json.dumps(body).encode(),
+        [],
+        key=None,
+        settings=GatewaySettings(),
+        pool=pool_of("http://127.0.0.1:9/v1"),
+        lam=None,
+        at=0.0,
     )
-    before, after = plain.choice.estimated_cost, marked.choice.estimated_cost
-    ratio, saved, _ = marked.details["cache"][CHEAP]
-    written = marked.choice.input_tokens * ratio * (0.125 - 0.1) / 1e6
-    assert after == pytest.approx({**before, CHEAP: before[CHEAP] + written})
-    assert saved == pytest.approx((0.125 - 0.01) / 1e6)
-    assert plain.details["cache"][CHEAP][1] == 0
+    assert incoming.question.cache_mark == mark
 
 
 def test_a_target_that_cannot_read_anothers_state_passes_the_request_on(

@@ -246,22 +246,21 @@ MARKED = {
 
 
 @pytest.mark.parametrize(
-    ("mark", "endpoint", "cold", "warm", "seconds"),
+    ("mark", "cold", "warm", "seconds"),
     [
         # 1,000 tokens of input, 100 of output (800 millionths), and 800 tokens in the cache
-        (None, "messages", 2000 + 800, 2000 + 800, 300.0),  # nothing is cached without a mark
-        ("minutes", "messages", 2500 + 800, 200 * 2.5 + 800 * 0.2 + 800, 300.0),
-        ("hour", "messages", 4000 + 800, 200 * 4 + 800 * 0.2 + 800, 3600.0),
-        ("hour", "chat", 4000 + 800, 200 * 4 + 800 * 0.2 + 800, 3600.0),
+        (None, 2000 + 800, 2000 + 800, 300.0),  # nothing is cached without a mark
+        ("minutes", 2500 + 800, 200 * 2.5 + 800 * 0.2 + 800, 300.0),
+        ("hour", 4000 + 800, 200 * 4 + 800 * 0.2 + 800, 3600.0),
     ],
 )
 def test_writing_to_a_cache_is_paid_where_the_request_marks_it(
-    mark: Any, endpoint: Any, cold: float, warm: float, seconds: float
+    mark: Any, cold: float, warm: float, seconds: float
 ) -> None:
     serves = ("chat", "messages")
     pool = Pool((target("a", **MARKED, serves=serves), target("b", price=2.0, serves=serves)))
     costs = RequestCosts(estimator(pool), cache_seconds=300.0)
-    question = ask(endpoint=endpoint, cache_mark=mark)
+    question = ask(endpoint="messages", cache_mark=mark)
     full = costs.estimate(question, 1000)
     assert full * 1e6 == pytest.approx([cold, 2800])
     there = costs.with_cache(question, full, 0, tokens=1000, cached=800)
@@ -269,25 +268,19 @@ def test_writing_to_a_cache_is_paid_where_the_request_marks_it(
     assert costs.cache(question).seconds.tolist() == [seconds, 300.0]
 
 
-def test_an_automatic_cache_is_written_for_nothing() -> None:
-    pool = Pool((target("a", price=2.0, cached_input_price=0.2),))
+@pytest.mark.parametrize("mark", [None, "minutes", "hour"])
+@pytest.mark.parametrize(("write", "paid"), [(None, 2.0), (0.0, 2.0), (2.5, 2.5)])
+def test_a_target_that_caches_by_itself_needs_no_mark(
+    mark: Any, write: float | None, paid: float
+) -> None:
+    prices = {"cached_input_price": 0.2, "cache_write_price": write}
+    pool = Pool((target("a", price=2.0, **prices, serves=("chat", "responses")),))
     costs = RequestCosts(estimator(pool), cache_seconds=300.0)
-    for mark in (None, "minutes", "hour"):
-        question = ask(cache_mark=mark)
-        full = costs.estimate(question, 1000)
-        assert full * 1e6 == pytest.approx([2800])
-        there = costs.with_cache(question, full, 0, tokens=1000, cached=800)
-        assert there * 1e6 == pytest.approx([200 * 2 + 800 * 0.2 + 800])
-
-
-def test_a_message_that_is_translated_to_a_chat_loses_its_marks() -> None:
-    pool = Pool((target("a", **MARKED, serves=("chat",)),))
-    costs = RequestCosts(estimator(pool), cache_seconds=300.0)
-    question = ask(endpoint="messages", cache_mark="minutes")
+    question = ask(cache_mark=mark)
     full = costs.estimate(question, 1000)
-    assert full * 1e6 == pytest.approx([2800])
+    assert full * 1e6 == pytest.approx([1000 * paid + 800])
     there = costs.with_cache(question, full, 0, tokens=1000, cached=800)
-    assert there.tolist() == full.tolist()
+    assert there * 1e6 == pytest.approx([200 * paid + 800 * 0.2 + 800])
 
 
 @settings(deadline=None)

@@ -172,12 +172,10 @@ def test_a_switch_must_gain_more_than_cache_and_margin(
 
 def test_a_switch_must_be_worth_writing_the_other_cache() -> None:
     # 50,000 tokens of input and 100 of output; claude holds 49,000 of them.
-    claude = target(
-        "claude", price=3.0, output_price=15.0, cached_input_price=0.3, cache_write_price=3.75
-    )
-    haiku = target(
-        "haiku", price=0.3, output_price=1.5, cached_input_price=0.03, cache_write_price=0.375
-    )
+    marked = {"serves": ("chat", "messages"), "cached_input_price": 0.3, "cache_write_price": 3.75}
+    claude = target("claude", price=3.0, output_price=15.0, **marked)
+    tenth = {**marked, "cached_input_price": 0.03, "cache_write_price": 0.375}
+    haiku = target("haiku", price=0.3, output_price=1.5, **tenth)
     said = forecast(0.5, 0.5, tokens=50_000)
     size = {"text_bytes": 200_000, "scored_bytes": 200_000}
     asked = {"session": S, "lam_asked": 0.5, **size}

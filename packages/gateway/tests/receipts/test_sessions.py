@@ -40,7 +40,8 @@ SESSIONS = {"seconds": 400.0, "cache_seconds": 60.0, "margin": 0.02}
 def router(policy: Policy) -> Parts:
     prices = {"small": 0.5, "middle": 1.0, "large": 2.0}
     caches = {name: {"cached_input_price": price / 10} for name, price in prices.items()}
-    caches["large"] |= {"cache_write_price": 2.5, "cache_write_hour_price": 4.0}
+    marked = {"serves": ("chat", "messages"), "cache_write_price": 2.5}
+    caches["large"] |= {**marked, "cache_write_hour_price": 4.0}
     pool = Pool(tuple(target(name, price=prices[name], **own) for name, own in caches.items()))
     return Parts(estimator(pool, ratio=1.25), policy)
 

@@ -58,6 +58,17 @@ def test_tokens_written_to_a_cache_by_hand() -> None:
     assert cost_of(usage, target()) == 0.0042
 
 
+@pytest.mark.parametrize("kind", ["prompt", "input"])
+def test_tokens_that_openai_wrote_to_a_cache_are_part_of_its_input(kind: str) -> None:
+    details = {"cached_tokens": 1000, "cache_write_tokens": 300}
+    counts = {f"{kind}_tokens": 1350, f"{kind}_tokens_details": details, "output_tokens": 10}
+    usage = read_usage(counts)
+    assert (usage.input_tokens, usage.cache_written_tokens) == (1350, 300)
+    # 50 * 3 + 1000 * 0.3 + 300 * 3.75 + 10 * 15 = 1725 millionths
+    prices = {"cached_input_price": 0.3, "cache_write_price": 3.75}
+    assert cost_of(usage, target(3.0, 15.0, **prices)) == 0.001725
+
+
 @pytest.mark.slow
 @given(COUNTS, COUNTS, COUNTS, COUNTS, PRICES, PRICES, PRICES, PRICES)
 def test_costs_are_exact(

@@ -284,23 +284,28 @@ _HOUR = 3600.0
 
 
 def _of_cache(
-    target: Target, cache_seconds: float, mark: CacheMark | None
+    target: Target, cache_seconds: float, mark: CacheMark | None, *, by_marks: bool
 ) -> tuple[float, float, float]:
     """What a target's cache changes about a request's cost: the fields of `CachePrices`.
 
-    A target with a price of writing caches only what a request marks; others cache by themselves.
+    Args:
+        target: The target.
+        cache_seconds: The seconds for which it is assumed to cache a prompt.
+        mark: For how long the request asks to be cached.
+        by_marks: Whether it caches only what requests mark.
     """
     price, minutes = target.input_price, target.cache_write_price
     if price is None:
         return 0.0, 0.0, cache_seconds
     read = price if target.cached_input_price is None else target.cached_input_price
     hour = minutes if target.cache_write_hour_price is None else target.cache_write_hour_price
-    if hour is None:
+    if not hour:  # price lists also have 0, where nothing is charged for writing
         return 0.0, (price - read) / _MILLION, cache_seconds
-    if mark is None:
+    if by_marks and mark is None:
         return 0.0, 0.0, cache_seconds
-    write = hour if mark == "hour" else price if minutes is None else minutes
-    seconds = max(cache_seconds, _HOUR) if mark == "hour" else cache_seconds
+    is_long = by_marks and mark == "hour"
+    write = hour if is_long else price if minutes is None else minutes
+    seconds = max(cache_seconds, _HOUR) if is_long else cache_seconds
     return (write - price) / _MILLION, (write - read) / _MILLION, seconds
 
 
@@ -315,6 +320,9 @@ def _served(pool: Pool, name: str) -> frozenset[Endpoint]:
 class RequestCosts(CostScores):
     """Also estimates the costs of a request, by a router's estimator.
 
+    A target that has a price of writing to its cache, and serves Anthropic's messages, caches only
+    what a request marks. Other targets cache by themselves.
+
     Args:
         estimator: Estimates the costs without caches.
         cache_seconds: The seconds for which providers are assumed to cache a prompt.
@@ -323,30 +331,24 @@ class RequestCosts(CostScores):
     def __init__(self, estimator: CostEstimator, *, cache_seconds: float) -> None:
         recorded, pool = set(estimator.recorded), estimator.pool
 
-        def prices(mark: CacheMark | None, endpoint: Endpoint) -> CachePrices:
+        def prices(mark: CacheMark | None) -> CachePrices:
             each = [
                 (0.0, 0.0, cache_seconds)
-                if target.name in recorded
-                else _of_cache(target, cache_seconds, mark if endpoint in served else None)
-                for target, served in zip(pool, (_served(pool, n) for n in pool.names), strict=True)
+                if t.name in recorded
+                else _of_cache(t, cache_seconds, mark, by_marks="messages" in _served(pool, t.name))
+                for t in pool
             ]
-            return CachePrices(
-                **dict(zip(("written", "saved", "seconds"), np.array(each).T, strict=True))
-            )
+            names = ("written", "saved", "seconds")
+            return CachePrices(**dict(zip(names, np.array(each).T, strict=True)))
 
-        self._caches = {
-            (mark, endpoint): prices(mark, endpoint)
-            for mark in (None, *get_args(CacheMark))
-            for endpoint in ENDPOINTS
-        }
-        plain = self._caches[None, "chat"]
-        super().__init__(estimator.scale, cache=plain, ratio=estimator.token_ratio)
+        self._caches = {mark: prices(mark) for mark in (None, *get_args(CacheMark))}
+        super().__init__(estimator.scale, cache=self._caches[None], ratio=estimator.token_ratio)
         self._estimator = estimator
         self.known = not estimator.is_free
 
     def cache(self, question: RoutingRequest) -> CachePrices:
         """What the caches change about the costs of a request, as it marks what is cached."""
-        return self._caches[question.cache_mark, question.endpoint]
+        return self._caches[question.cache_mark]
 
     def estimate(
         self, question: RoutingRequest, tokens: int, *, expected: PerTarget | None = None
@@ -367,11 +369,7 @@ class RequestCosts(CostScores):
         counts = np.array([tokens], dtype=np.float64)
         written = None if expected is None else expected[None, :]
         cost: PerTarget = self._estimator.estimate(counts, most_output=most, expected=written)[0]
-        return cost if question.cache_mark is None else cost + self._write_cost(question, tokens)
-
-    def _write_cost(self, question: RoutingRequest, tokens: int) -> PerTarget:
-        cost: PerTarget = tokens * self.ratio * self.cache(question).written
-        return cost
+        return cost + tokens * self.ratio * self.cache(question).written
 
     def written(self, question: RoutingRequest, expected: PerTarget | None) -> PerTarget:
         """Every target's output tokens as `estimate` assumes them; NaN where unknown."""

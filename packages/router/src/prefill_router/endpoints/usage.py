@@ -72,6 +72,8 @@ def read_usage(reported: _Reported) -> Usage:
     if written is None and kept:
         written = sum(_count(tokens) or 0 for tokens in kept.values())
     given = _input(reported, written)
+    if written is None:  # OpenAI's, which are part of its input tokens
+        written = _count(_details(reported, "prompt", "input").get("cache_write_tokens"))
     return Usage(
         input_tokens=given,
         cached_tokens=cached,
