@@ -107,6 +107,8 @@ class AgentRequest:
         parent: The name of the conversation that started this one, a hash; None for none.
         is_ongoing: Whether it has begun to answer the person, so that the target is kept.
         failing_steps: How many tools' results in a row have failed, up to the last.
+        expected_requests: How many requests it is expected to send for the ask, of which this is
+            the first; 1 where it goes on with it.
     """
 
     agent: str | None = None
@@ -116,6 +118,7 @@ class AgentRequest:
     parent: str | None = None
     is_ongoing: bool = False
     failing_steps: int = 0
+    expected_requests: float = 1.0
 
 
 @short_repr
@@ -220,7 +223,8 @@ class RoutingDecision:
         lam_asked: The trade-off before budgets; None where the client named the target.
         correctness: Every target's predicted probability of a correct answer; empty without a
             forecast.
-        estimated_cost: Every target's estimated US dollars; empty where prices are unknown.
+        estimated_cost: Every target's estimated US dollars; empty where prices are unknown. Where
+            an agent begins with an ask, it is the mean of the requests that are expected for it.
         excluded: Targets that couldn't answer, and why in a few words.
         policy_target: The target that the policy alone would have chosen; None without a forecast.
             It differs from `order[0]` where a session or the routed share decided.

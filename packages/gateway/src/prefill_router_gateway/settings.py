@@ -198,6 +198,8 @@ class AgentSettings(SettingsSection):
         subagent: Tasks that an agent gives to a second one.
         compaction: Summaries of a conversation.
         auxiliary: Titles, topics, suggestions and probes, by default at the lowest cost.
+        requests: How many requests an agent is expected to send for what a person or another agent
+            asks; a target is chosen by its costs over them.
         by_agent: The same for one agent, by its name and the kind of request.
         types: The same for one type of subagent, by the agent's name for it.
     """
@@ -208,6 +210,7 @@ class AgentSettings(SettingsSection):
     subagent: KindSettings = KindSettings()
     compaction: KindSettings = KindSettings()
     auxiliary: KindSettings = KindSettings(lam=0.0)
+    requests: Annotated[Number, Field(ge=1, le=1000)] = 8.0
     by_agent: dict[str, dict[RequestKind, KindSettings]] = Field(default_factory=dict)
     types: dict[str, KindSettings] = Field(default_factory=dict)
 

@@ -113,6 +113,7 @@ def test_a_receipt_says_who_asked_and_what_for(gateway: Served) -> None:
         "parent": main.choice.session,
         "is_ongoing": False,
         "failing_steps": 0,
+        "expected_requests": 8.0,
     }
     assert "asked by claude-code: a subagent's task" in explain(sub).sentences()
 
@@ -134,6 +135,7 @@ def test_the_output_of_tools_that_fail_is_counted(gateway: Served) -> None:
     assert receipt.prompt == ASK
     assert receipt.details["agent"]["failing_steps"] == 1
     assert receipt.details["agent"]["is_ongoing"]
+    assert receipt.details["agent"]["expected_requests"] == 1
     assert "results of tools that failed in a row before it: 1" in explain(receipt).sentences()
 
 

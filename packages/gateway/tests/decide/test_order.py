@@ -26,6 +26,8 @@ from prefill_router_gateway.decide import decision_id
 from prefill_router_gateway.decide.affinity import share_of
 from prefill_router_gateway.decide.candidates import RequestCosts, request_tokens
 from prefill_router_gateway.decide.selection import policy_order
+from prefill_router_gateway.errors import RefusalError
+from prefill_router_gateway.records import AgentRequest
 
 pytestmark = pytest.mark.slow
 
@@ -266,6 +268,30 @@ def test_writing_to_a_cache_is_paid_where_the_request_marks_it(
     there = costs.with_cache(question, full, 0, tokens=1000, cached=800)
     assert there * 1e6 == pytest.approx([warm, 2800])
     assert costs.cache(question).seconds.tolist() == [seconds, 300.0]
+
+
+def test_an_agents_ask_costs_the_mean_of_its_requests() -> None:
+    pool = Pool((target("a", **MARKED, serves=("messages",)), target("b", price=2.0)))
+    agent = AgentRequest(agent="codex", expected_requests=4)
+    question = ask(endpoint="messages", cache_mark="minutes", agent=agent)
+    costs = RequestCosts(estimator(pool), cache_seconds=300.0)
+    full = costs.estimate(question, 1000)
+    # of a, one request is written and three are read; b has no price of reading
+    assert full * 1e6 == pytest.approx([(2500 + 3 * 200) / 4 + 800, 2800])
+    there = costs.with_cache(question, full, 0, tokens=1000, cached=800)
+    first = 200 * 2.5 + 800 * 0.2
+    assert there * 1e6 == pytest.approx([(first + 3 * 200) / 4 + 800, 2800])
+
+
+def test_what_is_reserved_and_allowed_is_of_one_request() -> None:
+    agent = AgentRequest(agent="codex", expected_requests=4)
+    cached = parts(target("a", price=2.0, cached_input_price=0.2))
+    got = world(cached).decide(forecast(0.5, tokens=1000), agent=agent)
+    assert got.estimated_cost["a"] * 1e6 == pytest.approx((2000 + 3 * 200) / 4 + 800)
+    assert got.high_cost is not None
+    assert got.high_cost * 1e6 == pytest.approx(2800)
+    with pytest.raises(RefusalError):
+        world(cached).decide(forecast(0.5, tokens=1000), agent=agent, max_cost=0.002)
 
 
 @pytest.mark.parametrize("mark", [None, "minutes", "hour"])

@@ -192,6 +192,20 @@ def test_a_switch_must_be_worth_writing_the_other_cache() -> None:
     assert there.decide(said, **asked).target == "haiku"  # 0.1515 against 0.01515: nothing cached
 
 
+def test_a_switch_pays_over_the_requests_of_an_ask() -> None:
+    there = target("b", price=1.0, cached_input_price=0.1)
+    here = sat(world(parts(TWO[0], there)), "a", tokens=1000)
+    said = forecast(0.5, 0.5, tokens=1000)
+    # In a's cache: 200 and 800 for each. In b's: 1,000 for the first, 100 for others, and 400.
+    for requests, chosen in ((1, "a"), (3, "b")):
+        agent = AgentRequest(agent="codex", expected_requests=requests)
+        got = here.decide(said, session=S, agent=agent)
+        written = (1000 + 100 * (requests - 1)) / requests
+        expected = {"a": 1000 / 1e6, "b": (written + 400) / 1e6}
+        assert got.estimated_cost == pytest.approx(expected)
+        assert got.target == chosen
+
+
 def test_without_cached_prices_only_the_scores_count() -> None:
     plain = parts(target("a", price=2.0), target("b", price=2.0))
     here = sat(world(plain), "a", tokens=800)

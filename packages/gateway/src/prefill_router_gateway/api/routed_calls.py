@@ -60,7 +60,7 @@ from prefill_router_gateway.runtime import (
     reply_headers,
     write_receipt,
 )
-from prefill_router_gateway.settings import GatewaySettings, KindSettings, SessionSettings
+from prefill_router_gateway.settings import GatewaySettings, KindSettings
 from prefill_router_gateway.telemetry import Trace
 
 
@@ -472,7 +472,7 @@ def _routed(
         opening=not is_named and len(envelope.turns) == len(envelope.key_turns),
         in_tool_loop=envelope.in_tool_loop,
         tool_call_ids=envelope.tool_call_ids,
-        agent=_agent_request(reading, settings.sessions, question.key),
+        agent=_agent_request(reading, settings, question.key),
         holds_state=holds_state(envelope.endpoint, envelope.value, envelope.splicer.body),
     )
 
@@ -485,12 +485,12 @@ def _key_turns(envelope: Envelope, reading: RequestReading) -> tuple[Message, ..
 
 
 def _agent_request(
-    reading: RequestReading, settings: SessionSettings, key: str | None
+    reading: RequestReading, settings: GatewaySettings, key: str | None
 ) -> AgentRequest:
     parent = reading.parent
     if parent is not None:
         parent = session_name(
-            settings, header=None, hint=None, key_turns=(), key=key, conversation=parent
+            settings.sessions, header=None, hint=None, key_turns=(), key=key, conversation=parent
         )
     return AgentRequest(
         agent=reading.agent,
@@ -500,7 +500,14 @@ def _agent_request(
         parent=parent,
         is_ongoing=reading.is_ongoing,
         failing_steps=reading.failing_steps,
+        expected_requests=settings.agents.requests if _begins_task(reading) else 1.0,
     )
+
+
+def _begins_task(reading: RequestReading) -> bool:
+    """Whether an agent begins with what a person or another agent asks, in several requests."""
+    is_task = reading.kind in ("main", "plan", "subagent")
+    return reading.agent is not None and is_task and not reading.is_ongoing
 
 
 def query_of(scope: Scope) -> bytes:

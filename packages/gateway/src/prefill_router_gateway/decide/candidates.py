@@ -6,7 +6,7 @@ known here. A client gets an error where no target may answer, or the one that i
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final, get_args
 
 import numpy as np
@@ -235,6 +235,15 @@ class CachePrices:
     saved: PerTarget
     seconds: PerTarget
 
+    def over(self, requests: float) -> "CachePrices":
+        """The same on average over so many requests, all but the first of which are in the cache.
+
+        So only the first is written, and only there a cache from before them saves something.
+        """
+        first = 1 / requests
+        written = self.written - (1 - first) * self.saved
+        return CachePrices(written=written, saved=first * self.saved, seconds=self.seconds)
+
 
 class CostScores:
     """Adjusts estimated costs for the provider's cache, and scores them by Equation 2.
@@ -348,14 +357,16 @@ class RequestCosts(CostScores):
 
     def cache(self, question: RoutingRequest) -> CachePrices:
         """What the caches change about the costs of a request, as it marks what is cached."""
-        return self._caches[question.cache_mark]
+        prices, requests = self._caches[question.cache_mark], question.agent.expected_requests
+        return prices if requests == 1 else prices.over(requests)
 
     def estimate(
         self, question: RoutingRequest, tokens: int, *, expected: PerTarget | None = None
     ) -> PerTarget:
         """Every target's estimated cost in US dollars, with nothing cached.
 
-        What it costs to write the request to a cache is part of it.
+        What it costs to write the request to a cache is part of it. Where an agent is expected to
+        send several requests for an ask, it is their mean: the others read the first from a cache.
 
         An answer is assumed to have the forecast's length, or without a forecast the target's
         median length on the train rows, and no more than the client's limit.
@@ -386,7 +397,8 @@ class RequestEstimate:
     Attributes:
         tokens: Its estimated input tokens, in the encoder's tokens.
         cost: Every target's estimated cost with nothing cached, in US dollars.
-        high: The 90th percentile of each target's cost, in US dollars; None without a forecast.
+        high: The 90th percentile of each target's cost, in US dollars, or without a forecast the
+            estimate; of this request alone. None where it is `cost`.
         correctness: Every target's predicted probability of a correct answer; None without a
             forecast.
         written: Every target's expected output tokens; None without a forecast.
@@ -431,19 +443,21 @@ def request_estimate(
         novelty: Forecasts of requests whose novelty is above this quantile of the train rows
             aren't trusted; 1 trusts all.
     """
+    alone = question
+    if question.agent.expected_requests != 1:
+        alone = replace(question, agent=replace(question.agent, expected_requests=1.0))
     if not isinstance(forecast, Forecast):
-        tokens = request_tokens(question, None)
-        cost = costs.estimate(question, tokens)
-        return RequestEstimate(tokens=tokens, cost=cost, fallback=forecast)
-    tokens = request_tokens(question, forecast.tokens)
-    p = forecast.correctness
-    if p.shape != (targets,) or not np.isfinite(p).all():  # another router's forecast, or invalid
-        cost = costs.estimate(question, tokens)
-        return RequestEstimate(tokens=tokens, cost=cost, fallback="encoder_down")
-    cost, high = (
-        costs.estimate(question, tokens, expected=expected)
-        for expected in (forecast.output, forecast.output_high)
-    )
+        tokens, output, high_output = request_tokens(question, None), None, None
+    else:
+        tokens = request_tokens(question, forecast.tokens)
+        output, high_output = forecast.output, forecast.output_high
+        p = forecast.correctness
+        if p.shape != (targets,) or not np.isfinite(p).all():  # of another router, or invalid
+            forecast, output, high_output = "encoder_down", None, None
+    cost = costs.estimate(question, tokens, expected=output)
+    high = costs.estimate(alone, tokens, expected=high_output)
+    if not isinstance(forecast, Forecast):
+        return RequestEstimate(tokens=tokens, cost=cost, high=high, fallback=forecast)
     strange = novelty < 1 and forecast.novelty is not None and forecast.novelty > novelty
     return RequestEstimate(
         tokens=tokens,

@@ -4,7 +4,8 @@ The policy ranks the targets (the order of `router.decision.decide`); without a 
 trusted, the fallback does. A conversation keeps its target unless a switch gains more than it
 loses. A provider reads the turns that it has just seen from its cache, at a lower price. So the
 current target is priced with what its cache should hold, and every other target in full; Equation 2
-compares them at these costs.
+compares them at these costs. An agent sends several requests for what a person asks, and only the
+first finds an empty cache at another target; so the mean of the expected requests is compared.
 
 As a budget is used up, lam is lowered, and in the end requests may be refused. Up to the share
 `soften_from` of a budget, lam is as requested; from there it falls linearly to 0 where all is
