@@ -1,6 +1,6 @@
 """What sessions of coding agents cost with the providers' prompt caches, by who decides.
 
-    python -m benchmarks.agent_costs [--sessions 60]
+    python -m benchmarks.agent_costs [--sessions 40]
 
 Sessions of 5 to 60 steps, made up, and one that was recorded, with growing contexts, pauses,
 subagents, titles and summaries (`_agent_sessions.py`). Each target's cache holds the prefix of a
@@ -406,7 +406,7 @@ def _most(
 def main() -> int:
     """Run, write the figures, and fail where the gateway costs too much."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sessions", type=int, default=60)
+    parser.add_argument("--sessions", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     of = pool()
