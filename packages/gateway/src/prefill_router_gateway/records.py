@@ -36,6 +36,7 @@ Reason = Literal[
     "stored",
     "latency",
     "headroom",
+    "escalation",
 ]
 """Why a target was chosen.
 
@@ -50,7 +51,8 @@ Reason = Literal[
 - `share`: the request is outside the share of traffic that is routed;
 - `stored`: the request continues a response that this target keeps (`previous_response_id`);
 - `latency`: the policy's choice is predicted to be too slow, see `settings.LatencySettings`;
-- `headroom`: the rate limits of the policy's choice allow no further request.
+- `headroom`: the rate limits of the policy's choice allow no further request;
+- `escalation`: the task didn't get on at its target, so that a stronger one goes on with it.
 """
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
@@ -71,6 +73,8 @@ FALLBACK_REASONS: tuple[FallbackReason, ...] = get_args(FallbackReason)
 FALLBACKS = ("prior", "best", "cheapest")
 """The fallbacks without a forecast, besides a target's name; see `settings.RoutingSettings`."""
 
+EscalationCause = Literal["failing_steps", "repeated_calls", "stalled_steps"]
+"""Why a task counts as one that doesn't get on, see `settings.EscalationSettings`."""
 CacheMark = Literal["minutes", "hour"]
 """For how long a request asks that its text is cached, where it marks what is to be cached."""
 
@@ -107,6 +111,9 @@ class AgentRequest:
         parent: The name of the conversation that started this one, a hash; None for none.
         is_ongoing: Whether it has begun to answer the person, so that the target is kept.
         failing_steps: How many tools' results in a row have failed, up to the last.
+        repeated_calls: How often in a row the newest tool call was made right before it.
+        stalled_steps: How many of the newest tool calls in a row had been made before, with the
+            same result.
         expected_requests: How many requests it is expected to send for the ask, of which this is
             the first; 1 where it goes on with it.
     """
@@ -118,6 +125,8 @@ class AgentRequest:
     parent: str | None = None
     is_ongoing: bool = False
     failing_steps: int = 0
+    repeated_calls: int = 0
+    stalled_steps: int = 0
     expected_requests: float = 1.0
 
 
@@ -211,6 +220,24 @@ class PredictedWaits:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class Escalation:
+    """A stronger target for a task that doesn't get on.
+
+    Attributes:
+        target: The stronger target.
+        cause: What was seen of the task.
+        count: How often it was seen.
+        is_made: Whether the target goes on with the task; otherwise this is only recorded.
+    """
+
+    target: str
+    cause: EscalationCause
+    count: int
+    is_made: bool
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class RoutingDecision:
     """The order in which targets are called, and why.
 
@@ -242,6 +269,9 @@ class RoutingDecision:
             keeps the response or called the tools; None for any of them. None in receipts.
         waits: The predicted waiting; None where it didn't count.
         limited: The targets that came last since their rate limits allow no further request.
+        escalation: The stronger target for a task that doesn't get on; None for none.
+        is_escalated: Whether the task was escalated, by this request or one before. False in
+            receipts.
     """
 
     id: str
@@ -264,6 +294,8 @@ class RoutingDecision:
     deployment: str | None = None
     waits: PredictedWaits | None = None
     limited: tuple[str, ...] = ()
+    escalation: Escalation | None = None
+    is_escalated: bool = False
 
     @property
     def target(self) -> str:
@@ -343,6 +375,7 @@ APART: Mapping[str, str] = {
     "state": "with what only the target that wrote it can read",
     "tool_loop": "in a tool loop, where the target is kept",
     "stored": "continuing a stored response",
+    "escalation": "sent to a stronger target, since the task didn't get on",
     "share": "outside the routed share",
     "fallback": "decided without a forecast",
     "dry_run": "only decided, not forwarded",

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -46,6 +47,11 @@ _SITE = re.compile(
     r"(?!http://.*:80$|https://.*:443$)"  # which browsers leave out
     r"https?://([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:]+\])(:\d{1,5})?"
 )
+
+
+def _on_or_off(value: Any) -> Any:
+    """YAML reads on and off as true and false."""
+    return ("off", "on")[value] if isinstance(value, bool) else value
 
 
 class SettingsSection(BaseModel):
@@ -187,6 +193,23 @@ class KindSettings(SettingsSection):
 
 
 @final
+class EscalationSettings(SettingsSection):
+    """When a task counts as one that doesn't get on; any of these is enough.
+
+    Attributes:
+        failing_steps: So many results of tools in a row have failed.
+        repeated_calls: The newest tool call was made so often in a row before, with the same
+            arguments.
+        stalled_steps: So many of the newest tool calls, one after another, had been made before
+            with the same arguments and the same result.
+    """
+
+    failing_steps: Count = 3
+    repeated_calls: Count = 2
+    stalled_steps: Count = 4
+
+
+@final
 class AgentSettings(SettingsSection):
     """How the requests of coding agents are read and routed.
 
@@ -198,6 +221,9 @@ class AgentSettings(SettingsSection):
         subagent: Tasks that an agent gives to a second one.
         compaction: Summaries of a conversation.
         auxiliary: Titles, topics, suggestions and probes, by default at the lowest cost.
+        escalation: Whether a task that doesn't get on goes to a stronger target, once: `on`, `off`,
+            or `observe`, to say only in the receipt where it would.
+        escalate_after: When a task counts as one that doesn't get on.
         requests: How many requests an agent is expected to send for what a person or another agent
             asks; a target is chosen by its costs over them.
         by_agent: The same for one agent, by its name and the kind of request.
@@ -210,6 +236,8 @@ class AgentSettings(SettingsSection):
     subagent: KindSettings = KindSettings()
     compaction: KindSettings = KindSettings()
     auxiliary: KindSettings = KindSettings(lam=0.0)
+    escalation: Annotated[Literal["off", "on", "observe"], BeforeValidator(_on_or_off)] = "off"
+    escalate_after: EscalationSettings = EscalationSettings()
     requests: Annotated[Number, Field(ge=1, le=1000)] = 8.0
     by_agent: dict[str, dict[RequestKind, KindSettings]] = Field(default_factory=dict)
     types: dict[str, KindSettings] = Field(default_factory=dict)

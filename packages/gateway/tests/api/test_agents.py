@@ -41,6 +41,7 @@ SETTINGS = {
     "receipts": {"prompts": True},
     "failures": {"retries": 0},
     "agents": {
+        "escalation": "on",
         "subagent": {"targets": [MIDDLE]},
         "by_agent": {"opencode": {"main": {"targets": [CHEAP, MIDDLE]}}},
         "types": {"Plan": {"lam": 0.5}},
@@ -113,6 +114,8 @@ def test_a_receipt_says_who_asked_and_what_for(gateway: Served) -> None:
         "parent": main.choice.session,
         "is_ongoing": False,
         "failing_steps": 0,
+        "repeated_calls": 0,
+        "stalled_steps": 0,
         "expected_requests": 8.0,
     }
     assert "asked by claude-code: a subagent's task" in explain(sub).sentences()
@@ -160,6 +163,34 @@ def test_a_request_says_for_how_long_it_is_cached(ttl: dict[str, str], mark: str
         at=0.0,
     )
     assert incoming.question.cache_mark == mark
+
+
+def test_a_task_whose_tools_fail_goes_to_a_stronger_target_once(gateway: Served) -> None:
+    own = {**CLAUDE, "x-claude-code-session-id": "s9"}
+    tool = {"name": "Bash", "input_schema": {"type": "object"}}
+    turns: list[dict[str, Any]] = [user(ASK)]
+
+    def go_on(lam: str) -> Receipt:
+        body = {"model": "auto", "max_tokens": 9, "messages": turns, "tools": [tool]}
+        receipt = send(gateway, "/v1/messages", body, {**own, HEADER + "lam": lam})
+        call = {"type": "tool_use", "id": f"t{len(turns)}", "name": "Bash", "input": {"n": 1}}
+        failed = {"type": "tool_result", "tool_use_id": call["id"], "content": "Exit code 1"}
+        turns.extend([{"role": "assistant", "content": [call]}, user([failed])])
+        return receipt
+
+    receipts = [go_on("0")] + [go_on("1") for _ in range(7)]
+    reasons = [receipt.choice.reason for receipt in receipts]
+    assert reasons == ["policy", *["tool_loop"] * 2, "escalation", *["tool_loop"] * 4]
+    first, escalated, *after = receipts[0], *receipts[3:]
+    stronger = escalated.choice.target
+    assert first.choice.target == CHEAP
+    assert escalated.choice.correctness[stronger] > escalated.choice.correctness[CHEAP]
+    assert {receipt.choice.target for receipt in after} == {stronger}
+    found = escalated.choice.escalation
+    assert found is not None
+    assert (found.target, found.cause, found.count) == (stronger, "failing_steps", 3)
+    words = f"3 results of tools failed in a row: the task goes to {stronger}"
+    assert words in explain(escalated).sentences()
 
 
 def test_a_target_that_cannot_read_anothers_state_passes_the_request_on(

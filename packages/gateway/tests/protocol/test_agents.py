@@ -70,6 +70,36 @@ def test_results_and_texts_of_one_message_are_told_apart() -> None:
     assert opened(messages(asked, called, results))[1].failing_steps == 0
 
 
+def chats(*turns: Any) -> dict[str, Any]:
+    return {
+        "path": "/v1/chat/completions",
+        "headers": {},
+        "body": {"model": "auto", "messages": [{"role": "user", "content": ASK}, *turns]},
+    }
+
+
+def test_tool_calls_are_compared_in_every_protocol() -> None:
+    given = json.dumps({"command": "pytest"})
+    function = {"name": "Bash", "arguments": given}
+    called = {"role": "assistant", "tool_calls": [{"id": "t", "function": function}]}
+    result = {"role": "tool", "tool_call_id": "t", "content": "1 failed"}
+    use = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "pytest"}}
+    done = {"type": "tool_result", "tool_use_id": "t", "content": "1 failed"}
+    step = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [done]}]
+    items = [
+        {"type": "function_call", "call_id": "c", "name": "shell", "arguments": given},
+        {"type": "function_call_output", "call_id": "c", "output": "1 failed"},
+    ]
+    response = {"model": "auto", "input": [{"role": "user", "content": ASK}, *items * 3]}
+    for value in (
+        chats(*[called, result] * 3),
+        messages({"role": "user", "content": ASK}, *step * 3),
+        {"path": "/v1/responses", "headers": {}, "body": response},
+    ):
+        _, reading = opened(value)
+        assert (reading.repeated_calls, reading.stalled_steps) == (2, 2), value["path"]
+
+
 def test_the_same_question_is_scored_alike_in_every_agent_and_alone() -> None:
     texts = set()
     for file in SAMPLES:

@@ -4,10 +4,11 @@ import math
 
 import pytest
 
-from prefill_router_gateway.decide import Budgets
+from prefill_router_gateway.decide import Budgets, Sessions
 from prefill_router_gateway.errors import RefusalError
-from prefill_router_gateway.settings import BudgetSettings
+from prefill_router_gateway.settings import BudgetSettings, SessionSettings
 from prefill_router_gateway.shared import BudgetLeases
+from prefill_router_gateway.shared.leases import SharedAffinity
 
 HOUR = 3600.0
 AT = 500_000 * HOUR
@@ -120,3 +121,18 @@ def test_spending_is_written_in_sum_for_each_hour_and_day() -> None:
 def test_without_replicas_there_is_no_lease() -> None:
     (state,) = Budgets([TEN]).states_of(None, AT)
     assert (state.leased, state.is_cut_off) == (math.inf, False)
+
+
+@pytest.mark.parametrize("is_escalated", [False, True])
+def test_other_replicas_learn_that_a_task_was_escalated(is_escalated: bool) -> None:
+    mine, others = Sessions(SessionSettings()), Sessions(SessionSettings())
+    writer, reader = (SharedAffinity(sessions, lambda: None) for sessions in (mine, others))
+    mine.on_entry = writer.remember
+    mine.answered("s", target="large", tokens=9, at=AT, is_escalated=is_escalated)
+    (row,) = writer.begin()
+    columns = [row.get(name) for name in ("name", "target", "owner", "tokens", "at")]
+    reader.learn({row["name"]: ("session", "s")}, [tuple(columns)])
+    assert others.last_state("s") == mine.last_state("s")
+    state = others.last_state("s")
+    assert state is not None
+    assert state.is_escalated is is_escalated

@@ -286,6 +286,39 @@ def test_failing_steps_are_counted_back_to_the_ask() -> None:
     assert read(said(ASK), ANSWER, result("Exit code 0\nError: none")).failing_steps == 0
 
 
+def step(command: str, output: str = "fine") -> tuple[Turn, Turn]:
+    return Turn("assistant", calls=(("Bash", {"command": command}),)), result(output)
+
+
+def test_repeated_calls_and_stalled_steps_are_counted_back_to_the_ask() -> None:
+    test, look = step("pytest"), step("ls")
+    for steps, repeated, stalled in (
+        ((test,), 0, 0),
+        ((test, look), 0, 0),
+        ((test, test), 1, 1),
+        ((test, test, test), 2, 2),
+        ((test, look, test, look), 0, 2),
+        ((test, look, step("pytest", "1 passed")), 0, 0),
+        ((test, step("pytest", "1 passed")), 1, 0),
+    ):
+        turns = [turn for one in steps for turn in one]
+        found = read(user(ASK), *turns, headers=CLAUDE)
+        assert (found.repeated_calls, found.stalled_steps) == (repeated, stalled), steps
+        after = read(user(ASK), *turns, user("Stop."), headers=CLAUDE)
+        assert (after.repeated_calls, after.stalled_steps) == (0, 0)
+
+
+def test_arguments_that_are_nested_too_deeply_count_as_different() -> None:
+    def nested() -> Any:
+        value: Any = []
+        for _ in range(100_000):
+            value = [value]
+        return value
+
+    turns = [Turn("assistant", calls=(("Bash", nested()),)) for _ in range(3)]
+    assert read(user(ASK), *turns, headers=CLAUDE).repeated_calls == 0
+
+
 def test_a_short_ask_is_read_with_what_it_refers_to() -> None:
     def scored(*asks: str) -> str | None:
         return read(*(turn for ask in asks for turn in (said(ask), ANSWER))).scored_text

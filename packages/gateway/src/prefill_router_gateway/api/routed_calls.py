@@ -500,6 +500,8 @@ def _agent_request(
         parent=parent,
         is_ongoing=reading.is_ongoing,
         failing_steps=reading.failing_steps,
+        repeated_calls=reading.repeated_calls,
+        stalled_steps=reading.stalled_steps,
         expected_requests=settings.agents.requests if _begins_task(reading) else 1.0,
     )
 

@@ -113,11 +113,13 @@ class SessionState:
         tokens: Input and output tokens of that turn, by the target's count: what its cache may
             hold.
         at: When it answered, in seconds since 1970.
+        is_escalated: Whether the task that it was about has gone to a stronger target.
     """
 
     target: str
     tokens: int
     at: float
+    is_escalated: bool = False
 
 
 @final
@@ -237,6 +239,7 @@ class Sessions:
         response_id: str | None = None,
         key: str | None = None,
         deployment: str | None = None,
+        is_escalated: bool = False,
     ) -> None:
         """Remember an answer.
 
@@ -250,9 +253,10 @@ class Sessions:
             key: The name of the client's key; None where the gateway has no keys.
             deployment: Which of the target's endpoints answered, if it has several: tool calls and
                 the response belong to it.
+            is_escalated: Whether its task has gone to a stronger target.
         """
         if session is not None:
-            self._put("session", session, SessionState(target, tokens, at))
+            self._put("session", session, SessionState(target, tokens, at, is_escalated))
         for call in tool_calls[:_MOST_CALLS]:
             if len(call) <= _LONGEST_ID:
                 self._put("key_call", (key, call), deployment or target)

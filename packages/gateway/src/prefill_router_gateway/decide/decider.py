@@ -19,7 +19,7 @@ from prefill_router.errors import ConfigError
 from prefill_router.policy import Policy
 from prefill_router.router import Forecast, refuse_cascade
 from prefill_router.targets import Pool
-from prefill_router_gateway.decide.affinity import Affinity, Sessions, decision_id
+from prefill_router_gateway.decide.affinity import Affinity, Sessions, decision_id, is_routed
 from prefill_router_gateway.decide.candidates import (
     Candidates,
     Exclusion,
@@ -35,6 +35,7 @@ from prefill_router_gateway.decide.candidates import (
     unknown_target,
     written_tokens,
 )
+from prefill_router_gateway.decide.escalation import EscalationRule
 from prefill_router_gateway.decide.latency import TargetSpeeds
 from prefill_router_gateway.decide.selection import (
     Allowance,
@@ -44,6 +45,7 @@ from prefill_router_gateway.decide.selection import (
     check_fallback,
 )
 from prefill_router_gateway.records import (
+    Escalation,
     FallbackReason,
     PredictedWaits,
     Reason,
@@ -250,6 +252,8 @@ class Decider:
             sessions=sessions,
         )
         self._sessions = sessions
+        self._escalation = EscalationRule(settings.agents, sessions)
+        self._traffic = settings.traffic
         self._budgets = budgets
         self._breaker_open = breaker_open
         self._limited, self._speeds = limited, speeds
@@ -271,8 +275,10 @@ class Decider:
     def _has_choice(self, question: RoutingRequest, barred: Mapping[str, Exclusion]) -> bool:
         tokens = request_tokens(question, None)
         cannot = self._candidates.cannot(question, tokens, barred=barred)
-        if self._holders.holder(question, cannot) is not None:
-            return False
+        holder = self._holders.holder(question, cannot)
+        if holder is not None:
+            is_open = holder[1] == "tool_loop"
+            return is_open and self._escalation.find_cause(question) is not None
         wanted = self._candidates.unwanted(question, None, cannot)  # costs need a forecast
         return len(self._candidates.left(wanted)) > 1
 
@@ -289,6 +295,8 @@ class Decider:
             RefusalError: No target may answer, or a budget is spent; it says what would help.
         """
         made = self._decided(begun, forecast)
+        if self._escalation.was_escalated(begun.question):
+            made = replace(made, is_escalated=True)
         is_open = begun.question.fallbacks and made.reason not in ("stored", "tool_loop")
         return self._with_fallbacks(made, begun.question) if is_open else made
 
@@ -334,7 +342,8 @@ class Decider:
             target = self._candidates.target_of(holder[0])
             chosen = self._alone(target, holder[1], known)
             made = self._choice(decision, question, known, chosen, cannot, lams)
-            return made if target == holder[0] else replace(made, deployment=holder[0])
+            made = made if target == holder[0] else replace(made, deployment=holder[0])
+            return self._escalated(made, question, known, cannot, allowance)
         excluded = self._excluded(question, known, cannot)
         among = self._candidates.left(excluded)
         if not self._has_router:
@@ -343,7 +352,8 @@ class Decider:
             known = replace(known, fallback="no_text")  # the encoder read none
         if allowance.exhausted or (self._speeds is None and self._limited is None):
             chosen = self._chooser.choose(question, known, allowance, among, decision=decision)
-            return self._choice(decision, question, known, chosen, excluded, lams)
+            made = self._choice(decision, question, known, chosen, excluded, lams)
+            return self._escalated(made, question, known, cannot, allowance)
         waits, limited = self._waits(question, known), self._without_headroom(known, among)
         chosen = self._chooser.choose(
             question, known, allowance, among, decision=decision, waits=waits, limited=limited
@@ -351,7 +361,45 @@ class Decider:
         if waits is not None and self._speeds is not None:
             self._speeds.chosen(self._names[chosen.order[0]])
         made = self._choice(decision, question, known, chosen, excluded, lams)
-        return replace(made, waits=waits, limited=tuple(self._names[k] for k in limited))
+        made = replace(made, waits=waits, limited=tuple(self._names[k] for k in limited))
+        return self._escalated(made, question, known, cannot, allowance)
+
+    def _escalated(
+        self,
+        made: RoutingDecision,
+        question: RoutingRequest,
+        known: RequestEstimate,
+        cannot: Mapping[str, Exclusion],
+        allowance: Allowance,
+    ) -> RoutingDecision:
+        """The decision with a stronger target first, where the task doesn't get on."""
+        cause, p = self._escalation.find_cause(question), known.trusted
+        is_kept = made.reason in ("turn", "tool_loop") and not allowance.exhausted
+        if cause is None or p is None or not is_kept:
+            return made
+        if not is_routed(self._traffic, session=question.session, decision=made.id):
+            return made
+        wanted = self._candidates.unwanted(question, self._priced(known.high_cost), cannot)
+        among = self._candidates.left(self._candidates.broken(wanted, self._breaker_open))
+        order = self._chooser.stronger(known, allowance.lam, among, made.target)
+        if not order:
+            return made
+        target = self._names[order[0]]
+        found = Escalation(
+            target=target, cause=cause[0], count=cause[1], is_made=self._escalation.changes_target
+        )
+        made = replace(made, escalation=found, is_escalated=True)
+        if not found.is_made:
+            return made
+        others = (name for name in made.order if name != target)
+        return replace(
+            made,
+            order=(target, *others),
+            reason="escalation",
+            tool_loop=False,
+            deployment=None,
+            high_cost=float(known.high_cost[order[0]]) if self.costs.known else None,
+        )
 
     def _waits(self, question: RoutingRequest, known: RequestEstimate) -> PredictedWaits | None:
         settings = self._routing.latency
@@ -424,6 +472,7 @@ class Decider:
             response_id=outcome.response_id if stored else None,
             key=key,
             deployment=outcome.deployment,
+            is_escalated=choice.is_escalated,
         )
 
     def _priced(self, cost: PerTarget) -> PerTarget | None:

@@ -441,6 +441,25 @@ class TargetChooser:
             return TargetChoice(_first(present, order), why, winner, with_cache)
         return TargetChoice(order, reason, winner, with_cache)
 
+    def stronger(
+        self, known: RequestEstimate, lam: float, among: Sequence[int], present: str
+    ) -> list[int]:
+        """The columns that are likelier to be right than the present target, best first.
+
+        Args:
+            known: The estimates of the request; its forecast is trusted.
+            lam: The trade-off after budgets.
+            among: The columns of the targets that may answer.
+            present: The target at present.
+        """
+        p, cost = known.trusted, self._costs.normalise(known.cost)
+        if p is None:
+            return []
+        columns = [k for k in among if p[k] > p[self._column[present]]]
+        if not columns:
+            return []
+        return policy_order(self._policy, p, cost, lam, names=self._names, among=columns)
+
     def _above_floor(
         self,
         question: RoutingRequest,

@@ -74,22 +74,34 @@ class AgentTurns:
 _ASSISTANT = Turn("assistant")
 
 
-def _turn_of(role: str, content: object) -> Turn:
+def _turn_of(role: str, content: object, calls: object = None) -> Turn:
     if role == "assistant":
-        return _ASSISTANT
+        found = tuple(_called(call) for call in calls or ()) if isinstance(calls, list) else ()
+        return Turn("assistant", calls=found) if any(found) else _ASSISTANT
     known = role if role in ("system", "tool") else "user"
     return Turn(cast(TurnRole, known), _texts_of(content), is_one_text=isinstance(content, str))
 
 
 def _of_chat(turn: Mapping[str, Any]) -> tuple[Turn, ...]:
-    return (_turn_of(_ROLES.get(turn["role"], "user"), turn.get("content")),)
+    role = _ROLES.get(turn["role"], "user")
+    return (_turn_of(role, turn.get("content"), turn.get("tool_calls")),)
+
+
+def _called(call: object) -> tuple[object, object]:
+    """The name and the arguments of a tool call in a chat, a message or a response."""
+    call = call if isinstance(call, dict) else {}
+    for own in (call, call.get("function"), call.get("custom")):
+        if isinstance(own, dict) and "name" in own:
+            return own["name"], own.get("arguments", own.get("input"))
+    return None, call.get("arguments", call.get("action"))
 
 
 def _of_message(turn: Mapping[str, Any]) -> tuple[Turn, ...]:
     role, content = _ROLES.get(turn["role"], "user"), turn.get("content")
     results = results_of(content) if role == "user" else []
     if not results:
-        return (_turn_of(role, content),)
+        uses = content if isinstance(content, list) and role == "assistant" else []
+        return (_turn_of(role, content, [part for part in uses if _is_tool_use(part)]),)
     found = [
         Turn("tool", (_result_text(part),), has_failed=part.get("is_error") is True)
         for part in results
@@ -98,6 +110,10 @@ def _of_message(turn: Mapping[str, Any]) -> tuple[Turn, ...]:
         said = [part for part in content or () if not _is_tool_result(part)]
         found.append(_turn_of(role, said))
     return tuple(found)
+
+
+def _is_tool_use(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") == "tool_use"
 
 
 def _result_text(part: Mapping[str, Any]) -> str:
@@ -111,7 +127,8 @@ def _of_item(item: Mapping[str, Any]) -> tuple[Turn, ...]:
         return (_turn_of(_ROLES.get(role, "user"), item.get("content")),)
     if is_result(item):
         return (Turn("tool", (content_text(item.get("output")),)),)
-    return (_ASSISTANT,) if isinstance(kind, str) and kind.endswith("_call") else ()
+    is_call = isinstance(kind, str) and kind.endswith("_call")
+    return (_turn_of("assistant", None, [item]),) if is_call else ()
 
 
 _PLACES: dict[str, tuple[str, str, Callable[[Mapping[str, Any]], tuple[Turn, ...]]]] = {

@@ -18,6 +18,8 @@ from prefill_router.router import Decision, decide
 from prefill_router_gateway.receipts.rows import Feedback
 from prefill_router_gateway.receipts.savings import RequestSaving
 from prefill_router_gateway.records import (
+    Escalation,
+    EscalationCause,
     FallbackReason,
     OutcomeKind,
     PredictedWaits,
@@ -38,6 +40,7 @@ _REASONS: Mapping[Reason, str] = {
     "stored": "the request continues a response that this target keeps",
     "latency": "the policy's choice is predicted to be too slow",
     "headroom": "the rate limits of the policy's choice allow no further request",
+    "escalation": "the task didn't get on at its target, so that a stronger one goes on with it",
 }
 _FALLBACKS: Mapping[FallbackReason, str] = {
     "deadline": "the forecast took longer than its deadline",
@@ -142,7 +145,7 @@ class Explanation:
             lines.append(f"asked for {name}: {_listed(value)}")
         if choice.policy_target not in (None, choice.target):
             lines.append(f"the policy alone would have chosen {choice.policy_target}")
-        lines += [*_waiting(choice), *_sharing(self.receipt)]
+        lines += [*_escalating(choice), *_waiting(choice), *_sharing(self.receipt)]
         if self.decision is not None:
             below, above = self.decision.changes_below, self.decision.changes_above
             if below is not None:
@@ -189,11 +192,26 @@ def _utc(at: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, PredictedWaits):
+    if isinstance(value, PredictedWaits | Escalation):
         return asdict(value)
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple) else value
+
+
+_CAUSES: Mapping[EscalationCause, str] = {
+    "failing_steps": "results of tools failed in a row",
+    "repeated_calls": "repetitions of the same tool call in a row",
+    "stalled_steps": "tool calls in a row that had been made before with the same result",
+}
+
+
+def _escalating(choice: RoutingDecision) -> Iterator[str]:
+    """What was seen of a task that doesn't get on."""
+    found = choice.escalation
+    if found is not None:
+        would = "goes" if found.is_made else "would go, but escalation is only observed,"
+        yield f"{found.count} {_CAUSES[found.cause]}: the task {would} to {found.target}"
 
 
 def _waiting(choice: RoutingDecision) -> Iterator[str]:

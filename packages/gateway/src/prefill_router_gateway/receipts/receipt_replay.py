@@ -431,7 +431,8 @@ class _ReplayedSessions:
             held = None if state is None or choice.opening else state.target
         if row is None:
             free = choice.reason not in ("tool_loop", "stored", "state")
-            stays = held is not None and (not free or held in choice.order)
+            moves = choice.reason == "escalation"  # to a target of its own
+            stays = held is not None and not moves and (not free or held in choice.order)
             return (held or choice.target) if stays else choice.target, None
         if choice.reason == "share":
             return choice.target, None

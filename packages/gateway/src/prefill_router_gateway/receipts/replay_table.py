@@ -291,6 +291,7 @@ _WITHOUT: Mapping[str, str] = {
     "state": "had what only its target could read",
     "tool_loop": "was in a tool loop",
     "stored": "continued a stored response",
+    "escalation": "went to a stronger target, since the task didn't get on",
     "fallback": "had no forecast",
 }
 

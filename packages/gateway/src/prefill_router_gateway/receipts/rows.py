@@ -17,6 +17,7 @@ from prefill_router.database import storable, storable_count
 from prefill_router.endpoints import Usage
 from prefill_router.errors import CorruptError, DataError
 from prefill_router_gateway.records import (
+    Escalation,
     PredictedWaits,
     Receipt,
     RequestOutcome,
@@ -159,6 +160,11 @@ _COMPUTED: Mapping[str, Callable[[Receipt], Any]] = {
         **({"opening": True} if receipt.choice.opening else {}),
         **({"waits": vars(receipt.choice.waits)} if receipt.choice.waits is not None else {}),
         **({"limited": receipt.choice.limited} if receipt.choice.limited else {}),
+        **(
+            {"escalation": vars(receipt.choice.escalation)}
+            if receipt.choice.escalation is not None
+            else {}
+        ),
     },
     **{name: partial(_count, name) for name in _COUNTS},
 }
@@ -192,6 +198,8 @@ def from_row(row: Sequence[Any]) -> Receipt:
         choice["limited"] = tuple(details.pop("limited", ()))
         waits = details.pop("waits", None)
         choice["waits"] = None if waits is None else PredictedWaits(**waits)
+        escalation = details.pop("escalation", None)
+        choice["escalation"] = None if escalation is None else Escalation(**escalation)
         made = value["attempts"]
         nothing = [None] * len(made)
         places, failures = answer.get("deployments", nothing), answer.get("failures", nothing)

@@ -113,7 +113,8 @@ class Deduction:
 
 _WHY_APART = """CASE WHEN outcome = 'routed' THEN 'dry_run'
     WHEN answered_by IS NULL THEN 'unanswered'
-    WHEN reason IN ('named', 'turn', 'state', 'tool_loop', 'stored', 'share', 'fallback')
+    WHEN reason IN ('named', 'turn', 'state', 'tool_loop', 'stored', 'share', 'fallback',
+        'escalation')
     THEN reason
     WHEN tool_loop = 1 THEN 'tool_loop' WHEN fallback IS NOT NULL THEN 'fallback' END"""
 _OPENING = '%"opening":true%'

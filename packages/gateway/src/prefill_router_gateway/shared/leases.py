@@ -355,7 +355,7 @@ class SharedAffinity:
                 continue
             kind = place[0]
             if kind == "session":
-                self._sessions.learn(place, SessionState(target, tokens, at))
+                self._sessions.learn(place, SessionState(target, tokens, at, owner == _ESCALATED))
             else:
                 self._sessions.learn(place, (target, owner) if kind == "response" else target)
 
@@ -372,6 +372,10 @@ class SharedAffinity:
         self._in_writing = {}
 
 
+_ESCALATED = "escalated"
+"""In place of the owner, which a conversation has in its name."""
+
+
 def name_of(place: AffinityPlace) -> str:
     """The name of an entry in the table."""
     return sha256(repr(place).encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
@@ -381,6 +385,7 @@ def _row(place: AffinityPlace, value: Any, at: float) -> dict[str, Any]:
     """An entry as a row."""
     row: dict[str, Any] = {"name": name_of(place), "kind": place[0], "tokens": 0, "at": at}
     if isinstance(value, SessionState):
+        row |= {"owner": _ESCALATED} if value.is_escalated else {}
         return {**row, "target": value.target, "tokens": value.tokens, "at": value.at}
     target, owner = value if place[0] == "response" else (value, None)
     return {**row, "target": target, "owner": owner}

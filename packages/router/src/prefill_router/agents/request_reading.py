@@ -26,9 +26,12 @@ EARLIER = 2000
 """After so many characters of earlier asks no further one is read with a short ask."""
 _MOST_ASKS = 9
 _RESULT_START = 300  # characters of a tool's result that say whether it failed
+_MOST_CALLS = 50  # tool calls that are looked at, from the newest back
 _SYSTEM_START = 2000  # characters of a system prompt that say who asks
 _DIGITS = 16
 TurnRole = Literal["system", "user", "assistant", "tool"]
+ToolStep = tuple[tuple[tuple[object, object], ...], tuple[str, ...]]
+"""The tool calls of one turn, and their results."""
 
 
 @final
@@ -41,12 +44,14 @@ class Turn:
         texts: The texts of its parts; of an assistant none are needed.
         is_one_text: Whether its content is a text and not a list of parts.
         has_failed: Whether it is a tool's result that is marked as an error.
+        calls: The name and the arguments of each tool call of an assistant.
     """
 
     role: TurnRole
     texts: tuple[str, ...] = ()
     is_one_text: bool = False
     has_failed: bool = False
+    calls: tuple[tuple[object, object], ...] = ()
 
 
 @final
@@ -67,6 +72,10 @@ class RequestReading:
         opening: The person's first text, for an agent that is known; None where there is none.
         is_ongoing: Whether an agent has begun to answer the ask, so that the person's turn goes on.
         failing_steps: How many tools' results in a row, up to the last, have failed since the ask.
+        repeated_calls: How often in a row the newest tool call was made right before it, with the
+            same arguments, since the ask.
+        stalled_steps: How many of the newest tool calls since the ask, one after another, had been
+            made before with the same arguments and the same result.
         reasons: Why it was read like this, in a few words each.
     """
 
@@ -81,6 +90,8 @@ class RequestReading:
     opening: str | None = None
     is_ongoing: bool = False
     failing_steps: int = 0
+    repeated_calls: int = 0
+    stalled_steps: int = 0
     reasons: tuple[str, ...] = ()
 
     @property
@@ -116,6 +127,8 @@ def read_request(
             ask=tail.ask,
             earlier=tail.earlier,
             failing_steps=tail.failing_steps,
+            repeated_calls=tail.repeated_calls,
+            stalled_steps=tail.stalled_steps,
             reasons=("no agent's marks",),
         )
     agent, why = identity
@@ -137,6 +150,8 @@ def read_request(
         opening=first or None,
         is_ongoing=tail.is_ongoing,
         failing_steps=tail.failing_steps,
+        repeated_calls=tail.repeated_calls,
+        stalled_steps=tail.stalled_steps,
         reasons=(f"{agent}: {why}", f"{kind}: {because}"),
     )
 
@@ -158,6 +173,8 @@ class _Tail:
         failing_steps: As in `RequestReading`.
         compaction: Whether the newest text asks for a summary.
         blocks: The texts of the turns since the ask that an agent's blocks may be in.
+        repeated_calls: As in `RequestReading`.
+        stalled_steps: As in `RequestReading`.
     """
 
     ask: str | None
@@ -166,6 +183,8 @@ class _Tail:
     failing_steps: int
     compaction: bool
     blocks: tuple[str, ...]
+    repeated_calls: int
+    stalled_steps: int
 
 
 def _plain_text(turn: Turn) -> str:
@@ -182,12 +201,16 @@ def _read_tail(
     """Read the turns from the last back to the ask, and on where a short ask needs it."""
     asks: list[str] = []
     blocks: list[str] = []
+    calls: list[ToolStep] = []
+    results: list[str] = []
     failing, is_counting, compaction, has_answer = 0, True, False, False
     for turn in reversed(turns):
         has_answer |= not asks and turn.role in ("assistant", "tool")
         if turn.role == "tool" and is_counting and not asks:
             is_counting = _has_failed(turn, failure)
             failing += is_counting
+        if not asks and len(calls) < _MOST_CALLS:
+            _add_step(turn, calls, results)
         if turn.role != "user":
             continue
         if not asks:
@@ -201,6 +224,7 @@ def _read_tail(
             is_enough = len(asks) == _MOST_ASKS or sum(map(len, asks[1:])) > EARLIER
             if is_enough or len(text) > SHORT:
                 break
+    repeated, stalled = _count_repetitions(calls)
     return _Tail(
         ask=asks[0] if asks else None,
         earlier=tuple(reversed(asks[1:])),
@@ -208,7 +232,32 @@ def _read_tail(
         failing_steps=failing,
         compaction=compaction,
         blocks=tuple(blocks),
+        repeated_calls=repeated,
+        stalled_steps=stalled,
     )
+
+
+def _add_step(turn: Turn, calls: list[ToolStep], results: list[str]) -> None:
+    """Add the calls of a turn with the results after it, or a result that waits for its call."""
+    if turn.role == "tool":
+        results.extend(turn.texts)
+    elif turn.calls:
+        calls.append((turn.calls, tuple(results)))
+        results.clear()
+
+
+def _count_repetitions(steps: Sequence[ToolStep]) -> tuple[int, int]:
+    """How often the newest calls were made right before, and `RequestReading.stalled_steps`.
+
+    Args:
+        steps: The newest first.
+    """
+    try:
+        same = sum(1 for _ in takewhile(lambda step: step[0] == steps[0][0], steps[1:]))
+        at = range(len(steps))
+        return same, sum(1 for _ in takewhile(lambda n: steps[n] in steps[n + 1 :], at))
+    except RecursionError:  # arguments that are nested too deeply to compare
+        return 0, 0
 
 
 def _has_failed(turn: Turn, failure: re.Pattern[str]) -> bool:

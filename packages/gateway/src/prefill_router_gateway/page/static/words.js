@@ -12,6 +12,7 @@ export const REASONS = {
   stored: "stored response",
   latency: "quicker",
   headroom: "rate limit",
+  escalation: "escalation",
 };
 
 export const BECAUSE = {
@@ -26,6 +27,7 @@ export const BECAUSE = {
   stored: "The request continues a response that this target keeps.",
   latency: "The policy's choice is predicted to be too slow.",
   headroom: "The rate limits of the policy's choice allow no further request.",
+  escalation: "The task didn't get on at its target, so that a stronger one goes on with it.",
 };
 
 export const FALLBACKS = {
