@@ -55,12 +55,15 @@ class Query:
         prompt: Text or chat messages.
         benchmark: The benchmark it comes from; empty where unknown.
         domain: Its subject or category; empty where unknown.
+        conversation: The conversation that it is a turn of; empty for none. Its turns share one
+            person and one task, so they are split and resampled together.
     """
 
     id: str
     prompt: Prompt
     benchmark: str = ""
     domain: str = ""
+    conversation: str = ""
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -224,6 +227,16 @@ class RoutingDataset:
         pairs = [(query.benchmark, query.domain) for query in self.queries]
         names = {pair: " / ".join(filter(None, pair)) for pair in set(pairs)}
         return tuple(names[pair] for pair in pairs)
+
+    @cached_property
+    def conversations(self) -> tuple[str, ...] | None:
+        """A name for each query that is the same for a conversation's turns; None without any."""
+        if not any(query.conversation for query in self.queries):
+            return None
+        return tuple(
+            f"turns of {query.conversation}" if query.conversation else f"query {query.id}"
+            for query in self.queries
+        )
 
     @cached_property
     def _row_of(self) -> dict[str, int]:
@@ -483,7 +496,10 @@ def _same_query(known: Query, query: Query, name: str) -> Query:
             "the queries of one of them other ids (prefill-router import --query-column)"
         )
     return replace(
-        known, benchmark=known.benchmark or query.benchmark, domain=known.domain or query.domain
+        known,
+        benchmark=known.benchmark or query.benchmark,
+        domain=known.domain or query.domain,
+        conversation=known.conversation or query.conversation,
     )
 
 

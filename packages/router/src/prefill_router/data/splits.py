@@ -1,8 +1,9 @@
 """Train, calibration and test parts, saved by query id.
 
 Stratified on (benchmark or domain) x consensus regime (section 4.2 of the paper). Queries with the
-same prompt go to the same part, since their states are the same and would leak. The part of a query
-depends on the seed and the ids, not on the order of the rows.
+same prompt go to the same part, since their states are the same and would leak, and so do the turns
+of a conversation. The part of a query depends on the seed and the ids, not on the order of the
+rows.
 """
 
 import hashlib
@@ -97,7 +98,8 @@ def split(
 def split_by_time(dataset: RoutingDataset, *, fractions: Mapping[Part, float] = FRACTIONS) -> Split:
     """Split by the order of the rows, which is that of time: the newest are the test part.
 
-    A prompt that came before belongs to the part of its first row, so none is in two parts.
+    A prompt or conversation that came before belongs to the part of its first row, so none is in
+    two parts.
 
     Args:
         dataset: The queries, in order of time.
@@ -112,13 +114,13 @@ def split_by_time(dataset: RoutingDataset, *, fractions: Mapping[Part, float] = 
         total += share
         ends[part] = round(total * len(dataset))
     parts: dict[Part, list[str]] = {part: [] for part in shares}
-    of_prompt: dict[str, Part] = {}
-    for row, (name, key) in enumerate(zip(dataset.query_ids, dataset.prompt_keys, strict=True)):
+    of_group: dict[str, Part] = {}
+    for row, (name, key) in enumerate(zip(dataset.query_ids, _group_keys(dataset), strict=True)):
         later: Part = next((part for part, end in ends.items() if row < end), "test")
-        parts[of_prompt.setdefault(key, later)].append(name)
+        parts[of_group.setdefault(key, later)].append(name)
     if not all(parts.values()):
         raise DataError(
-            f"{len(of_prompt)} distinct prompts in order of time leave a part empty; wait for more"
+            f"{len(of_group)} distinct prompts in order of time leave a part empty; wait for more"
         )
     return Split({part: tuple(sorted(ids)) for part, ids in parts.items()}, 0, {})
 
@@ -211,13 +213,30 @@ def _ids(value: Any) -> list[str]:
 
 
 def _groups(dataset: RoutingDataset) -> dict[str, list[str]]:
-    """Groups of ids that share a prompt, by the smallest id of each."""
-    by_prompt: dict[str, list[str]] = defaultdict(list)
-    for query_id, key in zip(dataset.query_ids, dataset.prompt_keys, strict=True):
-        by_prompt[key].append(query_id)
-    for ids in by_prompt.values():
+    """Groups of ids that share a prompt or a conversation, by the smallest id of each."""
+    by_key: dict[str, list[str]] = defaultdict(list)
+    for query_id, key in zip(dataset.query_ids, _group_keys(dataset), strict=True):
+        by_key[key].append(query_id)
+    for ids in by_key.values():
         ids.sort()
-    return {ids[0]: ids for ids in by_prompt.values()}
+    return {ids[0]: ids for ids in by_key.values()}
+
+
+def _group_keys(dataset: RoutingDataset) -> Sequence[str]:
+    """A key for each query, the same for all that prompts and conversations connect."""
+    if dataset.conversations is None:
+        return dataset.prompt_keys
+    above: dict[str, str] = {}
+
+    def find_top(key: str) -> str:
+        while (upper := above.get(key, key)) != key:
+            above[key] = above.get(upper, upper)
+            key = upper
+        return key
+
+    for prompt, conversation in zip(dataset.prompt_keys, dataset.conversations, strict=True):
+        above[find_top(conversation)] = find_top(prompt)
+    return [find_top(prompt) for prompt in dataset.prompt_keys]
 
 
 def _strata(

@@ -2,7 +2,7 @@
 
 `queries.parquet`
     `query_id` (text); `prompt` (text) or `messages` (list of {role, content}), or both, where a row
-    with messages is a chat; optional `benchmark` and `domain` (or `category`).
+    with messages is a chat; optional `benchmark`, `domain` (or `category`) and `conversation`.
 `outcomes.parquet`
     One row per measured (query, target): `query_id`, `target`, `correct` (boolean or a number in
     [0, 1], null where not graded), optional `input_tokens`, `output_tokens`, `cost` (US dollars),
@@ -216,8 +216,9 @@ def read_queries(path: Path, rows: slice | None = None) -> tuple[Query, ...]:
     prompts = _prompts(frame, path, first)
     benchmarks = _texts(frame, "benchmark", path, default="")
     domains = _texts(frame, "domain" if "domain" in frame.columns else "category", path, default="")
+    conversations = _texts(frame, "conversation", path, default="")
     try:
-        return tuple(map(Query, ids, prompts, benchmarks, domains))
+        return tuple(map(Query, ids, prompts, benchmarks, domains, conversations))
     except DataError as error:
         raise FormatError(str(error), file=path) from None
 
@@ -370,7 +371,8 @@ def _numbers(outcomes: pl.DataFrame, column: str, path: Path) -> np.ndarray:
 def _refuse_unwritable(dataset: RoutingDataset) -> None:
     for query in dataset.queries:
         turns = () if isinstance(query.prompt, str) else query.prompt
-        texts = (query.id, query.benchmark, query.domain, prompt_text(query.prompt))
+        names = (query.id, query.benchmark, query.domain, query.conversation)
+        texts = (*names, prompt_text(query.prompt))
         try:
             "".join([*texts, *(turn.role for turn in turns)]).encode()
         except UnicodeEncodeError:
@@ -394,6 +396,7 @@ def _queries_frame(dataset: RoutingDataset) -> pl.DataFrame:
         for q in dataset.queries
     ]
     turn = pl.Struct({"role": pl.String, "content": pl.String})
+    conversations = [q.conversation for q in dataset.queries]
     return pl.DataFrame(
         {
             "query_id": dataset.query_ids,
@@ -401,6 +404,7 @@ def _queries_frame(dataset: RoutingDataset) -> pl.DataFrame:
             "messages": chats,
             "benchmark": [q.benchmark for q in dataset.queries],
             "domain": [q.domain for q in dataset.queries],
+            **({"conversation": conversations} if any(conversations) else {}),
         },
         schema_overrides={"prompt": pl.String, "messages": pl.List(turn)},
     )

@@ -5,7 +5,8 @@ give the statistic itself; the counts of a draw with replacement give one bootst
 there is one formula for the number and for its interval, and many resamples are computed at once.
 
 A resample draws as many queries as there are, with replacement, all targets of a query together. It
-is held as counts, so that nothing is sorted again; 95 % intervals are percentiles.
+is held as counts, so that nothing is sorted again; 95 % intervals are percentiles. The turns of one
+conversation depend on each other, so conversations are drawn whole.
 
 Pointwise percentiles contain 95 % of the heights at each position, but many more than 5 % of the
 curves leave such a band somewhere. A `Band` therefore leaves out the curves with the most extreme
@@ -14,7 +15,7 @@ Grabarnik, Seijo and Hahn (2017).
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
@@ -177,7 +178,9 @@ def draw(queries: int, *, count: int, seed: int) -> Iterator[Int[NDArray[np.int6
         yield generator.integers(0, queries, queries)
 
 
-def chunks(queries: int, *, count: int, seed: int, width: int) -> Iterator[Weights]:
+def chunks(
+    queries: int, *, count: int, seed: int, width: int, groups: Sequence[str] | None = None
+) -> Iterator[Weights]:
     """The same draws as weights, in chunks of resamples.
 
     Args:
@@ -185,6 +188,8 @@ def chunks(queries: int, *, count: int, seed: int, width: int) -> Iterator[Weigh
         count: How many resamples to draw.
         seed: Random seed of the resampling.
         width: Numbers per resample in the largest table made of it; bounds the memory.
+        groups: The group of each query, such as its conversation; groups are drawn whole. None
+            where each query is drawn by itself.
 
     Raises:
         ConfigError: The count or the seed is negative.
@@ -194,10 +199,13 @@ def chunks(queries: int, *, count: int, seed: int, width: int) -> Iterator[Weigh
     if seed < 0:
         raise ConfigError(f"the seed is {seed}; it must be 0 or more")
     size = max(1, min(_LEAST, _MOST // max(width, 1)), _CELLS // max(width, 1))
-    generator = draw(queries, count=count, seed=seed)
+    place = None if groups is None else np.unique(np.array(groups), return_inverse=True)[1]
+    drawn = queries if place is None else int(place.max(initial=-1)) + 1
+    generator = draw(drawn, count=count, seed=seed)
     for begin in range(0, count, size):
         rows = [next(generator) for _ in range(min(size, count - begin))]
-        yield np.stack([np.bincount(row, minlength=queries) for row in rows]).astype(np.float64)
+        counts = np.stack([np.bincount(row, minlength=drawn) for row in rows]).astype(np.float64)
+        yield counts if place is None else counts[:, place]
 
 
 @final
@@ -210,12 +218,14 @@ class Bootstrap:
         count: How many resamples are drawn; 0 for no intervals.
         seed: Random seed of the resampling.
         width: Numbers per resample in the largest table made of it; bounds the memory.
+        groups: The group of each query, as for `chunks`.
     """
 
     queries: int
     count: int
     seed: int
     width: int
+    groups: Sequence[str] | None = None
 
     def resample(
         self,
@@ -236,7 +246,9 @@ class Bootstrap:
             ConfigError: The count or the seed is negative.
         """
         parts: list[Rows[Name]] = []
-        drawn = chunks(self.queries, count=self.count, seed=self.seed, width=self.width)
+        drawn = chunks(
+            self.queries, count=self.count, seed=self.seed, width=self.width, groups=self.groups
+        )
         with (progress or SilentProgress()).task(task, total=self.count) as advance:
             for weights in drawn:
                 parts.append(statistics(weights))

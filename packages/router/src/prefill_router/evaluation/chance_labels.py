@@ -60,12 +60,14 @@ class ChanceLabels:
         propensity: The probability with which each was to be observed; NaN where chance didn't
             decide. None where it never did, so that all that were observed count alike.
         predicted: Predictions that weren't fitted on these labels.
+        turns: How many of the queries are of each one's conversation; None where each stands alone.
     """
 
     observed: PerCell
     error: PerCell
     propensity: PerCell | None
     predicted: PerCell
+    turns: Float[NDArray[np.float64], " query"] | None = None
 
     @classmethod
     def of(cls, dataset: RoutingDataset, predicted: PerCell) -> "ChanceLabels | None":
@@ -74,7 +76,8 @@ class ChanceLabels:
             return None
         told = dataset.label_error
         error = np.zeros(dataset.correct.shape) if told is None else np.nan_to_num(told)
-        return cls(dataset.correct, error, dataset.propensity, predicted)
+        turns = _count_turns(dataset.conversations)
+        return cls(dataset.correct, error, dataset.propensity, predicted, turns)
 
     @property
     def selected(self) -> bool:
@@ -177,7 +180,7 @@ class Overlap:
         lacking: Number of those on which a needed label had no chance to be observed.
         unknown: Number of the others on which chance didn't decide about a needed label.
         effective: Effective number of labels, the least over the judged choices: so many equally
-            weighted ones tell as much.
+            weighted ones tell as much. All labels of a conversation count as one.
         targets: The same by target, for all that are needed anywhere.
         short: Targets with far fewer labels than their propensities let expect.
     """
@@ -225,7 +228,7 @@ class Overlap:
             queries=len(rows),
             lacking=int(without.sum()),
             unknown=int((unknown.any(axis=1) & ~without).sum()),
-            effective=min(map(effective_size, weights), default=0.0),
+            effective=min((effective_size(w, labels.turns) for w in weights), default=0.0),
             targets=tuple(
                 TargetOverlap(*told)
                 for told in zip(
@@ -300,9 +303,27 @@ class Overlap:
         return {**asdict(self), "effective": plain(self.effective), "refusal": self.refusal}
 
 
-def effective_size(weights: Float[NDArray[np.float64], " label"]) -> float:
-    """How many equally weighted labels tell as much; 0 without any."""
-    squares = float((weights**2).sum())
+def _count_turns(
+    conversations: Sequence[str] | None,
+) -> Float[NDArray[np.float64], " query"] | None:
+    if conversations is None:
+        return None
+    _, place, counts = np.unique(np.array(conversations), return_inverse=True, return_counts=True)
+    return counts[place].astype(np.float64)
+
+
+def effective_size(
+    weights: Float[NDArray[np.float64], " label"],
+    turns: Float[NDArray[np.float64], " label"] | None = None,
+) -> float:
+    """How many equally weighted labels tell as much; 0 without any.
+
+    Args:
+        weights: The weights of the labels.
+        turns: The number of labels of each one's conversation, which tell as much as one; None
+            where each label is of its own.
+    """
+    squares = float((weights**2 * (1.0 if turns is None else turns)).sum())
     return float(weights.sum()) ** 2 / squares if squares else 0.0
 
 

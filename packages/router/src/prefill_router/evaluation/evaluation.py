@@ -416,7 +416,8 @@ def _resample(
         return {**scores.tables(), **raw, ("curve", "normalised", ""): heights(x, y, at[1])}
 
     like = {("curve", "raw", ""): at[0][None], ("curve", "normalised", ""): at[1][None]}
-    draws = Bootstrap(len(scorer.trial), resamples, seed, scorer.width)
+    trial = scorer.trial
+    draws = Bootstrap(len(trial), resamples, seed, scorer.width, trial.conversations)
     drawn = draws.resample(statistics, {**scores.tables(), **like}, progress)
     bands = (Band.of(x, drawn[key]) for x, key in zip(at, like, strict=True))
     return drawn, (next(bands), next(bands))

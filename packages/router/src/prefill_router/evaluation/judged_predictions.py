@@ -54,6 +54,7 @@ class Trial:
         runs: The number of runs that each label is the mean of; NaN or None where that isn't known.
         chance: The labels as they were observed, where they err or chance selected them; else None.
         fee: What the decision itself costs for each query, US dollars; nothing if not given.
+        conversations: As `RoutingDataset.conversations`, of these queries.
     """
 
     query_ids: tuple[str, ...]
@@ -69,6 +70,7 @@ class Trial:
     runs: PerCell | None = None
     chance: ChanceLabels | None = None
     fee: PerQuery | None = None
+    conversations: tuple[str, ...] | None = None
 
     @classmethod
     def join(
@@ -129,6 +131,7 @@ class Trial:
             runs=data.runs,
             chance=chance,
             fee=None if fee is None else _fees(fee, predictions.query_ids),
+            conversations=data.conversations,
         )
 
     def __len__(self) -> int:

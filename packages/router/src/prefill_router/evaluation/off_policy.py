@@ -5,7 +5,8 @@ the estimates that a `Trial` holds; it is the one that verdicts and metrics use.
 weighting (Hajek's ratio) takes the observed labels alone, and no prediction: where both differ by
 more than their intervals, propensities or errors of labels aren't what they are said to be.
 Intervals come from the variance of the influence functions, so that those of all operating points
-are sums along the exact path. A point that lacks overlap has no estimate.
+are sums along the exact path. The turns of a conversation count as if they were all alike, which is
+the most that they can depend on each other. A point that lacks overlap has no estimate.
 """
 
 import math
@@ -139,31 +140,36 @@ def _terms(trial: Trial, labels: ChanceLabels) -> Float[NDArray[np.float64], "qu
     lacking = np.zeros(labels.known.shape) if chance is None else chance < FLOOR
     label, weight = np.nan_to_num(trial.correct), labels.weight
     seen, paid = np.nan_to_num(labels.corrected) * weight, trial.paid
+    # The square of a sum of n numbers is at most n times the sum of their squares.
+    turns = np.ones((len(trial), 1)) if labels.turns is None else labels.turns[:, None]
     terms = [
         labels.usable,
         lacking,
         label,
-        label**2,
+        turns * labels.usable,
+        turns * label,
+        turns * label**2,
         weight,
-        weight**2,
+        turns * weight**2,
         seen,
-        seen * weight,
-        seen**2,
+        turns * seen * weight,
+        turns * seen**2,
     ]
     return np.stack([*terms, np.nan_to_num(paid), ~np.isnan(paid)], axis=2).astype(np.float64)
 
 
 def _estimates(sums: Float[NDArray[np.float64], "term point"]) -> dict[str, PerPoint]:
-    count, lacking, label, square, weight, weights, seen, product, seen_square, paid, priced = sums
+    count, lacking, label, counts, labels, square = sums[:6]
+    weight, weights, seen, product, seen_square, paid, priced = sums[6:]
     effective = divide(weight**2, weights)
     good = (lacking <= MOST_LACKING * (count + lacking)) & (effective >= LEAST_EFFECTIVE)
     mean = divide(label, count)
-    spread = np.maximum(divide(square, count) - mean**2, 0)
+    spread = np.maximum(square - 2 * mean * labels + mean**2 * counts, 0)
     inverse = divide(seen, weight)
     own = np.maximum(seen_square - 2 * inverse * product + inverse**2 * weights, 0)
     found = {
         "accuracy": mean,
-        "error": np.sqrt(divide(spread, count)),
+        "error": divide(np.sqrt(spread), count),
         "inverse": inverse,
         "inverse_error": divide(np.sqrt(own), weight),
         "cost": divide(paid, priced),

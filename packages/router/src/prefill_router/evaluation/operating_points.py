@@ -183,9 +183,11 @@ def _losses(trial: Trial, lam: PerPoint, best: int) -> PerPoint:
     """The loss of evenly spread settings to the best single target, plus one standard error."""
     rows, losses = np.flatnonzero(trial.compared), np.full(len(lam), np.nan)
     alone = trial.correct[rows, best]
+    named = trial.conversations
+    groups = None if named is None else [named[row] for row in rows]
     for place in np.unique(np.linspace(0, len(lam) - 1, _MOST).astype(np.int64)):
         label = trial.correct[rows, trial.path.at(float(lam[place]))[rows]]
-        mean, error = paired_mean(alone - label)
+        mean, error = paired_mean(alone - label, groups)
         losses[place] = mean + error
     return losses
 

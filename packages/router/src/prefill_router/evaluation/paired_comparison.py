@@ -151,11 +151,11 @@ def paired(
         name: Scorer(trial, step, axis, max_cost, (chosen or {}).get(name))
         for name, trial in _trials(systems, dataset, checks or {}, fees or {}).items()
     }
-    queries = len(next(iter(scorers.values())).trial)
-    scores = _scores(scorers, ones(queries))
+    trial = next(iter(scorers.values())).trial
+    scores = _scores(scorers, ones(len(trial)))
     point = _headlines(scores)
     width = max(scorer.width for scorer in scorers.values())
-    drawn = Bootstrap(queries, resamples, seed, width).resample(
+    drawn = Bootstrap(len(trial), resamples, seed, width, trial.conversations).resample(
         lambda weights: _headlines(_scores(scorers, weights)), point, progress, "paired bootstrap"
     )
     why = {

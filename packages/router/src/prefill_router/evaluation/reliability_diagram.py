@@ -195,7 +195,8 @@ def reliability_of(
     placed = {kind: Bins.of(trial, kind=kind, count=bins) for kind in kinds}
     whole = ones(len(trial))
     point = _judge(trial, placed, whole)
-    draws = Bootstrap(len(trial), resamples, seed, max(each.width for each in placed.values()))
+    width = max(each.width for each in placed.values())
+    draws = Bootstrap(len(trial), resamples, seed, width, trial.conversations)
     drawn = draws.resample(partial(_judge, trial, placed), point, progress, "calibration")
     for name, bins_of in zip(("ece", "ece_equal_mass"), placed.values(), strict=True):
         by_chance = _with_mean(chance_error(bins_of.sums(whole, noise="sampling")))
@@ -367,7 +368,8 @@ def try_calibrators(
         }
 
     point = numbers(ones(len(judged)))
-    draws = Bootstrap(len(judged), resamples, seed, scorers[0].bins.width)
+    width = scorers[0].bins.width
+    draws = Bootstrap(len(judged), resamples, seed, width, judged.conversations)
     drawn = draws.resample(numbers, point, progress, "calibrators")
     values = estimates(point, drawn, _WHY)
     differences = estimates(_less(point), _less(drawn), _WHY)

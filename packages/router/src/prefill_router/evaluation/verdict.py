@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from numpy.typing import NDArray
 
 from prefill_router.errors import ConfigError
@@ -421,6 +421,7 @@ class _Rows:
         compared: The rows on which all sides are compared.
         with_label: How many rows have any label.
         binary: Whether all labels are 0 or 1.
+        conversations: The conversation of each row, as `RoutingDataset.conversations`.
     """
 
     at_points: dict[str, Outcomes]
@@ -431,6 +432,7 @@ class _Rows:
     compared: Bool[NDArray[np.bool_], " query"]
     with_label: int
     binary: bool
+    conversations: Shaped[NDArray[np.str_], " query"] | None = None
 
     @classmethod
     def of(cls, parts: Sequence[JudgedPart]) -> "_Rows":
@@ -463,6 +465,7 @@ class _Rows:
             compared,
             int((~np.isnan(label)).any(axis=1).sum()),
             bool(np.isin(label[~np.isnan(label)], (0, 1)).all()),
+            _join_conversations(parts),
         )
 
     @property
@@ -515,7 +518,8 @@ class _Rows:
         """
         rows = np.flatnonzero(self.compared)
         each = [differ(self.at_points[name], self.best[0], rows) for name in names]
-        mean, error = paired_mean(np.mean(each, axis=0))
+        groups = None if self.conversations is None else self.conversations[rows].tolist()
+        mean, error = paired_mean(np.mean(each, axis=0), groups)
         means = [
             np.mean([self._mean(outcomes[name], best, differ) for name in names])
             for outcomes, best in self.by_fold
@@ -540,7 +544,8 @@ class _Rows:
         table, spent = self.references[reference], cost[self.compared].mean()
         paid = table.cost[self.compared].mean(axis=0)
         level = -1 if np.isnan(paid).any() else int(np.argmin(np.abs(paid - spent)))
-        mean, error = paired_mean(mine - np.isnan(table.label[:, level]))
+        groups = None if self.conversations is None else self.conversations.tolist()
+        mean, error = paired_mean(mine - np.isnan(table.label[:, level]), groups)
         return mean if mean > NORMAL * error else 0.0
 
     def average(self, names: Sequence[str]) -> dict[str, ReferenceGain]:
@@ -576,6 +581,18 @@ def _join_rows(parts: Sequence[JudgedPart], lams: Sequence[float]) -> Outcomes:
     tables = [part.at(lam) for part, lam in zip(parts, lams, strict=True)]
     label, cost = (np.concatenate(side) for side in zip(*tables, strict=True))
     return label, cost
+
+
+def _join_conversations(parts: Sequence[JudgedPart]) -> Shaped[NDArray[np.str_], " query"] | None:
+    """The conversation of each row of all parts; None where there is none."""
+    if all(part.trial.conversations is None for part in parts):
+        return None
+    return np.concatenate(
+        [
+            np.array(part.trial.conversations or [f"query {i}" for i in part.trial.query_ids])
+            for part in parts
+        ]
+    )
 
 
 def _tables(parts: Sequence[JudgedPart], *, free: bool) -> dict[str, ReferenceTable]:
@@ -714,7 +731,8 @@ def _measure_choice_auc(parts: Sequence[JudgedPart], resamples: int, seed: int) 
 
     size = int(ends[-1])
     width = max(size, sum(rankings.width for rankings in pairs))
-    drawn = Bootstrap(size, resamples, seed, width)
+    groups = _join_conversations(parts)
+    drawn = Bootstrap(size, resamples, seed, width, None if groups is None else groups.tolist())
     return drawn.estimate(mean, NO_PAIR)
 
 

@@ -423,7 +423,9 @@ def _numbers(
         }
 
     point = read(ones(len(trial)))
-    drawn = [read(w) for w in chunks(len(trial), count=resamples, seed=seed, width=len(trial))]
+    size = len(trial)
+    each = chunks(size, count=resamples, seed=seed, width=size, groups=trial.conversations)
+    drawn = [read(weights) for weights in each]
     reasons = {
         "kept": "the best single target answers none of these queries correctly",
         "savings": "no cost is known, or the best single target is free",
