@@ -98,6 +98,10 @@ Header = tuple[bytes, bytes]
 """A name in lower case, and a value."""
 
 
+ASIDE: Final[tuple[RequestKind, ...]] = ("auxiliary", "compaction")
+"""The kinds of requests by which an agent answers no person: they belong to no turn."""
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class AgentRequest:
@@ -530,9 +534,7 @@ def is_repeatable(
         needs: The abilities that its target needs.
         size: The body's size in bytes.
     """
-    if endpoint not in _INPUT or size > MOST_BYTES or needs - {"json_schema"}:
-        return False
-    if any(value.get(name) for name in _BOUND) or value.get("n") not in (None, 1):
+    if size > MOST_BYTES or needs - {"json_schema"} or not _is_free(endpoint, value):
         return False
     turns = value[_INPUT[endpoint]]
     if not _is_text(value.get("system", "")) or not _is_text(value.get("instructions") or ""):
@@ -540,6 +542,23 @@ def is_repeatable(
     if isinstance(turns, str):
         return True
     return bool(turns) and all("role" in turn and _is_text(turn.get("content")) for turn in turns)
+
+
+def is_text_turn(endpoint: Endpoint, value: Mapping[str, Any], needs: frozenset[Ability]) -> bool:
+    """Whether a turn can be judged by its texts: it has no images, audio or files, but tools.
+
+    Args:
+        endpoint: The endpoint.
+        value: The body's fields.
+        needs: The abilities that its target needs.
+    """
+    return not needs - {"tools", "json_schema"} and _is_free(endpoint, value)
+
+
+def _is_free(endpoint: Endpoint, value: Mapping[str, Any]) -> bool:
+    """Whether a request wants one answer, and nothing that is bound to a provider."""
+    is_bound = any(value.get(name) for name in _BOUND)
+    return endpoint in _INPUT and not is_bound and value.get("n") in (None, 1)
 
 
 def _is_text(content: object) -> bool:

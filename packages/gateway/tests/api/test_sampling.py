@@ -155,8 +155,8 @@ IMAGE = {"type": "image_url", "image_url": {"url": PICTURE}}
 @pytest.mark.parametrize(
     ("more", "path"),
     [
-        ({"tools": [TOOL]}, "chat/completions"),
-        ({"messages": [user("a"), TOOL_TURN]}, "chat/completions"),
+        ({"tools": [TOOL], "messages": [user([IMAGE])]}, "chat/completions"),
+        ({"tools": [TOOL], "messages": [user("ab" * 2**18)]}, "chat/completions"),
         ({"messages": [user([IMAGE])]}, "chat/completions"),
         ({"n": 2}, "chat/completions"),
         ({"model": CHEAP}, "chat/completions"),
@@ -180,6 +180,14 @@ def test_what_cannot_be_asked_again_elsewhere_is_not_kept(
     reply = ask(gateway, fields, f"/v1/{path}")
     assert reply.status == 200, reply.error
     assert kept(gateway, reply) is None
+
+
+@pytest.mark.parametrize("more", [{"tools": [TOOL]}, {"messages": [user("a?"), TOOL_TURN]}])
+def test_what_has_tools_is_kept_by_its_ask(gateway: Served, more: dict[str, Any]) -> None:
+    found = kept(gateway, ask(gateway, {**chat(text="a?"), **more}))
+    assert found is not None
+    assert found.is_turn
+    assert (found.body, found.prompt) == ({"messages": [user("a?")]}, "a?")
 
 
 def test_who_opts_out_is_not_kept(gateway: Served) -> None:

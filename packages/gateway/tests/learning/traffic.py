@@ -102,6 +102,7 @@ def sampled(number: int, *, routed: str = "weak-1") -> tuple[Receipt, SampledReq
         endpoint="chat",
         body={"messages": [{"role": "user", "content": prompt}]},
         answer=answer_of(routed, prompt),
+        prompt=prompt,
     )
     return receipt, sample
 

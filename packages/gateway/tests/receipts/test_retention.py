@@ -185,7 +185,13 @@ def draft(number: int, text: str = "hi") -> SampleDraft:
     answer.take(json.dumps({"choices": [{"message": {"content": "yes"}}]}).encode())
     body = json.dumps({"model": "auto", "messages": text}).encode()
     return SampleDraft(
-        id=name_of(number), at=START, share=1, endpoint="chat", body=body, answer=answer
+        id=name_of(number),
+        at=START,
+        share=1,
+        endpoint="chat",
+        body=body,
+        answer=answer,
+        prompt="yes?",
     )
 
 

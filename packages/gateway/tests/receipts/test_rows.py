@@ -132,7 +132,7 @@ def test_a_broken_row_is_told(column: str, value: str) -> None:
 )
 def test_feedback_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     usual: dict[str, Any] = {"id": "pr_1", "score": 0.5, "at": 1.0}
-    assert Feedback(**usual).row() == ("pr_1", "user", 1.0, 0.5)
+    assert Feedback(**usual).row() == ("pr_1", "user", 1.0, 0.5, None)
     with pytest.raises(DataError, match="must"):
         Feedback(**{**usual, **wrong})
 

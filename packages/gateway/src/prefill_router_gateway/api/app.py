@@ -3,22 +3,20 @@
 The gateway's own endpoints are the dry run, outcomes, feedback, models, reload, health and metrics.
 """
 
-import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from functools import cache
-from typing import Annotated, Any, final
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 
 from prefill_router import __version__
 from prefill_router.errors import DataError, PrefillRouterError, StoreError
 from prefill_router_gateway.api.decisions import OutcomeBody, OutcomeReports, dry_run
+from prefill_router_gateway.api.feedback import FeedbackBody, take_feedback
 from prefill_router_gateway.api.models import describe_model, list_models
 from prefill_router_gateway.api.openapi import (
     COMPACT,
@@ -33,9 +31,8 @@ from prefill_router_gateway.api.openapi import (
 from prefill_router_gateway.api.passthrough_routes import passthrough_routes
 from prefill_router_gateway.api.routed_calls import RoutedEndpoint
 from prefill_router_gateway.errors import RefusalError
-from prefill_router_gateway.guard import KEY, ClientKey, Guard, address_of, error_handlers
+from prefill_router_gateway.guard import KEY, Guard, address_of, error_handlers
 from prefill_router_gateway.page import PageNumbers, page_routes
-from prefill_router_gateway.receipts import Feedback, is_recorded
 from prefill_router_gateway.runtime import (
     Gateway,
     LoadedGateway,
@@ -151,22 +148,6 @@ async def _invalid(request: Request, error: Exception) -> Response:  # noqa: ARG
 _REPLIES: dict[int | str, dict[str, Any]] = {"default": ERROR}
 
 
-@final
-class FeedbackBody(BaseModel):
-    """A score of an answer.
-
-    Attributes:
-        id: The decision's id, from the response headers.
-        score: From 0 (wrong) to 1 (right).
-        source: Who gave the score; the latest score of each source counts.
-    """
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-    id: Annotated[str, Field(min_length=1, max_length=200)]
-    score: Annotated[float, Field(ge=0, le=1)]
-    source: Annotated[str, Field(min_length=1, max_length=200)] = "user"
-
-
 def operations(gateway: Gateway) -> APIRouter:
     """The gateway's own routes, without those of the page."""
     routes = APIRouter()
@@ -205,21 +186,7 @@ def _add_client_routes(routes: APIRouter, gateway: Gateway) -> None:
 
     @routes.post("/v1/feedback", tags=["routing"], responses=_REPLIES, summary="Score an answer")
     async def feedback(request: Request, body: FeedbackBody) -> JSONResponse:
-        try:
-            said = Feedback(id=body.id, score=body.score, source=body.source, at=time.time())
-        except DataError as error:
-            raise RefusalError(str(error)) from None
-        if not await _may_score(gateway, body.id, request.scope.get(KEY)):
-            raise RefusalError(
-                "your key has no such decision; its id is in the response headers",
-                status=404,
-                code="unknown_decision",
-                param="id",
-            )
-        kept = await gateway.writer.keep(said)
-        if kept:
-            gateway.metrics.scored(said.score)
-        return JSONResponse({"id": body.id, "kept": kept}, status_code=200 if kept else 503)
+        return await take_feedback(gateway, body, request.scope.get(KEY))
 
 
 def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
@@ -288,29 +255,3 @@ def _add_operator_routes(routes: APIRouter, gateway: Gateway) -> None:
             families = await gateway.other_workers.metrics()
         content, kind = render_metrics(families, request.headers.get("accept", ""))
         return Response(content, headers={"content-type": kind})
-
-
-async def _may_score(gateway: Gateway, decision: str, key: ClientKey | None) -> bool:
-    """Whether a decision has a receipt and the client may score it.
-
-    A key may score its own decisions, an admin key all of them. Looking up another key's decision
-    takes as long as looking up one that doesn't exist, so that timing reveals nothing.
-
-    Raises:
-        RefusalError: Receipts can't be read now. Admins, and clients of a gateway without keys,
-            may then score any id.
-    """
-    owner = None if key is None or key.admin else key.name
-    recent = gateway.recent.find(decision)
-    if recent is not None and owner in (None, recent.key):
-        return True
-    try:
-        if not gateway.writer.healthy:
-            raise StoreError("the receipts' database isn't available")
-        return await asyncio.to_thread(is_recorded, gateway.receipts_url, decision, key=owner)
-    except StoreError:
-        if owner is None:
-            return True
-        raise RefusalError.unavailable(
-            "receipts can't be read now, so the decision's key is unknown; try again later"
-        ) from None

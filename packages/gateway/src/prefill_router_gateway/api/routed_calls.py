@@ -41,6 +41,8 @@ from prefill_router_gateway.proxy import (
 )
 from prefill_router_gateway.receipts import SampleDraft
 from prefill_router_gateway.records import (
+    ASIDE,
+    MOST_BYTES,
     AgentRequest,
     AnswerText,
     FallbackReason,
@@ -49,6 +51,7 @@ from prefill_router_gateway.records import (
     RoutingRequest,
     Scored,
     is_repeatable,
+    is_text_turn,
 )
 from prefill_router_gateway.runtime import (
     LONGEST_NAME,
@@ -80,6 +83,7 @@ class IncomingRequest:
         splicer: Makes the bodies for targets from the received bytes.
         can_ask_usage: Whether token counts can be requested that the client didn't request.
         is_sampled: Whether it is to be kept with its answer to learn from.
+        ask: The person's ask, by which it is kept as a turn; None where it is kept whole.
         thinks: Whether it asks the target to think before it answers.
     """
 
@@ -92,6 +96,7 @@ class IncomingRequest:
     splicer: Splicer
     can_ask_usage: bool
     is_sampled: bool
+    ask: str | None
     thinks: bool
 
 
@@ -181,7 +186,7 @@ class RoutedEndpoint:
 def _release_body(scope: Scope, request: RoutedRequest, call: ForwardRequest) -> None:
     """Free the body, unless it is kept to learn from: then it is needed until the request ends."""
     call.body.release()
-    if request.sample is None:
+    if request.sample is None or not request.sample.body:
         scope[HELD_BODY].free()
 
 
@@ -203,14 +208,16 @@ def routed_request(
         waited: The seconds waited for the forecast; None where none was needed.
     """
     question, prompt, sample = incoming.question, incoming.prompt, None
-    if incoming.is_sampled:
+    if incoming.is_sampled and prompt is not None:
         sample = SampleDraft(
             id=choice.id,
             at=question.at,
             share=live.settings.learning.share,
             endpoint=question.endpoint,
-            body=incoming.splicer.body,
+            body=incoming.splicer.body if incoming.ask is None else b"",
             answer=AnswerText(question.endpoint),
+            prompt=plain_prompt(prompt),
+            ask=incoming.ask,
         )
     keeps = live.settings.receipts.prompts and prompt is not None
     return RoutedRequest(
@@ -393,12 +400,13 @@ def read_incoming(
     )
     if is_routed and reading is not None:  # one that names its target needs only its length
         question = _routed(question, envelope, preferences, settings, prompt, reading)
-    is_sampled = False
+    is_sampled, ask = False, None
     is_open = len(names) == len(pool.names) and question.allow is None
     may_learn = preferences.learn and (key is None or key.learning)
     if settings.learning.share and may_learn and is_open and not preferences.exclude:
-        size = len(envelope.splicer.body)
-        is_sampled = _is_sampled(settings, envelope, question, size)
+        if reading is not None and (reading.agent is not None or "tools" in envelope.needs):
+            ask = reading.scored_text
+        is_sampled = _is_sampled(settings, envelope, question, ask)
     return IncomingRequest(
         question=question,
         model=envelope.model,
@@ -409,6 +417,7 @@ def read_incoming(
         splicer=envelope.splicer,
         can_ask_usage=envelope.can_ask_usage,
         is_sampled=is_sampled,
+        ask=ask if is_sampled else None,
         thinks=asks_to_think(envelope.value),
     )
 
@@ -433,13 +442,20 @@ def _translation(envelope: Envelope, names: Sequence[str], pool: Pool) -> dict[s
 
 
 def _is_sampled(
-    settings: GatewaySettings, envelope: Envelope, question: RoutingRequest, size: int
+    settings: GatewaySettings, envelope: Envelope, question: RoutingRequest, ask: str | None
 ) -> bool:
-    """Whether chance keeps a request to learn from; only routed ones that can be asked again."""
-    if not question.to_call or question.named is not None:
+    """Whether chance keeps a request to learn from; only routed ones that answer a person.
+
+    A turn is kept by its ask, any other only where it can be asked again.
+    """
+    if not question.to_call or question.named is not None or question.agent.kind in ASIDE:
         return False
-    by_chance = _DRAWS.random() < settings.learning.share
-    return by_chance and is_repeatable(envelope.endpoint, envelope.value, envelope.needs, size=size)
+    if _DRAWS.random() >= settings.learning.share:
+        return False
+    endpoint, value, needs = envelope.endpoint, envelope.value, envelope.needs
+    if ask is not None:
+        return question.scored_bytes <= MOST_BYTES and is_text_turn(endpoint, value, needs)
+    return is_repeatable(endpoint, value, needs, size=len(envelope.splicer.body))
 
 
 def _routed(

@@ -55,6 +55,7 @@ def _receipts_dataset(
         file_of,
         labelled_samples,
         scored_receipts,
+        turns_by_request,
     )
 
     origin = Origin.of("export", file_of(receipts) or receipts)
@@ -62,7 +63,8 @@ def _receipts_dataset(
     prices = None if pool is None else read_pool(pool)
     samples = labelled_samples(receipts, since=since)
     scored = scored_receipts(receipts, since=since)
-    found = make(scored, pool=prices, samples=samples, unscored=unscored)
+    turns = turns_by_request(receipts, since=since)
+    found = make(scored, pool=prices, samples=samples, turns=turns, unscored=unscored)
     write_dataset(found.dataset, to, origin=origin)
     return found
 

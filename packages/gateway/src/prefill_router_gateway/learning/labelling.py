@@ -5,10 +5,10 @@ the draw with its probabilities, then each answer, then each label, both with th
 """
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import final
 
 from prefill_router.database import Database
@@ -37,6 +37,8 @@ from prefill_router_gateway.learning.side_plan import LabellingSettings, SidePla
 from prefill_router_gateway.learning.verifiers import Verifiers
 from prefill_router_gateway.receipts import (
     AnswerLabel,
+    Feedback,
+    PersonTurn,
     RepeatedRequest,
     SampledRequest,
     SideAnswer,
@@ -44,6 +46,7 @@ from prefill_router_gateway.receipts import (
     latest_feedback,
     read_learning,
     read_receipts,
+    turns_by_request,
     write_learning,
 )
 
@@ -129,10 +132,12 @@ class Labelling:
         self._close_interrupted()
         requests = self._requests()
         routed = self._routed(requests)
+        askable = {name for name in routed if not requests[name].sample.is_turn}
         requests = {name: one for name, one in requests.items() if name in routed}
         answers, labels, drawn, verified = Counter[str](), Counter[str](), 0, 0
         if anchors is not None:
-            answers += self._ask_again(anchors, requests, limit * _ANCHORS_PART, progress)
+            part = limit * _ANCHORS_PART
+            answers += self._ask_again(anchors, requests, askable, part, progress)
         for wave, part in self._waves(requests):
             left = limit - self._since(before)
             drawn += self._draw(wave, routed, left * part)
@@ -165,12 +170,16 @@ class Labelling:
         labels = list(read_learning(self._url, AnswerLabel))
         given = sorted({label.id for label in labels})
         routed = {name: one.outcome.target for name, one in receipts_of(self._url, given).items()}
-        feedback = {
-            (name, routed.get(name) or ""): scores
-            for part in _parts(given)
-            for name, scores in latest_feedback(self._url, part).items()
-        }
+        ids = {i: name for name in given for i in self._of_turn(name)}
+        feedback = defaultdict[tuple[str, str], list[Feedback]](list)
+        for part in _parts(list(ids)):
+            for name, scores in latest_feedback(self._url, part).items():
+                feedback[ids[name], routed.get(ids[name]) or ""] += scores
         return label_sources(labels, feedback)
+
+    def _of_turn(self, name: str) -> Sequence[str]:
+        """The decisions whose feedback is about a sampled request: those of its turn."""
+        return self._turns[name].ids if name in self._turns else (name,)
 
     def _since(self, before: float) -> float:
         return max(0.0, self._purse.spent() - before)
@@ -196,12 +205,22 @@ class Labelling:
         return {one.sample.id: one for one in map(RepeatedRequest, kept) if _is_readable(one)}
 
     def _routed(self, requests: Mapping[str, RepeatedRequest]) -> dict[str, Receipt]:
-        """The receipts of requests that a target of the pool answered."""
+        """The receipts of requests that a target of the pool answered, all of their turn."""
         return {
             name: receipt
             for name, receipt in receipts_of(self._url, list(requests)).items()
-            if receipt.outcome.target in self._pool.names
+            if receipt.outcome.target in self._pool.names and self._is_whole(requests[name].sample)
         }
+
+    @cached_property
+    def _turns(self) -> Mapping[str, PersonTurn]:
+        """The turns of requests that don't stand alone."""
+        return turns_by_request(self._url)
+
+    def _is_whole(self, sample: SampledRequest) -> bool:
+        """Whether a sample stands alone, or is the end of a turn that one target answered."""
+        turn = self._turns.get(sample.id) if sample.is_turn else None
+        return turn is None or (turn.target is not None and turn.ids[-1] == sample.id)
 
     def _waves(
         self, requests: Mapping[str, RepeatedRequest]
@@ -249,6 +268,7 @@ class Labelling:
         self,
         due: DueAnchors,
         requests: Mapping[str, RepeatedRequest],
+        askable: Collection[str],
         limit: float,
         progress: Progress,
     ) -> Counter[str]:
@@ -256,7 +276,7 @@ class Labelling:
             side_question(
                 requests[one.id], self._pool[one.target], 0.0, kept_as=one.name, clock=self._clock
             )
-            for one in due(requests.keys(), self._asked())
+            for one in due(askable, self._asked())
         ]
         with progress.task("asking anchors again", total=len(questions)) as advance:
             return ask(questions, self._pool, self._purse, limit=limit, advance=advance)

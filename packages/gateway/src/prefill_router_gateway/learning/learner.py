@@ -48,6 +48,7 @@ from prefill_router_gateway.receipts import (
     open_learning,
     open_store,
     scored_receipts,
+    turns_by_request,
 )
 
 _MORE: Final = 1.1
@@ -250,6 +251,7 @@ def _fitted(
             current_scores(scored_receipts(settings.receipts), checks.since),
             pool=checks.pool,
             samples=current_samples(labelled_samples(settings.receipts), checks.since),
+            turns=turns_by_request(settings.receipts),
             errors=done.errors,
         )
     except DataError as error:
@@ -368,7 +370,7 @@ def gain_over(
         trial = Trial.join(predictions, test, policy=router.policy)
         chosen.append((trial, trial.path.at(router.setting)))
     (new, mine), (old, theirs) = chosen
-    drawn = Bootstrap(len(test), _RESAMPLES, 0, len(test))
+    drawn = Bootstrap(len(test), _RESAMPLES, 0, len(test), test.conversations)
 
     def difference(table: str) -> Estimate:
         first = new.of_choice(getattr(new, table), mine)

@@ -6,7 +6,8 @@ what was labelled. Tests by betting (`log_capital`) on these differences are val
 they are looked at. What can't be known, for lack of overlap, counts against each claim.
 
 A test's hypothesis is about the mean of each difference given the earlier ones: it is meant for
-traffic whose mix stays about the same while the candidate is tested.
+traffic whose mix stays about the same while the candidate is tested. The turns of a conversation
+may share an outcome, so they are one pair: the mean of their differences, once the last one came.
 
 A candidate is tried on traffic that it wasn't fitted on. What serves now is watched in the same
 way: if it is surely worse than what served before, it is rolled back.
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, final
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -52,9 +53,15 @@ from prefill_router_gateway.learning.target_changes import (
     current_scores,
     follows_change,
 )
-from prefill_router_gateway.receipts import export, labelled_samples, scored_receipts
+from prefill_router_gateway.receipts import (
+    export,
+    labelled_samples,
+    scored_receipts,
+    turns_by_request,
+)
 
 PerRequest = Float[NDArray[np.float64], " request"]
+PerPair = Float[NDArray[np.float64], " pair"]
 PerCell = Float[NDArray[np.float64], "request target"]
 Choices = Int[NDArray[np.int64], " request"]
 Action = Literal["wait", "share", "promote", "withdraw"]
@@ -120,6 +127,7 @@ class RolloutData:
         live: Whether the candidate itself decided on the request.
         lost: Whether a cell was to be labelled and no label came, so that it isn't known; None for
             none.
+        conversations: The conversation of each request, as `RoutingDataset.conversations`.
 
     Raises:
         ConfigError: Shapes differ, or values are missing or outside their limits.
@@ -135,6 +143,7 @@ class RolloutData:
     label_error: PerCell | None = None
     live: Bool[NDArray[np.bool_], " request"] | None = None
     lost: Bool[NDArray[np.bool_], "request target"] | None = None
+    conversations: Shaped[NDArray[np.str_], " request"] | None = None
 
     def __post_init__(self) -> None:
         shape = self.predicted.shape
@@ -164,7 +173,7 @@ class RolloutDecision:
         action: `wait` for more labels; let it decide on a `share` of conversations; `promote` it;
             or `withdraw` it.
         why: The reason, one sentence.
-        proven: The claims that are proven, and after how many requests each was.
+        proven: The claims that are proven, and after how many pairs each was.
         evidence: Counts, mean differences, and the e-value of each claim, for the registry.
         labels_needed: About how many more labels it takes at the present rate; None where more like
             these won't do, or none are needed.
@@ -184,12 +193,13 @@ def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecis
     """
     if not len(data):
         return RolloutDecision("wait", "there are no sampled requests yet")
-    quality, quality_known, worst = _quality(data, settings)
-    dollars, saved_enough, dollars_known, most = _dollars(data, settings)
-    low, high = np.where(quality_known, quality, -1.0), np.where(quality_known, quality, 1.0)
-    dear = np.where(dollars_known, dollars, settings.most_dollars)
-    dearer = np.where(dollars_known, saved_enough, settings.most_dollars)
-    shortfalls: dict[Claim, tuple[PerRequest, PerRequest]] = {
+    pairs = _Pairs.of(data)
+    quality, quality_known, worst = _quality(data, settings, pairs)
+    dollars, saved_enough, dollars_known, most = _dollars(data, settings, pairs)
+    low, high = (pairs.mean(np.where(quality_known, quality, unknown)) for unknown in (-1.0, 1.0))
+    dear = pairs.mean(np.where(dollars_known, dollars, settings.most_dollars))
+    dearer = pairs.mean(np.where(dollars_known, saved_enough, settings.most_dollars))
+    shortfalls: dict[Claim, tuple[PerPair, PerPair]] = {
         "not far worse": (low + settings.first_margin, worst),
         "no worse": (low + settings.margin, worst),
         "better": (low, worst),
@@ -205,6 +215,12 @@ def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecis
         claim: int(np.argmax(e >= bar)) + 1 for claim, e in evidence.items() if e.max() >= bar
     }
     action, why, lacking = _action(proven, data, settings)
+    untold = int((~quality_known).sum())
+    if lacking and untold:
+        why += (
+            f"; {untold:,} of {len(data):,} requests tell nothing, since one of both answers had "
+            "next to no chance of a label"
+        )
     known = quality_known & (data.current != data.candidate)
     labels = int((~np.isnan(data.label)).sum())
     return RolloutDecision(
@@ -213,8 +229,9 @@ def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecis
         proven,
         {
             "requests": len(data),
+            "pairs": len(pairs.count),
             "differ": int((data.current != data.candidate).sum()),
-            "without_overlap": int((~quality_known).sum()),
+            "without_overlap": untold,
             "labels": labels,
             "compared": int(known.sum()),
             "quality": _plain(quality[quality_known].mean() if quality_known.any() else math.nan),
@@ -282,10 +299,46 @@ def _action(
     return "promote", f"it is surely {' and '.join(met)}", []
 
 
+@final
+@dataclass(frozen=True)
+class _Pairs:
+    """What is compared: requests, or whole conversations, in the order in which they ended.
+
+    Attributes:
+        place: The pair of each request.
+        count: The number of requests of each pair.
+    """
+
+    place: Int[NDArray[np.int64], " request"]
+    count: Int[NDArray[np.int64], " pair"]
+
+    @classmethod
+    def of(cls, data: RolloutData) -> "_Pairs":
+        """The pairs of these requests."""
+        rows = np.arange(len(data))
+        if data.conversations is None:
+            return cls(rows, np.ones(len(data), dtype=np.int64))
+        _, group = np.unique(data.conversations, return_inverse=True)
+        last = np.zeros(int(group.max()) + 1, dtype=np.int64)
+        np.maximum.at(last, group, rows)
+        place = np.argsort(np.argsort(last))[group]
+        return cls(place, np.bincount(place))
+
+    def mean(self, values: PerRequest) -> PerPair:
+        """The mean of the values of each pair's requests."""
+        return np.bincount(self.place, values) / self.count
+
+    def highest(self, values: PerRequest) -> PerPair:
+        """The highest value of each pair's requests."""
+        found = np.full(len(self.count), -np.inf)
+        np.maximum.at(found, self.place, values)
+        return found
+
+
 def _quality(
-    data: RolloutData, settings: RolloutSettings
-) -> tuple[PerRequest, Bool[NDArray[np.bool_], " request"], PerRequest]:
-    """The differences in quality, which count as known, and the bound of each one's size."""
+    data: RolloutData, settings: RolloutSettings, pairs: _Pairs
+) -> tuple[PerRequest, Bool[NDArray[np.bool_], " request"], PerPair]:
+    """The differences in quality, which count as known, and the bound of each pair's size."""
     error = np.zeros(data.label.shape) if data.label_error is None else data.label_error
     error = np.nan_to_num(error)
     corrected = (data.label - error) / np.maximum(1 - 2 * error, _LEAST_ERROR)
@@ -295,13 +348,13 @@ def _quality(
     values, known = _values(data, data.predicted, corrected, usable, settings.floor)
     beyond = settings.most_error / (1 - 2 * settings.most_error)  # of a corrected label
     first, second = _chosen(data, 1 / np.maximum(usable, settings.floor))
-    within, worst = _bounded((1 + beyond) * (first + second) - 1)
+    within, worst = _bounded((1 + beyond) * (first + second) - 1, pairs)
     return values[1] - values[0], known & within, worst
 
 
 def _dollars(
-    data: RolloutData, settings: RolloutSettings
-) -> tuple[PerRequest, PerRequest, Bool[NDArray[np.bool_], " request"], PerRequest]:
+    data: RolloutData, settings: RolloutSettings, pairs: _Pairs
+) -> tuple[PerRequest, PerRequest, Bool[NDArray[np.bool_], " request"], PerPair]:
     """The differences in cost, those beyond what is allowed, which are known, and the bounds."""
     most = settings.most_dollars
     expected = np.clip(data.expected_dollars, 0, most)
@@ -316,18 +369,21 @@ def _dollars(
     beyond = values[1] - (1 + settings.dearer) * values[0]
     same = data.current == data.candidate
     beyond = np.where(same, -settings.dearer * expected[np.arange(len(data)), data.current], beyond)
-    within, worst = _bounded(widest)
+    within, worst = _bounded(widest, pairs)
     return values[1] - values[0], beyond, known & within, worst
 
 
-def _bounded(widest: PerRequest) -> tuple[Bool[NDArray[np.bool_], " request"], PerRequest]:
-    """Which differences are within the widest bound of earlier ones, and that bound.
+def _bounded(
+    widest: PerRequest, pairs: _Pairs
+) -> tuple[Bool[NDArray[np.bool_], " request"], PerPair]:
+    """Which differences are of pairs within the widest bound of earlier ones, and that bound.
 
-    A bet must not depend on the request that it is about: if those with a narrow bound, such as
-    where both choose the same, counted for more, the test would be about another mean.
+    A bet must not depend on the pair that it is about: if those with a narrow bound, such as where
+    both choose the same, counted for more, the test would be about another mean.
     """
-    worst = np.maximum.accumulate(np.concatenate([widest[:1], widest[:-1]]))
-    return widest <= worst, worst
+    each = pairs.highest(widest)
+    worst = np.maximum.accumulate(np.concatenate([each[:1], each[:-1]]))
+    return (each <= worst)[pairs.place], worst
 
 
 def _values(
@@ -347,7 +403,7 @@ def _chosen(data: RolloutData, values: PerCell) -> tuple[PerRequest, PerRequest]
     return values[rows, data.current], values[rows, data.candidate]
 
 
-def _labels_needed(lacking: list[PerRequest], bar: float, labels: int) -> int | None:
+def _labels_needed(lacking: list[PerPair], bar: float, labels: int) -> int | None:
     """How many labels until the slowest claim is proven, if shortfalls go on like these.
 
     The logarithm of the capital grows by about half the squared mean over the mean square.
@@ -431,11 +487,13 @@ class CandidateTrial:
         since = -math.inf if tried.traffic is None else math.nextafter(tried.traffic[1], math.inf)
         samples = current_samples(labelled_samples(self.receipts, since=since), self.since)
         scored = current_scores(scored_receipts(self.receipts, since=since), self.since)
-        known = [pair for pair in scored if pair[0].choice.id in samples]
+        turns = turns_by_request(self.receipts, since=since)
+        wanted = {i for name in samples for i in (turns[name].ids if name in turns else (name,))}
+        known = [pair for pair in scored if pair[0].choice.id in wanted]
         if not known:
             return "no request was kept since those that it was fitted on"
         try:
-            made = export(known, pool=self.pool, samples=samples, errors=self.errors)
+            made = export(known, pool=self.pool, samples=samples, turns=turns, errors=self.errors)
         except DataError as error:
             return str(error)
         dataset = made.dataset
@@ -473,6 +531,7 @@ class CandidateTrial:
             label_error=cells.label_error,
             lost=np.array(drawn) & np.isnan(cells.correct),
             live=np.array([served[i].router == tried.fingerprint for i in made_by.query_ids]),
+            conversations=None if cells.conversations is None else np.array(cells.conversations),
         )
         return data, RolloutSettings(most_dollars=most)
 

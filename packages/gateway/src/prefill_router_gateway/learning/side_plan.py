@@ -213,6 +213,8 @@ class SidePlan:
         judging = self._judges.price(request, target, answer) * (1 + self._settings.again)
         if target.name == receipt.outcome.target:
             return judging
+        if request.sample.is_turn:
+            return float("nan")
         most = bound(request.options_for(target), request.prompt).dollars
         usage = estimated_usage(request.prompt, Reply(text=answer))
         tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)

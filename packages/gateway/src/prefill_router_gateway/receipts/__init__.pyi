@@ -33,6 +33,11 @@ from .labels import (
     read_learning as read_learning,
     write_learning as write_learning,
 )
+from .person_turns import (
+    PersonTurn as PersonTurn,
+    turns_by_request as turns_by_request,
+    turns_of as turns_of,
+)
 from .reader import (
     RequestSpend as RequestSpend,
     SessionTurn as SessionTurn,

@@ -2,22 +2,24 @@
 
 A sampled request is a query of its own, with the probability with which each of its labels was to
 be observed. Other receipts count where their answers have feedback, by prompt; chance didn't choose
-which those are.
+which those are. What a person asked of an agent is one query, whatever requests it took: the one
+target that gave all answers has the label (`person_turns`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
 
 from prefill_router.data import Prompt, Query, RoutingDataset, Table, prompt_key, prompt_text
-from prefill_router.errors import DataError, PrefillRouterError
+from prefill_router.errors import DataError
 from prefill_router.targets import Pool, Target
-from prefill_router_gateway.receipts.labels import LabelledSample, RepeatedRequest
+from prefill_router_gateway.receipts.labels import LabelledSample
+from prefill_router_gateway.receipts.person_turns import PersonTurn
 from prefill_router_gateway.receipts.rows import Feedback, prompt_of
-from prefill_router_gateway.records import Receipt
+from prefill_router_gateway.records import ASIDE, Receipt
 
 _NO_PROMPT = "without a prompt"
 _NO_FEEDBACK = "without feedback"
@@ -25,6 +27,8 @@ _NOT_ANSWERED = "not answered"
 _NOT_IN_POOL = "answered by a target that isn't in the pool"
 _NOT_DRAWN = "sampled, but nothing was asked yet"
 _NO_TEXT = "with a prompt that can't be written to a file, since it has a lone surrogate"
+_ASIDE = "titles, topics and summaries of agents"
+_PURGED = "sampled, but their texts were purged"
 
 
 @final
@@ -67,6 +71,7 @@ def export(
     *,
     pool: Pool | None = None,
     samples: Mapping[str, LabelledSample] | None = None,
+    turns: Mapping[str, PersonTurn] | None = None,
     errors: Mapping[str, float] | None = None,
     unscored: bool = False,
 ) -> DatasetExport:
@@ -74,7 +79,7 @@ def export(
 
     A label is the mean score of a target's answers to a prompt; the score of an answer is the mean
     of its sources' latest scores. Token counts and costs are means too, and missing where they
-    were only estimated.
+    were only estimated; those of a turn are of its first answer.
 
     Args:
         receipts: Receipts, each with the latest score of each source; they are read one by one,
@@ -82,6 +87,7 @@ def export(
         pool: The targets and their prices; by default the targets in the receipts, without prices.
         samples: Sampled requests by their decision's id, as `labelled_samples` reads them; those
             for which nothing was drawn yet are left out.
+        turns: The turns of requests that don't stand alone, as `turns_by_request` reads them.
         errors: The error of each source of the samples' labels, in place of their own.
         unscored: Whether answers without feedback are kept too, without a label.
 
@@ -90,20 +96,23 @@ def export(
     """
     left_out: Counter[str] = Counter()
     cells: dict[tuple[str, str], _Cell] = {}
-    prompts: dict[str, Prompt] = {}
+    rows = _Rows()
     names: dict[str, None] = dict.fromkeys(() if pool is None else pool.names)
     used, known, sources, times = 0, samples or {}, Counter[str](), list[float]()
-    for receipt, scores in receipts:
-        target = receipt.outcome.target
+    for one in _by_turn(receipts, turns or {}):
+        receipt, scores, target = one.receipt, one.scores, one.receipt.outcome.target
         if pool is None:
             names.update(dict.fromkeys([*receipt.choice.correctness, *receipt.choice.order]))
-        sampled = known.get(receipt.choice.id)
+        sampled = known.get(one.ids[-1])
+        if one.why:
+            left_out[one.why] += 1
+            continue
         if sampled is not None:
-            why = _add_sample(sampled, receipt, scores, names, errors or {}, cells, prompts)
+            why = _add_sample(sampled, receipt, scores, names, errors or {}, cells, rows)
             left_out.update([why] if why else [])
             if not why:
                 sources.update(_sources(sampled, receipt, scores))
-                times.append(receipt.at)
+                times.append(one.at)
                 used += 1
             continue
         why = _why_not(receipt, bool(scores) or unscored, names)
@@ -112,17 +121,96 @@ def export(
             continue
         prompt = prompt_of(receipt.prompt)
         key = prompt_key(prompt)
-        prompts[key] = prompt
+        rows.add(key, prompt, _conversation(receipt, scores))
         _add(cells.setdefault((key, target), _Cell()), receipt, scores)
         sources["user"] += bool(scores)
-        times.append(receipt.at)
+        times.append(one.at)
         used += 1
     if not used:
         raise _nothing(left_out)
     listed = pool or Pool(tuple(Target(name=name) for name in sorted(names)))
-    dataset = _dataset(prompts, cells, listed)
+    dataset = _dataset(rows, cells, listed)
     notes = tuple(_notes(dataset))
     return DatasetExport(dataset, used, left_out, notes, sources, (min(times), max(times)))
+
+
+def _conversation(receipt: Receipt, scores: Sequence[Feedback]) -> str | None:
+    """The conversation whose turns depend on each other; None for a request by itself.
+
+    Those are an agent's turns, which share one task, and turns that share one outcome.
+    """
+    is_agents = receipt.details.get("agent", {}).get("agent") is not None
+    is_shared = any(score.conversation is not None for score in scores)
+    return receipt.choice.session if is_agents or is_shared else None
+
+
+@dataclass
+class _Rows:
+    """The prompts of the queries, and the conversations that each comes from."""
+
+    prompts: dict[str, Prompt] = field(default_factory=dict)
+    conversations: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, name: str, prompt: Prompt, conversation: str | None) -> None:
+        self.prompts[name] = prompt
+        self.conversations.setdefault(name, set()).add(conversation or "")
+
+    def queries(self) -> tuple[Query, ...]:
+        """The queries; a prompt of several conversations is of none."""
+        return tuple(
+            Query(name, prompt, conversation=min(self.conversations[name]))
+            if len(self.conversations[name]) == 1
+            else Query(name, prompt)
+            for name, prompt in self.prompts.items()
+        )
+
+
+@dataclass
+class _ScoredTurn:
+    """A request that stands alone, or the first answer of a turn, with the scores of all of it.
+
+    Attributes:
+        receipt: Its receipt.
+        at: When its last request arrived, in seconds since 1970.
+        ids: The decisions of its requests.
+        scores: The latest score of each source.
+        why: Why it can't be used; empty where it may be.
+    """
+
+    receipt: Receipt
+    at: float
+    ids: tuple[str, ...]
+    scores: list[Feedback]
+    why: str = ""
+
+    def take(self, receipt: Receipt, scores: Sequence[Feedback]) -> None:
+        """Take a further request of the turn."""
+        if self.receipt.outcome.kind != "answered":
+            self.receipt = receipt
+        self.at = receipt.at
+        latest = {one.source: one for one in sorted([*self.scores, *scores], key=lambda s: s.at)}
+        self.scores = list(latest.values())
+
+
+def _by_turn(
+    receipts: Iterable[tuple[Receipt, Sequence[Feedback]]], turns: Mapping[str, PersonTurn]
+) -> Iterator[_ScoredTurn]:
+    """Requests and turns in the order in which they ended."""
+    begun: dict[str, _ScoredTurn] = {}
+    for receipt, scores in receipts:
+        name, turn = receipt.choice.id, turns.get(receipt.choice.id)
+        if turn is None:
+            why = _ASIDE if receipt.details.get("agent", {}).get("kind") in ASIDE else ""
+            yield _ScoredTurn(receipt, receipt.at, (name,), list(scores), why)
+            continue
+        first = turn.ids[0]
+        if first in begun:
+            begun[first].take(receipt, scores)
+        else:
+            begun[first] = _ScoredTurn(receipt, receipt.at, turn.ids, list(scores), turn.why)
+        if name == turn.ids[-1]:
+            yield begun.pop(first)
+    yield from begun.values()
 
 
 def _why_not(receipt: Receipt, is_wanted: bool, names: Mapping[str, None]) -> str:
@@ -159,19 +247,18 @@ def _add_sample(
     names: Mapping[str, None],
     errors: Mapping[str, float],
     cells: dict[tuple[str, str], _Cell],
-    prompts: dict[str, Prompt],
+    rows: _Rows,
 ) -> str:
     """Add the query of a sampled request; returns why it can't be used, or nothing."""
     name, mine = sampled.sample.id, receipt.outcome.target
     if sampled.questions is None:
         return _NOT_DRAWN
-    try:
-        prompt = RepeatedRequest(sampled.sample).scored_prompt(receipt.scored)
-    except PrefillRouterError:
-        prompt = None
-    if prompt is None or not _is_text(prompt):
+    if sampled.sample.prompt is None:
+        return _PURGED
+    prompt = prompt_of(sampled.sample.prompt)
+    if not _is_text(prompt):
         return _NO_TEXT
-    prompts[name] = prompt
+    rows.add(name, prompt, _conversation(receipt, scores))
     for target in names:
         cell = cells.setdefault((name, target), _Cell())
         cell.chances.append(sampled.questions.propensity.get(target, 0.0))
@@ -226,10 +313,8 @@ def _is_text(prompt: Prompt) -> bool:
     return True
 
 
-def _dataset(
-    prompts: Mapping[str, Prompt], cells: Mapping[tuple[str, str], _Cell], pool: Pool
-) -> RoutingDataset:
-    row = {key: i for i, key in enumerate(prompts)}
+def _dataset(rows: _Rows, cells: Mapping[tuple[str, str], _Cell], pool: Pool) -> RoutingDataset:
+    row = {key: i for i, key in enumerate(rows.prompts)}
     column = {name: k for k, name in enumerate(pool.names)}
     tables = {name: np.full((len(row), len(column)), np.nan) for name in vars(_Cell())}
     for (key, target), cell in cells.items():
@@ -237,7 +322,7 @@ def _dataset(
             values = getattr(cell, name)
             table[row[key], column[target]] = np.mean(values) if values else np.nan
     return RoutingDataset.of(
-        tuple(Query(key, prompt) for key, prompt in prompts.items()),
+        rows.queries(),
         pool,
         tables["scores"],
         input_tokens=tables["given"],

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Final, Literal, TypeVar, cast, final
 
-from prefill_router.data import Message, Prompt
+from prefill_router.data import Message
 from prefill_router.database import Database, Statement
 from prefill_router.errors import CorruptError, DataError
 from prefill_router.targets import Endpoint, Target
-from prefill_router_gateway.protocol import Envelope, read_envelope, scored_prompt
+from prefill_router_gateway.protocol import Envelope, read_envelope
 from prefill_router_gateway.receipts.reader import Conditions, pages
 from prefill_router_gateway.receipts.rows import Feedback, ReceiptColumn, Row
-from prefill_router_gateway.receipts.store import RECEIPTS, make_table, open_store
-from prefill_router_gateway.records import AnswerText, Scored, repeatable_body
+from prefill_router_gateway.receipts.store import RECEIPTS, SAMPLES, make_table, open_store
+from prefill_router_gateway.records import AnswerText, repeatable_body
 
 REVERSED: Final = ":reversed"
 """Ends the source of labels of pairs in the second order."""
@@ -40,8 +40,11 @@ class SampledRequest:
         share: The probability with which it was sampled.
         endpoint: The kind of call, as of its receipt.
         body: The request as the client sent it, without its routing preferences and its user's
-            names; empty where it was purged.
+            names; of a turn, a chat with the person's ask alone; empty where it was purged.
         answer: The text that the client was given; empty where it was purged.
+        prompt: What the encoder read, as plain values; None where it was purged.
+        is_turn: Whether it is an agent's turn, or has tools: it was kept by its ask and the last
+            answer, and no other target can be asked the same.
     """
 
     id: str
@@ -50,6 +53,8 @@ class SampledRequest:
     endpoint: str
     body: Mapping[str, Any] = field(repr=False)
     answer: str = field(repr=False)
+    prompt: str | list[dict[str, str]] | None = field(default=None, repr=False)
+    is_turn: bool = False
 
 
 @final
@@ -62,8 +67,10 @@ class SampleDraft:
         at: When it arrived, in seconds since 1970.
         share: The probability with which it was sampled.
         endpoint: The kind of call.
-        body: The whole body that the client sent.
+        body: The whole body that the client sent; empty for a turn.
         answer: Takes the answer's text.
+        prompt: What the encoder read, as plain values.
+        ask: The person's ask, where it is a turn that is kept by it; None otherwise.
     """
 
     id: str
@@ -72,6 +79,16 @@ class SampleDraft:
     endpoint: Endpoint
     body: bytes = field(repr=False)
     answer: AnswerText
+    prompt: str | list[dict[str, str]] = field(repr=False)
+    ask: str | None = field(default=None, repr=False)
+
+    @property
+    def length(self) -> int:
+        """About how many characters it has so far."""
+        turns = (
+            [self.prompt] if isinstance(self.prompt, str) else [t["content"] for t in self.prompt]
+        )
+        return len(self.body) + len(self.ask or "") + sum(map(len, turns)) + self.answer.length
 
     def sample(self) -> SampledRequest | None:
         """The request to keep; None where its answer is too long, or more than text.
@@ -82,13 +99,17 @@ class SampleDraft:
         answer = self.answer.text
         if answer is None:
             return None
+        is_turn = self.ask is not None
+        ask = {"messages": [{"role": "user", "content": self.ask}]}
         return SampledRequest(
             id=self.id,
             at=self.at,
             share=self.share,
-            endpoint=self.endpoint,
-            body=repeatable_body(self.body),
+            endpoint="chat" if is_turn else self.endpoint,
+            body=ask if is_turn else repeatable_body(self.body),
             answer=answer,
+            prompt=self.prompt,
+            is_turn=is_turn,
         )
 
 
@@ -209,11 +230,14 @@ class RecordedChange:
 LearningRow = SampledRequest | SideQuestions | SideAnswer | AnswerLabel | RecordedChange
 _Kind = TypeVar("_Kind", bound=LearningRow)
 _text, _real = partial(ReceiptColumn, kind="text"), partial(ReceiptColumn, kind="real")
-_json = partial(ReceiptColumn, kind="json")
+_json, _flag = partial(ReceiptColumn, kind="json"), partial(ReceiptColumn, kind="flag")
 _count = partial(ReceiptColumn, kind="integer", optional=True)
 _ID, _AT, _TARGET = _text("id"), _real("at"), _text("target")
 LEARNING_COLUMNS: Final[Mapping[type, tuple[ReceiptColumn, ...]]] = {
-    SampledRequest: (_ID, _AT, _real("share"), _text("endpoint"), _json("body"), _json("answer")),
+    SampledRequest: (
+        *(_ID, _AT, _real("share"), _text("endpoint"), _json("body"), _json("answer")),
+        *(_json("prompt", optional=True), _flag("is_turn")),
+    ),
     SideQuestions: (_ID, _AT, _json("propensity"), _json("drawn")),
     SideAnswer: (
         *(_ID, _TARGET, _AT, _real("propensity"), _json("answer", optional=True)),
@@ -231,7 +255,7 @@ LEARNING_COLUMNS: Final[Mapping[type, tuple[ReceiptColumn, ...]]] = {
 }
 """The columns of each table, in order; their fields have the same names."""
 TABLE_OF: Final[Mapping[type, str]] = {
-    SampledRequest: "receipt_samples",
+    SampledRequest: SAMPLES,
     SideQuestions: "receipt_side_questions",
     SideAnswer: "receipt_side_answers",
     AnswerLabel: "receipt_labels",
@@ -475,10 +499,6 @@ class RepeatedRequest:
             RefusalError: The body isn't a request; so are the others.
         """
         return self._envelope.turns
-
-    def scored_prompt(self, scored: Scored) -> Prompt | None:
-        """What the encoder reads of it; None where it has no text."""
-        return scored_prompt(self._envelope, scored)
 
     @property
     def schema(self) -> Mapping[str, Any] | None:

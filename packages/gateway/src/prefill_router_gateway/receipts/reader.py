@@ -229,10 +229,12 @@ def latest_feedback(url: str, ids: Sequence[str] | None = None) -> dict[str, lis
 
 def _latest(store: Database, ids: Sequence[str] | None) -> dict[str, list[Feedback]]:
     named = "" if ids is None else f" WHERE id IN ({', '.join('?' * len(ids)) or 'NULL'})"
-    query = f"SELECT id, source, at, score FROM {FEEDBACK}{named} ORDER BY at"
+    query = f"SELECT id, source, at, score, conversation FROM {FEEDBACK}{named} ORDER BY at"
     latest = {
-        (identity, source): Feedback(id=identity, source=source, at=at, score=score)
-        for identity, source, at, score in store.select(query, list(ids or ()))
+        (identity, source): Feedback(
+            id=identity, source=source, at=at, score=score, conversation=conversation
+        )
+        for identity, source, at, score, conversation in store.select(query, list(ids or ()))
     }
     found: dict[str, list[Feedback]] = {}
     for feedback in latest.values():

@@ -144,7 +144,7 @@ def _oldest(table: str, identity: Sequence[str], before: float) -> Statement:
 
 _ERASED: dict[str, tuple[str, str]] = {
     RECEIPTS: ("prompt = NULL", "prompt IS NOT NULL"),
-    _SAMPLES: ("body = '{}', answer = '\"\"'", "body <> '{}'"),
+    _SAMPLES: ("body = '{}', answer = '\"\"', prompt = NULL", "body <> '{}'"),
     _SIDE_ANSWERS: ("answer = NULL", "answer IS NOT NULL"),
 }
 """By table that has texts: what removes them, and which rows have any."""

@@ -268,6 +268,7 @@ FEEDBACK_COLUMNS: tuple[ReceiptColumn, ...] = (
     ReceiptColumn("source", "text"),
     ReceiptColumn("at", "real"),
     ReceiptColumn("score", "real"),
+    ReceiptColumn("conversation", "text", optional=True),
 )
 _LONGEST = 200
 
@@ -282,6 +283,8 @@ class Feedback:
         score: From 0 (wrong) to 1 (right).
         at: When it was given, in seconds since 1970.
         source: Who gave it, for example `user` or `judge`.
+        conversation: The name of the conversation, a hash, where it is the outcome of all of its
+            turns; None where it is of this answer or turn alone.
 
     Raises:
         DataError: The score isn't in [0, 1], or the id or source is empty, too long or not
@@ -292,6 +295,7 @@ class Feedback:
     score: float
     at: float
     source: str = "user"
+    conversation: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.score <= 1:
@@ -304,7 +308,7 @@ class Feedback:
 
     def row(self) -> Row:
         """Its row, in the order of `FEEDBACK_COLUMNS`."""
-        return (self.id, self.source, float(self.at), float(self.score))
+        return (self.id, self.source, float(self.at), float(self.score), self.conversation)
 
 
 def prompt_of(kept: str | list[dict[str, str]]) -> Prompt:

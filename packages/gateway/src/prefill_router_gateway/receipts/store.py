@@ -17,15 +17,23 @@ from prefill_router.database import (
 from prefill_router.errors import ConfigError, StoreError
 from prefill_router_gateway.receipts.rows import COLUMNS, FEEDBACK_COLUMNS, Kind, ReceiptColumn, Row
 
-VERSION = 2
+VERSION = 3
 """The version of the tables; a gateway upgrades earlier ones when it starts."""
 RECEIPTS, FEEDBACK, SCHEMA = "receipts", "receipt_feedback", "receipts_schema"
 _OURS = (RECEIPTS, FEEDBACK, SCHEMA)
 _COLUMNS: Mapping[str, tuple[ReceiptColumn, ...]] = {RECEIPTS: COLUMNS, FEEDBACK: FEEDBACK_COLUMNS}
-_UPGRADES: Mapping[int, tuple[str, ...]] = {
-    1: (f"ALTER TABLE {RECEIPTS} ADD COLUMN baseline TEXT",),
+_SESSION_INDEX = f"CREATE INDEX {RECEIPTS}_session ON {RECEIPTS} (session, at)"
+SAMPLES = "receipt_samples"
+_UPGRADES: Mapping[int, tuple[tuple[str, str], ...]] = {
+    1: ((RECEIPTS, f"ALTER TABLE {RECEIPTS} ADD COLUMN baseline TEXT"),),
+    2: (
+        (RECEIPTS, _SESSION_INDEX),
+        (FEEDBACK, f"ALTER TABLE {FEEDBACK} ADD COLUMN conversation TEXT"),
+        (SAMPLES, f"ALTER TABLE {SAMPLES} ADD COLUMN prompt TEXT"),
+        (SAMPLES, f"ALTER TABLE {SAMPLES} ADD COLUMN is_turn INTEGER NOT NULL DEFAULT 0"),
+    ),
 }
-"""The statements that make tables of an earlier version those of the next."""
+"""By version, the tables and the statements that make them those of the next, where they exist."""
 _IDENTITY: Mapping[str, str] = {RECEIPTS: "id", FEEDBACK: "id, source, at"}
 _TYPES: Mapping[Kind, tuple[str, str]] = {
     "text": ("TEXT", "TEXT"),
@@ -142,9 +150,11 @@ def _make_or_upgrade(store: Database, run: RunStatement) -> None:
         return
     version = _read_version(store, run, tables)
     if version < VERSION:
-        steps = (statement for step in range(version, VERSION) for statement in _UPGRADES[step])
-        for statement in (*steps, f"UPDATE {SCHEMA} SET version = {VERSION}"):
+        made = existing_tables(store, run, (RECEIPTS, FEEDBACK, SAMPLES))
+        steps = (step for number in range(version, VERSION) for step in _UPGRADES[number])
+        for statement in (statement for table, statement in steps if table in made):
             run(statement)
+        run(f"UPDATE {SCHEMA} SET version = {VERSION}")
 
 
 def _check(store: Database, run: RunStatement) -> None:
@@ -186,6 +196,7 @@ def _creations(dialect: Dialect) -> list[str]:
         f"CREATE TABLE {SCHEMA} (version {_type_of('integer', dialect)} NOT NULL)",
         f"INSERT INTO {SCHEMA} VALUES ({VERSION})",
         f"CREATE INDEX {RECEIPTS}_at ON {RECEIPTS} (at, id)",
+        _SESSION_INDEX,
         f"CREATE INDEX {FEEDBACK}_at ON {FEEDBACK} (at)",
     ]
 

@@ -146,7 +146,7 @@ class ReceiptWriter:
         prompt = kept.prompt if isinstance(kept, Receipt) else None
         texts = prompt if isinstance(prompt, str) else [turn["content"] for turn in prompt or ()]
         size = len(texts) if isinstance(texts, str) else sum(map(len, texts))
-        size += 0 if sample is None else len(sample.body) + sample.answer.length
+        size += 0 if sample is None else sample.length
         if self._prompts_put - self._prompts_gone + size > _PROMPTS and isinstance(kept, Receipt):
             kept, sample, size = replace(kept, prompt=None), None, 0
         self._put += 1

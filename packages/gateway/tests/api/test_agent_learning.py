@@ -1,0 +1,249 @@
+"""Outcomes of agents' turns and conversations: what they are credited to, and what is learned."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from packages.gateway.tests.api.bodies import called, completion
+from packages.gateway.tests.api.test_sampling import kept
+from packages.gateway.tests.scripted_target import whole
+from packages.gateway.tests.world import (
+    CHEAP,
+    PRICES,
+    Reply,
+    Served,
+    World,
+    ask,
+    chat,
+    user,
+    world,
+)
+from prefill_router.data import Prompt
+from prefill_router_gateway.forecast import Forecaster
+from prefill_router_gateway.receipts import (
+    AnswerLabel,
+    DatasetExport,
+    SideQuestions,
+    export,
+    labelled_samples,
+    open_learning,
+    scored_receipts,
+    turns_by_request,
+    write_learning,
+)
+from prefill_router_gateway.runtime import plain_prompt
+
+pytestmark = pytest.mark.slow
+
+FOLDER = Path(__file__).parents[5] / "shared" / "samples" / "agents"
+SAMPLES = sorted(FOLDER.glob("*.json"))
+CLAUDE = {"user-agent": "claude-cli/2.1.332", "authorization": "Bearer pr-ann"}
+SETTINGS: dict[str, Any] = {
+    "receipts": {"prompts": True, "wait_seconds": 60},
+    "learning": {"share": 1, "keep_texts": True},
+    "failures": {"retries": 0},
+    "agents": {"marks": {"our-agent": {"clients": ["our-agent/"], "blocks": ["memo"]}}},
+}
+KEYS = [
+    {"name": name, "sha256": sha256(f"pr-{name}".encode()).hexdigest(), "admin": name == "root"}
+    for name in ("ann", "bob", "root")
+]
+ROWS = {name: {**PRICES[name], "accepts": ["tools", "images"]} for name in PRICES}
+TOOL = {"name": "Bash", "input_schema": {"type": "object"}}
+ASK = "Why does the checkout fail on Mondays, and only there?"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("agent_learning")
+    with world(folder, ROWS, settings=SETTINGS, keys=KEYS) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _answers(made: World) -> None:
+    made.forget()
+    for name in PRICES:
+        made[name].then(*[whole(completion("done"))] * 60)
+
+
+def answers(made: World, *scripts: Any) -> None:
+    for name in PRICES:
+        made[name].next.extendleft(reversed(scripts))
+
+
+def send(gateway: Served, session: str, turns: list[Any], **headers: str) -> Reply:
+    body = {"model": "auto", "max_tokens": 9, "messages": turns, "tools": [TOOL]}
+    own = {**CLAUDE, "x-claude-code-session-id": session, **headers}
+    reply = ask(gateway.url, "/v1/messages", body, own)
+    assert reply.status == 200, reply.body
+    return reply
+
+
+def run_turn(gateway: Served, made: World, session: str, text: str) -> list[Reply]:
+    """A turn of two requests: one that is answered by a call of a tool, and its result."""
+    answers(made, whole(called()))
+    first = send(gateway, session, [user(text)])
+    call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "12 passed"}
+    turns = [user(text), {"role": "assistant", "content": [call]}, user([result])]
+    return [first, send(gateway, session, turns)]
+
+
+def score(gateway: Served, key: str = "ann", **body: Any) -> Reply:
+    return gateway.ask("/v1/feedback", body, authorization=f"Bearer pr-{key}")
+
+
+def learned(gateway: Served, **given: Any) -> DatasetExport:
+    url = gateway.gateway.receipts_url
+    return export(scored_receipts(url), turns=turns_by_request(url), **given)
+
+
+def labels_of(found: DatasetExport, prompt: str) -> dict[str, float]:
+    made = found.dataset
+    (row,) = [i for i, query in enumerate(made.queries) if query.prompt == prompt]
+    values = zip(made.pool.names, made.correct[row].tolist(), strict=True)
+    return {name: value for name, value in values if not np.isnan(value)}
+
+
+def test_a_commit_is_credited_to_each_turn_of_its_conversation(
+    made: World, gateway: Served
+) -> None:
+    one, _ = run_turn(gateway, made, "c1", f"{ASK} First.")
+    two, _ = run_turn(gateway, made, "c1", f"{ASK} Second.")
+    title = {"system": "You are coming up with a succinct title for a coding session."}
+    body = {"model": "auto", "max_tokens": 9, "messages": [user(ASK)], **title}
+    aside = ask(gateway.url, "/v1/messages", body, {**CLAUDE, "x-claude-code-session-id": "c1"})
+    assert aside.status == 200
+    reply = score(gateway, conversation="c1", score=1, source="commit")
+    assert reply.status == 200
+    ids = [one.own("decision-id"), two.own("decision-id")]
+    assert reply.json == {"turns": ids, "kept": True}
+    found = learned(gateway)
+    for answer, text in ((one, "First."), (two, "Second.")):
+        assert labels_of(found, f"{ASK} {text}") == {answer.own("target"): 1}
+    assert ASK not in [query.prompt for query in found.dataset.queries]
+    conversations = {
+        query.conversation for query in found.dataset.queries if ASK in str(query.prompt)
+    }
+    assert len(conversations) == 1
+
+
+def test_a_thumb_is_of_one_turn(made: World, gateway: Served) -> None:
+    one, step = run_turn(gateway, made, "c2", f"{ASK} Third.")
+    two, _ = run_turn(gateway, made, "c2", f"{ASK} Fourth.")
+    last = score(gateway, conversation="c2", turn="last", score=0)
+    assert last.json["turns"] == [two.own("decision-id")]
+    assert score(gateway, id=step.own("decision-id"), score=1).json["kept"]
+    found = learned(gateway)
+    assert labels_of(found, f"{ASK} Third.") == {one.own("target"): 1}
+    assert labels_of(found, f"{ASK} Fourth.") == {two.own("target"): 0}
+
+
+def test_conversations_are_scored_by_their_own_key_and_by_admins(
+    made: World, gateway: Served
+) -> None:
+    run_turn(gateway, made, "c3", f"{ASK} Fifth.")
+    name = gateway.receipts[-1].choice.session
+    for wrong in ({"conversation": "c3"}, {"conversation": name}):
+        reply = score(gateway, "bob", score=1, **wrong)
+        assert (reply.status, reply.error["code"]) == (404, "unknown_conversation")
+    assert score(gateway, "root", conversation=name, score=1).status == 200
+    assert score(gateway, conversation="c3", turn="none", score=1).status == 404
+    for odd in ({}, {"id": "pr_1", "conversation": "c3"}, {"turn": "last"}):
+        assert score(gateway, score=1, **odd).status == 400
+
+
+def test_a_header_names_a_conversation_of_any_client(gateway: Served) -> None:
+    headers = {"authorization": "Bearer pr-ann", "x-session-id": "h1"}
+    for text in ("What is a monad?", "And a functor?"):
+        assert ask(gateway.url, body=chat(text=text), headers=headers).status == 200
+    assert len(score(gateway, conversation="h1", score=1).json["turns"]) == 2
+    rows = {query.prompt: query.conversation for query in learned(gateway).dataset.queries}
+    assert rows["What is a monad?"] not in ("", None)
+    assert len({c for prompt, c in rows.items() if "monad" in prompt or "functor" in prompt}) == 1
+
+
+def test_a_turn_is_kept_by_its_ask_and_its_last_answer(made: World, gateway: Served) -> None:
+    reminder = "<system-reminder>\nKeep functions short.\n</system-reminder>"
+    first, last = run_turn(gateway, made, "c4", f"{reminder}\n{ASK} Sixth.")
+    assert kept(gateway, first) is None
+    found = kept(gateway, last)
+    assert found is not None
+    assert found.is_turn
+    assert (found.prompt, found.answer) == (f"{ASK} Sixth.", "done")
+    assert found.body == {"messages": [user(f"{ASK} Sixth.")]}
+
+
+@pytest.mark.skipif(not SAMPLES, reason=f"the samples are not at {FOLDER}")
+def test_what_is_learned_is_what_the_forecaster_encoded(
+    gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[Prompt] = []
+    forecast = Forecaster.forecast
+
+    async def spy(self: Forecaster, prompt: Prompt, **more: Any) -> Any:
+        encoded.append(prompt)
+        return await forecast(self, prompt, **more)
+
+    monkeypatch.setattr(Forecaster, "forecast", spy)
+    ours = {
+        "path": "/v1/chat/completions",
+        "headers": {"user-agent": "our-agent/1"},
+        "body": chat(
+            text="<memo>\nBe brief.\n</memo>\nHow is a lock that two threads share freed?"
+        ),
+    }
+    prompts: dict[str, Any] = {}
+    values = [*(json.loads(file.read_bytes()) for file in SAMPLES), ours]
+    for number, value in enumerate(values):
+        before = len(encoded)
+        reply = send_sample(gateway, value, number)
+        if reply is not None and len(encoded) > before:
+            name = str(reply.own("decision-id"))
+            assert score(gateway, id=name, score=1).status == 200
+            kept(gateway, reply)
+            prompts[name] = plain_prompt(encoded[-1])
+    assert len(prompts) > 20
+    assert "How is a lock that two threads share freed?" in prompts.values()
+    url = gateway.gateway.receipts_url
+    receipts = [pair for pair in scored_receipts(url) if pair[0].choice.id in prompts]
+    credited = [pair for pair in receipts if kind_of(pair[0]) not in ("auxiliary", "compaction")]
+    for pair in credited:  # by feedback, each by itself
+        (query,) = export([pair]).dataset.queries
+        assert plain_prompt(query.prompt) == prompts[pair[0].choice.id]
+    samples = {name: one for name, one in labelled_samples(url).items() if name in prompts}
+    assert len(samples) > 15
+    with closing(open_learning(url)) as store:
+        write_learning(store, [row for name in samples for row in drawn(name)])
+    known = {name: one for name, one in labelled_samples(url).items() if name in samples}
+    made = export(credited, samples=known).dataset
+    assert set(samples) <= set(made.query_ids)
+    for query in made.queries:
+        if query.id in samples:
+            assert plain_prompt(query.prompt) == prompts[query.id]
+
+
+def send_sample(gateway: Served, value: Mapping[str, Any], number: int) -> Reply | None:
+    """The reply to a recorded request, in a conversation of its own; None where it is refused."""
+    body = {**value["body"], "stream": False, "model": "auto"}
+    named = {"x-session-id": f"sample-{number}", "authorization": "Bearer pr-ann"}
+    headers = {n: v for n, v in value["headers"].items() if n not in ("authorization", "x-api-key")}
+    reply = ask(gateway.url, value["path"], body, {**headers, **named})
+    return reply if reply.status == 200 else None
+
+
+def kind_of(receipt: Any) -> str | None:
+    return receipt.details.get("agent", {}).get("kind")
+
+
+def drawn(name: str) -> tuple[SideQuestions, AnswerLabel]:
+    chances = dict.fromkeys(PRICES, 1.0)
+    label = AnswerLabel(id=name, target=CHEAP, source="judge:j", at=1.0, score=1, error=0.1)
+    return SideQuestions(id=name, at=1.0, propensity=chances, drawn=[*chances]), label
