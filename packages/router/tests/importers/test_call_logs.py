@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from prefill_router.agents import read_harnesses
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.importers import FORMATS, Columns, import_dataset, recognised_format
 from prefill_router.importers.call_logs import scored_text
@@ -139,3 +140,57 @@ def test_a_request_of_an_agent_is_its_ask_and_a_short_one_has_what_it_refers_to(
     assert scored_text([*plain, {"role": "user", "content": "yes"}]) == f"{ask}\n\nyes"
     assert scored_text([{"role": "user", "content": [result]}]) is None
     assert scored_text({"messages": None}) is None
+
+
+MARKS = {"our-agent": {"systems": ["You are ours"], "blocks": ["memo"]}}
+OURS = [
+    {"role": "system", "content": "You are ours. Be kind."},
+    {"role": "user", "content": "<memo>\nBe brief.\n</memo>\nWhy does it fail on Mondays?"},
+]
+
+
+def our_log(format_: str, folder: Path) -> list[Path]:
+    """One call of the agent, in a format of logs."""
+    if format_ == "litellm":
+        return [write_jsonl(folder / "log.jsonl", [{**litellm_rows()[0], "messages": OURS}])]
+    if format_ == "langfuse":
+        call = {"id": "o", "traceId": "t", "type": "GENERATION", "input": OURS, "model": "small"}
+        return [write_jsonl(folder / "log.jsonl", [call])]
+    if format_ == "openai_batch":
+        sources = batch(folder)
+        asked = {"custom_id": "1", "body": {"model": "small", "messages": OURS}}
+        write_jsonl(sources[0], [asked])
+        return sources
+    said = {
+        f"llm.input_messages.{n}.message.{name}": turn[name]
+        for n, turn in enumerate(OURS)
+        for name in turn
+    }
+    attributes = {"openinference.span.kind": "LLM", "llm.model_name": "small", **said}
+    span = {"context.span_id": "s", "context.trace_id": "t", "span_kind": "LLM"}
+    return [write_jsonl(folder / "log.jsonl", [{**span, "attributes": attributes}])]
+
+
+@pytest.mark.parametrize("format_", ["litellm", "langfuse", "openai_batch", "openinference"])
+def test_marks_of_ones_own_agent_are_read_of_every_log(tmp_path: Path, format_: str) -> None:
+    settings = tmp_path / "gateway.yaml"
+    settings.write_text(json.dumps({"listen": {"port": 1}, "agents": {"marks": MARKS}}))
+    source = our_log(format_, tmp_path)
+    (query,) = import_dataset(format_, source, harnesses=read_harnesses(settings)).dataset.queries
+    assert query.prompt == "Why does it fail on Mondays?"
+    (other,) = import_dataset(format_, source).dataset.queries
+    assert other.prompt == OURS[1]["content"]
+
+
+def test_marks_that_are_none_are_refused(tmp_path: Path) -> None:
+    settings = tmp_path / "gateway.yaml"
+    for text, why in {
+        "agents: {marks: {ours: {tags: [memo]}}}": "agents.marks.ours.tags: .* give marks",
+        "agents: 3": "give marks",
+        "[": "gateway.yaml",
+    }.items():
+        settings.write_text(text)
+        with pytest.raises(ConfigError, match=why):
+            read_harnesses(settings)
+    with pytest.raises(ConfigError, match="no such file"):
+        read_harnesses(tmp_path / "none.yaml")

@@ -3,6 +3,7 @@ from .harness import (
     Harnesses as Harnesses,
     RequestKind as RequestKind,
     load_harnesses as load_harnesses,
+    read_harnesses as read_harnesses,
     volatile_starts as volatile_starts,
 )
 from .request_reading import (

@@ -8,13 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from importlib.resources import files
+from pathlib import Path
 from typing import Literal, final
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from prefill_router.errors import ConfigError
-from prefill_router.yaml_files import DistinctLoader
+from prefill_router.yaml_files import DistinctLoader, read_yaml
 
 RequestKind = Literal["main", "plan", "subagent", "compaction", "auxiliary"]
 """What a request of an agent is for.
@@ -185,6 +186,39 @@ def load_harnesses() -> Harnesses:
         raise ConfigError(
             f"the marks of agents can't be read; install the package again: {error}"
         ) from None
+
+
+def read_harnesses(settings: Path) -> Harnesses:
+    """The marks that this package has, and those that a gateway's settings add (`agents.marks`).
+
+    Args:
+        settings: The settings' file. Whatever else it has is ignored.
+
+    Raises:
+        ConfigError: The file can't be read, or its marks aren't marks.
+    """
+    try:
+        value = read_yaml(settings)
+        agents = value.get("agents", {}) if isinstance(value, Mapping) else value
+        return load_harnesses().extended(_AgentMarks.model_validate(agents).marks)
+    except ConfigError as error:
+        raise ConfigError(f"{settings}: {error}") from None
+    except ValidationError as error:
+        told = "; ".join(
+            f"agents.{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()
+        )
+        raise ConfigError(
+            f"{settings}: {told}; give marks of agents as in a gateway's settings, such as agents: "
+            "{marks: {our-agent: {systems: [You are ours]}}}"
+        ) from None
+
+
+class _AgentMarks(BaseModel):
+    """The marks among a gateway's settings of agents."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    marks: Mapping[str, Harness] = Field(default_factory=dict)
 
 
 @cache

@@ -51,6 +51,12 @@ def import_command(
     prices: Annotated[
         Path | None, typer.Option(help="A pool.yaml, a prices.csv, or RouterArena's prices.")
     ] = None,
+    agents: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of logs of calls: a gateway's settings, whose marks of agents are read as well."
+        ),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a malformed row.")] = False,
     skip_malformed: Annotated[
         bool,
@@ -115,6 +121,7 @@ def import_command(
     ] = None,
 ) -> None:
     """Read scored answers of another format and write a dataset folder."""
+    from prefill_router.agents import read_harnesses
     from prefill_router.data import Origin, check_replaceable, summarise, write_dataset
     from prefill_router.importers import Columns, Scale, import_dataset
 
@@ -152,6 +159,7 @@ def import_command(
             prices=prices,
             strict=strict,
             skip_malformed=skip_malformed,
+            harnesses=None if agents is None else read_harnesses(agents),
         )
         write_dataset(dataset, to, origin=origin)
         summary = summarise(dataset)

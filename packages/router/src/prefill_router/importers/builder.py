@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from prefill_router.agents import Harnesses, load_harnesses
 from prefill_router.data import LabelMeaning, Query, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError, name_option
 from prefill_router.importers.values import ScoreError, advice
@@ -129,9 +130,10 @@ class DatasetBuilder:
         skip_malformed: bool = False,
         scaled: bool = False,
         averaged: bool = False,
+        harnesses: Harnesses | None = None,
     ) -> None:
         self.strict, self.skip_malformed, self.scaled = strict, skip_malformed, scaled
-        self.averaged = averaged
+        self.averaged, self.harnesses = averaged, harnesses or load_harnesses()
         self.revisions: Counter[str] = Counter()
         self._problems: list[Problem] = []
         self._counts: Counter[str] = Counter()

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from prefill_router.agents import Turn, TurnRole, load_harnesses, read_request
+from prefill_router.agents import Harnesses, Turn, TurnRole, load_harnesses, read_request
 from prefill_router.data import MOST_COST, Query, prompt_key
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import sources, tables, values
@@ -65,7 +65,7 @@ def fields_of(value: object) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def scored_text(request: object) -> str | None:
+def scored_text(request: object, harnesses: Harnesses | None = None) -> str | None:
     """What the gateway reads of a request by default; None where it has no text of a user.
 
     It is the person's newest text, without what a coding agent wrote around it, and before a short
@@ -73,6 +73,7 @@ def scored_text(request: object) -> str | None:
 
     Args:
         request: A text, messages of any provider, or an object that holds them.
+        harnesses: The marks of agents; those of this package if not given.
     """
     found = as_json(request)
     system: object = None
@@ -86,7 +87,8 @@ def scored_text(request: object) -> str | None:
         return None
     turns = [Turn("system", _texts(system))] if system else []
     turns += [turn for value in found if isinstance(value, dict) for turn in _turns(value)]
-    return read_request(turns, headers={}, harnesses=load_harnesses()).scored_text
+    known = harnesses or load_harnesses()
+    return read_request(turns, headers={}, harnesses=known).scored_text
 
 
 _ROLES: Mapping[object, TurnRole] = {
@@ -288,7 +290,7 @@ def _add_spend(place: Place, record: Mapping[str, Any], log: CallLog) -> None:
         cost=dollars(record.get("spend")) or None,  # 0 where the price is unknown
     )
     asked = (record.get("messages"), record.get("proxy_server_request"))
-    texts = (scored_text(one) for one in asked)
+    texts = (scored_text(one, log.into.harnesses) for one in asked)
     log.add(
         place,
         call=record.get("request_id"),
@@ -448,7 +450,7 @@ def _add_result(
     log.add(
         place,
         call=answer.get("id"),
-        prompt=scored_text(asked),
+        prompt=scored_text(asked, log.into.harnesses),
         target=asked.get("model"),
         outcome=outcome,
     )

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, final
 
+from prefill_router.agents import Harnesses
 from prefill_router.data import LabelMeaning, RoutingDataset
 from prefill_router.errors import ConfigError, DataError, FormatError
 from prefill_router.importers import sources, values
@@ -107,6 +108,7 @@ def import_dataset(
     prices: Path | str | None = None,
     strict: bool = False,
     skip_malformed: bool = False,
+    harnesses: Harnesses | None = None,
 ) -> Imported:
     """Read scored answers in one of the formats.
 
@@ -117,6 +119,8 @@ def import_dataset(
         prices: A pool.yaml, a prices.csv or RouterArena's JSON; matched by target name.
         strict: Whether to stop at the first malformed row.
         skip_malformed: Whether to continue, however many rows are malformed.
+        harnesses: The marks of agents, by which the asks in logs of calls are read; those of this
+            package if not given.
 
     Raises:
         ConfigError: There is no such format, or it has no such column options.
@@ -135,6 +139,7 @@ def import_dataset(
         skip_malformed=skip_malformed,
         scaled="scale" in kind.columns,
         averaged=kind.averaged or columns.repeats == "mean",
+        harnesses=harnesses,
     )
     read: Reader = load("prefill_router.importers", kind.reader)
     read([Path(source) for source in sources], collector, columns)

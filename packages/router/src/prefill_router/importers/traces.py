@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from prefill_router.agents import Harnesses
 from prefill_router.importers import call_logs, values
 from prefill_router.importers.builder import DatasetBuilder, Place, TargetOutcome
 from prefill_router.importers.values import Columns
@@ -108,7 +109,7 @@ def _add_generation(
     log.add(
         place,
         call=call.get("id"),
-        prompt=call_logs.scored_text(call.get("input")),
+        prompt=call_logs.scored_text(call.get("input"), log.into.harnesses),
         target=_at(call, "provided_model_name", "providedModelName", "model"),
         outcome=TargetOutcome(
             correct,
@@ -228,7 +229,7 @@ def _add_span(
     log.add(
         place,
         call=name or None,
-        prompt=_prompt(held),
+        prompt=_prompt(held, log.into.harnesses),
         target=held.get("llm.request.model_name") or held.get("llm.model_name"),
         outcome=TargetOutcome(
             correct,
@@ -239,7 +240,7 @@ def _add_span(
     )
 
 
-def _prompt(held: _Fields) -> str | None:
+def _prompt(held: _Fields, harnesses: Harnesses) -> str | None:
     """What is read of the input messages, or else of the input value."""
     prefix = "llm.input_messages."
     turns: dict[int, dict[str, Any]] = {}
@@ -248,7 +249,7 @@ def _prompt(held: _Fields) -> str | None:
         if name.startswith(prefix) and number.isdecimal():
             turns.setdefault(int(number), {})[field] = value
     messages = [{**turns[n], "content": _content(turns[n])} for n in sorted(turns)]
-    return call_logs.scored_text(messages or held.get("input.value"))
+    return call_logs.scored_text(messages or held.get("input.value"), harnesses)
 
 
 def _content(turn: _Fields) -> object:
