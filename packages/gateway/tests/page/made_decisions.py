@@ -26,6 +26,7 @@ def detail_of(
     failed = kind == 5
     target = order[1] if failed else asked
     named, plain = kind == 9, kind in (3, 12)
+    by_agent = kind in (2, 6, 7)
     wrote = int(chance.gauss(340, 90)) + 40
     place = NAMES.index(target)
     cost = (given * INPUT[place] + wrote * OUTPUT[place]) / 1e6
@@ -53,6 +54,10 @@ def detail_of(
         "status": 200,
         "endpoint": ("chat", "chat", "responses")[number % 3],
         "stream": number % 4 != 0,
+        "agent": "claude-code" if by_agent else None,
+        "kind": ("subagent" if kind == 7 else "auxiliary" if kind == 2 else "main")
+        if by_agent
+        else None,
     }
     attempts: list[Any] = [
         {
@@ -128,6 +133,8 @@ def detail_of(
         "scored": "last_user",
         "input_tokens": given,
         "in_session": kind in (6, 7),
+        "type": "Explore" if kind == 7 else None,
+        "failing_steps": 2 if kind == 7 else 0,
         "key": "web",
         "instead": None
         if not shown

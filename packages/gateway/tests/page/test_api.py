@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 
 from packages.gateway.tests.page.source import FakeSource
 from packages.gateway.tests.receipts.receipts_made import TARGETS, made_receipt, write
+from prefill_router.agents import RequestKind
 from prefill_router.endpoints import Breakers, BreakerState
 from prefill_router.targets import Pool, Target
 from prefill_router_gateway import records
@@ -294,6 +295,7 @@ def test_every_word_of_the_gateway_is_known_to_the_page() -> None:
         "REASONS": set(records.REASONS),
         "BECAUSE": set(records.REASONS),
         "FALLBACKS": set(records.FALLBACK_REASONS),
+        "KINDS": set(get_args(RequestKind)),
         "OUTCOMES": set(records.OUTCOMES),
         "ENDS": set(get_args(records.AttemptEnd)),
         "SCORED": set(records.SCORED),
@@ -306,6 +308,12 @@ def test_views_of_receipts_have_their_shapes(tmp_path: Path) -> None:
     file = tmp_path / "receipts.sqlite"
     unpriced = made_receipt(3, cost=None, choice={"estimated_cost": {}}, outcome={"usage": None})
     receipts = [made_receipt(1), made_receipt(2, prompt="hidden", key="ann"), unpriced]
+    agent = {"agent": "codex", "kind": "subagent", "type": "review", "failing_steps": 3}
+    asked = views.detail(made_receipt(4, details={"agent": agent}))
+    conform(asked, shapes.DecisionDetail, "detail")
+    assert (asked["decision"]["agent"], asked["decision"]["kind"]) == ("codex", "subagent")
+    assert (asked["type"], asked["failing_steps"]) == ("review", 3)
+    assert views.row(receipts[0])["agent"] is None
     write(file, receipts)
     for receipt in receipts:
         found = views.detail(receipt)

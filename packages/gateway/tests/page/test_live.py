@@ -259,3 +259,20 @@ def test_what_the_reasons_say(live: Any, source: FakeSource) -> None:
     assert "At another lam" not in fallback
     live.get_by_role("button", name="Close").click()
     assert live.locator("#detail").is_hidden()
+
+
+def test_who_asked_is_in_the_list_and_in_the_detail(live: Any, source: FakeSource) -> None:
+    settle(live, source)
+    rows = {kept.detail["decision"]["id"]: kept.detail for kept in source.kept[-40:]}
+    name = next(i for i, told in rows.items() if told["decision"]["kind"] == "subagent")
+    row = live.locator(f"#rows tr[data-id={name}]")
+    assert "subagent, claude-code" in row.inner_text()
+    row.click()
+    live.locator("#detail .mono", has_text=name).wait_for()
+    shown = live.locator("#detail").inner_text()
+    assert "claude-code: a subagent's task, type Explore" in shown
+    assert "2 results in a row had failed" in shown
+    plain = next(i for i, told in rows.items() if told["decision"]["agent"] is None)
+    live.locator(f"#rows tr[data-id={plain}]").click()
+    live.locator("#detail .mono", has_text=plain).wait_for()
+    assert "Asked by" not in live.locator("#detail").inner_text()

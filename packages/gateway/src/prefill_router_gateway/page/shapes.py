@@ -7,6 +7,7 @@ Unknown values are null. Numbers are finite. None of them ever contains a prompt
 
 from typing import Literal, TypedDict
 
+from prefill_router.agents import RequestKind
 from prefill_router.endpoints import BreakerState
 from prefill_router.targets import Ability, Endpoint
 from prefill_router_gateway.records import AttemptEnd, FallbackReason, OutcomeKind, Reason, Scored
@@ -340,6 +341,8 @@ class DecisionRow(TypedDict):
         status: The HTTP status that the client got.
         endpoint: The endpoint.
         stream: Whether the answer was streamed.
+        agent: The agent that sent the request; None where no agent's marks fit.
+        kind: What the agent's request is for; None where no agent's marks fit.
     """
 
     id: str
@@ -359,6 +362,8 @@ class DecisionRow(TypedDict):
     status: int
     endpoint: Endpoint
     stream: bool
+    agent: str | None
+    kind: RequestKind | None
 
 
 class Decisions(TypedDict):
@@ -469,6 +474,8 @@ class DecisionDetail(TypedDict):
         scored: The part of the request that the encoder read.
         input_tokens: Estimated input tokens of the whole request.
         in_session: Whether it belongs to a conversation.
+        type: The agent's name of the kind of subagent that asks; None where it gives none.
+        failing_steps: How many tools' results in a row had failed before it.
         key: The name of the client's key; None where the gateway has no keys.
         instead: What it would have cost at the baseline; None where that isn't known.
     """
@@ -491,6 +498,8 @@ class DecisionDetail(TypedDict):
     scored: Scored
     input_tokens: int
     in_session: bool
+    type: str | None
+    failing_steps: int
     key: str | None
     instead: InsteadView | None
 

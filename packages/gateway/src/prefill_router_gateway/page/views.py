@@ -80,16 +80,25 @@ def row(receipt: Receipt) -> DecisionRow:
     """One row of the list of recent decisions."""
     choice, outcome = receipt.choice, receipt.outcome
     target = outcome.target or choice.target
+    asked = _asker(receipt)
     return pick(
         DecisionRow,
         {
             "target": target,
+            "agent": asked.get("agent"),
+            "kind": asked.get("kind") if asked.get("agent") else None,
             "probability": choice.correctness.get(target),
             "estimated_cost": choice.estimated_cost.get(target),
             "outcome": outcome.kind,
         },
         *(choice, receipt, outcome),
     )
+
+
+def _asker(receipt: Receipt) -> Mapping[str, Any]:
+    """What the receipt says of the agent that asked; empty for none."""
+    told = receipt.details.get("agent")
+    return told if isinstance(told, Mapping) else {}
 
 
 def detail(receipt: Receipt, instead: RequestSaving | None = None) -> DecisionDetail:
@@ -123,6 +132,8 @@ def detail(receipt: Receipt, instead: RequestSaving | None = None) -> DecisionDe
                 total=outcome.total_seconds,
             ),
             "in_session": choice.session is not None,
+            "type": _asker(receipt).get("type"),
+            "failing_steps": _asker(receipt).get("failing_steps", 0),
             "version": version_of(receipt),
             "version_step": version_step_of(receipt),
             "instead": None if instead is None else pick(InsteadView, {}, instead),

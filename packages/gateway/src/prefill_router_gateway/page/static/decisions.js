@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { byId, el, say } from "./dom.js";
 import { NONE, clock, count, dollars, duration, number } from "./format.js";
-import { OUTCOMES, REASONS } from "./words.js";
+import { KINDS, OUTCOMES, REASONS } from "./words.js";
 
 const MOST = 50;
 const NEWS_SECONDS = 10;
@@ -166,6 +166,12 @@ export class Decisions {
   }
 }
 
+/** The agent and, where it isn't the person's task, what its request is for. */
+function asker({ agent, kind }) {
+  if (agent === null) return NONE;
+  return kind === "main" ? agent : `${KINDS[kind][0]}, ${agent}`;
+}
+
 function makeRow(decision, fresh) {
   const time = clock(ended(decision));
   const [outcome, kind] = OUTCOMES[decision.outcome];
@@ -177,6 +183,7 @@ function makeRow(decision, fresh) {
   return el("tr", { "data-id": decision.id, class: fresh ? "fresh" : null },
     el("td", null, button),
     cell(decision.requested, "cut spare3"),
+    cell(asker(decision), "cut spare2"),
     cell(decision.target ?? NONE, "cut"),
     cell(REASONS[decision.reason], "spare1"),
     cell(number(decision.lam), "num spare3"),

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { picture, small } from "./charts.js";
 import { byId, el, pairs, shape, table } from "./dom.js";
 import { NONE, clock, count, dollars, duration, moment, number, percent } from "./format.js";
-import { BECAUSE, ENDS, FALLBACKS, OUTCOMES, SCORED } from "./words.js";
+import { BECAUSE, ENDS, FALLBACKS, KINDS, OUTCOMES, SCORED } from "./words.js";
 
 export class Detail {
   #shown = null;
@@ -146,6 +146,12 @@ function spent({ decision, timings, tokens, instead, input_tokens: guessed }) {
   ];
 }
 
+/** The agent, what its request is for, and the kind of subagent; none for other clients. */
+function asker({ decision, type }) {
+  if (decision.agent === null) return null;
+  return `${decision.agent}: ${KINDS[decision.kind][1]}${type ? `, type ${type}` : ""}`;
+}
+
 function record(detail) {
   const { decision } = detail;
   const lowered = detail.lam_asked !== null && detail.lam_asked !== decision.lam;
@@ -153,6 +159,8 @@ function record(detail) {
     ["Decision", el("span", { class: "mono" }, decision.id)],
     ["When", moment(decision.at)],
     ["Requested", `${decision.requested}, ${decision.endpoint}${decision.stream ? ", streamed" : ""}, status ${decision.status}`],
+    ["Asked by", asker(detail)],
+    ["Tools", detail.failing_steps ? `${count(detail.failing_steps)} results in a row had failed` : null],
     ["lam", decision.lam === null ? NONE : number(decision.lam) + (lowered ? `, lowered by a budget from ${number(detail.lam_asked)}` : "")],
     ["Policy alone", detail.policy_target && detail.policy_target !== decision.target ? `would have chosen ${detail.policy_target}` : null],
     ["Novelty", detail.novelty === null ? null : `more novel than ${percent(detail.novelty, 0)} of train rows`],

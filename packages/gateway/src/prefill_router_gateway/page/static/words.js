@@ -40,6 +40,14 @@ export const FALLBACKS = {
   no_router: "there is no router yet, so the default target answers",
 };
 
+export const KINDS = {
+  main: ["task", "the person's task"],
+  plan: ["plan", "a plan of the person's task"],
+  subagent: ["subagent", "a subagent's task"],
+  compaction: ["summary", "a summary of the conversation"],
+  auxiliary: ["aside", "a title, a topic or a suggestion"],
+};
+
 export const OUTCOMES = {
   answered: ["answered", "good"],
   refused: ["refused", "warn"],
