@@ -477,3 +477,15 @@ def test_nothing_but_answers_and_errors_comes_of_random_bytes() -> None:
     kinds = {outcome.kind for outcome in app.outcomes}
     assert kinds <= {"answered", "failed", "cut", "refused"}
     assert {"answered", "failed", "cut"} <= kinds
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_only_those_that_may_answer_later_say_when_to_try_again(status: int) -> None:
+    never = whole({"error": {"code": "unsupported_parameter"}}, status=400)
+    busy = whole(ERROR, status=status, headers="retry-after: 7\r\n")
+    for scripts in (([never], [busy]), ([busy], [never])):
+        client, app, _ = asked(*scripts)
+        assert {end for _, end in app.ends} >= {"unsupported"}
+        assert (client.status, client.headers["retry-after"]) == (503, "7")
+        able = next(target for target, end in app.ends if end != "unsupported")
+        assert f"only {able} may answer it; try again in 7 s" in client.body.decode()

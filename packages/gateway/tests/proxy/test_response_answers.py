@@ -138,3 +138,17 @@ def test_the_text_of_a_stream_is_kept_to_learn_from() -> None:
     direct = StreamObserver("chat", leave_out_usage=False, answer=kept)
     direct.feed(b"".join(TALK))
     assert answer.text == kept.text != ""
+
+
+def test_reasoning_alone_is_an_item_of_its_own() -> None:
+    reply = {"content": None, "reasoning_content": "Six times seven."}
+    (item,) = response({"choices": [{"finish_reason": "stop", "message": reply}]})["output"]
+    summary = [{"type": "summary_text", "text": "Six times seven."}]
+    assert (item["type"], item["summary"]) == ("reasoning", summary)
+    pieces = [chunk(delta={"reasoning": text}) for text in ("Six ", "times seven.")]
+    found = list(events(streamed(*pieces, chunk(finish_reason="stop"), DONE)))
+    assert [one["sequence_number"] for one in found] == list(range(len(found)))
+    (written,) = found[-1]["response"]["output"]
+    assert (written["type"], written["summary"]) == ("reasoning", summary)
+    deltas = [one["delta"] for one in found if one["type"].endswith("summary_text.delta")]
+    assert "".join(deltas) == "Six times seven."

@@ -1,9 +1,10 @@
 """Reads the answers of chat completions that are translated to another API.
 
 Only for requests that were translated to chats (`protocol.chat_translation`). `MessageWriter` and
-`ResponseWriter` write what is read here in their API. Reasoning is left out: it would need the
-other API's signature. Arguments of a tool call that aren't a JSON object are a failure of the
-target, never a made-up input, unless the limit of tokens cut them off.
+`ResponseWriter` write what is read here in their API. Reasoning is left out where anything else is
+answered, since it would need the other API's signature; reasoning alone is passed on without one.
+Arguments of a tool call that aren't a JSON object are a failure of the target, never a made-up
+input, unless the limit of tokens cut them off.
 """
 
 import json
@@ -16,6 +17,8 @@ from prefill_router.endpoints import Usage, read_error, without_key
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.proxy.response_metadata import ResponseMetadata, StreamObserver, parsed
 
+_LONGEST_REASONING = 2**18
+"""After so many characters, no more of a reasoning is kept for an answer that has nothing else."""
 _BAD_ARGUMENTS = "the target wrote arguments of a tool call that aren't a JSON object"
 
 
@@ -47,6 +50,7 @@ class ChatAnswer:
         calls: Its tool calls, whose arguments are JSON objects.
         reason: Why it ended, in the words of chats; empty where unknown.
         has_refused: Whether the model refused.
+        reasoning: Its reasoning, where it has nothing else; otherwise empty.
     """
 
     id: str
@@ -55,6 +59,7 @@ class ChatAnswer:
     calls: tuple[ToolCall, ...]
     reason: str
     has_refused: bool
+    reasoning: str = ""
 
 
 def read_answer(chat: Mapping[str, Any]) -> ChatAnswer | None:
@@ -71,13 +76,15 @@ def read_answer(chat: Mapping[str, Any]) -> ChatAnswer | None:
             calls.append(call)
         elif reason != "length":
             return None
+    text = _read_text(reply)
     return ChatAnswer(
         id=string(chat.get("id")),
         model=string(chat.get("model")),
-        text=_read_text(reply),
+        text=text,
         calls=tuple(calls),
         reason=reason,
         has_refused=bool(reply.get("refusal")),
+        reasoning="" if text or calls else _read_reasoning(reply),
     )
 
 
@@ -92,6 +99,11 @@ def _read_text(reply: Mapping[str, Any]) -> str:
     parts = content if isinstance(content, list) else ()
     texts = [string(part.get("text")) for part in parts if isinstance(part, Mapping)]
     return string(content) + "".join(texts) + string(reply.get("refusal"))
+
+
+def _read_reasoning(reply: Mapping[str, Any]) -> str:
+    """The reasoning of a message or of a delta, by either of its names."""
+    return string(reply.get("reasoning_content")) or string(reply.get("reasoning"))
 
 
 def _tool_calls(reply: Mapping[str, Any]) -> list[Any]:
@@ -149,6 +161,10 @@ class AnswerWriter(Protocol):
         """The event of a piece of the call's arguments."""
         ...
 
+    def write_reasoning(self, text: str) -> Iterator[bytes]:
+        """The events of a reasoning, which is all that was answered."""
+        ...
+
     def finish_part(self, *, is_cut: bool) -> Iterator[bytes]:
         """The events at the end of the text or call, which the limit of tokens may have cut."""
         ...
@@ -190,7 +206,9 @@ class TranslatedStream:
         self._arguments: list[str] = []
         self._calls: set[object] = set()
         self._reason = ""
-        self._has_begun = self._has_refused = self._is_over = False
+        self._reasoning: list[str] = []  # until anything else comes
+        self._reasoning_length = 0
+        self._has_begun = self._has_refused = self._is_over = self._has_part = False
 
     @property
     def sequence_number(self) -> int:
@@ -251,6 +269,9 @@ class TranslatedStream:
         for call in _tool_calls(delta):
             if not self._is_over:
                 yield from self._read_call(call)
+        if not self._has_part and self._reasoning_length < _LONGEST_REASONING:
+            self._reasoning.append(_read_reasoning(delta))
+            self._reasoning_length += len(self._reasoning[-1])
 
     def _read_call(self, value: object) -> Iterator[bytes]:
         call, fields = _read_tool_call(value), value if isinstance(value, Mapping) else {}
@@ -275,6 +296,7 @@ class TranslatedStream:
         """Start a call, or for None a text."""
         yield from self._finish_part()
         if not self._is_over:
+            self._has_part, self._reasoning = True, []
             self._is_text = call is None
             yield from self._writer.start_text() if call is None else self._writer.start_call(call)
 
@@ -294,6 +316,8 @@ class TranslatedStream:
             yield from self._finish_part()
         if self._is_over or not self._has_begun:
             return
+        if reasoning := "".join(self._reasoning):
+            yield from self._writer.write_reasoning(reasoning)
         usage, _ = self.facts.usage(input_tokens=self._input_tokens)
         yield from self._writer.end(self._reason, usage, has_refused=self._has_refused)
         self._is_over = True

@@ -232,8 +232,11 @@ def no_answer_error(attempts: Sequence[TargetAttempt], *, wait: float | None) ->
     tried = ", ".join(f"{attempt.target}: {attempt.end}" for attempt in attempts)
     seconds = max(1, math.ceil(wait or 0))
     when = "later" if wait is None else f"in {seconds} s"
-    message = f"no target answered ({tried}); try again {when}"
-    if ends == {"rate_limited"} or (wait is not None and ends <= {"rate_limited", "overloaded"}):
+    able = dict.fromkeys(a.target for a in attempts if a.end not in OF_ONE_TARGET)
+    only = f"; only {' and '.join(able)} may answer it" if ends & OF_ONE_TARGET and able else ""
+    message = f"no target answered ({tried}){only}; try again {when}"
+    busy = ends - OF_ONE_TARGET  # the others never answer it, so what counts is when these do
+    if busy == {"rate_limited"} or (wait is not None and busy <= {"rate_limited", "overloaded"}):
         is_limited = ends == {"rate_limited"}
         return RefusalError(
             message,
