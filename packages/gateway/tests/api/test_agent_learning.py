@@ -247,3 +247,22 @@ def drawn(name: str) -> tuple[SideQuestions, AnswerLabel]:
     chances = dict.fromkeys(PRICES, 1.0)
     label = AnswerLabel(id=name, target=CHEAP, source="judge:j", at=1.0, score=1, error=0.1)
     return SideQuestions(id=name, at=1.0, propensity=chances, drawn=[*chances]), label
+
+
+def test_a_plain_client_with_tools_has_turns_too(made: World, gateway: Served) -> None:
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+    headers = {"authorization": "Bearer pr-ann", "x-session-id": "h2"}
+    turns = [user("Is it warm in Zürich?")]
+    answers(made, whole(called("call_h2")))
+    asked = {"model": "auto", "messages": turns, "tools": [tool]}
+    first = ask(gateway.url, body=asked, headers=headers)
+    call = {"id": "call_h2", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "call_h2", "content": "12 degrees"}
+    turns += [{"role": "assistant", "content": None, "tool_calls": [call]}, result]
+    last = ask(gateway.url, body={**asked, "messages": turns}, headers=headers)
+    assert (first.status, last.status) == (200, 200)
+    found = kept(gateway, last)
+    assert found is not None
+    assert (found.is_turn, found.prompt) == (True, "Is it warm in Zürich?")
+    assert score(gateway, conversation="h2", score=1).json["turns"] == [first.own("decision-id")]
+    assert labels_of(learned(gateway), "Is it warm in Zürich?") == {first.own("target"): 1}

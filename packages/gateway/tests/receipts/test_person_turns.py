@@ -156,6 +156,17 @@ def test_tools_of_any_client_make_a_turn(tmp_path: Path) -> None:
         learned(url)
 
 
+def test_tools_of_a_client_whose_target_is_not_kept_go_on_with_its_turn(tmp_path: Path) -> None:
+    details = ({}, {"in_tool_loop": True})
+    receipts = [
+        made_receipt(n, choice={"session": "main"}, prompt=ASK, details=details[n]) for n in (0, 1)
+    ]
+    assert [one.choice.target for one in receipts] == ["small", "large"]
+    url = stored(tmp_path, receipts, *(said(one, 1) for one in receipts))
+    with pytest.raises(DataError, match=SEVERAL):
+        learned(url)
+
+
 def test_a_prompt_of_several_conversations_belongs_to_none(tmp_path: Path) -> None:
     receipts = [asked(0), asked(1, session="other"), asked(2, session="other", prompt="More.")]
     url = stored(tmp_path, receipts, *(said(one, 1) for one in receipts))

@@ -2,6 +2,7 @@
 
 app                  the application: every route behind the guard, and the gateway's own endpoints
 routed_calls         reads, decides, forwards and records a request
+feedback             takes scores of answers, turns and conversations
 decisions            decides without calling a target, and takes what came of it elsewhere
 passthrough_routes   forwards without a routing decision: stored responses, token counts
 openapi              the OpenAPI document of these routes

@@ -24,6 +24,8 @@ from prefill_router_gateway.receipts.store import open_store
 from prefill_router_gateway.records import ASIDE
 
 _COLUMNS = ("at", "id", "session", "answered_by", "outcome", "tool_loop", "details")
+_MARKS = ('"agent":', '"in_tool_loop":')
+"""What the details of a request have that say which turn it belongs to."""
 _SENT = ("answered", "cut", "disconnected")
 """The outcomes of requests of which the client got an answer, or a part of one."""
 _SEVERAL = "turns that several targets answered"
@@ -126,7 +128,9 @@ def _read_turns(store: Database, given: Conditions) -> list[PersonTurn]:
     turns: dict[str, list[_OpenTurn]] = defaultdict(list)
     helpers: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for at, name, session, target, outcome, in_loop, text in pages(store, _COLUMNS, given):
-        agent = named_values(text, name).get("agent", {}) if '"agent":' in text else {}
+        is_told = any(mark in text for mark in _MARKS)
+        details = named_values(text, name) if is_told else {}
+        agent, in_loop = details.get("agent", {}), in_loop or details.get("in_tool_loop", False)
         if agent.get("kind") in ASIDE:
             continue
         sent = target if outcome in _SENT else None

@@ -239,6 +239,8 @@ def make_receipt(
         details = {**details, "left_out": list(question.hints)}
     if question.agent != AgentRequest():
         details = {**details, "agent": asdict(question.agent)}
+    if question.in_tool_loop and not choice.tool_loop:  # it goes on with a turn, at any target
+        details = {**details, "in_tool_loop": True}
     return Receipt(
         choice=choice,
         outcome=outcome,
