@@ -11,8 +11,9 @@ from prefill_router.activations import MemoryActivations, Site
 from prefill_router.data import RoutingDataset, split
 from prefill_router.errors import ConfigError, DataError
 from prefill_router.fitting import add_target, fit_router, known_answers, remove_target
+from prefill_router.fitting.added_target import HeadPrior
 from prefill_router.router import PoolChanges, Router, read_light
-from prefill_router.statistics import auc_by_target
+from prefill_router.statistics import auc_by_target, sigmoid
 from prefill_router.targets import Pool, Target
 from prefill_router.testing import FakeEncoder, make_routing_dataset
 
@@ -185,6 +186,22 @@ def test_what_cannot_be_is_refused(
     small = remove_target(router, "target-0")
     with pytest.raises(ConfigError, match="needs two targets"):
         remove_target(small, "target-2")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_posterior_is_where_its_slope_is_zero(seed: int) -> None:
+    """Whole Newton steps run back and forth here, and end far from the optimum."""
+    drawn = np.random.default_rng(seed)
+    inputs = np.hstack([np.ones((100, 1)), drawn.normal(0, 8, (100, 15))])
+    surprise, weights = drawn.normal(0, 8, 100), drawn.normal(0, 1, 16)
+    labels = (inputs @ weights + surprise > 0).astype(np.float64)
+    precision, mean = np.full(16, 14.0), np.eye(16)[1]
+    prior = HeadPrior(inputs, surprise, 1.0, precision, mean)
+    found, covariance = prior.posterior(np.arange(100), labels)
+    chances = sigmoid(inputs @ found + surprise)
+    slope = inputs.T @ (labels - chances) - precision * (found - mean)
+    np.testing.assert_allclose(slope, 0, atol=1e-6)
+    assert (np.linalg.eigvalsh(covariance) > 0).all()
 
 
 @pytest.mark.slow
