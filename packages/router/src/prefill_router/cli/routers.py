@@ -108,7 +108,8 @@ def reprice(
 ) -> None:
     """Change a router's prices without fitting it again.
 
-    Targets that the file doesn't name keep their prices; names that are no targets are refused.
+    Targets that the file doesn't name keep their prices; names that are no targets are refused. The
+    name of a model with efforts stands for all of them.
 
     Example: prefill-router reprice router --prices prices.csv --date 2026-11-20
     """
@@ -121,15 +122,16 @@ def reprice(
     router = Router.load(folder)
     listed = read_pool(prices)
     known = {
-        t.name: (t.input_price, t.output_price)
+        name: (t.input_price, t.output_price)
         for t in listed
         if t.input_price is not None and t.output_price is not None
+        for name in router.pool.with_efforts([t.name])
     }
     if not known:
         raise ConfigError(f"{prices} has no prices; give an input and an output price of a target")
     kept = [name for name in router.pool.names if name not in known]
     try:
-        router.pool.indices(listed.names)
+        router.pool.indices(router.pool.with_efforts(listed.names))
         pool = router.pool.with_prices(known, date=date or listed.prices_date)
     except ConfigError as error:
         raise ConfigError(f"{prices}: {error}") from None
