@@ -177,10 +177,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/assign"))
     parser.add_argument("--prompts", type=int, default=1_000_000)
     options = parser.parse_args()
+    command = run_command(options.folder, options.prompts)  # while this process is small
     found = {
         "small": {"prompts": SMALL, "targets": TARGETS, "grid": GRID, "rows": compare(0)},
         "in_memory": {"prompts": options.prompts, **in_memory(options.prompts)},
-        "command": run_command(options.folder, options.prompts),
+        "command": command,
         "machine": machine(),
     }
     files.write_json(RESULT, found)

@@ -227,7 +227,7 @@ class _Problem:
         return choice
 
     def _cheapest(self, progress: Progress | None) -> Choice:
-        """The cheapest assignment that keeps to the limits."""
+        """The cheapest assignment that is found within the limits; without any it is exact."""
         choice: Choice = np.lexsort((-self._value, self._cost), axis=1)[:, 0]
         if (self._room(choice) >= 0).all():
             return choice
@@ -261,7 +261,7 @@ class _Problem:
     def _too_little(self, cheapest: Choice) -> ConfigError:
         least = _rounded_up(float(self._cost[np.arange(len(cheapest)), cheapest].sum()))
         return ConfigError(
-            f"the budget is ${self._budget:.6g}; the cheapest assignment within the limits costs "
+            f"the budget is ${self._budget:.6g}; the cheapest assignment that was found costs "
             f"${least:.6g}; raise the budget to that at least, or leave out prompts"
         )
 

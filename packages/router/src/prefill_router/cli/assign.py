@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -150,12 +151,16 @@ def _count(name: str, text: str, prompts: int) -> int:
 
 
 def _served(router: "Router", pool: Path | None) -> "Pool":
-    """The router's targets as a pool file has them, or as the router's own folder has."""
+    """The router's targets, with the providers of a pool file, at the router's prices."""
     from prefill_router.targets import read_pool
 
     if pool is None:
         return router.pool
-    return read_pool(pool).select(router.pool.names)
+    named = read_pool(pool).select(router.pool.names)
+    priced = tuple(target.priced_as(router.pool[target.name]) for target in named)
+    if priced != named.targets:
+        err.say(f"note: {pool} has other prices; the router's count, which reprice changes")
+    return replace(named, targets=priced)
 
 
 def _judge(
