@@ -183,7 +183,7 @@ def test_batches_are_as_large_as_a_provider_takes(
     monkeypatch.setitem(MOST_LINES, "openai", 2)
     out = written(tmp_path, [{"prompt": "a"}] * 13, format="openai")
     files = json.loads((out / "assignment.json").read_text())["targets"]["t0"]["files"]
-    assert files == ["t0.jsonl", "t0-2.jsonl", "t0-3.jsonl"]
+    assert files == ["t0.jsonl", "t0+2.jsonl", "t0+3.jsonl"]
     ids = [line["custom_id"] for name in files for line in lines_of(out / name)]
     assert ids == [f"prompt-{n}" for n in (1, 4, 7, 10, 13)]
 

@@ -1,6 +1,7 @@
 """The command line, from prompts to batches and back."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -8,6 +9,7 @@ import pytest
 
 from packages.router.tests.commands import malformed, refused, run, succeeded
 from packages.router.tests.importers.truth import write_csv, write_jsonl
+from prefill_router.targets import Pool, Provider, read_pool, write_pool
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +73,24 @@ def test_what_is_shown_and_the_same_again(saved: Path, prompts: Path, tmp_path: 
     refused("isn't an assignment", *words[:4], saved / "answers", "--budget", 1, "--overwrite")
 
 
+def test_a_pool_file_says_where_targets_are_and_the_router_what_they_cost(
+    saved: Path, prompts: Path, tmp_path: Path
+) -> None:
+    pool = read_pool(saved / "answers" / "pool.yaml")
+    claude = Provider(name="a", base_url="https://a.example/v1", dialect="anthropic")
+    moved = tuple(replace(t, provider="a", input_price=9.0) for t in pool)
+    write_pool(Pool(moved, providers=(claude,)), tmp_path / "pool.yaml")
+    out = tmp_path / "batches"
+    words = ("assign", saved / "router", prompts, "--budget", 0.01, "--out", out)
+    done = run(*words, "--pool", tmp_path / "pool.yaml")
+    assert done.code == 0, done.err
+    assert "has other prices; the router's count" in " ".join(done.err.split())
+    line = json.loads((out / "target-0.jsonl").read_text().splitlines()[0])
+    assert line["params"]["model"] == "target-0"
+    told = json.loads((out / "assignment.json").read_text())
+    assert [t["input_price"] for t in told["pool"]["targets"]] == [t.input_price for t in pool]
+
+
 @pytest.mark.parametrize("limit", ["target-0", "target-0=-1", "target-0=101%", "target-0=x", "=1"])
 def test_limits_that_are_no_numbers(limit: str, saved: Path, prompts: Path, tmp_path: Path) -> None:
     words = ("assign", saved / "router", prompts, "--out", tmp_path / "out", "--budget", 1)
@@ -83,4 +103,5 @@ def test_what_can_not_be_assigned(saved: Path, prompts: Path, tmp_path: Path) ->
     refused("unknown targets.*did you mean", *words, 1, "--at-most", "target-9=1")
     none = [part for k in range(3) for part in ("--at-most", f"target-{k}=10")]
     refused("leave room for 30 of 60 prompts", *words, 1, *none)
+    refused("no such folder", *words, 1, "--data", tmp_path / "gone")
     assert not (tmp_path / "out").exists()

@@ -140,9 +140,10 @@ def _prompt_of(record: PromptRecord) -> Prompt:
         return record.query.prompt
     system, turns = record.request.get("system"), record.request.get("messages")
     listed = [*([{"role": "system", "content": system}] if system else []), *(turns or ())]
-    if not listed or not all(isinstance(one.get("content"), str) for one in listed):
+    found = [one for one in listed if isinstance(one, dict) and isinstance(one.get("content"), str)]
+    if not found or len(found) < len(listed):
         raise _untranslated("messages of other content than one text")
-    return tuple(Message(str(one.get("role")), one["content"]) for one in listed)
+    return tuple(Message(str(one.get("role")), one["content"]) for one in found)
 
 
 def _translated(record: PromptRecord, limit: str) -> Fields:

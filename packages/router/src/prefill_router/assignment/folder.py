@@ -2,11 +2,12 @@
 
     assignment.json        version, budget, forecast, bound and counts; the pool with its prices
     assignment.parquet     a row per prompt, in order: id, target, correctness, expected_cost
-    NAME.jsonl             the batch of one target; NAME-2.jsonl, ... beyond a provider's limits
+    NAME.jsonl             the batch of one target; NAME+2.jsonl, ... beyond a provider's limits
 
 Characters of a target's name that no file name may have are percent-encoded.
 """
 
+import io
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -77,7 +78,7 @@ def write_assignment(
     formats = {name: format or default_format(pool, name) for name in assignment.targets}
     with files.replacing_folder(folder) as temporary:
         batches = _write_batches(assignment, prompts, pool, formats, temporary, progress)
-        _table(assignment).write_parquet(temporary / TABLE)
+        _write_table(assignment, temporary / TABLE)
         summary = _summary(assignment, pool, formats, batches, accuracy)
         files.write_json(temporary / SUMMARY, summary)
         files.write_checksums(temporary, [SUMMARY, TABLE])
@@ -115,7 +116,7 @@ class _BatchFiles:
     def _open_next(self, before: BinaryIO | None) -> BinaryIO:
         if before is not None:
             before.close()
-        suffix = f"-{len(self.names) + 1}" if self.names else ""
+        suffix = f"+{len(self.names) + 1}" if self.names else ""  # no encoded name has a +
         self.names.append(f"{self._stem}{suffix}.jsonl")
         self._file = self._opened.enter_context((self._folder / self.names[-1]).open("xb"))
         self._count = self._bytes = 0
@@ -160,8 +161,8 @@ def _changed(prompts: PromptFile) -> DataError:
     )
 
 
-def _table(assignment: Assignment) -> pl.DataFrame:
-    return pl.DataFrame(
+def _write_table(assignment: Assignment, path: Path) -> None:
+    table = pl.DataFrame(
         {
             "id": assignment.query_ids,
             "target": pl.Series(assignment.targets).gather(assignment.choice),
@@ -169,6 +170,9 @@ def _table(assignment: Assignment) -> pl.DataFrame:
             "expected_cost": assignment.cost,
         }
     )
+    content = io.BytesIO()
+    table.write_parquet(content)
+    path.write_bytes(content.getbuffer())  # written by Python, so that a full disk is an OSError
 
 
 def _summary(
@@ -249,7 +253,8 @@ class SavedAssignment:
             )
         try:
             pool = pool_from_dict(summary["pool"], source=folder / SUMMARY)
-            table = pl.read_parquet(folder / TABLE)
+            with (folder / TABLE).open("rb") as file:  # Polars would read a path as a glob pattern
+                table = pl.read_parquet(file)
         except (PrefillRouterError, KeyError, OSError) as error:
             raise CorruptError(f"{folder} isn't what was written: {error}") from None
         return cls(folder, summary, table, pool)

@@ -83,7 +83,7 @@ def assign(
         predict_prompts,
         write_assignment,
     )
-    from prefill_router.data import Origin
+    from prefill_router.data import Origin, read_dataset
 
     chosen = None if format_ is None else one_of("--format", format_, FORMATS)
     limits = _Limits(at_most or ())
@@ -94,6 +94,7 @@ def assign(
     router, source = opt.load_router(folder, encoder_folder), PromptFile(prompts)
     limits.check_names(router)
     served = _served(router, pool)
+    judged = None if data is None else JudgedQueries.of(router, read_dataset(data))
     bar = BarProgress(console=err)
     predictions = predict_prompts(
         router, source, stores=opt.open_stores(store), cache=files.default_cache(), progress=bar
@@ -101,7 +102,7 @@ def assign(
     found = find_assignment(
         predictions, budget=budget, limits=limits.counts(len(predictions)), progress=bar
     )
-    accuracy = None if data is None else _judge(router, data, store, found, bar)
+    accuracy = None if judged is None else _judge(judged, store, found, bar)
     summary = write_assignment(
         found, source, served, to, format=chosen, accuracy=accuracy, origin=origin, progress=bar
     )
@@ -164,20 +165,18 @@ def _served(router: "Router", pool: Path | None) -> "Pool":
 
 
 def _judge(
-    router: "Router",
-    data: PathOrUrl,
+    queries: JudgedQueries,
     store: "Sequence[PathOrUrl] | None",
     found: "Assignment",
     bar: BarProgress,
 ) -> "ExpectedAccuracy":
-    """The accuracy to expect, by the queries of a dataset that the router didn't learn from."""
+    """The accuracy to expect, by queries that the router didn't learn from."""
     from prefill_router.assignment import expect_accuracy
-    from prefill_router.data import read_dataset
     from prefill_router.evaluation import Trial
 
-    queries = JudgedQueries.of(router, read_dataset(data))
     predictions = queries.predict(opt.open_stores(store), bar)
-    return expect_accuracy(found, Trial.join(predictions, queries.judged, policy=router.policy))
+    alike = replace(predictions, scale=queries.router.costs.scale)  # a fold has one of its own
+    return expect_accuracy(found, Trial.join(alike, queries.judged))
 
 
 def _show(
