@@ -191,8 +191,8 @@ class _Problem:
 
     def _left(self, choice: Choice) -> float:
         """The dollars that are left of the budget."""
-        spent = self._cost[np.arange(len(choice)), choice].sum()
-        return float(self._budget * (1 + ROUNDING) - spent)
+        cost = self._cost[np.arange(len(choice)), choice].sum()
+        return float(self._budget * (1 + ROUNDING) - cost)
 
     def _within_limits(self, choice: Choice, lam: float) -> Choice:
         """Move prompts from targets that have too many, where that loses the least at this lam."""
@@ -247,8 +247,8 @@ class _Problem:
             room = self._room(choice)
             moves = best_moves(rows, choice, self._value, self._cost, rate, room=room)
             moves = moves.only(first_within(moves.target, room))
-            spent = np.cumsum(np.maximum(moves.extra, 0))
-            moves = moves.upto(int(np.searchsorted(spent, left, side="right")))
+            dollars = np.cumsum(np.maximum(moves.extra, 0))
+            moves = moves.upto(int(np.searchsorted(dollars, left, side="right")))
             if not len(moves):
                 break
             self._make(choice, moves)

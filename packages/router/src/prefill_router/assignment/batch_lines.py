@@ -87,11 +87,11 @@ class BatchLines:
     @cached_property
     def _parameters(self) -> Fields:
         """The fields of a new request, besides its messages."""
-        found = request_parameters(self._target, self._dialect)
-        left_out = set(_STREAMED)
+        fields = request_parameters(self._target, self._dialect)
+        surplus = set(_STREAMED)
         if self._target.request == RequestOptions() and self.format == "openai":
-            left_out |= set(MAX_TOKENS_FIELDS)  # nobody chose it, and it may be above the model's
-        return {name: value for name, value in found.items() if name not in left_out}
+            surplus |= set(MAX_TOKENS_FIELDS)  # nobody chose it, and it may be above the model's
+        return {name: value for name, value in fields.items() if name not in surplus}
 
     @cached_property
     def _identity(self) -> Fields:
@@ -121,13 +121,13 @@ class BatchLines:
         return {"custom_id": record.query.id, "params": params}
 
     def _plain(self, record: PromptRecord) -> Fields:
-        named = {"id": record.query.id, "target": self._target.name}
+        head = {"id": record.query.id, "target": self._target.name}
         if record.request is not None:
-            return {**named, "request": record.request}
+            return {**head, "request": record.request}
         prompt = record.query.prompt
         if isinstance(prompt, str):
-            return {**named, "prompt": prompt}
-        return {**named, "messages": [vars(message) for message in prompt]}
+            return {**head, "prompt": prompt}
+        return {**head, "messages": [vars(message) for message in prompt]}
 
 
 def _prompt_of(record: PromptRecord) -> Prompt:
@@ -140,10 +140,10 @@ def _prompt_of(record: PromptRecord) -> Prompt:
         return record.query.prompt
     system, turns = record.request.get("system"), record.request.get("messages")
     listed = [*([{"role": "system", "content": system}] if system else []), *(turns or ())]
-    found = [one for one in listed if isinstance(one, dict) and isinstance(one.get("content"), str)]
-    if not found or len(found) < len(listed):
+    texts = [one for one in listed if isinstance(one, dict) and isinstance(one.get("content"), str)]
+    if not texts or len(texts) < len(listed):
         raise _untranslated("messages of other content than one text")
-    return tuple(Message(str(one.get("role")), one["content"]) for one in found)
+    return tuple(Message(str(one.get("role")), one["content"]) for one in texts)
 
 
 def _translated(record: PromptRecord, limit: str) -> Fields:

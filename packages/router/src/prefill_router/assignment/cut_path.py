@@ -55,15 +55,15 @@ def cut_path(value: PerCell, cost: PerCell, budget: float, *, unit: float) -> Pa
         return None
     worth = value[rows, first].sum()
     lam, query, extra, gain = _steps(path, value, cost)
-    spent = np.maximum.accumulate(np.cumsum(extra))
-    count = int(np.searchsorted(spent, left, side="right"))
-    taken = np.bincount(query[:count], minlength=len(path))
+    dollars = np.maximum.accumulate(np.cumsum(extra))
+    count = int(np.searchsorted(dollars, left, side="right"))
+    steps = np.bincount(query[:count], minlength=len(path))
     worth += gain[:count].sum()
-    if count == len(spent):
-        return PathCut(path.target[start + taken], 1.0, float(worth))
-    share = (left - (spent[count - 1] if count else 0.0)) / extra[count]
+    if count == len(dollars):
+        return PathCut(path.target[start + steps], 1.0, float(worth))
+    share = (left - (dollars[count - 1] if count else 0.0)) / extra[count]
     return PathCut(
-        path.target[start + taken], float(lam[count]), float(worth + share * gain[count])
+        path.target[start + steps], float(lam[count]), float(worth + share * gain[count])
     )
 
 

@@ -72,8 +72,8 @@ def _grade(graders: Graders, task: Task, text: str) -> Grade:
 def _read_tasks(path: Path, texts: Mapping[str, str]) -> Iterator[tuple[str, Task]]:
     """The tasks that were answered, each with its prompt's id."""
     strict = DatasetBuilder(strict=True)
-    found = records(path, strict, needs=(), wants=columns_of(path))
-    for number, (place, record) in enumerate(found, 1):
+    rows = records(path, strict, needs=(), wants=columns_of(path))
+    for number, (place, record) in enumerate(rows, 1):
         with strict.row(place):
             name = prompt_id(record, number)
             task = read_task(record) if name in texts else None
@@ -83,8 +83,8 @@ def _read_tasks(path: Path, texts: Mapping[str, str]) -> Iterator[tuple[str, Tas
 
 def _read_texts(saved: SavedAssignment, paths: Sequence[Path]) -> dict[str, str]:
     """The first answer to each prompt, by id."""
-    known, texts = set(saved.table["id"]), dict[str, str]()
+    ids, texts = set(saved.table["id"]), dict[str, str]()
     for result in read_batch_results(paths):
-        if result.answer is not None and result.custom_id in known:
+        if result.answer is not None and result.custom_id in ids:
             texts.setdefault(result.custom_id, result.text)
     return texts

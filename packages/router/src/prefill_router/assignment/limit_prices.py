@@ -62,8 +62,8 @@ def find_prices(
                 options={"maxiter": 200},
             ).x
             advance()
-    found: PerTarget = prices[:-1]
-    return found
+    of_targets: PerTarget = prices[:-1]
+    return of_targets
 
 
 def _sample(count: int) -> NDArray[np.int64]:

@@ -28,7 +28,7 @@ from prefill_router.importers import (
 
 Wire = Literal["chat", "messages"]
 """The protocol of a batch's requests: OpenAI's `body`, or Anthropic's `params`."""
-_IDS = ("custom_id", "id", "query_id")
+IDS = ("custom_id", "id", "query_id")
 _REQUESTS: Mapping[str, Wire] = {"body": "chat", "params": "messages"}
 CHATS = "/v1/chat/completions"
 
@@ -74,8 +74,8 @@ class PromptFile:
         Raises:
             FormatError: A record has no prompt, or its id is given to an earlier one too.
         """
-        found = self._distinct()
-        while block := tuple(islice(found, rows)):
+        prompts = self._distinct()
+        while block := tuple(islice(prompts, rows)):
             yield block
 
     def size(self) -> int:
@@ -104,8 +104,8 @@ class PromptFile:
             return
         strict = DatasetBuilder(strict=True)
         wants = columns_of(self.path) if self.path.suffix.lower() == ".parquet" else ()
-        found = records(self.path, strict, needs=(), wants=wants)
-        for number, (place, record) in enumerate(found, 1):
+        rows = records(self.path, strict, needs=(), wants=wants)
+        for number, (place, record) in enumerate(rows, 1):
             try:
                 yield _record(record, number)
             except DataError as error:
@@ -143,8 +143,8 @@ def prompt_id(record: Record, number: int) -> str:
     Raises:
         DataError: It is neither a text nor a whole number.
     """
-    for name in _IDS:
-        given = record.get(name)
-        if given is not None:
-            return identifier(given, "id")
+    for name in IDS:
+        value = record.get(name)
+        if value is not None:
+            return identifier(value, "id")
     return f"prompt-{number}"

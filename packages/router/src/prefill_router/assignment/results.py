@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from prefill_router.assignment.folder import SavedAssignment
+from prefill_router.assignment.prompt_file import IDS
 from prefill_router.data import read_dataset
 from prefill_router.endpoints import cost_of, read_usage
 from prefill_router.errors import DataError, FormatError
@@ -30,7 +31,6 @@ from prefill_router.importers import (
     records,
 )
 
-_IDS = ("id", "query_id", "custom_id")
 PerPrompt = Float[NDArray[np.float64], " prompt"]
 
 
@@ -110,16 +110,16 @@ def read_labels(place: Path, saved: SavedAssignment) -> dict[str, float]:
         return {name: float(value) for name, value in cells if not np.isnan(value)}
     if not place.is_file():
         raise FormatError("no such file; give a table with id and correct", file=place)
-    strict, found = DatasetBuilder(strict=True), dict[str, float]()
+    strict, labels = DatasetBuilder(strict=True), dict[str, float]()
     for where, record in records(place, strict, needs=("correct",), wants=columns_of(place)):
         with strict.row(where):
-            given = next((record[name] for name in _IDS if record.get(name) is not None), None)
-            name, value = identifier(given, "id"), label(record.get("correct"), "correct")
-            if found.get(name, value) != value:
+            ids = (record[name] for name in IDS if record.get(name) is not None)
+            name, value = identifier(next(ids, None), "id"), label(record.get("correct"), "correct")
+            if labels.get(name, value) != value:
                 raise DataError(f"{name!r} has another label before; keep one of each")
             if value is not None:
-                found[name] = value
-    return found
+                labels[name] = value
+    return labels
 
 
 def check_results(

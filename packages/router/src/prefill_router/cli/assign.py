@@ -88,28 +88,35 @@ def assign(
     chosen = None if format_ is None else one_of("--format", format_, FORMATS)
     limits = _Limits(at_most or ())
     FOLDER.check_replaceable(to)
-    asked = f"assign --budget {budget:.15g}{limits.words}"
-    origin = Origin.of(asked, folder, prompts)
+    command = f"assign --budget {budget:.15g}{limits.words}"
+    origin = Origin.of(command, folder, prompts)
     opt.check_origin(to, origin, overwrite=overwrite)
     router, source = opt.load_router(folder, encoder_folder), PromptFile(prompts)
     limits.check_names(router)
     served = _served(router, pool)
-    judged = None if data is None else JudgedQueries.of(router, read_dataset(data))
+    queries = None if data is None else JudgedQueries.of(router, read_dataset(data))
     bar = BarProgress(console=err)
     predictions = predict_prompts(
         router, source, stores=opt.open_stores(store), cache=files.default_cache(), progress=bar
     )
-    found = find_assignment(
+    assignment = find_assignment(
         predictions, budget=budget, limits=limits.counts(len(predictions)), progress=bar
     )
-    accuracy = None if judged is None else _judge(judged, store, found, bar)
+    accuracy = None if queries is None else _judge(queries, store, assignment, bar)
     summary = write_assignment(
-        found, source, served, to, format=chosen, accuracy=accuracy, origin=origin, progress=bar
+        assignment,
+        source,
+        served,
+        to,
+        format=chosen,
+        accuracy=accuracy,
+        origin=origin,
+        progress=bar,
     )
     if as_json:
         print_json({"out": str(to), **summary})
         return
-    _show(found, accuracy, summary, to)
+    _show(assignment, accuracy, summary, to)
 
 
 class _Limits:
@@ -157,17 +164,17 @@ def _served(router: "Router", pool: Path | None) -> "Pool":
 
     if pool is None:
         return router.pool
-    named = read_pool(pool).select(router.pool.names)
-    priced = tuple(target.priced_as(router.pool[target.name]) for target in named)
-    if priced != named.targets:
+    listed = read_pool(pool).select(router.pool.names)
+    priced = tuple(target.priced_as(router.pool[target.name]) for target in listed)
+    if priced != listed.targets:
         err.say(f"note: {pool} has other prices; the router's count, which reprice changes")
-    return replace(named, targets=priced)
+    return replace(listed, targets=priced)
 
 
 def _judge(
     queries: JudgedQueries,
     store: "Sequence[PathOrUrl] | None",
-    found: "Assignment",
+    assignment: "Assignment",
     bar: BarProgress,
 ) -> "ExpectedAccuracy":
     """The accuracy to expect, by queries that the router didn't learn from."""
@@ -176,44 +183,44 @@ def _judge(
 
     predictions = queries.predict(opt.open_stores(store), bar)
     alike = replace(predictions, scale=queries.router.costs.scale)  # a fold has one of its own
-    return expect_accuracy(found, Trial.join(alike, queries.judged))
+    return expect_accuracy(assignment, Trial.join(alike, queries.judged))
 
 
 def _show(
-    found: "Assignment", accuracy: "ExpectedAccuracy | None", summary: dict[str, Any], to: Path
+    assignment: "Assignment", accuracy: "ExpectedAccuracy | None", summary: dict[str, Any], to: Path
 ) -> None:
     table = columns("target", "prompts", "share", "P(correct)", "expected cost", "batch", fold=True)
     for name, figures in summary["targets"].items():
         count = figures["prompts"]
         chance = f"{figures['expected_right'] / count:.3f}" if count else "-"
         batch = figures["batch"] if count else "-"
-        share, cost = f"{100 * count / len(found):.1f} %", dollars(figures["expected_cost"])
+        share, cost = f"{100 * count / len(assignment):.1f} %", dollars(figures["expected_cost"])
         table.add_row(name, f"{count:,}", share, chance, cost, batch)
     out.print(table)
-    mean = found.expected_right / len(found)
+    right, count = assignment.expected_right, len(assignment)
     out.say(
-        f"{len(found):,} prompts, of which {found.expected_right:,.1f} are expected to be answered "
-        f"right ({100 * mean:.1f} %)"
+        f"{count:,} prompts, of which {right:,.1f} are expected to be answered right "
+        f"({100 * right / count:.1f} %)"
     )
-    out.say(
-        f"expected cost: {dollars(found.expected_cost)} of {dollars(found.budget)}{_setting(found)}"
-    )
-    most = "the budget and the limits allow" if found.limits else "the budget allows"
-    out.say(f"at most {found.bound:,.1f} can be expected right by what {most}: {_distance(found)}")
-    for name, price in found.prices.items():
+    cost, budget = dollars(assignment.expected_cost), dollars(assignment.budget)
+    out.say(f"expected cost: {cost} of {budget}{_setting(assignment)}")
+    most = "the budget and the limits allow" if assignment.limits else "the budget allows"
+    bound, distance = f"{assignment.bound:,.1f}", _distance(assignment)
+    out.say(f"at most {bound} can be expected right by what {most}: {distance}")
+    for name, price in assignment.prices.items():
         out.say(f"one prompt more at {name} would be worth {price:.3f} right answers")
     out.say(_accuracy_line(accuracy))
     out.say(f"batches, table and summary: {to}")
 
 
-def _setting(found: "Assignment") -> str:
-    if found.lam < 1:
-        return f", at lam = {found.lam:.4g}"
+def _setting(assignment: "Assignment") -> str:
+    if assignment.lam < 1:
+        return f", at lam = {assignment.lam:.4g}"
     return "; more dollars would make no answer more probably right"
 
 
-def _distance(found: "Assignment") -> str:
-    return f"{found.gap:.2g} more than here" if found.gap > _NONE else "as many as here"
+def _distance(assignment: "Assignment") -> str:
+    return f"{assignment.gap:.2g} more than here" if assignment.gap > _NONE else "as many as here"
 
 
 _NONE = 0.005

@@ -45,10 +45,10 @@ def check_assignment(
         raise UsageError("--labels and --tasks both say what is right; give one of them")
     saved = SavedAssignment.read(folder)
     graded = None if tasks is None else grade_results(saved, results, tasks)
-    known = {} if graded is None else graded.labels
+    right = {} if graded is None else graded.labels
     if labels is not None:
-        known = read_labels(labels, saved)
-    checked = check_results(saved, results, labels=known)
+        right = read_labels(labels, saved)
+    checked = check_results(saved, results, labels=right)
     ungraded = {} if graded is None else graded.ungraded
     if as_json:
         print_json({**checked.to_dict(), "ungraded": ungraded})
