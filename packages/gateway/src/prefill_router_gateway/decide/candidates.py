@@ -455,7 +455,8 @@ def request_estimate(
         if p.shape != (targets,) or not np.isfinite(p).all():  # of another router, or invalid
             forecast, output, high_output = "encoder_down", None, None
     cost = costs.estimate(question, tokens, expected=output)
-    high = costs.estimate(alone, tokens, expected=high_output)
+    is_same = alone is question and high_output is output
+    high = cost if is_same else costs.estimate(alone, tokens, expected=high_output)
     if not isinstance(forecast, Forecast):
         return RequestEstimate(tokens=tokens, cost=cost, high=high, fallback=forecast)
     strange = novelty < 1 and forecast.novelty is not None and forecast.novelty > novelty
