@@ -52,7 +52,13 @@ def make_folder(folder: Path, command: Command) -> None:
 
 
 def answers_with_effort(folder: Path) -> None:
-    """A table of answers with a column of efforts, and prices."""
+    """A table of answers with a column of efforts, prices, and a pool with its questions."""
+    page = (ROOT / "docs" / "guides" / "efforts.md").read_text(encoding="utf-8")
+    targets = page.split("```yaml\n")[1].split("```")[0]
+    lab = "providers:\n  - {name: lab, base_url: 'http://127.0.0.1:1/v1'}\n"
+    (folder / "pool.yaml").write_text(lab + targets)
+    task = Task(query=Query("q1", "6 x 7?"), grader="exact", answer=("42",))
+    write_tasks([task], folder / "tasks.jsonl")
     answers = read_dataset(folder / "answers")
     shown = (("small", ""), ("large", "low"), ("large", "high"))
     pairs = list(zip(answers.pool.names[:3], shown, strict=True))

@@ -104,7 +104,7 @@ def test_what_reads_a_split_and_what_judges_a_part_says_so() -> None:
     files = {name for name in NAMES if "--split" in options(name)}
     parts = {name for name in NAMES if "--part" in options(name)}
     fitted = {"fit", "layers", "sweep", "search", "compare"}
-    judging = {"study end-to-end", "study peers", "study robustness"}
+    judging = {"study effort", "study end-to-end", "study peers", "study robustness"}
     studies = {n for n in NAMES if n.startswith("study")} - {"study layers", *judging}
     assert files == fitted | studies
     assert parts == {"evaluate", "doctor", "guarantee", *judging}
@@ -164,7 +164,7 @@ LOOKED_UP = {
     "encode": "--encoder --revision --device",
     "explain": "--receipts --baseline --versions",
     "import": "--encoder --prompt-column --query-column --target-column --target-columns "
-    "--correct-column --benchmark-column --domain-column --input-tokens-column "
+    "--effort-column --correct-column --benchmark-column --domain-column --input-tokens-column "
     "--output-tokens-column --cost-column",
     "guarantee": "--best",
     "key new": "--target",

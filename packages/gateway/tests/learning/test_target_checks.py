@@ -98,6 +98,7 @@ class Work:
                 endpoint="chat",
                 body={"messages": [{"role": "user", "content": prompt}]},
                 answer=self.answer(target.name, prompt),
+                prompt=prompt,
             )
             made.append((receipt, sample))
         self.count += count

@@ -1,7 +1,7 @@
 """`prefill-router tasks` and `collect`: questions, and every target's answers to them."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -179,7 +179,8 @@ def collect(
         settled=settled,
         seed=seed,
     )
-    asked, report = _pool(pool, only, efforts), LoadReport()
+    at_efforts = opt.read_efforts(efforts)
+    asked, report = _pool(pool, only, at_efforts), LoadReport()
     chosen: Iterable[Task] = load_tasks(tasks, report=report)
     if sample is not None:
         chosen = sample_tasks(chosen, sample, seed=seed)
@@ -202,14 +203,14 @@ def collect(
     _check(summary)
 
 
-def _pool(path: Path, only: str | None, efforts: str | None) -> "Pool":
+def _pool(path: Path, only: str | None, efforts: Sequence[str]) -> "Pool":
     from prefill_router.targets import read_pool
 
     pool = read_pool(path)
     if only is not None:
         named = pool.with_efforts(name.strip() for name in only.split(","))
         pool = pool.select(dict.fromkeys(named))
-    return pool.at_efforts(opt.read_efforts(efforts))
+    return pool.at_efforts(efforts)
 
 
 def _retry(text: str) -> "Retry":

@@ -18,7 +18,7 @@ import typer
 
 from prefill_router import files
 from prefill_router.cli.application import err, out
-from prefill_router.cli.commands import UsageError, one_of
+from prefill_router.cli.commands import UsageError, one_of, reading_words
 from prefill_router.errors import ConfigError, DataError, StoreError, refer
 from prefill_router.options import AT_LEAST_ONE, NOT_NEGATIVE, SHARE
 from prefill_router.plugins import Registry
@@ -225,7 +225,8 @@ def read_efforts(text: str | None, known: Sequence[str] | None = None) -> list[s
     for effort in efforts:
         if known is not None and effort not in known:
             raise UsageError(f"--efforts has {effort!r}; use {', '.join(known)}")
-        check_effort(effort, "--efforts")
+        with reading_words():
+            check_effort(effort, "--efforts")
     return list(dict.fromkeys(efforts))
 
 
