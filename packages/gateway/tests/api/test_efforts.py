@@ -1,5 +1,6 @@
 """A model with efforts behind the gateway: one deployment, whose effort the router chooses."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from packages.gateway.tests.world import Served, World, chat, served, user, worl
 from prefill_router.targets import pool_from_dict
 from prefill_router_gateway.api.requested_targets import allowed_targets
 from prefill_router_gateway.guard import ClientKey
+from prefill_router_gateway.protocol import EffortRule, effort_splicer, read_effort
 
 pytestmark = pytest.mark.slow
 
@@ -55,10 +57,42 @@ def test_a_routed_request_gets_the_effort_of_its_target(made: World, gateway: Se
     assert gateway.receipts[-1].outcome.target == "large:high"
 
 
-def test_a_named_target_keeps_the_clients_own_effort(made: World, gateway: Served) -> None:
-    gateway.ask(body=chat("large:low"))
-    assert sent_effort(made) == "low"
-    gateway.ask(body=chat("large:low", reasoning_effort="high"))
+def test_who_names_a_pair_gets_its_effort(made: World, gateway: Served) -> None:
+    """An agent that always sends an effort of its own can be set to another."""
+    for fields in ({}, {"reasoning_effort": "high"}, {"reasoning_effort": None}):
+        gateway.ask(body=chat("large:low", **fields))
+        assert sent_effort(made) == "low"
+
+
+@pytest.mark.parametrize(
+    ("fields", "effort"),
+    [
+        ({"reasoning_effort": "high"}, "high"),
+        ({"reasoning": {"effort": "low"}}, "low"),
+        ({"enable_thinking": False}, "none"),
+        ({"chat_template_kwargs": {"thinking": False}}, "none"),
+        ({"thinking": {"type": "disabled"}}, "none"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 512}}, "512"),
+        ({"thinking_token_budget": 512}, "512"),
+        ({"reasoning": {"max_tokens": 512}}, "512"),
+        ({"thinking": {"type": "adaptive"}}, None),
+        ({"max_tokens": 512}, None),
+        ({"reasoning_effort": None, "reasoning": "x", "enable_thinking": True}, None),
+    ],
+)
+def test_the_effort_that_a_chat_asks_for(fields: dict[str, Any], effort: str | None) -> None:
+    assert read_effort("chat", fields) == effort
+
+
+def test_a_ban_of_all_efforts_is_kept(gateway: Served) -> None:
+    reply = gateway.ask(body=chat("large"), allow="small")
+    assert reply.status == 400
+    assert "have no target in common" in reply.error["message"]
+
+
+def test_openrouters_list_knows_the_model(made: World, gateway: Served) -> None:
+    body = chat("large", models=["large", "small"], reasoning_effort="high")
+    assert gateway.ask(body=body).own("target") == "large:high"
     assert sent_effort(made) == "high"
 
 
@@ -113,6 +147,17 @@ def test_a_message_says_it_in_its_own_fields(made: World, gateway: Served) -> No
         got = made["claude"].requests[-1].json
         assert (got["thinking"], got["output_config"]) == (thinking, config)
         assert ("temperature" in got) == (name == "none")  # Claude refuses it while it thinks
+
+
+@pytest.mark.parametrize(("most", "budget"), [(10_000, 8000), (200_000, 25_600), (1200, None)])
+def test_a_budget_fits_the_clients_limit(most: int, budget: int | None) -> None:
+    rule = EffortRule(
+        fields={"messages": {"thinking": {"type": "enabled", "budget_tokens": 25_600}}}
+    )
+    body = json.dumps({"model": "m", "max_tokens": most, "messages": [user("hi")]}).encode()
+    sent = json.loads(effort_splicer("messages", body, rule).body)["thinking"]
+    assert sent.get("budget_tokens") == budget
+    assert sent["type"] == ("disabled" if budget is None else "enabled")
 
 
 def test_a_message_for_a_chat_target_is_translated(made: World, gateway: Served) -> None:

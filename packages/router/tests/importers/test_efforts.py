@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from prefill_router.data import read_dataset, write_dataset
 from prefill_router.errors import FormatError
-from prefill_router.importers import Columns, import_dataset
+from prefill_router.importers import Columns, guess_source, import_dataset
 from prefill_router.targets import Pool, Target, write_pool
 
 HEAD = "prompt,target,{effort},correct,output_tokens\n"
@@ -39,6 +40,36 @@ def test_one_price_list(tmp_path: Path) -> None:
     assert [t.output_price for t in dataset.pool] == [2.0] * 3
     assert dataset.pool.names == ("m:low", "m:4096", "s")
     assert not [note for note in report.notes if "price" in note]
+
+
+def test_an_effort_in_the_name_and_the_column_is_one(tmp_path: Path) -> None:
+    place = table(tmp_path)
+    place.write_text(place.read_text().replace(",m,low", ",m:low,low").replace(",,", ",default,"))
+    dataset, _ = import_dataset("long", [place])
+    assert dataset.pool.names == ("m:low", "m:4096", "s")
+    write_dataset(dataset, tmp_path / "dataset")
+    assert read_dataset(tmp_path / "dataset").pool == dataset.pool
+    place.write_text(place.read_text().replace(",m:low,low", ",m:high,low"))
+    with pytest.raises(FormatError, match="'m:high' has the effort 'low'"):
+        import_dataset("long", [place], strict=True)
+
+
+def test_a_price_list_that_names_budgets_keeps_them(tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").write_text(
+        "target,usd_per_million_input_tokens,usd_per_million_output_tokens\nm:4096,1,2\nm:low,1,2\n"
+    )
+    dataset, _ = import_dataset("long", [table(tmp_path)], prices=tmp_path / "prices.csv")
+    assert [t.effort for t in dataset.pool] == ["low", "4096", None]
+    assert dataset.pool["m:4096"].input_price == 1
+
+
+def test_a_table_of_one_model_at_several_efforts_is_guessed(tmp_path: Path) -> None:
+    rows = [f"question {i},m,{e},{i % 2}" for i in range(30) for e in ("low", "4096")]
+    place = tmp_path / "one.csv"
+    place.write_text("\n".join(["prompt,model,effort,correct", *rows]))
+    guess = guess_source([place])
+    assert guess.columns.effort == "effort"
+    assert guess.columns.repeats is None
 
 
 def test_an_unknown_effort_is_malformed(tmp_path: Path) -> None:

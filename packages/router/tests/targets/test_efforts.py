@@ -50,6 +50,18 @@ def test_a_name_that_ends_in_an_effort_sets_it() -> None:
     assert Target(name=":low").effort is None
 
 
+def test_a_name_may_mean_something_else() -> None:
+    """Another model, or reasoning of its own, tells that the end of a name is no effort."""
+    assert Target(name="tier:low", model="nano").effort is None
+    own = Target(name="o3:high", request=RequestOptions(reasoning_effort="high"))
+    assert own.effort is None
+    assert pool_of({**ROW, "name": "m:4096", "effort": 4096}).targets[0].effort == "4096"
+    with pytest.raises(ConfigError, match="two efforts in its name"):
+        Target(name="m:low:low", effort="low")
+    with pytest.raises(ConfigError, match="have the models"):
+        Pool((Target(name="m:low", effort="low"), Target(name="m:high", effort="high", model="x")))
+
+
 def test_endpoints_keep_the_effort() -> None:
     east = {"name": "east", "base_url": "http://127.0.0.1:1/v1"}
     pool = pool_of({**ROW, "efforts": ["low", "high"], "endpoints": [east]})

@@ -4,11 +4,12 @@ A model with efforts may be named without one: it stands for all its efforts. A 
 to the effort that its fields ask for, or the router chooses among them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import final
 
 from prefill_router.targets import Pool, name_with_effort
+from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import ClientKey
 from prefill_router_gateway.protocol import (
     ROUTING_NAMES,
@@ -73,9 +74,11 @@ def read_requested_targets(
         model, dial = options.named_by(model, pool, names), options.lam
     if model in models:
         model, preferences = _choose_effort(envelope, model, models[model], preferences)
-    asked = parse_model(model, targets=names, names=settings.routing.names, models=tuple(models))
+    requested = parse_model(
+        model, targets=names, names=settings.routing.names, models=tuple(models)
+    )
     return RequestedTargets(
-        names=names, allowed=allowed, model=asked, preferences=preferences, dial=dial
+        names=names, allowed=allowed, model=requested, preferences=preferences, dial=dial
     )
 
 
@@ -97,7 +100,7 @@ def _with_efforts(preferences: RoutingPreferences, pool: Pool) -> RoutingPrefere
 
 
 def _choose_effort(
-    envelope: Envelope, model: str, targets: Collection[str], preferences: RoutingPreferences
+    envelope: Envelope, model: str, targets: Set[str], preferences: RoutingPreferences
 ) -> tuple[str, RoutingPreferences]:
     """The target with the effort that a request asks for, or a name that routes among all.
 
@@ -107,5 +110,11 @@ def _choose_effort(
     effort = read_effort(envelope.endpoint, envelope.value)
     if effort is not None and (name := name_with_effort(model, effort)) in targets:
         return name, preferences
-    allow = frozenset(targets) & (preferences.allow or frozenset(targets))
+    allow = frozenset(targets) if preferences.allow is None else preferences.allow & targets
+    if not allow:
+        raise RefusalError(
+            f"the model {model!r} and the allowed targets have no target in common; name one of "
+            f"{', '.join(sorted(targets))}, or allow them",
+            param="model",
+        )
     return ROUTING_NAMES[0], replace(preferences, allow=allow)

@@ -93,6 +93,8 @@ class UnroutedTargets:
         elif question.in_tool_loop:
             cannot = self._candidates.cannot(question, 0)
             name, reason = self._affinity.caller(question, cannot), "tool_loop"
+        elif question.allow and question.allow <= self._targets.keys():
+            name, reason = next(n for n in self.names if n in question.allow), "named"
         else:
             return None
         known = name is not None and self._candidates.target_of(name) in self._targets

@@ -1,7 +1,7 @@
 """The fields in which a request asks for reasoning effort, in each protocol and dialect.
 
-Where the router chooses the effort, these fields give way to those of the target. A client that
-names its target keeps its own.
+They give way to those of the target: the router has chosen it with its effort, or the client named
+it so. Who names a model without an effort gets the one that these fields ask for.
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from prefill_router.targets import EFFORTS, Endpoint, Fields
+from prefill_router.targets import EFFORTS, Endpoint, Fields, is_budget
 from prefill_router_gateway.protocol.envelope import Splicer, read_envelope, read_fields
 
 _WHOLE: Mapping[Endpoint, frozenset[str]] = {
@@ -36,11 +36,26 @@ _INNER: Mapping[Endpoint, Mapping[str, frozenset[str]]] = {
 
 
 def read_effort(endpoint: Endpoint, value: Mapping[str, Any]) -> str | None:
-    """The effort that a request asks for by name; None where it asks for none."""
-    inner = (value.get(name) for name in _INNER.get(endpoint, {}))
-    places = [value, *(place for place in inner if isinstance(place, Mapping))]
-    asked = [place.get(name) for place in places for name in ("reasoning_effort", "effort")]
-    return next((effort for effort in asked if effort in EFFORTS), None)
+    """The effort that a request asks for: a name, a budget, or `none`; None where it asks for none.
+
+    A switch that is on doesn't say how much.
+    """
+    inner = (value.get(name) for name in ("thinking", *_INNER.get(endpoint, {})))
+    parts = [part for part in inner if isinstance(part, Mapping)]
+    for place, budgets in ((value, _BUDGETS), *((part, _INNER_BUDGETS) for part in parts)):
+        fields = (place.get(name) for name in ("reasoning_effort", "effort", *budgets))
+        efforts = [str(field) for field in fields if type(field) in (str, int)]
+        effort = next((e for e in efforts if e in EFFORTS or is_budget(e)), None)
+        if effort is not None:
+            return effort
+    places = (value, *parts)
+    is_off = any(place.get(switch) is False for place in places for switch in _SWITCHED_OFF)
+    return "none" if is_off or any(part.get("type") == "disabled" for part in parts) else None
+
+
+_BUDGETS = ("thinking_budget", "thinking_token_budget")
+_INNER_BUDGETS = ("thinking_budget", "budget_tokens", "max_tokens")
+_SWITCHED_OFF = ("enable_thinking", "thinking", "enabled")
 
 
 @final
@@ -49,19 +64,15 @@ class EffortRule:
     """How the effort of a target is said in a body.
 
     Attributes:
-        effort: The effort.
         fields: The fields that say it, by endpoint.
         refused: The fields of a client that a model with this effort refuses.
     """
 
-    effort: str
     fields: Mapping[Endpoint, Fields]
     refused: Collection[str] = ()
 
 
-def effort_splicer(
-    endpoint: Endpoint, body: bytes, rule: EffortRule, *, is_routed: bool
-) -> Splicer:
+def effort_splicer(endpoint: Endpoint, body: bytes, rule: EffortRule) -> Splicer:
     """Makes the bodies for a target with an effort.
 
     The values of other fields keep their bytes.
@@ -70,18 +81,14 @@ def effort_splicer(
         endpoint: The protocol, one that can say the effort.
         body: The body, which was read.
         rule: How the effort is said.
-        is_routed: Whether the router chose the target. Where the client named it, another effort
-            that the client asks for is kept.
     """
-    return read_envelope(endpoint, _with_effort(endpoint, body, rule, is_routed)).splicer
+    return read_envelope(endpoint, _with_effort(endpoint, body, rule)).splicer
 
 
-def _with_effort(endpoint: Endpoint, body: bytes, rule: EffortRule, is_routed: bool) -> bytes:
+def _with_effort(endpoint: Endpoint, body: bytes, rule: EffortRule) -> bytes:
     text = body.decode()
     fields = read_fields(text)
     rest = _without_effort(endpoint, fields.value)
-    if rest and not is_routed and read_effort(endpoint, fields.value) != rule.effort:
-        return body
     spans = {name: span for name, span in fields.spans.items() if name not in rule.refused}
     texts = {name: text[start:end] for name, (start, end) in spans.items()}
     for name, value in rest.items():
@@ -92,8 +99,28 @@ def _with_effort(endpoint: Endpoint, body: bytes, rule: EffortRule, is_routed: b
     for name, value in rule.fields[endpoint].items():
         other = rest.get(name, fields.value.get(name))
         both = {**other, **value} if isinstance(other, dict) and isinstance(value, dict) else value
-        texts[name] = json.dumps(both)
+        texts[name] = json.dumps(_within_limit(both, fields.value.get("max_tokens")))
     return b"{%b}" % ",".join(f"{json.dumps(n)}:{v}" for n, v in texts.items()).encode()
+
+
+def _within_limit(field: Any, most: Any) -> Any:
+    """A budget of an earlier Claude within the client's limit of tokens.
+
+    Where even the least budget doesn't fit, thinking is off.
+    """
+    budget = field.get("budget_tokens") if isinstance(field, Mapping) else None
+    if budget is None or not isinstance(most, int) or budget < most:
+        return field
+    fitting = int(most * _MOST_THINKING)
+    if fitting < _LEAST_BUDGET:
+        return {"type": "disabled"}
+    return {**field, "budget_tokens": fitting}
+
+
+_MOST_THINKING = 0.8
+"""The share of the client's limit that thinking may take; the rest is for the answer."""
+_LEAST_BUDGET = 1024
+"""The least budget that Anthropic takes."""
 
 
 def _without_effort(endpoint: Endpoint, value: Mapping[str, Any]) -> dict[str, Any]:

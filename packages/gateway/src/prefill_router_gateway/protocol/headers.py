@@ -454,7 +454,9 @@ class OpenRouterOptions:
 
     def named_by(self, model: str, pool: Pool, names: Sequence[str]) -> str:
         """The target that a model's name stands for, which may be a model id beside `models`."""
-        return next(iter(_targets_of(model, pool, names) if self.models else ()), model)
+        if not self.models or model in pool.models:
+            return model
+        return next(iter(_targets_of(model, pool, names)), model)
 
     def added_to(
         self, preferences: RoutingPreferences, pool: Pool, names: Sequence[str]
@@ -497,7 +499,7 @@ def _targets_of(model: str, pool: Pool, names: Sequence[str]) -> list[str]:
 def _ids(name: str, pool: Pool) -> set[str]:
     """A target's name and model ids."""
     target = pool[name]
-    models = (target.model, *(endpoint.model for endpoint in target.endpoints))
+    models = (target.base, target.model, *(endpoint.model for endpoint in target.endpoints))
     return {name, *(model for model in models if model is not None)}
 
 

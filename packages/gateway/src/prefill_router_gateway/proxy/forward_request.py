@@ -22,7 +22,7 @@ class BodyRules:
         models: The provider's name of the model of each target and deployment, by its name.
         further: The fields that set each of them apart from its model, such as a switch of
             reasoning, as JSON; they are added to chats that don't set them.
-        efforts: How the targets and deployments with an effort are told it.
+        efforts: How a body says the effort, of the targets and deployments that have one.
         chat_only: For the endpoints that are translated to chats, the targets and deployments that
             serve chats in their place, with the name of a chat's field for the most output tokens.
         ask_usage: Whether streams of chats are asked for their token counts.
@@ -64,7 +64,6 @@ class SplicedBody:
         endpoint: The endpoint.
         rules: How bodies differ between targets.
         ask_usage: Whether to ask for a stream's token counts, where the client didn't.
-        is_routed: Whether the router chooses the target, and so its effort.
     """
 
     def __init__(
@@ -74,10 +73,8 @@ class SplicedBody:
         endpoint: Endpoint,
         rules: BodyRules,
         ask_usage: bool,
-        is_routed: bool = True,
     ) -> None:
         self._splicer: Splicer | None = splicer
-        self._is_routed = is_routed
         self._endpoint, self._rules, self._ask_usage = endpoint, rules, ask_usage
 
     def for_target(self, name: str, rename: tuple[str, str] | None = None) -> bytes:
@@ -106,7 +103,7 @@ class SplicedBody:
         if rule is not None and endpoint in rule.fields:
             from prefill_router_gateway.protocol import effort_splicer  # for these alone
 
-            splicer = effort_splicer(endpoint, splicer.body, rule, is_routed=self._is_routed)
+            splicer = effort_splicer(endpoint, splicer.body, rule)
         further = rules.further[name] if endpoint == "chat" else None
         return splicer.body_for(
             rules.models[name],

@@ -101,11 +101,10 @@ def body_rules(loaded: LoadedGateway) -> BodyRules:
 def _effort_rule(target: Target, dialect: Dialect) -> EffortRule:
     """How the effort of a target is said in each endpoint that can say it."""
     traits, chat = TRAITS[dialect], identity_parameters(target, dialect)
-    said = {name: reasoning_fields(target, dialect, name) for name in traits.efforts_in}
-    said["chat"] = {name: chat[name] for name in said["chat"]}  # with those of extra_body
-    effort = target.effort or "none"
-    refused = traits.refused_by_thinking if effort != "none" else ()
-    return EffortRule(effort=effort, fields=said, refused=refused)
+    fields = {name: reasoning_fields(target, dialect, name) for name in traits.efforts_in}
+    fields["chat"] = {name: chat[name] for name in fields["chat"]}  # with those of extra_body
+    refused = () if target.effort == "none" else traits.refused_by_thinking
+    return EffortRule(fields=fields, refused=refused)
 
 
 @final

@@ -208,8 +208,8 @@ def _pool(path: Path, only: str | None, efforts: Sequence[str]) -> "Pool":
 
     pool = read_pool(path)
     if only is not None:
-        named = pool.with_efforts(name.strip() for name in only.split(","))
-        pool = pool.select(dict.fromkeys(named))
+        names = pool.with_efforts(name.strip() for name in only.split(","))
+        pool = pool.select(dict.fromkeys(names))
     return pool.at_efforts(efforts)
 
 

@@ -23,12 +23,12 @@ def effort(options: EffortOptions, inputs: RouterInputs) -> None:
 
     queries = begin_judged("effort", inputs)
     folder, seed = inputs.folder, options.seed
-    asked = {"router": str(folder), "part": queries.part, "seed": seed}
-    mark(inputs.to, "effort", {**asked, "resamples": options.resamples})
+    inputs_of_page = {"router": str(folder), "part": queries.part, "seed": seed}
+    mark(inputs.to, "effort", {**inputs_of_page, "resamples": options.resamples})
     bar = BarProgress(console=err)
     predictions = queries.predict(open_stores(inputs.store), bar)
-    found = study_efforts(predictions, queries.judged, options, progress=bar)
-    judged_on = f"{found.queries:,} queries, {queries.words}"
-    known = facts(inputs.data, queries.router.split, seed)
-    known |= {"router": str(folder), "judged on": judged_on}
-    finish(found.report(title=f"Reasoning effort on {inputs.data.name}", known=known), inputs)
+    result = study_efforts(predictions, queries.judged, options, progress=bar)
+    judged_on = f"{result.queries:,} queries, {queries.words}"
+    words = facts(inputs.data, queries.router.split, seed)
+    words |= {"router": str(folder), "judged on": judged_on}
+    finish(result.report(title=f"Reasoning effort on {inputs.data.name}", known=words), inputs)

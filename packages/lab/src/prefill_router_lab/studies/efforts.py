@@ -2,8 +2,9 @@
 
 One router predicts every pair of model and effort. It is judged with several sets of choices: the
 models at one fixed effort, the efforts of one model, and all pairs. Each set gets the same budgets:
-the highest lam at which the mean *estimated* cost of the judged queries keeps to the budget. No
-label plays a part in that. Accuracy and cost are those that were observed.
+the highest lam at which the mean *estimated* cost of the judged queries keeps to the budget. Labels
+play no part in that, except that a budget is a share of what the most accurate pair costs. Accuracy
+and cost are those that were observed.
 
 All are judged on the queries whose outcomes are known for every pair. Differences are paired.
 """
@@ -250,7 +251,7 @@ class _EffortJudge:
         for one in sets:
             for key, lam, label, cost in self._route(one):
                 settings[key], labels[key], costs[key] = lam, label, cost
-        estimates = _PairedEstimates(labels, costs, options, progress)
+        estimates = _PairedEstimates(labels, costs, data.conversations, options, progress)
         points = {key: estimates.point(key, settings.get(key)) for key in labels}
         routed = {
             one.name: tuple(points.get(_key(one, place)) for place in range(len(SHARES)))
@@ -316,6 +317,7 @@ class _PairedEstimates:
     Args:
         labels: The label of each query, by choice.
         costs: The observed cost, by choice.
+        conversations: That of each query, drawn whole; None where there are none.
         options: The resampling.
         progress: Shows its progress.
     """
@@ -324,6 +326,7 @@ class _PairedEstimates:
         self,
         labels: Mapping[str, PerQuery],
         costs: Mapping[str, PerQuery],
+        conversations: Sequence[str] | None,
         options: EffortOptions,
         progress: Progress | None,
     ) -> None:
@@ -334,7 +337,9 @@ class _PairedEstimates:
             return {"mean": weights @ table / weights.sum(axis=1, keepdims=True)}
 
         self._mean = measure(ones(len(table)))["mean"]
-        bootstrap = Bootstrap(len(table), options.resamples, options.seed, len(table))
+        bootstrap = Bootstrap(
+            len(table), options.resamples, options.seed, len(table), groups=conversations
+        )
         drawn = bootstrap.resample(measure, {"mean": self._mean}, progress)
         self._drawn = drawn["mean"]
 
@@ -390,8 +395,8 @@ _CAPTION = (
     "the choices that the legend names."
 )
 _BUDGETS = (
-    "A budget is a share of what the most accurate pair is estimated to cost. The setting keeps "
-    "to it by estimated costs alone; what was really paid is below."
+    "A budget is a share of what the most accurate pair on these queries is estimated to cost. The "
+    "setting keeps to it by estimated costs alone; what was really paid is below."
 )
 _MEANINGS = {
     "models, effort E": "The router chooses among the models, all at the effort E.",
@@ -416,6 +421,8 @@ def _summarise(study: EffortStudy) -> list[str]:
     )
     for kind, what in rivals:
         gains = list(zip(SHARES, study.gains[kind], strict=True))
+        if not any(gain is not None for _, gain in gains):
+            continue  # there is one model, or no model with several efforts
         better = _percentages(share for share, gain in gains if gain and gain.lower > 0)
         worse = _percentages(share for share, gain in gains if gain and gain.upper < 0)
         words = f"gains at budgets of {better}" if better else "shows no gain at any budget"

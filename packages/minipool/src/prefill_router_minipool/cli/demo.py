@@ -348,7 +348,7 @@ def serve(
     if write_pool is not None:
         check_place(write_pool)
     names = None if only is None else [name.strip() for name in only.split(",")]
-    asked = opt.read_efforts(efforts, known=tuple(SAMPLES))
+    asked = opt.read_efforts(efforts, choices=tuple(SAMPLES))
     read = Faults() if faults is None else read_faults(faults)
     rules = (*read.rules, *(parse_rule(text) for text in fault or ()))
     injected = Faults(rules=rules, seed=read.seed, personas=read.personas)

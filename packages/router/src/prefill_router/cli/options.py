@@ -209,12 +209,12 @@ def parse_poolings(text: str) -> list["Pooling"]:
     return [pooling for pooling in POOLINGS if pooling in asked]
 
 
-def read_efforts(text: str | None, known: Sequence[str] | None = None) -> list[str]:
+def read_efforts(text: str | None, choices: Sequence[str] | None = None) -> list[str]:
     """The efforts in an option, separated by commas; empty where it isn't given.
 
     Args:
         text: The option's text.
-        known: The efforts that may be named; None for all that a target may have.
+        choices: The efforts that may be named; None for all that a target may have.
 
     Raises:
         UsageError: One isn't known.
@@ -223,8 +223,8 @@ def read_efforts(text: str | None, known: Sequence[str] | None = None) -> list[s
 
     efforts = [part.strip() for part in (text or "").split(",") if part.strip()]
     for effort in efforts:
-        if known is not None and effort not in known:
-            raise UsageError(f"--efforts has {effort!r}; use {', '.join(known)}")
+        if choices is not None and effort not in choices:
+            raise UsageError(f"--efforts has {effort!r}; use {', '.join(choices)}")
         with reading_words():
             check_effort(effort, "--efforts")
     return list(dict.fromkeys(efforts))

@@ -176,7 +176,11 @@ class Breakers:
         self._deployments, self._shared = pool.several, pool.deployment_names
 
     def _breaker(self, target: str) -> _Breaker | None:
-        return self._breakers.get(self._shared.get(target, target))
+        return self._breakers.get(self._name(target))
+
+    def _name(self, target: str) -> str:
+        """The breaker's name, which all efforts of a model share."""
+        return self._shared.get(target, target)
 
     def allow(self, target: str) -> bool:
         """Whether a target may be called now; a half-open breaker allows only the first call.
@@ -198,7 +202,7 @@ class Breakers:
         breaker = self._breaker(target)
         if self.claim is None or breaker is None or breaker.tried_at is None:
             return True
-        return await self.claim(self._shared.get(target, target))
+        return await self.claim(self._name(target))
 
     def learn(self, target: str, opened: float | None) -> None:
         """Take over the state of a breaker from another replica.
@@ -278,7 +282,7 @@ class Breakers:
             target: The target.
             why: What went wrong, in a sentence for the log.
         """
-        target = self._shared.get(target, target)
+        target = self._name(target)
         breaker = self._breakers.setdefault(target, _Breaker())
         breaker.failures += 1
         tried = breaker.tried_at is not None
@@ -295,10 +299,10 @@ class Breakers:
         breaker = self._breaker(target)
         if breaker is not None and breaker.tried_at is not None:
             breaker.tried_at = None
-            self.changed(self._shared.get(target, target))
+            self.changed(self._name(target))
 
     def _close(self, target: str, breaker: _Breaker) -> None:
-        target = self._shared.get(target, target)
+        target = self._name(target)
         was_open = breaker.opened_at is not None
         breaker.opened_at = breaker.tried_at = None
         if was_open:

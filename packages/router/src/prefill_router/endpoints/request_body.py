@@ -134,6 +134,8 @@ def _sampling(traits: DialectTraits, target: Target, dialect: Dialect) -> Fields
         raise _lacks_field(target, dialect, "top_k")
     chosen = {n: getattr(options, n) for n in ("temperature", "top_p", "top_k")}
     chosen = {name: value for name, value in chosen.items() if value is not None}
+    if target.effort not in (None, "none"):
+        chosen = {n: v for n, v in chosen.items() if n not in traits.refused_by_thinking}
     thinks = _reasoning_options(target, traits).enable_thinking
     if traits.recommends and not chosen and thinks is not None:
         chosen = recommended_sampling(target.model or target.name, thinking=thinks)

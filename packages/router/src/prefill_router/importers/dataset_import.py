@@ -69,7 +69,8 @@ def with_prices(dataset: RoutingDataset, listed: Pool) -> tuple[RoutingDataset, 
 def _listed(target: Target, listed: Pool) -> Target:
     """The listed target, with the effort of this one; this one where none is listed."""
     if target.name in listed.names:
-        return listed[target.name]
+        same = listed[target.name]
+        return same if target.effort is None else replace(same, effort=target.effort)
     if target.effort is None or target.base not in listed.names:
         return target
     return listed[target.base].with_effort(target.effort)

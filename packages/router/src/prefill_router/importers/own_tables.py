@@ -31,7 +31,7 @@ from prefill_router.importers import sources, tables, values
 from prefill_router.importers.builder import DatasetBuilder, TargetOutcome
 from prefill_router.importers.tables import Record
 from prefill_router.importers.values import TARGET, Columns, Scale
-from prefill_router.targets import EFFORTS, is_budget, name_with_effort
+from prefill_router.targets import EFFORTS, effort_in_name, is_budget, name_with_effort
 
 LONG_COLUMNS: Final[Mapping[str, str]] = {
     "prompt": "prompt",
@@ -112,9 +112,18 @@ def _target_of(answer: Record, names: Mapping[str, str], into: DatasetBuilder) -
     effort = read_effort(answer.get(names.get("effort", "")), names.get("effort", ""))
     if effort is None:
         return name
-    name = name_with_effort(name, effort)
+    in_name = effort_in_name(name)
+    if in_name not in (None, effort):
+        raise DataError(
+            f"{name!r} has the effort {effort!r} in {names['effort']}; keep one of them"
+        )
+    name = name if in_name else name_with_effort(name, effort)
     into.target(name, effort=effort)
     return name
+
+
+NO_EFFORT = ("default", "auto")
+"""What tables write where the provider chose the effort."""
 
 
 def read_effort(cell: object, column: str) -> str | None:
@@ -123,7 +132,7 @@ def read_effort(cell: object, column: str) -> str | None:
     Raises:
         DataError: It isn't known.
     """
-    if cell is None or cell in ("", False) or cell != cell:
+    if cell is None or cell in ("", False, *NO_EFFORT) or cell != cell:
         return None
     whole = int(cell) if isinstance(cell, float) and cell.is_integer() else cell
     effort = str(whole).strip().lower()

@@ -9,16 +9,17 @@ turn the labels round isn't made.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, final
 
 from prefill_router.errors import ConfigError, DataError, FormatError, name_option
 from prefill_router.importers import call_logs, column_names as names, sources, tables, values
 from prefill_router.importers.builder import MOST_TARGETS, DatasetBuilder
+from prefill_router.importers.own_tables import NO_EFFORT
 from prefill_router.importers.registry import FORMATS
 from prefill_router.importers.values import TARGET, Columns, Scale
-from prefill_router.targets import EFFORTS
+from prefill_router.targets import EFFORTS, is_budget
 
 _FILES, _MEMBERS, _RECORDS = 20, 3, 50
 _ARCHIVES = (*sources.ZIPS, ".tar", ".tgz", ".gz", ".xz", ".bz2")
@@ -204,9 +205,11 @@ class _Table:
         columns = self._with_scale(columns, columns.correct or "", scores)
         if columns.repeats is None and self._has_repeats(columns):
             columns = replace(columns, repeats="mean")
-        targets = {str(cell) for cell in self._items(columns.target) if cell is not None}
+        pairs = zip_longest(self._items(columns.target), self._items(columns.effort))
+        targets = {(str(model), str(effort)) for model, effort in pairs if model is not None}
         if len(targets) == 1 and self.is_whole:
-            self._refuse_one_target(f"column {columns.target!r} names one model, {targets.pop()!r}")
+            model, _ = targets.pop()
+            self._refuse_one_target(f"column {columns.target!r} names one model, {model!r}")
         facts = {
             "format": f"a table with a row per query and model, {len(targets):,} models",
             **_shown_columns(columns),
@@ -370,8 +373,9 @@ class _Table:
     def _with_effort(self, columns: Columns) -> Columns:
         """The column of reasoning efforts, if one holds nothing else."""
         for name in self._like("effort") if columns.effort is None else ():
-            cells = [str(cell).lower() for cell in self._items(name) if cell not in (None, "")]
-            if cells and set(cells) <= set(EFFORTS):
+            cells = {str(cell).lower() for cell in self._items(name) if cell not in (None, "")}
+            efforts = {cell for cell in cells if cell in EFFORTS or is_budget(cell)}
+            if efforts and cells <= {*efforts, *NO_EFFORT}:
                 return replace(columns, effort=name)
         return columns
 

@@ -1,6 +1,7 @@
 from .effort import (
     EFFORTS as EFFORTS,
     check_effort as check_effort,
+    effort_in_name as effort_in_name,
     is_budget as is_budget,
     name_with_effort as name_with_effort,
 )

@@ -13,6 +13,8 @@ from prefill_router.errors import ConfigError
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """The efforts that have a name, from the least to the most."""
 
+_MOST_DIGITS = 10
+
 
 def name_with_effort(name: str, effort: str) -> str:
     """How a model with an effort is written, such as `large:low`."""
@@ -30,7 +32,7 @@ def effort_in_name(name: str) -> str | None:
 
 def is_budget(effort: str) -> bool:
     """Whether an effort is a budget of thinking tokens."""
-    return effort.isascii() and effort.isdigit() and int(effort) > 0
+    return len(effort) < _MOST_DIGITS and effort.isascii() and effort.isdigit() and int(effort) > 0
 
 
 def check_effort(effort: str, whose: str) -> None:

@@ -99,9 +99,15 @@ class Pool:
             raise ConfigError(f"unknown providers {unknown}; the pool has {list(known)}")
 
     def _check_efforts(self) -> None:
-        """Check that all efforts of a model have its prices."""
+        """Check that all efforts of a model have one model and its prices."""
         for names in self.efforts_of.values():
             self._check_switches(names)
+            models = {self[name].model for name in names}
+            if len(models) > 1:
+                raise ConfigError(
+                    f"{list(names)} are efforts of one model by their names, but have the models "
+                    f"{sorted(map(str, models))}; give other names to those of another model"
+                )
             prices = {tuple(getattr(self[name], price) for price in PRICES) for name in names}
             if len(prices) > 1:
                 raise ConfigError(
@@ -110,14 +116,14 @@ class Pool:
 
     def _check_switches(self, names: Sequence[str]) -> None:
         """Check that no two efforts are the same for a provider that only switches thinking."""
-        named = [n for n in names if (e := self[n].effort) and e != "none" and not is_budget(e)]
-        for name in named[1:]:
+        levels = [n for n in names if (e := self[n].effort) and e != "none" and not is_budget(e)]
+        for name in levels[1:]:
             if self[name].provider is None and self[name].base_url is None:
                 continue
             dialect = self.provider_of(name).dialect
             if TRAITS[dialect].effort is None and TRAITS[dialect].reasoning is None:
                 raise ConfigError(
-                    f"{named} would be the same: the dialect {dialect!r} only switches thinking on "
+                    f"{levels} would be the same: the dialect {dialect!r} only switches thinking on "
                     "or off; keep one of them, beside none and budgets of tokens"
                 )
 
@@ -383,7 +389,12 @@ _OneTargetModel = _model_of(
     endpoints=Annotated[list[_EndpointModel], Field(min_length=1)],  # type: ignore[valid-type]
 )
 _Efforts = Annotated[list[str | WholeNumber], Field(min_length=1)]
-_TargetModel = create_model("Target", __base__=_OneTargetModel, efforts=(_Efforts | None, None))
+_TargetModel = create_model(
+    "Target",
+    __base__=_OneTargetModel,
+    effort=(str | WholeNumber | None, None),
+    efforts=(_Efforts | None, None),
+)
 _ProviderModel = _model_of(Provider)
 _PoolModel = create_model(
     "Pool",
@@ -402,7 +413,8 @@ def _targets_of(row: Any) -> list[Target]:
     served = (TargetEndpoint(**e.model_dump(exclude_none=True)) for e in row.endpoints or ())
     known["endpoints"] = tuple(served)
     if row.efforts is None:
-        return [Target(**known)]
+        effort = {} if row.effort is None else {"effort": str(row.effort)}
+        return [Target(**known | effort)]
     if row.effort is not None:
         raise ConfigError(f"target {row.name!r} has an effort and a list of efforts; keep one")
     return [Target(**known).with_effort(effort) for effort in map(str, row.efforts)]

@@ -169,7 +169,7 @@ class Target:
         name: Its name, unique in the pool. With an effort it ends in it, such as `large:low`.
         effort: How much it thinks before it answers: one of `EFFORTS`, or a budget of thinking
             tokens. None leaves it to the provider, and to `request`. A name that ends in one of
-            `EFFORTS` sets it.
+            `EFFORTS` sets it, where neither `model` nor `request` says otherwise.
         input_price: US dollars per million input tokens; None where unknown.
         output_price: US dollars per million output tokens; None where unknown.
         cached_input_price: The price of input tokens read from the provider's cache; None where
@@ -247,16 +247,18 @@ class Target:
 
     def _take_effort(self) -> None:
         """Read the effort in the name, and name the model without it."""
-        effort = effort_in_name(self.name) if self.effort is None else self.effort
+        effort = self._implied_effort if self.effort is None else self.effort
         if effort is None:
             return
         check_effort(effort, f"target {self.name!r}")
         object.__setattr__(self, "effort", effort)
-        if not re.search(rf".:{effort}(@|$)", self.name):
+        if not re.search(rf".:{effort}(?!\w)", self.name):
             raise ConfigError(
                 f"target {self.name!r} has the effort {effort!r}, which its name lacks; name it "
                 f"{self.name}:{effort}, or list its efforts as efforts: [{effort}]"
             )
+        if effort_in_name(self.base) is not None:
+            raise ConfigError(f"target {self.name!r} has two efforts in its name; keep one of them")
         if self.request.has_reasoning:
             raise ConfigError(
                 f"target {self.name!r} has an effort, and its request sets its reasoning too; "
@@ -264,6 +266,13 @@ class Target:
             )
         if self.model is None:
             object.__setattr__(self, "model", self.base)
+
+    @property
+    def _implied_effort(self) -> str | None:
+        """The effort in the name, unless a model or its reasoning is given as another."""
+        model = self.name.rpartition(":")[0]
+        is_another = self.model not in (None, model) or self.request.has_reasoning
+        return None if is_another else effort_in_name(self.name)
 
     def _take_first_endpoint(self) -> None:
         names = [endpoint.name for endpoint in self.endpoints]
