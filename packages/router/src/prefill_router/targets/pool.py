@@ -123,8 +123,8 @@ class Pool:
             dialect = self.provider_of(name).dialect
             if TRAITS[dialect].effort is None and TRAITS[dialect].reasoning is None:
                 raise ConfigError(
-                    f"{levels} would be the same: the dialect {dialect!r} only switches thinking on "
-                    "or off; keep one of them, beside none and budgets of tokens"
+                    f"{levels} would be the same: the dialect {dialect!r} only switches thinking "
+                    "on or off; keep one of them, beside none and budgets of tokens"
                 )
 
     @cached_property
