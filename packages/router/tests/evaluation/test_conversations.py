@@ -17,9 +17,9 @@ from prefill_router.data import (
     stratified_folds,
     write_dataset,
 )
-from prefill_router.evaluation import PolicyValues, Trial, evaluate
+from prefill_router.evaluation import PolicyValues, Trial, compare, evaluate, paired, paired_mean
 from prefill_router.evaluation.bootstrap import chunks
-from prefill_router.policy import Predictions
+from prefill_router.policy import Lambda, Predictions
 from prefill_router.testing import make_routing_dataset
 
 TURNS = 4
@@ -137,3 +137,42 @@ def test_conversations_are_kept_on_disk_and_in_merged_datasets(tmp_path: Path) -
     other = make_routing_dataset(queries=20)
     merged = merge({"one": other, "two": made}, prefer="first")
     assert merged.conversations == made.conversations
+
+
+def test_the_error_of_a_mean_depends_on_conversations_and_not_on_their_length() -> None:
+    once = paired_mean(np.ones(20))
+    turns = paired_mean(np.ones(400), [f"c{i // 20}" for i in range(400)])
+    assert turns == pytest.approx(once)
+    one = paired_mean(np.ones(400), ["c"] * 400)
+    assert one[1] == pytest.approx(1)
+
+
+def test_one_conversation_has_no_interval_and_nothing_is_significant() -> None:
+    predictions, data = random_system(queries=30)
+    one = replace(data, queries=tuple(replace(q, conversation="c") for q in data.queries))
+    found = evaluate(predictions, one, resamples=50)
+    accuracy = found.headline["max_lam_accuracy"]
+    assert np.isfinite(accuracy.value)
+    assert np.isnan([accuracy.lower, accuracy.upper]).all()
+    assert "one conversation" in found.caution
+    other = replace(predictions, correctness=1 - predictions.correctness)
+    both = compare(predictions, other, one, resamples=50)
+    assert both.difference["auc_mean"].value > 0
+    assert not any(both.significant(name) for name in both.difference)
+
+
+@pytest.mark.parametrize(("turns", "is_few"), [(4, True), (2, False)])
+def test_few_conversations_are_counted_in_the_caution(turns: int, is_few: bool) -> None:
+    predictions, data = random_system(queries=40)
+    made = in_conversations(data, turns)
+    found = evaluate(predictions, made, resamples=4)
+    number = len(set(made.conversations or ()))
+    assert found.conversations == number
+    assert (f"{number} conversations" in found.caution) == is_few
+    alone = evaluate(predictions, data, resamples=4)
+    assert "conversation" not in alone.caution
+    assert alone.to_dict()["bootstrap"]["unit"] == "query"
+    assert found.to_dict()["bootstrap"]["unit"] == "conversation"
+    systems = {"one": (predictions, Lambda())}
+    note = paired(systems, made, resamples=4).to_dict()["bootstrap"]
+    assert (note["unit"], note["conversations"]) == ("conversation", number)

@@ -285,7 +285,7 @@ def _compare_facts(plan: "ComparisonPlan", data: PathOrUrl) -> dict[str, str]:
         "dataset": str(data),
         "queries": sizes,
         "split": f"seed {plan.drawn.seed}; fitted on train alone, calibrated on calibration",
-        "intervals": f"95 %, {plan.resamples:,} bootstrap resamples of the test queries",
+        "intervals": f"95 %, {plan.resamples:,} bootstrap resamples of the test part",
         "reference": plan.reference,
         **({} if not plan.prices else {"encoders charge": _charged(plan)}),
     }

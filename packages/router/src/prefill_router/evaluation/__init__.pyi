@@ -8,12 +8,14 @@ from .bootstrap import (
     PerResample as PerResample,
     Weights as Weights,
     chunks as chunks,
+    count_groups as count_groups,
     divide as divide,
     estimates_to_dict as estimates_to_dict,
     known_mean as known_mean,
     mean_over as mean_over,
     ones as ones,
     plain as plain,
+    warn_of_few as warn_of_few,
 )
 from .chance_labels import (
     ChanceLabels as ChanceLabels,

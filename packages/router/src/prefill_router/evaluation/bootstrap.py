@@ -6,7 +6,8 @@ there is one formula for the number and for its interval, and many resamples are
 
 A resample draws as many queries as there are, with replacement, all targets of a query together. It
 is held as counts, so that nothing is sorted again; 95 % intervals are percentiles. The turns of one
-conversation depend on each other, so conversations are drawn whole.
+conversation depend on each other, so conversations are drawn whole. Of a single query, or a single
+conversation, all resamples would be the same: then there are none, and there is no interval.
 
 Pointwise percentiles contain 95 % of the heights at each position, but many more than 5 % of the
 curves leave such a band somewhere. A `Band` therefore leaves out the curves with the most extreme
@@ -115,7 +116,7 @@ class Estimate:
 
     Attributes:
         value: The number on the evaluated queries; NaN where it isn't defined.
-        lower: The 2.5th percentile over the resamples; NaN without any.
+        lower: The 2.5th percentile over the resamples; NaN without any, as for one conversation.
         upper: The 97.5th percentile.
         undefined: Number of resamples where it isn't defined, which the percentiles leave out.
         reason: Why the value isn't defined; empty where it is.
@@ -181,7 +182,7 @@ def draw(queries: int, *, count: int, seed: int) -> Iterator[Int[NDArray[np.int6
 def chunks(
     queries: int, *, count: int, seed: int, width: int, groups: Sequence[str] | None = None
 ) -> Iterator[Weights]:
-    """The same draws as weights, in chunks of resamples.
+    """The same draws as weights, in chunks of resamples; none where all would be the same.
 
     Args:
         queries: How many queries there are.
@@ -201,6 +202,8 @@ def chunks(
     size = max(1, min(_LEAST, _MOST // max(width, 1)), _CELLS // max(width, 1))
     place = None if groups is None else np.unique(np.array(groups), return_inverse=True)[1]
     drawn = queries if place is None else int(place.max(initial=-1)) + 1
+    if drawn == 1:
+        return
     generator = draw(drawn, count=count, seed=seed)
     for begin in range(0, count, size):
         rows = [next(generator) for _ in range(min(size, count - begin))]
@@ -285,10 +288,36 @@ def estimates(
     }
 
 
-def bootstrap_note(resamples: int, seed: int) -> dict[str, Any]:
-    """How intervals were made, for JSON."""
-    drawn = {"resamples": resamples, "seed": seed, "level": LEVEL}
-    return {**drawn, "unit": "query", "interval": "percentile"}
+FEW = 20
+"""Fewer conversations than this are too few for an interval to be trusted."""
+
+
+def bootstrap_note(resamples: int, seed: int, conversations: int | None) -> dict[str, Any]:
+    """How intervals were made, for JSON.
+
+    Args:
+        resamples: How many resamples were drawn.
+        seed: The random seed.
+        conversations: How many conversations were drawn from; None where queries were drawn.
+    """
+    drawn = {"resamples": resamples, "seed": seed, "level": LEVEL, "interval": "percentile"}
+    if conversations is None:
+        return {**drawn, "unit": "query"}
+    return {**drawn, "unit": "conversation", "conversations": conversations}
+
+
+def count_groups(groups: Sequence[str] | None) -> int | None:
+    """How many groups there are; None where each query is drawn by itself."""
+    return None if groups is None else len(set(groups))
+
+
+def warn_of_few(conversations: int | None) -> str:
+    """What to know about intervals from few conversations; empty where there are enough."""
+    if conversations is None or conversations >= FEW:
+        return ""
+    if conversations == 1:
+        return "all queries are of one conversation, so there are no intervals"
+    return f"the queries are of only {conversations} conversations, so intervals may be too narrow"
 
 
 PerPoint = Float[NDArray[np.float64], "resample point"]

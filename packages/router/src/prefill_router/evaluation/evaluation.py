@@ -22,12 +22,14 @@ from prefill_router.evaluation.bootstrap import (
     Estimates,
     Weights,
     bootstrap_note,
+    count_groups,
     estimates,
     estimates_to_dict,
     heights,
     ones,
     places,
     plain,
+    warn_of_few,
 )
 from prefill_router.evaluation.curve import STEPS
 from prefill_router.evaluation.fixed_mix import (
@@ -220,6 +222,8 @@ class Evaluation:
         meaning: What the labels mean; an accuracy is a mean label.
         price_alone: The router's predicted costs with the targets' accuracies on train rows in the
             place of probabilities, by rising cost; empty without references or costs.
+        conversations: How many conversations the resamples draw from, a query by itself being one;
+            None where they draw from queries.
     """
 
     verdict: Verdict | None
@@ -246,11 +250,13 @@ class Evaluation:
     off_policy: PolicyValues | None = None
     meaning: LabelMeaning = LabelMeaning()  # noqa: RUF009
     price_alone: tuple[PricePoint, ...] = ()
+    conversations: int | None = None
 
     @property
     def caution(self) -> str:
-        """How many queries are compared and why not all, and what labels mean; empty if plain."""
-        return "; ".join(filter(None, (self.coverage.note, self.meaning.note)))
+        """Which queries are compared, what labels mean, and if conversations are few."""
+        few = warn_of_few(self.conversations)
+        return "; ".join(filter(None, (self.coverage.note, self.meaning.note, few)))
 
     def with_parts(
         self,
@@ -299,7 +305,7 @@ class Evaluation:
             "caution": self.caution,
             "labels_mean": self.meaning.to_dict(),
             "targets": list(self.targets),
-            "bootstrap": bootstrap_note(self.resamples, self.seed),
+            "bootstrap": bootstrap_note(self.resamples, self.seed, self.conversations),
             "definitions": dict(self.definitions),
             **self._off_policy(),
         }
@@ -388,6 +394,7 @@ def evaluate(
             check="" if check is None else check.description,
         ),
         off_policy=None if trial.overlap is None else PolicyValues.of(trial),
+        conversations=count_groups(trial.conversations),
         meaning=dataset.meaning,
         price_alone=trace_price(parts),
     )

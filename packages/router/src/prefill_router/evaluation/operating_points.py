@@ -197,17 +197,20 @@ def paired_mean(
 ) -> tuple[float, float]:
     """The mean of paired differences, and its standard error.
 
-    The error is that of the differences with one of +1 and one of -1 added to them. So it isn't
-    zero where all differences are, as on few queries that all go to the best target.
+    The error is that of the groups' sums with two groups of the mean size added to them, one whose
+    differences are all +1 and one whose are all -1. So it isn't zero where all differences are
+    equal, as on few queries that all go to the best target.
 
     Args:
         differences: One per query.
-        groups: The group of each; those of a group, such as a prompt, may depend on each other.
+        groups: The group of each; those of a group, such as a prompt, may depend on each other. If
+            not given, each query is a group.
     """
     count, mean = len(differences), float(differences.mean())
     errors: Float[NDArray[np.float64], " group"] = differences - mean
     if groups is not None:
         place = np.unique(np.array(groups), return_inverse=True)[1]
         errors = np.bincount(place, errors).astype(np.float64)
-    total = float((errors**2).sum()) + 2
-    return mean, float(np.sqrt(total / (count + 1) / count))
+    number = len(errors)
+    total = float((errors**2).sum()) + 2 * (count / number) ** 2
+    return mean, float(np.sqrt(total * number / (number + 1)) / count)

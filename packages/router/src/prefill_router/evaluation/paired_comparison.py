@@ -15,6 +15,7 @@ from prefill_router.evaluation.bootstrap import (
     Estimates,
     Weights,
     bootstrap_note,
+    count_groups,
     estimates,
     estimates_to_dict,
     ones,
@@ -45,6 +46,8 @@ class Paired:
             the paired differences.
         resamples: How many resamples the intervals come from.
         seed: Random seed of the resamples.
+        conversations: How many conversations the resamples draw from; None where they draw from
+            queries.
     """
 
     reference: str
@@ -52,6 +55,7 @@ class Paired:
     difference: Mapping[str, Estimates]
     resamples: int
     seed: int
+    conversations: int | None = None
 
     def significant(self, system: str, name: str) -> bool:
         """Whether the interval of a system's difference excludes zero."""
@@ -71,7 +75,7 @@ class Paired:
                 }
                 for name, numbers in self.difference.items()
             },
-            "bootstrap": bootstrap_note(self.resamples, self.seed),
+            "bootstrap": bootstrap_note(self.resamples, self.seed, self.conversations),
         }
 
 
@@ -175,6 +179,7 @@ def paired(
         difference={name: _of(differences, name) for name in scorers if name != reference},
         resamples=resamples,
         seed=seed,
+        conversations=count_groups(trial.conversations),
     )
 
 

@@ -248,10 +248,12 @@ def _accuracy(evaluation: Evaluation, name: str) -> float:
 def _counts(evaluation: Evaluation, *, said: Mapping[str, str]) -> dict[str, str]:
     """Facts that the evaluation itself gives, except those that the caller has set."""
     cells = evaluation.queries * len(evaluation.targets)
+    groups = evaluation.conversations
+    unit = "queries" if groups is None else f"{groups:,} conversations"
     counts = {
         "queries": f"{evaluation.queries:,}",
         "targets": f"{len(evaluation.targets)}",
         "labels": f"{evaluation.labels:,} of {cells:,} measured; the others are left out",
-        "intervals": f"95 %, {evaluation.resamples:,} bootstrap resamples of the queries",
+        "intervals": f"95 %, {evaluation.resamples:,} bootstrap resamples of the {unit}",
     }
     return {name: text for name, text in counts.items() if name not in said}
