@@ -9,7 +9,7 @@ from packages.router.tests.evaluation.trials import system
 from prefill_router.data import Query, RoutingDataset
 from prefill_router.doctor import Subject
 from prefill_router.doctor.fixed_choice import lifts
-from prefill_router.evaluation import Trial
+from prefill_router.evaluation import Trial, mean_over
 
 pytestmark = pytest.mark.slow
 
@@ -62,3 +62,50 @@ def test_parts_that_never_differ_are_not_sure() -> None:
     still = subject(seed=0)
     same = replace(still, trial=replace(still.trial, correctness=np.tile([0.5, 0.3], (450, 1))))
     assert not any(one.sure for one in lifts(same, resamples=5, seed=0))
+
+
+def in_turns(alone: Subject, turns: int, *, together: bool) -> Subject:
+    """Each query so many times, as the turns of one conversation or as queries by themselves."""
+    rows = np.repeat(np.arange(len(alone)), turns)
+    old = alone.trial
+    queries = tuple(
+        replace(
+            alone.queries[row],
+            id=f"r{i}",
+            conversation=alone.queries[row].id if together else "",
+        )
+        for i, row in enumerate(rows.tolist())
+    )
+    trial = replace(
+        old,
+        query_ids=tuple(query.id for query in queries),
+        correctness=old.correctness[rows],
+        cost=old.cost[rows],
+        correct=old.correct[rows],
+        observed_cost=old.observed_cost[rows],
+        domains=tuple(old.domains[row] for row in rows),
+        conversations=tuple(f"c{row}" for row in rows) if together else None,
+    )
+    return replace(alone, trial=trial, queries=queries)
+
+
+def test_turns_that_repeat_each_other_make_no_lift_surer() -> None:
+    alone = subject(seed=0)
+    once, turns, apart = (
+        lifts(one, resamples=400, seed=0)
+        for one in (alone, in_turns(alone, 10, together=True), in_turns(alone, 10, together=False))
+    )
+    assert [one.sure for one in turns] == [one.sure for one in once]
+    assert any(one.sure for one in apart)
+    widths = [found[0].lift.upper - found[0].lift.lower for found in (once, turns, apart)]
+    assert widths[1] == pytest.approx(widths[0], rel=0.2)
+    assert widths[2] < 0.5 * widths[0]
+
+
+def test_a_statistic_of_the_doctor_has_the_interval_of_its_conversations() -> None:
+    alone = subject(seed=0)
+    widths = []
+    for made in (alone, in_turns(alone, 10, together=True)):
+        found = made.estimate(lambda w, made=made: mean_over(w, made.label), resamples=400, seed=0)
+        widths.append(found.upper - found.lower)
+    assert widths[1] == pytest.approx(widths[0], rel=0.2)

@@ -200,3 +200,16 @@ def test_the_doctor_fails_flips_only_where_they_lose_accuracy(
     told = flip_finding(study)
     assert f"{100 * (1 - one.kept.value):.1f} % of 40 flip" in told.said
     assert told.numbers == study.to_dict()
+
+
+@pytest.mark.slow
+def test_the_turns_of_one_conversation_tell_no_interval(
+    router: Router, judged: RoutingDataset
+) -> None:
+    rows = tuple(dataclasses.replace(query, conversation="c") for query in judged.queries)
+    one = dataclasses.replace(judged, queries=rows)
+    [found] = studied(router, one, harder(one)).kinds
+    [alone] = studied(router, judged, harder(judged)).kinds
+    assert found.kept.value == alone.kept.value
+    assert math.isnan(found.kept.lower)
+    assert alone.kept.lower < alone.kept.upper

@@ -77,7 +77,7 @@ def expect_accuracy(
     judged = int((~np.isnan(errors)).sum())
     if not judged:
         raise DataError(f"{_REASON}; give scored answers of the targets that are chosen")
-    drawn = Bootstrap(len(errors), resamples, seed, width=1)
+    drawn = Bootstrap(len(errors), resamples, seed, width=1, groups=trial.conversations)
     error = drawn.estimate(lambda weights: mean_over(weights, errors), _REASON)
     predicted = assignment.expected_right / len(assignment)
     return ExpectedAccuracy(predicted, error, _with_chance(predicted, error, assignment), judged)

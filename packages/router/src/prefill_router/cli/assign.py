@@ -236,5 +236,5 @@ def _accuracy_line(accuracy: "ExpectedAccuracy | None") -> str:
     return (
         f"corrected by {accuracy.judged:,} judged queries, where {100 * abs(error):.1f} points "
         f"{'more' if error > 0 else 'fewer'} were right than predicted: "
-        f"{worded(corrected.value, 'share')} ({interval(corrected, 'share')})"
+        f"{worded(corrected.value, 'share')} ({interval(corrected, 'share') or 'no interval'})"
     )

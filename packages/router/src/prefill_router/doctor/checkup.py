@@ -20,9 +20,11 @@ from prefill_router.evaluation import (
     ReferenceGain,
     Verdict,
     Word,
+    count_groups,
     interval,
     judge,
     points,
+    warn_of_few,
 )
 from prefill_router.progress import Progress, SilentProgress
 from prefill_router.robustness import RobustnessStudy
@@ -96,7 +98,7 @@ class Checkup:
         regions: Confidence by distance from the train part; empty where it wasn't measured.
         probe: Confidence on nonsense; None where it wasn't measured.
         flips: Decisions on perturbed prompts; None where they weren't made.
-        notes: Checks that couldn't be made, and why.
+        notes: Checks that couldn't be made, and why; what the labels or conversations don't allow.
     """
 
     subject: Subject
@@ -201,7 +203,7 @@ def examine(
         regions=regions,
         probe=probe,
         flips=flips,
-        notes=(*notes, *_overlap_notes(subject)),
+        notes=(*notes, *_list_limits(subject)),
     )
 
 
@@ -213,6 +215,8 @@ def _check_counts(resamples: int, shuffles: int, seed: int) -> None:
         raise ConfigError(f"the seed is {seed}; it must be 0 or more")
 
 
-def _overlap_notes(subject: Subject) -> tuple[str, ...]:
+def _list_limits(subject: Subject) -> list[str]:
+    """What labels that chance selected, and few conversations, leave open."""
     overlap = subject.trial.overlap_of([subject.choice])
-    return () if overlap is None else (overlap.note,)
+    few = warn_of_few(count_groups(subject.trial.conversations))
+    return list(filter(None, ["" if overlap is None else overlap.note, few]))

@@ -105,13 +105,13 @@ def probability_finding(found: Probabilities) -> Finding:
     off = found.calibration_error
     holds = off.lower == 0 or off.value <= TOLERATED_ERROR
     sign: Sign = "good" if holds and found.skill.lower > 0 else "bad"
-    if holds and found.skill.lower <= 0 < found.skill.upper:
+    if np.isnan(found.skill.lower) or (holds and found.skill.lower <= 0 < found.skill.upper):
         sign = "unclear"
+    skill, error = (interval(one, "number") or "no interval" for one in (found.skill, off))
     said = (
         f"Brier score {found.brier:.3f}, {found.base_brier:.3f} for each target's average (skill "
-        f"{found.skill.value:+.3f}, {found.skill.lower:.3f} to {found.skill.upper:.3f}); "
-        f"calibration error {off.value:.3f} ({interval(off, 'number')}), {found.by_chance:.3f} by "
-        f"chance; predicted minus "
+        f"{found.skill.value:+.3f}, {skill}); calibration error {off.value:.3f} ({error}), "
+        f"{found.by_chance:.3f} by chance; predicted minus "
         f"right, of the chosen targets: {points_with_interval(found.overconfidence)}"
     )
     numbers = {

@@ -11,6 +11,7 @@ expensive targets.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -273,16 +274,15 @@ def lifts(subject: Subject, *, resamples: int, seed: int) -> tuple[Lift, ...]:
     gained = subject.label - subject.trial.correct[:, subject.best]
     inside = np.stack([part.inside for part in parts], axis=1)
     table = np.where(inside, gained[:, None], np.nan)
-    drawn = [
-        known_mean(w, table)
-        for w in chunks(len(subject), count=resamples, seed=seed, width=table.size)
-    ]
+    turns = subject.trial.conversations
+    each = chunks(len(subject), count=resamples, seed=seed, width=table.size, groups=turns)
+    drawn = [known_mean(weights, table) for weights in each]
     together = np.concatenate([np.zeros((0, len(parts))), *drawn])
     values = known_mean(ones(len(subject)), table)[0].tolist()
     whole = np.array([part.group == "all" for part in parts])
     sure = np.zeros(len(parts), dtype=np.int64)
     for family in (whole, ~whole):
-        sure[family] = _sure(table[:, family], count=resamples, seed=seed)
+        sure[family] = _find_signs(table[:, family], turns, count=resamples, seed=seed)
     found = [
         Lift(part.group, part.name, part.size, _estimate(value, column), int(way))
         for part, value, column, way in zip(parts, values, together.T, sure, strict=True)
@@ -337,20 +337,28 @@ def _estimate(value: float, drawn: Float[NDArray[np.float64], " resample"]) -> E
     return Estimate.of(value, drawn, reason="no query here has both labels")
 
 
-def _sure(
-    gained: Float[NDArray[np.float64], "query part"], *, count: int, seed: int
+def _find_signs(
+    gained: Float[NDArray[np.float64], "query part"],
+    turns: Sequence[str] | None,
+    *,
+    count: int,
+    seed: int,
 ) -> Int[NDArray[np.int64], " part"]:
     """The sign of each part's difference where it is significant, by a maximum-statistic test.
 
-    If there is no lift, each query's difference is equally likely to have either sign. So random
-    signs are drawn, one per query for all its parts, and compared with the largest
-    |sum| / sqrt(sum of squares) over the parts: Westfall and Young's maximum statistic. The test is
-    exact even for parts with few queries or few differences, where bootstrap intervals are too
-    narrow.
+    If there is no lift, each query's difference is equally likely to have either sign, and so is
+    the sum over the turns of a conversation. So random signs are drawn, one per conversation for
+    all its parts, and compared with the largest |sum| / sqrt(sum of squares) over the parts:
+    Westfall and Young's maximum statistic. The test is exact even for parts with few queries or few
+    differences, where bootstrap intervals are too narrow.
     """
-    known = np.nan_to_num(gained)
-    scale = np.sqrt((known**2).sum(axis=0))
-    parts = known[:, scale > 0] / scale[scale > 0]
+    sums = np.nan_to_num(gained)
+    if turns is not None:
+        names, place = np.unique(np.array(turns), return_inverse=True)
+        each, sums = sums, np.zeros((len(names), sums.shape[1]))
+        np.add.at(sums, place, each)
+    scale = np.sqrt((sums**2).sum(axis=0))
+    parts = sums[:, scale > 0] / scale[scale > 0]
     sure = np.zeros(len(scale), dtype=np.int64)
     if not parts.size:
         return sure

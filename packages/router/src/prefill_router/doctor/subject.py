@@ -149,8 +149,9 @@ class Subject:
         seed: int,
         reason: str = "too few of these queries have labels",
     ) -> Estimate:
-        """A statistic of the queries' weights, with its bootstrap interval."""
-        size = len(self)
-        drawn = [statistic(w) for w in chunks(size, count=resamples, seed=seed, width=size)]
+        """A statistic of the queries' weights, with its interval from drawing conversations."""
+        size, groups = len(self), self.trial.conversations
+        each = chunks(size, count=resamples, seed=seed, width=size, groups=groups)
+        drawn = [statistic(weights) for weights in each]
         value = float(statistic(ones(size))[0])
         return Estimate.of(value, np.concatenate([np.zeros(0), *drawn]), reason=reason)

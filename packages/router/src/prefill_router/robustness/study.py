@@ -204,7 +204,8 @@ def robustness_study(
         rows = np.array(known.rows(query.id for query in queries))
         after = predicted(router, queries, stores=stores, cache=cache, progress=progress)
         pair = first[rows], chosen(router, after, lam)
-        drawn = Bootstrap(len(rows), resamples, seed, width=len(rows))
+        turns = None if known.conversations is None else [known.conversations[row] for row in rows]
+        drawn = Bootstrap(len(rows), resamples, seed, len(rows), turns)
         moved = np.abs(after.correctness - before.correctness[rows]).mean(axis=1)
         found.append(outcomes.compare(kind, rows, pair, moved, drawn))
     if not found:
