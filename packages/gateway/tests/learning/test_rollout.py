@@ -92,6 +92,18 @@ def test_without_overlap_nothing_is_proven_of_quality() -> None:
     assert (found.action, list(found.proven)) == ("wait", ["cheaper", "not dearer"])
 
 
+def test_requests_beyond_the_bound_of_earlier_ones_have_overlap() -> None:
+    data = traffic(0.0, requests=200)
+    chance = np.ones(data.propensity.shape)
+    chance[100:, 1] = 0.5
+    chance[150:, 1] = 0.05
+    found = decide_rollout(replace(data, propensity=chance), SETTINGS)
+    assert found.evidence["without_overlap"] == 50
+    assert found.evidence["beyond_bound"] == 1
+    assert "50 of 200 requests tell nothing" in found.why
+    assert "1 of 200 requests are left out" in found.why
+
+
 def test_requests_where_both_choose_the_same_count_no_more_than_others() -> None:
     data = traffic(-0.3)
     differs = np.random.default_rng(1).random(len(data)) < 0.2

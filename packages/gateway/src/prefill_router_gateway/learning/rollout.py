@@ -194,9 +194,10 @@ def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecis
     if not len(data):
         return RolloutDecision("wait", "there are no sampled requests yet")
     pairs = _Pairs.of(data)
-    quality, quality_known, worst = _quality(data, settings, pairs)
+    quality, has_overlap, within, worst = _quality(data, settings, pairs)
     dollars, saved_enough, dollars_known, most = _dollars(data, settings, pairs)
-    low, high = (pairs.mean(np.where(quality_known, quality, unknown)) for unknown in (-1.0, 1.0))
+    has_quality = has_overlap & within
+    low, high = (pairs.mean(np.where(has_quality, quality, unknown)) for unknown in (-1.0, 1.0))
     dear = pairs.mean(np.where(dollars_known, dollars, settings.most_dollars))
     dearer = pairs.mean(np.where(dollars_known, saved_enough, settings.most_dollars))
     shortfalls: dict[Claim, tuple[PerPair, PerPair]] = {
@@ -215,13 +216,10 @@ def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecis
         claim: int(np.argmax(e >= bar)) + 1 for claim, e in evidence.items() if e.max() >= bar
     }
     action, why, lacking = _action(proven, data, settings)
-    untold = int((~quality_known).sum())
-    if lacking and untold:
-        why += (
-            f"; {untold:,} of {len(data):,} requests tell nothing, since one of both answers had "
-            "next to no chance of a label"
-        )
-    known = quality_known & (data.current != data.candidate)
+    without_overlap, beyond_bound = int((~has_overlap).sum()), int((has_overlap & ~within).sum())
+    if lacking:
+        why += _describe_losses(without_overlap, beyond_bound, len(data))
+    compared = has_quality & (data.current != data.candidate)
     labels = int((~np.isnan(data.label)).sum())
     return RolloutDecision(
         action,
@@ -231,10 +229,11 @@ def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecis
             "requests": len(data),
             "pairs": len(pairs.count),
             "differ": int((data.current != data.candidate).sum()),
-            "without_overlap": untold,
+            "without_overlap": without_overlap,
+            "beyond_bound": beyond_bound,
             "labels": labels,
-            "compared": int(known.sum()),
-            "quality": _plain(quality[quality_known].mean() if quality_known.any() else math.nan),
+            "compared": int(compared.sum()),
+            "quality": _plain(quality[has_quality].mean() if has_quality.any() else math.nan),
             "dollars": _plain(dollars[dollars_known].mean() if dollars_known.any() else math.nan),
             "e_values": {
                 claim: _plain(math.exp(min(e.max(), 600))) for claim, e in evidence.items()
@@ -243,6 +242,22 @@ def decide_rollout(data: RolloutData, settings: RolloutSettings) -> RolloutDecis
         },
         _labels_needed([shortfalls[claim][0] for claim in lacking], bar, labels),
     )
+
+
+def _describe_losses(without_overlap: int, beyond_bound: int, requests: int) -> str:
+    """How many requests say nothing about quality, and why; empty for none."""
+    words = ""
+    if without_overlap:
+        words += (
+            f"; {without_overlap:,} of {requests:,} requests tell nothing, since one of both "
+            "answers had next to no chance of a label"
+        )
+    if beyond_bound:
+        words += (
+            f"; {beyond_bound:,} of {requests:,} requests are left out, since their labels were "
+            "less likely than those of all earlier ones"
+        )
+    return words
 
 
 def advance(
@@ -337,19 +352,21 @@ class _Pairs:
 
 def _quality(
     data: RolloutData, settings: RolloutSettings, pairs: _Pairs
-) -> tuple[PerRequest, Bool[NDArray[np.bool_], " request"], PerPair]:
-    """The differences in quality, which count as known, and the bound of each pair's size."""
+) -> tuple[
+    PerRequest, Bool[NDArray[np.bool_], " request"], Bool[NDArray[np.bool_], " request"], PerPair
+]:
+    """The differences in quality, which have overlap, which are within bounds, and the bounds."""
     error = np.zeros(data.label.shape) if data.label_error is None else data.label_error
     error = np.nan_to_num(error)
     corrected = (data.label - error) / np.maximum(1 - 2 * error, _LEAST_ERROR)
     usable = np.where(error <= settings.most_error, np.nan_to_num(data.propensity), 0.0)
     if data.lost is not None:
         usable = np.where(data.lost, 0.0, usable)
-    values, known = _values(data, data.predicted, corrected, usable, settings.floor)
+    values, has_overlap = _values(data, data.predicted, corrected, usable, settings.floor)
     beyond = settings.most_error / (1 - 2 * settings.most_error)  # of a corrected label
     first, second = _chosen(data, 1 / np.maximum(usable, settings.floor))
     within, worst = _bounded((1 + beyond) * (first + second) - 1, pairs)
-    return values[1] - values[0], known & within, worst
+    return values[1] - values[0], has_overlap, within, worst
 
 
 def _dollars(
