@@ -1,6 +1,7 @@
 """Which requests of a conversation are one turn, which target is credited, and its one row."""
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,16 @@ def test_the_latest_score_of_a_source_counts_whatever_request_of_the_turn_it_nam
     assert made.correct[0, made.pool.names.index("small")] == 0.5
 
 
+def test_a_prompt_of_several_conversations_is_a_query_of_each() -> None:
+    agents = [asked(n, session=f"s{n // 2}", prompt="Go on.") for n in range(4)]
+    alone = replace(asked(4, prompt="Go on."), details={})
+    found = export((one, [said(one, n / 4)]) for n, one in enumerate([*agents, alone]))
+    assert [query.conversation for query in found.dataset.queries] == ["s0", "s1", ""]
+    small = found.dataset.pool.names.index("small")
+    assert found.dataset.correct[:, small].tolist() == [0.125, 0.625, 1]
+    assert len(set(found.dataset.conversations or ())) == 3
+
+
 SEVERAL = "turns that several targets answered"
 
 
@@ -165,13 +176,6 @@ def test_tools_of_a_client_whose_target_is_not_kept_go_on_with_its_turn(tmp_path
     url = stored(tmp_path, receipts, *(said(one, 1) for one in receipts))
     with pytest.raises(DataError, match=SEVERAL):
         learned(url)
-
-
-def test_a_prompt_of_several_conversations_belongs_to_none(tmp_path: Path) -> None:
-    receipts = [asked(0), asked(1, session="other"), asked(2, session="other", prompt="More.")]
-    url = stored(tmp_path, receipts, *(said(one, 1) for one in receipts))
-    queries = learned(url).dataset.queries
-    assert [query.conversation for query in queries] == ["", "other"]
 
 
 def test_turns_are_named_by_the_agent_or_by_being_the_last(tmp_path: Path) -> None:

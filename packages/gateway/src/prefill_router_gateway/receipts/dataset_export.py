@@ -1,9 +1,9 @@
 """Makes a dataset for fitting a router from receipts, feedback, and labelled samples of requests.
 
 A sampled request is a query of its own, with the probability with which each of its labels was to
-be observed. Other receipts count where their answers have feedback, by prompt; chance didn't choose
-which those are. What a person asked of an agent is one query, whatever requests it took: the one
-target that gave all answers has the label (`person_turns`).
+be observed. Other receipts count where their answers have feedback, by prompt and conversation;
+chance didn't choose which those are. What a person asked of an agent is one query, whatever
+requests it took: the one target that gave all answers has the label (`person_turns`).
 """
 
 from collections import Counter
@@ -38,7 +38,8 @@ class DatasetExport:
 
     Attributes:
         dataset: A query for each sampled request, named by its decision, and for each distinct
-            prompt of the others, in order of time; labels where an answer was scored.
+            prompt of the others within a conversation, in order of time; labels where an answer was
+            scored.
         sources: The number of answers that each source scored.
         times: When the first and the last request arrived, in seconds since 1970.
         receipts: The number of receipts in it.
@@ -77,9 +78,9 @@ def export(
 ) -> DatasetExport:
     """Make a dataset from receipts with prompts and their feedback, and from labelled samples.
 
-    A label is the mean score of a target's answers to a prompt; the score of an answer is the mean
-    of its sources' latest scores. Token counts and costs are means too, and missing where they
-    were only estimated; those of a turn are of its first answer.
+    A label is the mean score of a target's answers to a prompt in a conversation; the score of an
+    answer is the mean of its sources' latest scores. Token counts and costs are means too, and
+    missing where they were only estimated; those of a turn are of its first answer.
 
     Args:
         receipts: Receipts, each with the latest score of each source; they are read one by one,
@@ -96,7 +97,7 @@ def export(
     """
     left_out: Counter[str] = Counter()
     cells: dict[tuple[str, str], _Cell] = {}
-    rows = _Rows()
+    rows: dict[str, Query] = {}
     names: dict[str, None] = dict.fromkeys(() if pool is None else pool.names)
     used, known, sources, times = 0, samples or {}, Counter[str](), list[float]()
     for one in _by_turn(receipts, turns or {}):
@@ -120,8 +121,9 @@ def export(
             left_out[why or _NOT_ANSWERED] += 1
             continue
         prompt = prompt_of(receipt.prompt)
-        key = prompt_key(prompt)
-        rows.add(key, prompt, _conversation(receipt, scores))
+        conversation = _conversation(receipt, scores)
+        key = prompt_key(prompt) + (f" in {conversation}" if conversation else "")
+        rows[key] = Query(key, prompt, conversation=conversation)
         _add(cells.setdefault((key, target), _Cell()), receipt, scores)
         sources["user"] += bool(scores)
         times.append(one.at)
@@ -134,35 +136,14 @@ def export(
     return DatasetExport(dataset, used, left_out, notes, sources, (min(times), max(times)))
 
 
-def _conversation(receipt: Receipt, scores: Sequence[Feedback]) -> str | None:
-    """The conversation whose turns depend on each other; None for a request by itself.
+def _conversation(receipt: Receipt, scores: Sequence[Feedback]) -> str:
+    """The conversation whose turns depend on each other; empty for a request by itself.
 
     Those are an agent's turns, which share one task, and turns that share one outcome.
     """
     is_agents = receipt.details.get("agent", {}).get("agent") is not None
     is_shared = any(score.conversation is not None for score in scores)
-    return receipt.choice.session if is_agents or is_shared else None
-
-
-@dataclass
-class _Rows:
-    """The prompts of the queries, and the conversations that each comes from."""
-
-    prompts: dict[str, Prompt] = field(default_factory=dict)
-    conversations: dict[str, set[str]] = field(default_factory=dict)
-
-    def add(self, name: str, prompt: Prompt, conversation: str | None) -> None:
-        self.prompts[name] = prompt
-        self.conversations.setdefault(name, set()).add(conversation or "")
-
-    def queries(self) -> tuple[Query, ...]:
-        """The queries; a prompt of several conversations is of none."""
-        return tuple(
-            Query(name, prompt, conversation=min(self.conversations[name]))
-            if len(self.conversations[name]) == 1
-            else Query(name, prompt)
-            for name, prompt in self.prompts.items()
-        )
+    return (receipt.choice.session or "") if is_agents or is_shared else ""
 
 
 @dataclass
@@ -247,7 +228,7 @@ def _add_sample(
     names: Mapping[str, None],
     errors: Mapping[str, float],
     cells: dict[tuple[str, str], _Cell],
-    rows: _Rows,
+    rows: dict[str, Query],
 ) -> str:
     """Add the query of a sampled request; returns why it can't be used, or nothing."""
     name, mine = sampled.sample.id, receipt.outcome.target
@@ -258,7 +239,7 @@ def _add_sample(
     prompt = prompt_of(sampled.sample.prompt)
     if not _is_text(prompt):
         return _NO_TEXT
-    rows.add(name, prompt, _conversation(receipt, scores))
+    rows[name] = Query(name, prompt, conversation=_conversation(receipt, scores))
     for target in names:
         cell = cells.setdefault((name, target), _Cell())
         cell.chances.append(sampled.questions.propensity.get(target, 0.0))
@@ -313,8 +294,10 @@ def _is_text(prompt: Prompt) -> bool:
     return True
 
 
-def _dataset(rows: _Rows, cells: Mapping[tuple[str, str], _Cell], pool: Pool) -> RoutingDataset:
-    row = {key: i for i, key in enumerate(rows.prompts)}
+def _dataset(
+    rows: Mapping[str, Query], cells: Mapping[tuple[str, str], _Cell], pool: Pool
+) -> RoutingDataset:
+    row = {key: i for i, key in enumerate(rows)}
     column = {name: k for k, name in enumerate(pool.names)}
     tables = {name: np.full((len(row), len(column)), np.nan) for name in vars(_Cell())}
     for (key, target), cell in cells.items():
@@ -322,7 +305,7 @@ def _dataset(rows: _Rows, cells: Mapping[tuple[str, str], _Cell], pool: Pool) ->
             values = getattr(cell, name)
             table[row[key], column[target]] = np.mean(values) if values else np.nan
     return RoutingDataset.of(
-        rows.queries(),
+        tuple(rows.values()),
         pool,
         tables["scores"],
         input_tokens=tables["given"],
