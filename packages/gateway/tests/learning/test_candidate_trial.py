@@ -16,6 +16,7 @@ from prefill_router.progress import SilentProgress
 from prefill_router.router import EncoderSources, Router, VersionRegistry
 from prefill_router.targets import Pool
 from prefill_router.testing import FakeEncoder
+from prefill_router_gateway import Receipt
 from prefill_router_gateway.learning import CandidateTrial
 from prefill_router_gateway.receipts import (
     AnswerLabel,
@@ -46,8 +47,12 @@ def write(
     router: str = "",
     right: Callable[[str, str], bool] = is_right,
     labelled: Sequence[str] = tuple(SKILL),
+    turns: int = 0,
 ) -> None:
-    """Requests that the strong target answered, mostly, each with labels of all targets."""
+    """Requests that the strong target answered, mostly, each with labels of all targets.
+
+    With `turns` they are the turns of so many conversations with an agent.
+    """
     made = [sampled(n, routed="weak-1" if n % 10 == 0 else "strong-1") for n in numbers]
     labels = [
         AnswerLabel(
@@ -70,15 +75,32 @@ def write(
         for _, sample in made
     ]
     with closing(open_learning(url)) as store:
-        insert_rows(store, [to_row(replace(receipt, router=router)) for receipt, _ in made], [])
+        insert_rows(
+            store,
+            [
+                to_row(in_conversation(replace(receipt, router=router), n, turns))
+                for n, (receipt, _) in zip(numbers, made, strict=True)
+            ],
+            [],
+        )
         write_learning(store, [*(sample for _, sample in made), *drawn, *labels])
+
+
+def in_conversation(receipt: Receipt, number: int, count: int) -> Receipt:
+    """The request as an agent's, in one of `count` conversations; alone if there are none."""
+    if not count:
+        return receipt
+    agent = {"agent": "claude-code", "kind": "main", "turn": None, "parent": None}
+    choice = replace(receipt.choice, session=f"s{number % count}")
+    return replace(receipt, choice=choice, details={"agent": {**agent, "is_ongoing": False}})
 
 
 @pytest.fixture
 def trial(tmp_path: Path) -> CandidateTrial:
     """A candidate in the shadow that was fitted on 400 requests."""
     url, pool = f"sqlite:///{tmp_path}/receipts.sqlite", pools("http://127.0.0.1:9/v1")[0]
-    write(url, range(400))
+    write(url, range(380))
+    write(url, range(380, 400), turns=10)
     made = export(scored_receipts(url), pool=pool, samples=labelled_samples(url))
     config = FitConfig(test=0.15, recipe=recipe_from_dict({"predictor": "logistic"}), resamples=20)
     fitted = fit_router(made.dataset, [states(made.dataset)], config=config)
@@ -117,6 +139,18 @@ def test_it_waits_for_later_labels_then_gets_a_share_where_cheaper_ones_do(
     again = trial.step(SilentProgress())
     assert again is not None
     assert not again.is_taken
+
+
+def test_conversations_that_began_before_it_was_fitted_are_left_out(trial: CandidateTrial) -> None:
+    write(trial.receipts, range(400, 500), turns=10)
+    none = trial.step(SilentProgress())
+    assert none is not None
+    assert "conversations that it was fitted on" in none.decision.why
+    write(trial.receipts, range(500, 600), turns=50)
+    some = trial.step(SilentProgress())
+    assert some is not None
+    assert some.decision.evidence["requests"] == 80
+    assert some.decision.evidence["pairs"] == 40
 
 
 def test_labels_that_were_drawn_and_never_came_prove_nothing(trial: CandidateTrial) -> None:

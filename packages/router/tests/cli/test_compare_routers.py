@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,21 @@ def test_other_data_are_refused(job: Job, tmp_path: Path) -> None:
     refused(
         "no query of the dataset", "compare", job.router, job.router, "--data", tmp_path / "train"
     )
+
+
+def test_turns_of_conversations_that_one_learned_from_are_left_out(
+    job: Job, tmp_path: Path
+) -> None:
+    dataset = read_dataset(job.answers)
+    drawn = split(dataset)
+    count = len(drawn["test"]) // 2
+    of = dict(zip(drawn["test"][:count], drawn["train"][:count], strict=True))
+    names = {**of, **{name: name for name in of.values()}}
+    queries = (replace(q, conversation=names.get(q.id, "")) for q in dataset.queries)
+    write_dataset(replace(dataset, queries=tuple(queries)), tmp_path / "turns")
+    data = ("--data", tmp_path / "turns", "--store", job.states, "--json")
+    told = json.loads(succeeded("compare", job.router, job.router, *data))
+    assert told["queries"] == len(drawn["test"]) - count
+    judged = (*data, "--part", "unseen", "--out", tmp_path / "report")
+    told = json.loads(succeeded("evaluate", job.router, *judged))
+    assert told["queries"] == len(drawn["test"]) - count

@@ -10,6 +10,7 @@ from packages.router.tests.evaluation.logs import traffic
 from packages.router.tests.evaluation.trials import random_system
 from prefill_router.data import (
     RoutingDataset,
+    find_unseen,
     merge,
     read_dataset,
     split,
@@ -176,3 +177,13 @@ def test_few_conversations_are_counted_in_the_caution(turns: int, is_few: bool) 
     systems = {"one": (predictions, Lambda())}
     note = paired(systems, made, resamples=4).to_dict()["bootstrap"]
     assert (note["unit"], note["conversations"]) == ("conversation", number)
+
+
+def test_what_shares_a_prompt_or_a_conversation_with_learned_queries_is_not_unseen() -> None:
+    made = make_routing_dataset(queries=12)
+    assert find_unseen(made, made.query_ids[:4]) == list(made.query_ids[4:])
+    turns = list(in_conversations(made).queries)
+    turns[5] = replace(turns[5], prompt=turns[0].prompt)
+    named = replace(made, queries=tuple(turns))
+    unseen = find_unseen(named, [made.query_ids[0], "elsewhere"])
+    assert unseen == [made.query_ids[row] for row in (4, *range(6, 12))]

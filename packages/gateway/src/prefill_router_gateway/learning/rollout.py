@@ -9,7 +9,8 @@ A test's hypothesis is about the mean of each difference given the earlier ones:
 traffic whose mix stays about the same while the candidate is tested. The turns of a conversation
 may share an outcome, so they are one pair: the mean of their differences, once the last one came.
 
-A candidate is tried on traffic that it wasn't fitted on. What serves now is watched in the same
+A candidate is tried on traffic that it wasn't fitted on, and on no conversation that began before
+that. What serves now is watched in the same
 way: if it is surely worse than what served before, it is rolled back.
 """
 
@@ -57,6 +58,7 @@ from prefill_router_gateway.receipts import (
     export,
     labelled_samples,
     scored_receipts,
+    sessions_before,
     turns_by_request,
 )
 
@@ -486,12 +488,12 @@ class CandidateTrial:
             tried, against = state.current, state.before
         if tried is None or follows_change(state, tried):
             return None
-        found = self._data(state[tried], against, progress)
-        if isinstance(found, str):
+        evidence = self._data(state[tried], against, progress)
+        if isinstance(evidence, str):
             return CandidateStep(
-                version=tried, decision=RolloutDecision("wait", found), is_taken=False
+                version=tried, decision=RolloutDecision("wait", evidence), is_taken=False
             )
-        data, settings = found
+        data, settings = evidence
         decision = decide_rollout(data, settings)
         after = advance(self.registry, decision, tried, settings)
         return CandidateStep(version=tried, decision=decision, is_taken=after is not None)
@@ -506,14 +508,16 @@ class CandidateTrial:
         scored = current_scores(scored_receipts(self.receipts, since=since), self.since)
         turns = turns_by_request(self.receipts, since=since)
         wanted = {i for name in samples for i in (turns[name].ids if name in turns else (name,))}
-        known = [pair for pair in scored if pair[0].choice.id in wanted]
-        if not known:
+        pairs = [pair for pair in scored if pair[0].choice.id in wanted]
+        if not pairs:
             return "no request was kept since those that it was fitted on"
         try:
-            made = export(known, pool=self.pool, samples=samples, turns=turns, errors=self.errors)
+            made = export(pairs, pool=self.pool, samples=samples, turns=turns, errors=self.errors)
         except DataError as error:
             return str(error)
-        dataset = made.dataset
+        dataset = self._leave_out_earlier(made.dataset, since)
+        if dataset is None:
+            return "all requests since it was fitted are of conversations that it was fitted on"
         running = None
         if against is not None:
             running = Router.load(self.registry.router(against), sources=self.sources)
@@ -521,7 +525,7 @@ class CandidateTrial:
             names = () if one is None else one.pool.names
             if lacking := [target for target in names if target not in dataset.pool.names]:
                 return f"the pool lacks targets of {name}: {', '.join(lacking)}"
-        served = {receipt.choice.id: receipt for receipt, _ in known}
+        served = {receipt.choice.id: receipt for receipt, _ in pairs}
         states = self.states(dataset)
         made_by, candidate = _choices(router, dataset, states, progress)
         most = made_by.scale.high
@@ -551,6 +555,16 @@ class CandidateTrial:
             conversations=None if cells.conversations is None else np.array(cells.conversations),
         )
         return data, RolloutSettings(most_dollars=most)
+
+    def _leave_out_earlier(self, dataset: RoutingDataset, since: float) -> RoutingDataset | None:
+        """The queries without those whose conversation began before a time; None if none is left.
+
+        The version may have been fitted on the earlier turns of these.
+        """
+        sessions = {query.conversation for query in dataset.queries if query.conversation}
+        earlier = sessions_before(self.receipts, since, sessions)
+        new = [query.id for query in dataset.queries if query.conversation not in earlier]
+        return dataset.select(new) if new else None
 
 
 def _choices(

@@ -46,6 +46,7 @@ from .reader import (
     read_receipts as read_receipts,
     recent as recent,
     scored_receipts as scored_receipts,
+    sessions_before as sessions_before,
     sessions_since as sessions_since,
     since_time as since_time,
     spend_since as spend_since,

@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -143,6 +143,19 @@ def scored_receipts(
         while some := [from_row(row) for row in islice(rows, _PAGE)]:
             scores = _latest(store, [receipt.choice.id for receipt in some])
             yield from ((receipt, scores.get(receipt.choice.id, [])) for receipt in some)
+
+
+def sessions_before(url: str, until: float, among: Iterable[str]) -> set[str]:
+    """Those of some conversations that had a request before a time; raises as `read_receipts`."""
+    names, earlier = iter(among), set[str]()
+    with closing(open_store(url, create=False)) as store:
+        while some := list(islice(names, _PAGE)):
+            query = (
+                f"SELECT DISTINCT session FROM {RECEIPTS} WHERE at < ? "
+                f"AND session IN ({', '.join('?' * len(some))})"
+            )
+            earlier |= {str(session) for (session,) in store.select(query, [until, *some])}
+    return earlier
 
 
 def is_recorded(url: str, decision: str, *, key: str | None = None) -> bool:

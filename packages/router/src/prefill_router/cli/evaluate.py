@@ -404,22 +404,23 @@ def _find_unseen(
 ) -> "tuple[RoutingDataset, bool]":
     """The queries that neither router learned from, and whether they are predicted out of fold.
 
-    Where there are none, those that both routers were fitted on and predict out of fold.
+    Queries that share a prompt or a conversation with a learned one are left out. Where there are
+    none, those that both routers were fitted on and predict out of fold.
     """
+    from prefill_router.data import find_unseen
+    from prefill_router.evaluation import count_groups, warn_of_few
+
     one, other = routers
     if set(one.pool.names) != set(other.pool.names):
         raise DataError(
             f"the routers have different targets, {sorted(one.pool.names)} and "
             f"{sorted(other.pool.names)}; only routers over the same targets can be compared"
         )
-    learned = {i for router in routers for i in _learned_ids(router)}
-    prompts = dict(zip(dataset.query_ids, dataset.prompt_keys, strict=True))
-    seen = {prompts[i] for i in learned if i in prompts}
-    ids = [i for i, key in prompts.items() if i not in learned and key not in seen]
+    ids = find_unseen(dataset, [i for router in routers for i in _learned_ids(router)])
     crossed = [set(r.cross_fit.predictions.query_ids) for r in routers if r.cross_fit is not None]
     is_crossed = not ids and len(crossed) == len(routers)
     if is_crossed:
-        ids = [i for i in prompts if all(i in known for known in crossed)]
+        ids = [i for i in dataset.query_ids if all(i in held for held in crossed)]
     if not ids:
         raise DataError(
             "no query of the dataset is unseen by both routers, and they don't both keep "
@@ -428,8 +429,15 @@ def _find_unseen(
         )
     left = len(dataset) - len(ids)
     if left:
-        err.print(f"note: {left:,} queries are left out: a router learned from them")
-    return dataset.select(ids, targets=one.pool.names), is_crossed
+        err.print(
+            f"note: {left:,} queries are left out: a router learned from them, or from others of "
+            "their conversations"
+        )
+    unseen = dataset.select(ids, targets=one.pool.names)
+    few = warn_of_few(count_groups(unseen.conversations))
+    if few:
+        err.print(f"note: {few}")
+    return unseen, is_crossed
 
 
 def _learned_ids(router: "Router") -> "list[str]":

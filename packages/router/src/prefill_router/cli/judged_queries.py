@@ -80,7 +80,8 @@ class JudgedQueries:
             whole: Scored answers.
             part: `cross-fit`, every query that it was fitted on, predicted by routers that were
                 fitted without it; `test` or `calibration` of its split; or `unseen`, every query
-                that it was neither trained nor calibrated on. By default the first that there is of
+                that shares neither its prompt nor its conversation with those that it was trained
+                or calibrated on. By default the first that there is of
                 `test`, `cross-fit` and `unseen`.
 
         Raises:
@@ -105,7 +106,7 @@ class JudgedQueries:
                 f"note: the dataset has {len(trained):,} of the {len(router.split['train']):,} "
                 "queries that the router was trained on"
             )
-        return cls(router, name, priced.select(_find_judged(router, priced, train, name)), train)
+        return cls(router, name, priced.select(_find_judged(router, priced, name)), train)
 
     @property
     def words(self) -> str:
@@ -217,10 +218,10 @@ def _default_part(router: "Router", held: set[str]) -> str:
     return CROSS_FIT if is_there else "unseen"
 
 
-def _find_judged(
-    router: "Router", dataset: "RoutingDataset", train: "RoutingDataset | None", part: str
-) -> Sequence[str]:
+def _find_judged(router: "Router", dataset: "RoutingDataset", part: str) -> Sequence[str]:
     """The ids of the judged queries."""
+    from prefill_router.data import find_unseen
+
     if part == CROSS_FIT:
         return _cross_fitted(router, dataset)
     if part == "calibration" and router.calibrator is not None:
@@ -239,14 +240,12 @@ def _find_judged(
         if trained:
             err.print(f"note: the router was trained on {trained:,} of these queries")
         return dataset.query_ids
-    prompts = set() if train is None else set(train.prompt_keys)
-    rows = zip(dataset.query_ids, dataset.prompt_keys, strict=True)
-    ids = [i for i, prompt in rows if i not in seen and prompt not in prompts]
+    ids = find_unseen(dataset, seen)
     if not ids:
         raise DataError(
-            "the router was trained on every query of the dataset, and keeps no predictions out of "
-            "fold for them: it was fitted with --no-verdict, or its prices or targets changed; "
-            "give it new queries, or fit it again"
+            "the router was trained on every query of the dataset, or on its conversation, and "
+            "keeps no predictions out of fold for them: it was fitted with --no-verdict, or its "
+            "prices or targets changed; give it new queries, or fit it again"
         )
     return ids
 

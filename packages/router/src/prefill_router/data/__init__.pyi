@@ -28,6 +28,7 @@ from .splits import (
     WITH_CALIBRATION as WITH_CALIBRATION,
     Part as Part,
     Split as Split,
+    find_unseen as find_unseen,
     load_split as load_split,
     save_split as save_split,
     split as split,

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, final
@@ -210,6 +210,23 @@ def _ids(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(i, str) for i in value):
         raise TypeError("a part that isn't a list of query ids")
     return value
+
+
+def find_unseen(dataset: RoutingDataset, learned: Iterable[str]) -> list[str]:
+    """The ids of queries that share neither a prompt nor a conversation with the learned ones.
+
+    Args:
+        dataset: The queries.
+        learned: The ids of queries that something was learned from; others than the dataset's are
+            ignored.
+    """
+    names, turns = set(learned), dataset.conversations or dataset.query_ids
+    rows = list(zip(dataset.query_ids, dataset.prompt_keys, turns, strict=True))
+    prompts = {prompt for name, prompt, _ in rows if name in names}
+    conversations = {turn for name, _, turn in rows if name in names}
+    return [
+        name for name, prompt, turn in rows if prompt not in prompts and turn not in conversations
+    ]
 
 
 def _groups(dataset: RoutingDataset) -> dict[str, list[str]]:
