@@ -39,7 +39,7 @@ class Holdout:
 
 
 def hold_out(features: Features, *, share: float, seed: int) -> Holdout:
-    """Draw the held-out rows; rows with equal features stay together.
+    """Draw the held-out rows; rows with equal features stay together, conversations don't.
 
     At least one distinct row is held out and one is fitted on. A single distinct row is in both.
 
@@ -60,7 +60,10 @@ def hold_out(features: Features, *, share: float, seed: int) -> Holdout:
 
 
 def draw_folds(features: Features, *, count: int, seed: int) -> Int[NDArray[np.int64], " row"]:
-    """Draw the fold of each row; rows with equal features share one.
+    """Draw the fold of each row; rows with equal features share one, conversations don't.
+
+    So these folds only choose strengths and weights. What is reported comes from `Examples.folds` or other
+    folds that keep conversations whole.
 
     Args:
         features: The rows, at least one.
