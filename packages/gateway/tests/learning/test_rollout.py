@@ -97,11 +97,11 @@ def test_requests_beyond_the_bound_of_earlier_ones_have_overlap() -> None:
     chance = np.ones(data.propensity.shape)
     chance[100:, 1] = 0.5
     chance[150:, 1] = 0.05
-    found = decide_rollout(replace(data, propensity=chance), SETTINGS)
-    assert found.evidence["without_overlap"] == 50
-    assert found.evidence["beyond_bound"] == 1
-    assert "50 of 200 requests tell nothing" in found.why
-    assert "1 of 200 requests are left out" in found.why
+    decision = decide_rollout(replace(data, propensity=chance), SETTINGS)
+    assert decision.evidence["without_overlap"] == 50
+    assert decision.evidence["beyond_bound"] == 1
+    assert "50 of 200 requests tell nothing" in decision.why
+    assert "1 of 200 requests are left out" in decision.why
 
 
 def test_requests_where_both_choose_the_same_count_no_more_than_others() -> None:

@@ -95,11 +95,11 @@ def test_the_latest_score_of_a_source_counts_whatever_request_of_the_turn_it_nam
 def test_a_prompt_of_several_conversations_is_a_query_of_each() -> None:
     agents = [asked(n, session=f"s{n // 2}", prompt="Go on.") for n in range(4)]
     alone = replace(asked(4, prompt="Go on."), details={})
-    found = export((one, [said(one, n / 4)]) for n, one in enumerate([*agents, alone]))
-    assert [query.conversation for query in found.dataset.queries] == ["s0", "s1", ""]
-    small = found.dataset.pool.names.index("small")
-    assert found.dataset.correct[:, small].tolist() == [0.125, 0.625, 1]
-    assert len(set(found.dataset.conversations or ())) == 3
+    exported = export((one, [said(one, n / 4)]) for n, one in enumerate([*agents, alone]))
+    assert [query.conversation for query in exported.dataset.queries] == ["s0", "s1", ""]
+    small = exported.dataset.pool.names.index("small")
+    assert exported.dataset.correct[:, small].tolist() == [0.125, 0.625, 1]
+    assert len(set(exported.dataset.conversations or ())) == 3
 
 
 SEVERAL = "turns that several targets answered"

@@ -74,8 +74,8 @@ def test_turns_of_conversations_that_one_learned_from_are_left_out(
     queries = (replace(q, conversation=names.get(q.id, "")) for q in dataset.queries)
     write_dataset(replace(dataset, queries=tuple(queries)), tmp_path / "turns")
     data = ("--data", tmp_path / "turns", "--store", job.states, "--json")
-    told = json.loads(succeeded("compare", job.router, job.router, *data))
-    assert told["queries"] == len(drawn["test"]) - count
+    result = json.loads(succeeded("compare", job.router, job.router, *data))
+    assert result["queries"] == len(drawn["test"]) - count
     judged = (*data, "--part", "unseen", "--out", tmp_path / "report")
-    told = json.loads(succeeded("evaluate", job.router, *judged))
-    assert told["queries"] == len(drawn["test"]) - count
+    result = json.loads(succeeded("evaluate", job.router, *judged))
+    assert result["queries"] == len(drawn["test"]) - count

@@ -284,10 +284,10 @@ def test_what_cant_be_examined_is_refused() -> None:
 def test_of_one_conversation_the_doctor_calls_nothing_sure() -> None:
     alone = patient("knows", queries=200)
     trial = replace(alone.trial, conversations=("c",) * len(alone))
-    found = checked(with_parts(replace(alone, trial=trial)))
-    assert found.verdict == "can't tell"
-    assert not any(one.sure for one in found.lifts)
-    signs = {one.name: one.sign for one in found.findings}
+    checkup = checked(with_parts(replace(alone, trial=trial)))
+    assert checkup.verdict == "can't tell"
+    assert not any(one.sure for one in checkup.lifts)
+    signs = {one.name: one.sign for one in checkup.findings}
     assert signs["calibration"] == "unclear"
     assert signs["lift"] == "note"
-    assert any("one conversation" in note for note in found.notes)
+    assert any("one conversation" in note for note in checkup.notes)

@@ -97,7 +97,7 @@ def test_turns_that_repeat_each_other_make_no_lift_surer() -> None:
     )
     assert [one.sure for one in turns] == [one.sure for one in once]
     assert any(one.sure for one in apart)
-    widths = [found[0].lift.upper - found[0].lift.lower for found in (once, turns, apart)]
+    widths = [some[0].lift.upper - some[0].lift.lower for some in (once, turns, apart)]
     assert widths[1] == pytest.approx(widths[0], rel=0.2)
     assert widths[2] < 0.5 * widths[0]
 
@@ -106,6 +106,8 @@ def test_a_statistic_of_the_doctor_has_the_interval_of_its_conversations() -> No
     alone = subject(seed=0)
     widths = []
     for made in (alone, in_turns(alone, 10, together=True)):
-        found = made.estimate(lambda w, made=made: mean_over(w, made.label), resamples=400, seed=0)
-        widths.append(found.upper - found.lower)
+        estimate = made.estimate(
+            lambda w, made=made: mean_over(w, made.label), resamples=400, seed=0
+        )
+        widths.append(estimate.upper - estimate.lower)
     assert widths[1] == pytest.approx(widths[0], rel=0.2)

@@ -151,11 +151,11 @@ def test_the_error_of_a_mean_depends_on_conversations_and_not_on_their_length() 
 def test_one_conversation_has_no_interval_and_nothing_is_significant() -> None:
     predictions, data = random_system(queries=30)
     one = replace(data, queries=tuple(replace(q, conversation="c") for q in data.queries))
-    found = evaluate(predictions, one, resamples=50)
-    accuracy = found.headline["max_lam_accuracy"]
+    evaluation = evaluate(predictions, one, resamples=50)
+    accuracy = evaluation.headline["max_lam_accuracy"]
     assert np.isfinite(accuracy.value)
     assert np.isnan([accuracy.lower, accuracy.upper]).all()
-    assert "one conversation" in found.caution
+    assert "one conversation" in evaluation.caution
     other = replace(predictions, correctness=1 - predictions.correctness)
     both = compare(predictions, other, one, resamples=50)
     assert both.difference["auc_mean"].value > 0
@@ -166,14 +166,14 @@ def test_one_conversation_has_no_interval_and_nothing_is_significant() -> None:
 def test_few_conversations_are_counted_in_the_caution(turns: int, is_few: bool) -> None:
     predictions, data = random_system(queries=40)
     made = in_conversations(data, turns)
-    found = evaluate(predictions, made, resamples=4)
+    evaluation = evaluate(predictions, made, resamples=4)
     number = len(set(made.conversations or ()))
-    assert found.conversations == number
-    assert (f"{number} conversations" in found.caution) == is_few
+    assert evaluation.conversations == number
+    assert (f"{number} conversations" in evaluation.caution) == is_few
     alone = evaluate(predictions, data, resamples=4)
     assert "conversation" not in alone.caution
     assert alone.to_dict()["bootstrap"]["unit"] == "query"
-    assert found.to_dict()["bootstrap"]["unit"] == "conversation"
+    assert evaluation.to_dict()["bootstrap"]["unit"] == "conversation"
     systems = {"one": (predictions, Lambda())}
     note = paired(systems, made, resamples=4).to_dict()["bootstrap"]
     assert (note["unit"], note["conversations"]) == ("conversation", number)

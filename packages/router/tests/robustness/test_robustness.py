@@ -208,8 +208,8 @@ def test_the_turns_of_one_conversation_tell_no_interval(
 ) -> None:
     rows = tuple(dataclasses.replace(query, conversation="c") for query in judged.queries)
     one = dataclasses.replace(judged, queries=rows)
-    [found] = studied(router, one, harder(one)).kinds
+    [together] = studied(router, one, harder(one)).kinds
     [alone] = studied(router, judged, harder(judged)).kinds
-    assert found.kept.value == alone.kept.value
-    assert math.isnan(found.kept.lower)
+    assert together.kept.value == alone.kept.value
+    assert math.isnan(together.kept.lower)
     assert alone.kept.lower < alone.kept.upper

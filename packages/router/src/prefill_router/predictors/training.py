@@ -62,8 +62,8 @@ def hold_out(features: Features, *, share: float, seed: int) -> Holdout:
 def draw_folds(features: Features, *, count: int, seed: int) -> Int[NDArray[np.int64], " row"]:
     """Draw the fold of each row; rows with equal features share one, conversations don't.
 
-    So these folds only choose strengths and weights. What is reported comes from `Examples.folds` or other
-    folds that keep conversations whole.
+    So these folds only choose strengths and weights. What is reported comes from folds that keep
+    conversations whole, such as `Examples.folds`.
 
     Args:
         features: The rows, at least one.

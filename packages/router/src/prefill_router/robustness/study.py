@@ -192,28 +192,30 @@ def robustness_study(
         ConfigError: The router is a cascade, or lam is outside [0, 1].
         DataError: The dataset lacks a query or a target, or no kind changes a prompt.
     """
-    known = dataset.select(targets=router.pool.names)
-    before = predicted(router, known.queries, stores=stores, cache=cache, progress=progress)
+    judged = dataset.select(targets=router.pool.names)
+    before = predicted(router, judged.queries, stores=stores, cache=cache, progress=progress)
     first = chosen(router, before, lam)
-    outcomes = _Outcomes.of(router, known, before)
-    found, unchanged = list[KindResult](), list[Kind]()
+    outcomes = _Outcomes.of(router, judged, before)
+    results, unchanged = list[KindResult](), list[Kind]()
     for kind, queries in versions.items():
         if not queries:
             unchanged.append(kind)
             continue
-        rows = np.array(known.rows(query.id for query in queries))
+        rows = np.array(judged.rows(query.id for query in queries))
         after = predicted(router, queries, stores=stores, cache=cache, progress=progress)
         pair = first[rows], chosen(router, after, lam)
-        turns = None if known.conversations is None else [known.conversations[row] for row in rows]
+        turns = (
+            None if judged.conversations is None else [judged.conversations[row] for row in rows]
+        )
         drawn = Bootstrap(len(rows), resamples, seed, len(rows), turns)
         moved = np.abs(after.correctness - before.correctness[rows]).mean(axis=1)
-        found.append(outcomes.compare(kind, rows, pair, moved, drawn))
-    if not found:
+        results.append(outcomes.compare(kind, rows, pair, moved, drawn))
+    if not results:
         raise DataError(f"no prompt is changed by {', '.join(unchanged)}; give --paraphrases")
     counts = np.bincount(first, minlength=len(router.pool)) / len(first)
     shares = {n: float(s) for n, s in zip(router.pool.names, counts, strict=True) if s}
-    size = len(known)
-    return RobustnessStudy(lam, size, shares, tuple(found), tuple(unchanged), resamples, seed)
+    size = len(judged)
+    return RobustnessStudy(lam, size, shares, tuple(results), tuple(unchanged), resamples, seed)
 
 
 @final
