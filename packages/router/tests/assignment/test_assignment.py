@@ -135,6 +135,40 @@ def test_the_least_budget_is_enough_and_less_is_refused_with_it() -> None:
             )
 
 
+@pytest.mark.parametrize("cells", [10_000, 0])
+def test_equal_prompts_go_to_the_cheapest_targets_that_have_room(
+    cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prefill_router.assignment.assignment.MOST_CELLS", cells, raising=False)
+    same = predictions_of(np.tile([0.2, 0.5, 0.9], (200, 1)), np.tile([1.0, 2.0, 3.0], (200, 1)))
+    limits = {"t0": 50, "t2": 30}
+    found = assign(same, budget=350, limits=limits)
+    assert found.counts == {"t0": 50, "t1": 150, "t2": 0}
+    assert assign(same, budget=360, limits=limits).expected_cost == pytest.approx(360)
+    with pytest.raises(ConfigError, match=r"costs \$350;" if cells else r"costs about \$350;"):
+        assign(same, budget=349, limits=limits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [*range(4), 68, 96])
+def test_the_least_cost_is_enough_where_many_prompts_cost_the_same(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    prompts = int(random.integers(3, 7))
+    cost = random.integers(1, 5, (prompts, 3)).astype(np.float64)
+    predictions = predictions_of(random.uniform(0, 1, (prompts, 3)), cost)
+    limits = {name: int(random.integers(1, prompts)) for name in ("t0", "t1")}
+    least = least_by_trying(predictions, limits)
+    assert assign(predictions, budget=least, limits=limits).expected_cost == least
+
+
+@pytest.mark.parametrize("budget", [-1.0, np.nan, np.inf])
+@pytest.mark.parametrize("limits", [{}, {"t0": 3}])
+def test_budgets_that_are_no_amount(budget: float, limits: dict[str, int]) -> None:
+    free = predictions_of(np.full((10, 3), 0.5), np.tile([0.0, 0.0, 1.0], (10, 1)))
+    with pytest.raises(ConfigError, match="give a finite number of US dollars"):
+        assign(free, budget=budget, limits=limits)
+
+
 def test_a_dearer_target_that_is_no_better_gets_nothing() -> None:
     predictions = random_predictions(100, 3, 0)
     worse = dataclasses.replace(

@@ -99,7 +99,7 @@ def test_limits_that_are_no_numbers(limit: str, saved: Path, prompts: Path, tmp_
 
 def test_what_can_not_be_assigned(saved: Path, prompts: Path, tmp_path: Path) -> None:
     words = ("assign", saved / "router", prompts, "--out", tmp_path / "out", "--budget")
-    refused(r"cheapest assignment that was found costs \$0\.0", *words, 0)
+    refused(r"cheapest assignment costs \$0\.0", *words, 0)
     refused("unknown targets.*did you mean", *words, 1, "--at-most", "target-9=1")
     none = [part for k in range(3) for part in ("--at-most", f"target-{k}=10")]
     refused("leave room for 30 of 60 prompts", *words, 1, *none)

@@ -16,12 +16,14 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from prefill_router.assignment.cut_path import ROUNDING, cut_path
+from prefill_router.assignment.least_cost import MOST_CELLS, cheapest_choice
 from prefill_router.assignment.limit_prices import PerTarget, find_prices
 from prefill_router.assignment.moves import (
     Choice,
     Counts,
     Moves,
     PerCell,
+    Rate,
     best_moves,
     first_within,
 )
@@ -76,7 +78,7 @@ class Assignment:
 
     @property
     def gap(self) -> float:
-        """The most expected right answers that another assignment could have more."""
+        """How many more right answers, at most, can be expected of any other assignment."""
         return max(0.0, self.bound - self.expected_right)
 
     @property
@@ -102,9 +104,12 @@ def assign(
         progress: Shows how far the prices of limited targets are.
 
     Raises:
-        ConfigError: The budget is below the least possible cost, the limits leave some prompts
-            without a target, or a limit is negative or of an unknown target.
+        ConfigError: The budget is negative, infinite, or below the least possible cost; the limits
+            leave some prompts without a target, or a limit is negative or of an unknown target.
+            Where a table of more than 10,000 cells has limits, the least cost is known about.
     """
+    if not 0 <= budget < math.inf:
+        raise ConfigError(f"the budget is {budget}; give a finite number of US dollars, 0 or more")
     problem = _Problem(predictions, budget, _check_limits(predictions, limits or {}))
     choice, bound, lam, prices = problem.solve(progress)
     rows = np.arange(len(predictions))
@@ -191,8 +196,10 @@ class _Problem:
 
     def _left(self, choice: Choice) -> float:
         """The dollars that are left of the budget."""
-        cost = self._cost[np.arange(len(choice)), choice].sum()
-        return float(self._budget * (1 + ROUNDING) - cost)
+        return self._budget * (1 + ROUNDING) - self._dollars(choice)
+
+    def _dollars(self, choice: Choice) -> float:
+        return float(self._cost[np.arange(len(choice)), choice].sum())
 
     def _within_limits(self, choice: Choice, lam: float) -> Choice:
         """Move prompts from targets that have too many, where that loses the least at this lam."""
@@ -211,12 +218,24 @@ class _Problem:
 
     def _within_budget(self, choice: Choice) -> Choice:
         """Move prompts to cheaper targets, where that loses the least for each dollar saved."""
+        most = self._budget * (1 + ROUNDING)
+        return self._save(choice, lambda gain, saving: gain / saving, most=most)
+
+    def _save(self, choice: Choice, merit: Rate, *, most: float) -> Choice:
+        """Move prompts to cheaper targets with room until all cost so much, or none can save more.
+
+        Args:
+            choice: The target of each prompt.
+            merit: How moves rate, from their gains and the dollars that they save.
+            most: US dollars.
+        """
 
         def rate(gain: PerCell, extra: PerCell) -> PerCell:
-            return np.where(extra < 0, gain / np.where(extra < 0, -extra, 1), -np.inf)
+            is_cheaper = extra < 0
+            return np.where(is_cheaper, merit(gain, np.where(is_cheaper, -extra, 1)), -np.inf)
 
         choice, rows = choice.copy(), np.arange(len(choice))
-        while (over := -self._left(choice)) > 0:
+        while (over := self._dollars(choice) - most) > 0:
             room = self._room(choice)
             moves = best_moves(rows, choice, self._value, self._cost, rate, room=room)
             moves = moves.only(first_within(moves.target, room))
@@ -227,13 +246,20 @@ class _Problem:
         return choice
 
     def _cheapest(self, progress: Progress | None) -> Choice:
-        """The cheapest assignment that is found within the limits; without any it is exact."""
+        """The cheapest assignment that can be found within the limits.
+
+        A small table is solved exactly if the one by prices is above the budget.
+        """
         choice: Choice = np.lexsort((-self._value, self._cost), axis=1)[:, 0]
         if (self._room(choice) >= 0).all():
             return choice
         worth = -self._cost / self._spread()
         prices = find_prices(worth, worth, self._limits, budget=None, progress=progress)
-        return self._within_limits((worth - prices).argmax(axis=1), 0.0)
+        choice = self._within_limits((worth - prices).argmax(axis=1), 0.0)
+        choice = self._save(choice, lambda gain, saving: saving, most=0.0)  # noqa: ARG005
+        if self._left(choice) < 0 and self._cost.size <= MOST_CELLS:
+            choice = cheapest_choice(self._cost / self._spread(), self._limits)
+        return choice
 
     def _spend(self, choice: Choice) -> Choice:
         """Spend what is left of the budget on upgrades, the most efficient first."""
@@ -259,10 +285,12 @@ class _Problem:
         choice[moves.row] = moves.target
 
     def _too_little(self, cheapest: Choice) -> ConfigError:
-        least = _rounded_up(float(self._cost[np.arange(len(cheapest)), cheapest].sum()))
+        dollars = self._dollars(cheapest)
+        is_exact = self._cost.size <= MOST_CELLS or dollars <= self._cost.min(axis=1).sum()
         return ConfigError(
-            f"the budget is ${self._budget:.6g}; the cheapest assignment that was found costs "
-            f"${least:.6g}; raise the budget to that at least, or leave out prompts"
+            f"the budget is ${self._budget:.6g}; the cheapest assignment costs "
+            f"{'' if is_exact else 'about '}${_rounded_up(dollars):.6g}; raise the budget to that "
+            "at least, or leave out prompts"
         )
 
 
