@@ -14,6 +14,8 @@ from packages.router.tests.importers.truth import write_csv, write_jsonl
 from prefill_router.assignment import (
     MOST_LINES,
     Assignment,
+    BatchFormat,
+    BatchLines,
     PromptFile,
     SavedAssignment,
     assign,
@@ -27,7 +29,7 @@ from prefill_router.data import RoutingDataset, write_dataset
 from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError
 from prefill_router.policy import Predictions
 from prefill_router.router import Router
-from prefill_router.targets import Pool, Provider, RequestOptions, Target
+from prefill_router.targets import Dialect, Pool, Provider, RequestOptions, Target
 
 POOL = Pool(
     (
@@ -119,6 +121,125 @@ def test_requests_are_translated_between_protocols_where_they_are_text(tmp_path:
     [chat], [message] = (lines_of(out / f"{name}.jsonl") for name in ("org%2Ft1", "t2"))
     assert chat["body"] == {"model": "gpt-one", "max_completion_tokens": 9, "messages": CHAT}
     assert message["params"].items() >= {**params, "model": "claude-sonnet-4-6"}.items()
+
+
+def request_for(folder: Path, target: Target, row: dict[str, Any], dialect: Dialect) -> Any:
+    """The request that one target gets for one line of a batch."""
+    provider = Provider(name="p", base_url="https://one.example/v1", dialect=dialect)
+    served = dataclasses.replace(target, provider="p", input_price=1, output_price=1)
+    prompts = PromptFile(write_jsonl(folder / "prompts.jsonl", [{"custom_id": "a", **row}]))
+    [[record]] = prompts.blocks()
+    form: BatchFormat = "anthropic" if dialect == "anthropic" else "openai"
+    line = json.loads(
+        BatchLines(Pool((served,), providers=(provider,)), target.name, form).line(record)
+    )
+    return line["params" if dialect == "anthropic" else "body"]
+
+
+TURNS = CHAT[1:]
+
+
+@pytest.mark.parametrize(
+    ("effort", "params", "changed"),
+    [
+        (
+            "low",
+            {"temperature": 0.2, "output_config": {"format": "json"}},
+            {
+                "thinking": {"type": "adaptive"},
+                "output_config": {"format": "json", "effort": "low"},
+            },
+        ),
+        ("none", {"output_config": {"effort": "high"}}, {"thinking": {"type": "disabled"}}),
+        (
+            "none",
+            {"temperature": 0.2, "output_config": {"effort": "high", "format": "json"}},
+            {
+                "temperature": 0.2,
+                "thinking": {"type": "disabled"},
+                "output_config": {"format": "json"},
+            },
+        ),
+    ],
+)
+def test_a_claude_gets_its_effort_and_keeps_the_rest_of_the_request(
+    tmp_path: Path, effort: str, params: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    target = Target(name=f"c:{effort}", model="claude-sonnet-4-6", effort=effort)
+    head = {"model": "m", "max_tokens": 9, "messages": TURNS}
+    sent = request_for(tmp_path, target, {"params": {**head, **params}}, "anthropic")
+    assert sent == {**head, "model": "claude-sonnet-4-6", **changed}
+
+
+def test_thinking_keeps_within_the_limit_of_the_request(tmp_path: Path) -> None:
+    target = Target(name="c:high", model="claude-3-7-sonnet", effort="high")
+    for limit, thinking in (
+        (2000, {"type": "enabled", "budget_tokens": 1600}),
+        (9, {"type": "disabled"}),
+    ):
+        params = {"model": "m", "max_tokens": limit, "messages": TURNS}
+        sent = request_for(tmp_path, target, {"params": params}, "anthropic")
+        assert (sent["max_tokens"], sent["thinking"]) == (limit, thinking)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "asked", "changed"),
+    [
+        (
+            "openai",
+            {"reasoning_effort": "high", "temperature": 1},
+            {"reasoning_effort": "low", "temperature": 1},
+        ),
+        (
+            "vllm",
+            {"chat_template_kwargs": {"enable_thinking": False, "tools": 1}},
+            {
+                "reasoning_effort": "low",
+                "chat_template_kwargs": {"enable_thinking": True, "thinking": True, "tools": 1},
+            },
+        ),
+        (
+            "openrouter",
+            {"reasoning": {"max_tokens": 5, "exclude": True}},
+            {
+                "reasoning": {"effort": "low", "enabled": True, "exclude": True},
+                "usage": {"include": True},
+            },
+        ),
+    ],
+)
+def test_a_chat_asks_for_the_effort_of_its_target_alone(
+    tmp_path: Path, dialect: Dialect, asked: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    body = {"model": "m", "messages": TURNS}
+    row = {"url": "/v1/chat/completions", "body": {**body, **asked}}
+    sent = request_for(tmp_path, Target(name="c:low"), row, dialect)
+    assert sent == {**body, "model": "c", **changed}
+    plain = request_for(tmp_path, Target(name="c"), row, "openai")
+    assert plain == {**body, **asked, "model": "c"}
+
+
+def test_other_endpoints_say_the_effort_in_their_own_way_or_are_refused(tmp_path: Path) -> None:
+    target, body = Target(name="c:low"), {"model": "m", "input": "Why?"}
+    row = {
+        "url": "/v1/responses",
+        "body": {**body, "reasoning": {"effort": "high", "summary": "auto"}},
+    }
+    sent = request_for(tmp_path, target, row, "openai")
+    assert sent == {**body, "model": "c", "reasoning": {"effort": "low", "summary": "auto"}}
+    row = {"url": "/v1/embeddings", "body": body}
+    with pytest.raises(DataError, match=r"'a'.*can't say the effort of 'c:low'.*--at-most c:low=0"):
+        request_for(tmp_path, target, row, "openai")
+    options = Target(name="c", request=RequestOptions(reasoning_effort="low"))
+    assert request_for(tmp_path, options, row, "openai") == {**body, "model": "c"}
+
+
+def test_a_translated_request_has_no_field_that_thinking_refuses(tmp_path: Path) -> None:
+    target = Target(name="c:low", model="claude-sonnet-4-6", effort="low")
+    body = {"model": "m", "messages": TURNS, "temperature": 0.2, "max_tokens": 9}
+    sent = request_for(tmp_path, target, {"body": body}, "anthropic")
+    assert "temperature" not in sent
+    assert sent["thinking"] == {"type": "adaptive"}
 
 
 def test_ids_are_made_from_the_position_and_must_be_distinct(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """The line of a batch for one prompt at one target, in a provider's format.
 
 A prompt becomes a request with the target's own options. A request that the source had is kept,
-but for its model and for the fields that set a target apart from its model. It can go to a target
-of the other protocol if it has messages of text and common fields alone.
+but for its model and for the fields that set a target apart from its model; the target's effort
+replaces the request's. It can go to a target of the other protocol if it has messages of text and
+common fields alone.
 """
 
 import json
@@ -15,12 +16,15 @@ from prefill_router.assignment.prompt_file import PromptRecord
 from prefill_router.data import Message, Prompt
 from prefill_router.endpoints import (
     MAX_TOKENS_FIELDS,
+    effort_changes,
     identity_parameters,
+    merge_fields,
+    reasoning_fields,
     request_messages,
     request_parameters,
 )
 from prefill_router.errors import DataError
-from prefill_router.targets import TRAITS, Dialect, Pool, RequestOptions, Target
+from prefill_router.targets import TRAITS, Dialect, Endpoint, Pool, RequestOptions, Target
 
 BatchFormat = Literal["openai", "anthropic", "jsonl"]
 FORMATS: tuple[BatchFormat, ...] = get_args(BatchFormat)
@@ -34,6 +38,7 @@ _COMMON = {"model", "messages", "temperature", "top_p", *MAX_TOKENS_FIELDS}
 _SYSTEM = ("system", "developer")
 _CUSTOM_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_CHATS = ("chat", "messages")
 Fields = dict[str, Any]
 
 
@@ -95,16 +100,53 @@ class BatchLines:
 
     @cached_property
     def _identity(self) -> Fields:
+        return identity_parameters(self._target, self._dialect)
+
+    @cached_property
+    def _refused(self) -> tuple[str, ...]:
+        """The fields that the target's model refuses because it thinks."""
+        thinking = reasoning_fields(self._target, self._dialect).get("thinking")
+        is_on = isinstance(thinking, dict) and thinking.get("type") != "disabled"
+        return TRAITS[self._dialect].refused_by_thinking if is_on else ()
+
+    def _for_target(self, endpoint: Endpoint, request: Mapping[str, Any]) -> Fields:
+        """A request to the target's model, with what sets the target apart from it.
+
+        Raises:
+            DataError: The target has an effort that this endpoint can't say.
+        """
+        changes = self._changes(endpoint, request)
         model = self._target.model or self._target.name
-        return {"model": model, **identity_parameters(self._target, self._dialect)}
+        body = {**request, "model": model, **changes}
+        return {n: value for n, value in body.items() if value is not None or n not in changes}
+
+    def _changes(self, endpoint: Endpoint, request: Mapping[str, Any]) -> Fields:
+        """The new values of a request's fields besides its model; None for those that leave."""
+        target, efforts_in = self._target, TRAITS[self._dialect].efforts_in
+        if target.effort is not None and endpoint not in efforts_in:
+            raise DataError(
+                f"a request for {endpoint} can't say the effort of {target.name!r}; keep the "
+                f"target out with --at-most {target.name}=0"
+            )
+        if endpoint in _CHATS:
+            fields = self._identity
+        elif endpoint in efforts_in:
+            fields = reasoning_fields(target, self._dialect, endpoint)
+        else:
+            return {}
+        if target.effort is None and not target.request.has_reasoning:
+            return merge_fields(request, fields)
+        return effort_changes(endpoint, request, fields, self._refused)
 
     def _openai(self, record: PromptRecord) -> Fields:
+        endpoint: Endpoint = "chat"
         if record.request is not None and record.wire == "chat":
-            body = {**record.request, **self._identity}
+            endpoint, request = _endpoint_of(record.url), record.request
         else:
             own = _translated(record, TRAITS[self._dialect].max_tokens)
             messages = request_messages(self._target, self._dialect, _prompt_of(record))
-            body = {**self._parameters, **own, "messages": messages}
+            request = {**self._parameters, **own, "messages": messages}
+        body = self._for_target(endpoint, request)
         return {"custom_id": record.query.id, "method": "POST", "url": record.url, "body": body}
 
     def _anthropic(self, record: PromptRecord) -> Fields:
@@ -114,11 +156,11 @@ class BatchLines:
                 "the prompts such ids, or none"
             )
         if record.request is not None and record.wire == "messages":
-            params = {**record.request, **self._identity}
+            request = record.request
         else:
             own = _translated(record, "max_tokens")
-            params = {**self._parameters, **own, **_anthropic_turns(_prompt_of(record))}
-        return {"custom_id": record.query.id, "params": params}
+            request = {**self._parameters, **own, **_anthropic_turns(_prompt_of(record))}
+        return {"custom_id": record.query.id, "params": self._for_target("messages", request)}
 
     def _plain(self, record: PromptRecord) -> Fields:
         head = {"id": record.query.id, "target": self._target.name}
@@ -128,6 +170,15 @@ class BatchLines:
         if isinstance(prompt, str):
             return {**head, "prompt": prompt}
         return {**head, "messages": [vars(message) for message in prompt]}
+
+
+def _endpoint_of(url: str) -> Endpoint:
+    """The protocol of an OpenAI batch's line; `completions` for any that isn't known."""
+    if url.endswith("/responses"):
+        return "responses"
+    if url.endswith("/embeddings"):
+        return "embeddings"
+    return "chat" if url.endswith("/chat/completions") else "completions"
 
 
 def _prompt_of(record: PromptRecord) -> Prompt:

@@ -7,6 +7,7 @@ A call:
 
 client              calls a pool's targets, each with its provider's key and dialect
 request_body        the fields and messages of a request
+effort_fields       a target's effort in place of a request's own
 keys, redaction     the providers' keys, and how they are kept out of what is written
 call                sends a request and reads the reply
 transport           addresses, headers, certificates and HTTP clients
