@@ -62,6 +62,20 @@ def test_right_predictions_need_no_correction() -> None:
     assert expected.judged == JUDGED
 
 
+def test_the_turns_of_a_conversation_stay_together() -> None:
+    predictions, truth = world(0, error=0.0)
+    found = assign(part(predictions, slice(PROMPTS)), budget=1200)
+    judged = trial_of(part(predictions, slice(PROMPTS, None)), truth[PROMPTS:], 0)
+    turns = tuple(f"c{row // 100}" for row in range(JUDGED))
+    one_in_each = np.repeat(np.random.default_rng(1).random(JUDGED // 100) < 0.5, 100)
+    same = dataclasses.replace(judged, correct=np.tile(one_in_each[:, None], (1, 4)) * 1.0)
+    alone, together = (
+        expect_accuracy(found, dataclasses.replace(same, conversations=groups), resamples=200).error
+        for groups in (None, turns)
+    )
+    assert together.upper - together.lower > 2 * (alone.upper - alone.lower)
+
+
 def test_missing_labels_are_left_out_and_all_missing_are_refused() -> None:
     p = np.tile([0.2, 0.8], (20, 1))
     predictions = predictions_of(p, np.tile([1.0, 2.0], (20, 1)))

@@ -5,8 +5,9 @@ predicted of the chosen ones may be too much. Judged queries that the router did
 how much: they are decided at the same lam and the same prices, and predicted and observed
 correctness of their chosen targets are compared. The difference corrects the forecast.
 
-The interval holds the uncertainty of that difference (a bootstrap over the judged queries) and the
-chance of the answers themselves. It doesn't hold that the prompts may be unlike those queries.
+The interval holds the uncertainty of that difference (a bootstrap over the judged queries, in which
+the turns of a conversation stay together) and the chance of the answers themselves. It doesn't hold
+that the prompts may be unlike those queries.
 """
 
 import math
@@ -77,8 +78,8 @@ def expect_accuracy(
     judged = int((~np.isnan(errors)).sum())
     if not judged:
         raise DataError(f"{_REASON}; give scored answers of the targets that are chosen")
-    drawn = Bootstrap(len(errors), resamples, seed, width=1, groups=trial.conversations)
-    error = drawn.estimate(lambda weights: mean_over(weights, errors), _REASON)
+    bootstrap = Bootstrap(len(errors), resamples, seed, 1, trial.conversations)
+    error = bootstrap.estimate(lambda weights: mean_over(weights, errors), _REASON)
     predicted = assignment.expected_right / len(assignment)
     return ExpectedAccuracy(predicted, error, _with_chance(predicted, error, assignment), judged)
 
