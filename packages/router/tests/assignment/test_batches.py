@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from packages.router.tests.assignment.worlds import random_predictions
 from packages.router.tests.importers.truth import write_csv, write_jsonl
+from prefill_router import files
 from prefill_router.assignment import (
     MOST_LINES,
     Assignment,
@@ -27,6 +29,7 @@ from prefill_router.assignment import (
 )
 from prefill_router.data import RoutingDataset, write_dataset
 from prefill_router.errors import ConfigError, CorruptError, DataError, FormatError
+from prefill_router.importers import read_batch_results
 from prefill_router.policy import Predictions
 from prefill_router.router import Router
 from prefill_router.targets import Dialect, Pool, Provider, RequestOptions, Target
@@ -255,20 +258,21 @@ def test_ids_are_made_from_the_position_and_must_be_distinct(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"question": "a"}, "has no prompt: the fields are"),
+        ({"A secret.": "a"}, "has no prompt: the number of its fields is 1,"),
         ({"prompt": "  "}, "prompt is empty"),
         ({"messages": []}, "one or more"),
         ({"messages": "a"}, "must be a list"),
         ({"body": {"messages": []}}, "no text of a user"),
-        ({"prompt": "a", "id": 1.5}, "id is of the type float"),
+        ({"prompt": "a", "id": 1.5}, "id is 1.5; give a text or a whole number"),
     ],
 )
 def test_a_record_that_is_no_prompt_is_named_with_its_line(
     tmp_path: Path, row: dict[str, Any], reason: str
 ) -> None:
     path = write_jsonl(tmp_path / "prompts.jsonl", [{"prompt": "a"}, row])
-    with pytest.raises(FormatError, match=rf"prompts\.jsonl:2: .*{reason}"):
+    with pytest.raises(FormatError, match=rf"prompts\.jsonl:2: .*{reason}") as refused:
         list(PromptFile(path).blocks())
+    assert "secret" not in str(refused.value)
 
 
 def test_what_is_not_there_and_what_is_something_else(tmp_path: Path) -> None:
@@ -375,6 +379,64 @@ def test_answers_are_graded_by_the_tasks_that_the_prompts_are(tmp_path: Path) ->
         grade_results(SavedAssignment.read(out), paths, lacking)
 
 
+def test_tasks_without_ids_are_the_prompts_in_their_order(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answer": "yes"}, {"prompt": "b", "answer": "no"}]
+    saved = SavedAssignment.read(written(tmp_path, rows))
+    answers = [openai_result("prompt-1", 1, "yes"), openai_result("prompt-2", 1, "no")]
+    paths = [write_jsonl(tmp_path / "results.jsonl", answers)]
+    labels = grade_results(saved, paths, tmp_path / "prompts.jsonl").labels
+    assert labels == {"prompt-1": 1.0, "prompt-2": 1.0}
+    turned = write_jsonl(tmp_path / "turned.jsonl", rows[::-1])
+    with pytest.raises(FormatError, match=r"turned\.jsonl:1: the prompt isn't that of 'prompt-1'"):
+        grade_results(saved, paths, turned)
+    ids = [{"id": f"prompt-{2 - n}", **row} for n, row in enumerate(rows[::-1])]
+    named = write_jsonl(tmp_path / "named.jsonl", ids)
+    assert grade_results(saved, paths, named).labels == labels
+
+
+def test_two_tasks_with_one_id_are_refused(tmp_path: Path) -> None:
+    row = {"id": "x", "prompt": "a", "answer": "yes"}
+    saved = SavedAssignment.read(written(tmp_path, [row]))
+    paths = [write_jsonl(tmp_path / "results.jsonl", [openai_result("x", 1, "yes")])]
+    twice = write_jsonl(tmp_path / "twice.jsonl", [row, {**row, "answer": "no"}])
+    with pytest.raises(FormatError, match=r"twice\.jsonl:2: 'x' is the id of an earlier task"):
+        grade_results(saved, paths, twice)
+
+
+def test_a_missing_label_is_no_other_label(tmp_path: Path) -> None:
+    saved = SavedAssignment.read(written(tmp_path, [{"id": "a", "prompt": "a"}]))
+    path = tmp_path / "labels.csv"
+    for text in ("a,1\na,\n", "a,\na,1\n"):
+        path.write_text(f"id,correct\n{text}")
+        assert read_labels(path, saved) == {"a": 1.0}
+    path.write_text("id,correct\na,1\na,0\n")
+    with pytest.raises(FormatError, match="another label"):
+        read_labels(path, saved)
+
+
+def test_reasoning_is_no_part_of_an_answers_text(tmp_path: Path) -> None:
+    output = [
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Is it 11?"}]},
+        {"type": "message", "content": [{"type": "output_text", "text": "12"}]},
+    ]
+    response = {"status_code": 200, "body": {"output": output}}
+    path = write_jsonl(tmp_path / "r.jsonl", [{"custom_id": "a", "response": response}])
+    assert [result.text for result in read_batch_results([path])] == ["12"]
+
+
+def test_targets_with_long_names_have_files_of_their_own(tmp_path: Path) -> None:
+    names = ["ü" * 100 + end for end in "ab"]
+    prompts = PromptFile(write_jsonl(tmp_path / "p.jsonl", [{"prompt": "a"}] * 2))
+    found = dataclasses.replace(
+        assignment_of(prompts), targets=(*names, "c"), choice=np.array([0, 1])
+    )
+    pool = Pool(tuple(Target(name=name) for name in found.targets))
+    summary = write_assignment(found, prompts, pool, tmp_path / "out")
+    for name in names:
+        [file] = summary["targets"][name]["files"]
+        assert [line["target"] for line in lines_of(tmp_path / "out" / file)] == [name]
+
+
 def test_labels_are_those_of_each_prompts_own_target(
     tmp_path: Path, answers: RoutingDataset
 ) -> None:
@@ -395,6 +457,15 @@ def test_results_and_folders_that_can_not_be_used(tmp_path: Path) -> None:
     broken = write_jsonl(tmp_path / "broken.jsonl", [{"custom_id": "prompt-1"}])
     with pytest.raises(FormatError, match=r"broken\.jsonl:1"):
         check_results(SavedAssignment.read(out), [broken])
+    summary = json.loads((out / "assignment.json").read_text())
+    earlier = tmp_path / "earlier"
+    shutil.copytree(out, earlier)
+    files.write_json(
+        earlier / "assignment.json", {**summary, "format": "prefill-router assignment 1"}
+    )
+    files.write_checksums(earlier, ["assignment.json", "assignment.parquet"])
+    with pytest.raises(CorruptError, match=r"assignment 1.*assign the prompts again"):
+        SavedAssignment.read(earlier)
     content = (out / "assignment.parquet").read_bytes()
     (out / "assignment.parquet").write_bytes(content[:-1])
     with pytest.raises(CorruptError, match="assign the prompts again"):

@@ -1,15 +1,18 @@
 """The folder of an assignment: a batch for each target, the table of all prompts, and a summary.
 
     assignment.json        version, budget, forecast, bound and counts; the pool with its prices
-    assignment.parquet     a row per prompt, in order: id, target, correctness, expected_cost
+    assignment.parquet     a row per prompt, in order: id, digest of the prompt, target,
+                           correctness, expected_cost
     NAME.jsonl             the batch of one target; NAME+2.jsonl, ... beyond a provider's limits
 
-Characters of a target's name that no file name may have are percent-encoded.
+Characters of a target's name that no file name may have are percent-encoded; a long name is cut and
+ends in a digest of the whole.
 """
 
+import hashlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +32,7 @@ from prefill_router.assignment.batch_lines import (
     BatchLines,
     default_format,
 )
-from prefill_router.assignment.prompt_file import PromptFile, PromptRecord
+from prefill_router.assignment.prompt_file import PromptFile, PromptRecord, prompt_digest
 from prefill_router.data import Origin
 from prefill_router.errors import CorruptError, DataError, FormatError, PrefillRouterError
 from prefill_router.progress import Progress, SilentProgress
@@ -38,7 +41,7 @@ from prefill_router.targets import Pool, pool_from_dict
 
 SUMMARY: Final = "assignment.json"
 TABLE: Final = "assignment.parquet"
-_FORMAT: Final = "prefill-router assignment 1"
+_FORMAT: Final = "prefill-router assignment 2"
 FOLDER: Final = ReportKind("an assignment", SUMMARY, _FORMAT)
 """What the folder is, so that nothing else is replaced."""
 
@@ -77,8 +80,8 @@ def write_assignment(
     FOLDER.check_replaceable(folder)
     formats = {name: format or default_format(pool, name) for name in assignment.targets}
     with files.replacing_folder(folder) as temporary:
-        batches = _write_batches(assignment, prompts, pool, formats, temporary, progress)
-        _write_table(assignment, temporary / TABLE)
+        batches, digests = _write_batches(assignment, prompts, pool, formats, temporary, progress)
+        _write_table(assignment, digests, temporary / TABLE)
         summary = _summary(assignment, pool, formats, batches, accuracy)
         files.write_json(temporary / SUMMARY, summary)
         files.write_checksums(temporary, [SUMMARY, TABLE])
@@ -93,7 +96,7 @@ class _BatchFiles:
 
     def __init__(self, folder: Path, lines: BatchLines, name: str, opened: ExitStack) -> None:
         self._folder, self._opened = folder, opened
-        self._stem, self._most = quote(name, safe=" "), MOST_LINES.get(lines.format)
+        self._stem, self._most = _stem_of(name), MOST_LINES.get(lines.format)
         self._file: BinaryIO | None = None
         self._count = self._bytes = 0
         self.names: list[str] = []
@@ -123,6 +126,19 @@ class _BatchFiles:
         return self._file
 
 
+def _stem_of(name: str) -> str:
+    """The name of a target's files without number and suffix."""
+    stem = quote(name, safe=" ")
+    if len(stem) <= _MOST_STEM:
+        return stem
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return f"{stem[:_MOST_STEM]}+{digest}"  # no encoded name has a +
+
+
+_MOST_STEM = 200
+"""Of the 255 bytes that a file system takes; the others are for a digest, a number and a suffix."""
+
+
 def _write_batches(
     assignment: Assignment,
     prompts: PromptFile,
@@ -130,8 +146,13 @@ def _write_batches(
     formats: Mapping[str, BatchFormat],
     folder: Path,
     progress: Progress | None,
-) -> dict[str, list[str]]:
-    """Write the lines of all prompts; returns the names of each target's files."""
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Write the lines of all prompts.
+
+    Returns:
+        The names of each target's files, and the digest of each prompt.
+    """
+    digests: list[str] = []
     with (
         ExitStack() as opened,
         (progress or SilentProgress()).task("lines", total=len(assignment)) as advance,
@@ -147,11 +168,13 @@ def _write_batches(
                 raise _changed(prompts)
             for record, k in zip(block, assignment.choice[begin:end].tolist(), strict=True):
                 batches[k].write(record)
+                digests.append(prompt_digest(record.query.prompt))
             begin = end
             advance(len(block))
         if begin != len(assignment):
             raise _changed(prompts)
-    return {name: batch.names for name, batch in zip(assignment.targets, batches, strict=True)}
+    names = [batch.names for batch in batches]
+    return dict(zip(assignment.targets, names, strict=True)), digests
 
 
 def _changed(prompts: PromptFile) -> DataError:
@@ -161,10 +184,11 @@ def _changed(prompts: PromptFile) -> DataError:
     )
 
 
-def _write_table(assignment: Assignment, path: Path) -> None:
+def _write_table(assignment: Assignment, digests: Sequence[str], path: Path) -> None:
     table = pl.DataFrame(
         {
             "id": assignment.query_ids,
+            "digest": digests,
             "target": pl.Series(assignment.targets).gather(assignment.choice),
             "correctness": assignment.correctness,
             "expected_cost": assignment.cost,

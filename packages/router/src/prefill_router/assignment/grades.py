@@ -1,6 +1,7 @@
 """Grades of the answers to an assignment's batches, by graders that need no judge.
 
 The prompts are read again as tasks: with `answer`, `grader` and whatever else the grader needs.
+They are joined with the answers by id. A task without an id must be the prompt at its position.
 """
 
 from collections import Counter
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import final
 
 from prefill_router.assignment.folder import SavedAssignment
-from prefill_router.assignment.prompt_file import prompt_id
+from prefill_router.assignment.prompt_file import own_id, prompt_digest, prompt_id
 from prefill_router.errors import DataError, FormatError
 from prefill_router.grading import JUDGES, Grade, Graders, Settings, read_task
 from prefill_router.importers import DatasetBuilder, columns_of, read_batch_results, records
@@ -40,7 +41,8 @@ def grade_results(saved: SavedAssignment, paths: Sequence[Path], tasks: Path) ->
         tasks: The prompts, with what their graders need.
 
     Raises:
-        FormatError: A source doesn't exist, a line is malformed, or a record is no task.
+        FormatError: A source doesn't exist, a line is malformed, a record is no task, two have the
+            same id, or one without an id isn't the prompt at its position.
         SandboxError: Programs are to be graded, and there is no sandbox.
     """
     if not tasks.is_file():
@@ -49,7 +51,7 @@ def grade_results(saved: SavedAssignment, paths: Sequence[Path], tasks: Path) ->
     labels, ungraded = dict[str, float](), Counter[str]()
     graders = Graders(Settings(), saved.folder)
     try:
-        for name, task in _read_tasks(tasks, texts):
+        for name, task in _read_tasks(tasks, saved, texts):
             grade = _grade(graders, task, texts[name])
             if grade.score is None:
                 ungraded[grade.missing or "ungraded"] += 1
@@ -69,16 +71,33 @@ def _grade(graders: Graders, task: Task, text: str) -> Grade:
     return graders[task.grader].grade(task, text)
 
 
-def _read_tasks(path: Path, texts: Mapping[str, str]) -> Iterator[tuple[str, Task]]:
+def _read_tasks(
+    path: Path, saved: SavedAssignment, texts: Mapping[str, str]
+) -> Iterator[tuple[str, Task]]:
     """The tasks that were answered, each with its prompt's id."""
-    strict = DatasetBuilder(strict=True)
+    strict, ids = DatasetBuilder(strict=True), set[str]()
+    digests = dict(zip(saved.table["id"], saved.table["digest"], strict=True))
     rows = records(path, strict, needs=(), wants=columns_of(path))
     for number, (place, record) in enumerate(rows, 1):
         with strict.row(place):
             name = prompt_id(record, number)
+            if name in ids:
+                raise DataError(f"{name!r} is the id of an earlier task too; keep one of each")
+            ids.add(name)
             task = read_task(record) if name in texts else None
+            if task is not None and own_id(record) is None:
+                _check_digest(task, name, digests[name])
         if task is not None:
             yield name, task
+
+
+def _check_digest(task: Task, name: str, digest: str) -> None:
+    """Check that a task without an id is the prompt that was assigned at its position."""
+    if prompt_digest(task.query.prompt) != digest:
+        raise DataError(
+            f"the prompt isn't that of {name!r}; give the tasks as the prompts were, in the same "
+            "order, or give both ids and assign the prompts again"
+        )
 
 
 def _read_texts(saved: SavedAssignment, paths: Sequence[Path]) -> dict[str, str]:

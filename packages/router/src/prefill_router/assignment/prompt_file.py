@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, final
 
-from prefill_router.data import BLOCK_ROWS, Query, QueryFile
+from prefill_router.data import BLOCK_ROWS, Prompt, Query, QueryFile, prompt_key
 from prefill_router.errors import DataError, FormatError
 from prefill_router.importers import (
     DatasetBuilder,
@@ -28,7 +28,7 @@ from prefill_router.importers import (
 
 Wire = Literal["chat", "messages"]
 """The protocol of a batch's requests: OpenAI's `body`, or Anthropic's `params`."""
-IDS = ("custom_id", "id", "query_id")
+_IDS = ("custom_id", "id", "query_id")
 _REQUESTS: Mapping[str, Wire] = {"body": "chat", "params": "messages"}
 CHATS = "/v1/chat/completions"
 
@@ -132,8 +132,8 @@ def _record(record: Record, number: int) -> PromptRecord:
                 raise DataError(f"{field} has no text of a user, so there is nothing to route by")
             return PromptRecord(Query(name, read), request, wire, str(record.get("url") or CHATS))
     raise DataError(
-        f"has no prompt: the fields are {list(record)[:10]}; give prompt, messages, or a line of a "
-        "batch with body or params"
+        f"has no prompt: the number of its fields is {len(record)}, and none is named prompt, "
+        "messages, body or params; name that of the prompt so, in a CSV in the first line"
     )
 
 
@@ -141,10 +141,24 @@ def prompt_id(record: Record, number: int) -> str:
     """The id of a prompt: its own, or one made from its position, from 1 on.
 
     Raises:
+        DataError: Its own is neither a text nor a whole number.
+    """
+    own = own_id(record)
+    return f"prompt-{number}" if own is None else own
+
+
+def own_id(record: Record) -> str | None:
+    """The id that a record has; None without one.
+
+    Raises:
         DataError: It is neither a text nor a whole number.
     """
-    for name in IDS:
-        value = record.get(name)
-        if value is not None:
-            return identifier(value, "id")
-    return f"prompt-{number}"
+    value = next((record[name] for name in _IDS if record.get(name) is not None), None)
+    if isinstance(value, bool | float | list | dict):
+        raise DataError(f"the id is {shown_cell(value)}; give a text or a whole number")
+    return None if value is None else identifier(value, "id")
+
+
+def prompt_digest(prompt: Prompt) -> str:
+    """16 hexadecimal digits that equal prompts share and others don't."""
+    return prompt_key(prompt)[:16]

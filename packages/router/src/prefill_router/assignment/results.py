@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from prefill_router.assignment.folder import SavedAssignment
-from prefill_router.assignment.prompt_file import IDS
+from prefill_router.assignment.prompt_file import own_id
 from prefill_router.data import read_dataset
 from prefill_router.endpoints import cost_of, read_usage
 from prefill_router.errors import DataError, FormatError
@@ -113,12 +113,9 @@ def read_labels(place: Path, saved: SavedAssignment) -> dict[str, float]:
     strict, labels = DatasetBuilder(strict=True), dict[str, float]()
     for where, record in records(place, strict, needs=("correct",), wants=columns_of(place)):
         with strict.row(where):
-            ids = (record[name] for name in IDS if record.get(name) is not None)
-            name, value = identifier(next(ids, None), "id"), label(record.get("correct"), "correct")
-            if labels.get(name, value) != value:
+            name, value = identifier(own_id(record), "id"), label(record.get("correct"), "correct")
+            if value is not None and labels.setdefault(name, value) != value:
                 raise DataError(f"{name!r} has another label before; keep one of each")
-            if value is not None:
-                labels[name] = value
     return labels
 
 

@@ -395,6 +395,7 @@ class BatchResult(NamedTuple):
             content = fields_of(fields_of(choices[0]).get("message")).get("content")
         elif isinstance(answer.get("output"), list):  # OpenAI's responses
             items = [fields_of(item) for item in answer["output"]]
+            items = [item for item in items if item.get("type") != "reasoning"]
             content = [part for item in items for part in _parts_of(item.get("content"))]
         else:
             content = answer.get("content")
