@@ -144,7 +144,8 @@ def test_equal_prompts_go_to_the_cheapest_targets_that_have_room(
     limits = {"t0": 50, "t2": 30}
     found = assign(same, budget=350, limits=limits)
     assert found.counts == {"t0": 50, "t1": 150, "t2": 0}
-    assert assign(same, budget=360, limits=limits).expected_cost == pytest.approx(360)
+    for budget in (360, 399):
+        assert assign(same, budget=budget, limits=limits).gap < 0.5
     with pytest.raises(ConfigError, match=r"costs \$350;" if cells else r"costs about \$350;"):
         assign(same, budget=349, limits=limits)
 

@@ -106,7 +106,8 @@ def assign(
     Raises:
         ConfigError: The budget is negative, infinite, or below the least possible cost; the limits
             leave some prompts without a target, or a limit is negative or of an unknown target.
-            Where a table of more than 10,000 cells has limits, the least cost is known about.
+            With limits and more than 10,000 prompts times targets, the least cost is approximate,
+            and a budget just above the true one may be refused.
     """
     if not 0 <= budget < math.inf:
         raise ConfigError(f"the budget is {budget}; give a finite number of US dollars, 0 or more")
@@ -172,9 +173,9 @@ class _Problem:
         priced = cut_path(self._value - prices, self._cost, self._budget, unit=self._unit)
         cut = priced or cut  # the cheapest targets are within the budget whatever the prices
         choice = self._within_budget(self._within_limits(cut.choice, cut.lam))
-        choice = cheapest if self._left(choice) < 0 else choice
-        bound = cut.bound + float(prices @ self._limits)
-        return self._spend(choice), bound, cut.lam, prices
+        within = [some for some in (choice, cheapest) if self._left(some) >= 0]
+        best = max(map(self._spend, within), key=self._right)
+        return best, cut.bound + float(prices @ self._limits), cut.lam, prices
 
     def _find_prices(self, progress: Progress | None) -> PerTarget:
         unit = self._spread()
@@ -200,6 +201,9 @@ class _Problem:
 
     def _dollars(self, choice: Choice) -> float:
         return float(self._cost[np.arange(len(choice)), choice].sum())
+
+    def _right(self, choice: Choice) -> float:
+        return float(self._value[np.arange(len(choice)), choice].sum())
 
     def _within_limits(self, choice: Choice, lam: float) -> Choice:
         """Move prompts from targets that have too many, where that loses the least at this lam."""
