@@ -100,6 +100,48 @@ def test_tool_calls_are_compared_in_every_protocol() -> None:
         assert (reading.repeated_calls, reading.stalled_steps) == (2, 2), value["path"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "field", "does"),
+    [
+        ("apply_patch_call", "operation", {"type": "update_file", "path": "a.py", "diff": "+1"}),
+        ("file_search_call", "queries", ["Mondays"]),
+        ("code_interpreter_call", "code", "print(1)"),
+    ],
+)
+def test_calls_without_a_name_are_the_same_only_where_they_do_the_same(
+    kind: str, field: str, does: Any
+) -> None:
+    def count(*what: Any) -> tuple[int, int]:
+        items = [
+            item
+            for n, one in enumerate(what)
+            for item in (
+                {"type": kind, "id": f"i{n}", "call_id": f"c{n}", "status": "s", field: one},
+                {"type": f"{kind}_output", "call_id": f"c{n}", "output": "Done!"},
+            )
+        ]
+        body = {"model": "auto", "input": [{"role": "user", "content": ASK}, *items]}
+        reading = opened({"path": "/v1/responses", "headers": {}, "body": body})[1]
+        return reading.repeated_calls, reading.stalled_steps
+
+    assert count(*[does] * 4) == (3, 3)
+    assert count(*(does, "other", "third", "fourth")) == (0, 0)
+
+
+def test_screenshots_are_never_the_same_result() -> None:
+    image = {"type": "image", "source": {"type": "base64", "data": "AA=="}}
+    use = {"type": "tool_use", "id": "t", "name": "computer", "input": {"action": "screenshot"}}
+    done = {"type": "tool_result", "tool_use_id": "t", "content": [image]}
+    step = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [done]}]
+    reading = opened(messages({"role": "user", "content": ASK}, *step * 4))[1]
+    assert (reading.repeated_calls, reading.stalled_steps) == (3, 0)
+    action = {"type": "computer_call", "call_id": "c", "action": {"type": "screenshot"}}
+    shot = {"type": "computer_screenshot", "image_url": "data:,"}
+    items = [action, {"type": "computer_call_output", "call_id": "c", "output": shot}]
+    body = {"model": "auto", "input": [{"role": "user", "content": ASK}, *items * 4]}
+    assert opened({"path": "/v1/responses", "headers": {}, "body": body})[1].stalled_steps == 0
+
+
 def test_the_same_question_is_scored_alike_in_every_agent_and_alone() -> None:
     texts = set()
     for file in SAMPLES:

@@ -76,10 +76,11 @@ _ASSISTANT = Turn("assistant")
 
 def _turn_of(role: str, content: object, calls: object = None) -> Turn:
     if role == "assistant":
-        found = tuple(_called(call) for call in calls or ()) if isinstance(calls, list) else ()
-        return Turn("assistant", calls=found) if any(found) else _ASSISTANT
-    known = role if role in ("system", "tool") else "user"
-    return Turn(cast(TurnRole, known), _texts_of(content), is_one_text=isinstance(content, str))
+        if not isinstance(calls, list) or not calls:
+            return _ASSISTANT
+        return Turn("assistant", calls=tuple(_name_and_arguments(call) for call in calls))
+    role = role if role in ("system", "tool") else "user"
+    return Turn(cast(TurnRole, role), _texts_of(content), is_one_text=isinstance(content, str))
 
 
 def _of_chat(turn: Mapping[str, Any]) -> tuple[Turn, ...]:
@@ -87,13 +88,16 @@ def _of_chat(turn: Mapping[str, Any]) -> tuple[Turn, ...]:
     return (_turn_of(role, turn.get("content"), turn.get("tool_calls")),)
 
 
-def _called(call: object) -> tuple[object, object]:
-    """The name and the arguments of a tool call in a chat, a message or a response."""
+_OF_ONE_CALL = frozenset(("id", "call_id", "status"))
+
+
+def _name_and_arguments(call: object) -> tuple[object, object]:
+    """The name and the arguments of a tool call; without a name, all that it does."""
     call = call if isinstance(call, dict) else {}
     for own in (call, call.get("function"), call.get("custom")):
         if isinstance(own, dict) and "name" in own:
             return own["name"], own.get("arguments", own.get("input"))
-    return None, call.get("arguments", call.get("action"))
+    return None, {name: value for name, value in call.items() if name not in _OF_ONE_CALL}
 
 
 def _of_message(turn: Mapping[str, Any]) -> tuple[Turn, ...]:

@@ -31,7 +31,7 @@ _SYSTEM_START = 2000  # characters of a system prompt that say who asks
 _DIGITS = 16
 TurnRole = Literal["system", "user", "assistant", "tool"]
 ToolStep = tuple[tuple[tuple[object, object], ...], tuple[str, ...]]
-"""The tool calls of one turn, and their results."""
+"""The tool calls of one turn, and the text of each of their results."""
 
 
 @final
@@ -44,7 +44,8 @@ class Turn:
         texts: The texts of its parts; of an assistant none are needed.
         is_one_text: Whether its content is a text and not a list of parts.
         has_failed: Whether it is a tool's result that is marked as an error.
-        calls: The name and the arguments of each tool call of an assistant.
+        calls: The name and the arguments of each tool call of an assistant; None and all its fields
+            where it has no name.
     """
 
     role: TurnRole
@@ -240,7 +241,7 @@ def _read_tail(
 def _add_step(turn: Turn, calls: list[ToolStep], results: list[str]) -> None:
     """Add the calls of a turn with the results after it, or a result that waits for its call."""
     if turn.role == "tool":
-        results.extend(turn.texts)
+        results.append("\n".join(turn.texts))
     elif turn.calls:
         calls.append((turn.calls, tuple(results)))
         results.clear()
@@ -250,12 +251,15 @@ def _count_repetitions(steps: Sequence[ToolStep]) -> tuple[int, int]:
     """How often the newest calls were made right before, and `RequestReading.stalled_steps`.
 
     Args:
-        steps: The newest first.
+        steps: The newest first. A result without text, such as a screenshot, may be another one.
     """
+
+    def is_stalled(n: int) -> bool:
+        return all(steps[n][1]) and steps[n] in steps[n + 1 :]
+
     try:
         same = sum(1 for _ in takewhile(lambda step: step[0] == steps[0][0], steps[1:]))
-        at = range(len(steps))
-        return same, sum(1 for _ in takewhile(lambda n: steps[n] in steps[n + 1 :], at))
+        return same, sum(1 for _ in takewhile(is_stalled, range(len(steps))))
     except RecursionError:  # arguments that are nested too deeply to compare
         return 0, 0
 
