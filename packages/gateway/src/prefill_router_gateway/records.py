@@ -480,11 +480,11 @@ def cost_elsewhere(
         estimated: The estimates with nothing cached, by target.
         cached: The input tokens that were cached.
         cache: By target, as far as known, its tokens per token of the encoder, the US dollars that
-            a cached token saves, and the seconds for which tokens are cached.
+            a cached token saves, and the seconds for which it is cached.
     """
     here, there = estimated[target], estimated[other]
     if cached and {target, other} <= cache.keys() and cache[target][0] > 0:
-        (own, saved, *_), (others, saved_there, *_) = cache[target], cache[other]
+        (own, saved), (others, saved_there) = cache[target][:2], cache[other][:2]
         less, less_there = cached * saved, cached * others / own * saved_there
         if less < here and less_there < there:
             here, there = here - less, there - less_there

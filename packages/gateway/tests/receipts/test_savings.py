@@ -95,15 +95,15 @@ def test_requests_of_one_conversation_count_as_one_in_the_intervals(tmp_path: Pa
     assert ends[1] > 1.3 * ends[0]
 
 
-CACHE = {"small": [1.0, 1e-6], "middle": [1.0, 0.0], "large": [2.0, 3e-4]}
-"""Of each target: tokens per token of the encoder, and US dollars that a cached token saves."""
+CACHE = {"small": [1.0, 1e-6, 300], "middle": [1.0, 0.0, 300], "large": [2.0, 3e-4, 300]}
+"""Of each target: tokens per token of the encoder, US dollars per cached token, seconds."""
 
 
 @pytest.mark.parametrize(
     ("cached", "cache", "factor"),
     [
         (10, CACHE, (0.01 - 20 * 3e-4) / (0.0001 - 10 * 1e-6)),  # the large one's tokens are half
-        (10, {**CACHE, "large": [2.0, 0.0]}, 0.01 / (0.0001 - 10 * 1e-6)),  # has no such price
+        (10, {**CACHE, "large": [2.0, 0.0, 300]}, 0.01 / (0.0001 - 10 * 1e-6)),  # has no such price
         (10, {"small": CACHE["small"]}, 100),  # not known
         (200, CACHE, 100),  # more than was estimated in all
         (None, CACHE, 100),
@@ -267,9 +267,11 @@ def test_a_conversation_that_another_target_continued_counts_once(tmp_path: Path
         made_receipt(301, choice={"session": "d"}),
         made_receipt(303, choice={"session": "d"}),  # continued by the baseline
         made_receipt(400, choice={"session": None}),
+        made_receipt(500, choice={"session": "e", "reason": "named"}),
+        made_receipt(502, choice={"session": "e"}),  # begun by a target that was named
     ]
-    told = found(tmp_path, receipts)
-    assert (told.requests, told.switched) == (10, 1)
+    savings = found(tmp_path, receipts)
+    assert (savings.requests, savings.switched) == (11, 1)
     assert found(tmp_path, [], named="small").switched == 1
 
 
