@@ -34,6 +34,7 @@ from prefill_router_gateway.receipts import (
     labelled_samples,
     open_learning,
     scored_receipts,
+    sessions_since,
     turns_by_request,
     write_learning,
 )
@@ -144,6 +145,27 @@ def test_a_thumb_is_of_one_turn(made: World, gateway: Served) -> None:
     found = learned(gateway)
     assert labels_of(found, f"{ASK} Third.") == {one.own("target"): 1}
     assert labels_of(found, f"{ASK} Fourth.") == {two.own("target"): 0}
+
+
+def test_a_request_that_names_its_target_belongs_to_its_turn_and_moves_nothing(
+    made: World, gateway: Served
+) -> None:
+    first, step = run_turn(gateway, made, "c7", f"{ASK} Seventh.")
+    other = next(name for name in PRICES if name != first.own("target"))
+    body = {"model": other, "max_tokens": 9, "messages": [user("Look around.")], "tools": [TOOL]}
+    own = {**CLAUDE, "x-claude-code-session-id": "c7", "x-claude-code-agent-id": "a1"}
+    assert ask(gateway.url, "/v1/messages", body, own).own("reason") == "named"
+    *_, routed, helper = gateway.receipts
+    assert helper.choice.session not in (None, routed.choice.session)
+    assert helper.details["agent"]["parent"] == routed.choice.session
+    assert gateway.gateway.sessions.last_state(helper.choice.session) is None
+    assert score(gateway, id=step.own("decision-id"), score=1).json["kept"]
+    url = gateway.gateway.receipts_url
+    turn = turns_by_request(url)[str(step.own("decision-id"))]
+    assert (turn.target, turn.why) == (None, "turns that several targets answered")
+    calls = {one.session for one in sessions_since(url, 0.0)}
+    assert routed.choice.session in calls
+    assert helper.choice.session not in calls
 
 
 def test_conversations_are_scored_by_their_own_key_and_by_admins(

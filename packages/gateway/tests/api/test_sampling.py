@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from packages.gateway.tests.api.bodies import COUNTS, PICTURE, SAID, TOOL, called, completion
-from packages.gateway.tests.scripted_target import DONE, chunked, event, whole
+from packages.gateway.tests.scripted_target import DONE, chunked, event, pool_of, whole
 from packages.gateway.tests.world import (
     CHEAP,
     PATIENCE,
@@ -24,6 +24,7 @@ from packages.gateway.tests.world import (
 from prefill_router_gateway.api import routed_calls
 from prefill_router_gateway.receipts import Feedback, SampledRequest, read_learning
 from prefill_router_gateway.records import AnswerText
+from prefill_router_gateway.settings import GatewaySettings
 
 pytestmark = pytest.mark.slow
 
@@ -89,6 +90,29 @@ def test_a_request_is_kept_with_its_answer_and_without_its_preferences(
     assert (found.answer, found.share, found.endpoint) == ("42, says [redacted]", 1, "chat")
     assert found.at == gateway.receipts[-1].at
     assert "learn" not in "".join(made[CHEAP].got.headers)
+
+
+@pytest.mark.parametrize(("known_by", "is_kept"), [("conversation", True), ("none", False)])
+def test_the_end_of_a_turn_is_kept_only_where_its_beginning_may_be_known(
+    known_by: str, is_kept: bool
+) -> None:
+    use = {"type": "tool_use", "id": "t", "name": "Bash", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "12 passed"}
+    turns = [user("Why?"), {"role": "assistant", "content": [use]}, user([result])]
+    settings = GatewaySettings.model_validate(
+        {"learning": SETTINGS["learning"], "sessions": {"known_by": known_by}}
+    )
+    incoming = routed_calls.read_incoming(
+        "messages",
+        json.dumps({"model": "auto", "max_tokens": 9, "messages": turns}).encode(),
+        [],
+        key=None,
+        settings=settings,
+        pool=pool_of("http://127.0.0.1:9/v1"),
+        lam=None,
+        at=0.0,
+    )
+    assert incoming.is_sampled is is_kept
 
 
 MESSAGE_EVENTS = [

@@ -103,6 +103,12 @@ def test_a_prompt_of_several_conversations_is_a_query_of_each() -> None:
 
 
 SEVERAL = "turns that several targets answered"
+NO_BEGINNING = "turns whose beginning isn't known"
+
+
+def shared_name(number: int, target: str, **agent: Any) -> Receipt:
+    """A subagent's request in the conversation of its main agent."""
+    return asked(number, target, kind="subagent", **{"prompt": "Look.", **agent})
 
 
 @pytest.mark.parametrize(
@@ -113,7 +119,10 @@ SEVERAL = "turns that several targets answered"
         ([asked(0, "small", turn="p"), asked(1, "large", turn="p")], SEVERAL),
         ([asked(0, "small", outcome="cut"), goes_on(1, "large")], SEVERAL),
         ([asked(0, None, outcome="failed")], "turns that no target answered"),
-        ([goes_on(0), goes_on(1)], "turns whose beginning isn't known"),
+        ([goes_on(0), goes_on(1)], NO_BEGINNING),
+        ([goes_on(0, session=None)], NO_BEGINNING),
+        ([asked(0, turn="p", prompt="Else?"), goes_on(1, turn="q")], NO_BEGINNING),
+        ([asked(0), shared_name(1, "large"), goes_on(2)], SEVERAL),
         ([asked(0, kind="auxiliary", session=None)], "titles, topics and summaries of agents"),
         ([asked(0, kind="compaction")], "titles, topics and summaries of agents"),
     ],
@@ -178,6 +187,21 @@ def test_tools_of_a_client_whose_target_is_not_kept_go_on_with_its_turn(tmp_path
         learned(url)
 
 
+def test_an_agent_and_its_subagent_may_share_the_name_of_a_conversation(tmp_path: Path) -> None:
+    receipts = [
+        asked(0, "small"),
+        shared_name(1, "small"),
+        shared_name(2, "small", is_ongoing=True),
+        goes_on(3, "small"),
+    ]
+    names = [one.choice.id for one in receipts]
+    url = stored(tmp_path, receipts)
+    assert [one.ids for one in turns_of(url, ["main"])] == [(names[0], names[3])]
+    by_request = turns_by_request(url)
+    assert by_request[names[2]].ids == (names[1], names[2])
+    assert {by_request[name].target for name in names} == {"small"}
+
+
 def test_turns_are_named_by_the_agent_or_by_being_the_last(tmp_path: Path) -> None:
     receipts = [asked(0, turn="p1"), goes_on(1, turn="p1"), asked(2, turn="p2")]
     url = stored(tmp_path, receipts)
@@ -191,3 +215,17 @@ def test_turns_are_named_by_the_agent_or_by_being_the_last(tmp_path: Path) -> No
     assert ids("last") == [(three,)]
     assert ids("p9") == []
     assert turns_of(url, ["main"], key="someone") == []
+
+
+def test_the_last_turn_is_the_last_that_has_an_answer(tmp_path: Path) -> None:
+    receipts = [asked(0), asked(1, None, outcome="refused"), asked(2, None, outcome="routed")]
+    url = stored(tmp_path, receipts)
+    assert [one.ids for one in turns_of(url, ["main"], turn="last")] == [(receipts[0].choice.id,)]
+    dry = asked(9, None, outcome="routed", session="dry")
+    with closing(open_store(url)) as store:
+        insert_rows(store, [to_row(dry)], [])
+    assert [one.ids for one in turns_of(url, ["dry"], turn="last")] == [(dry.choice.id,)]
+
+
+def test_no_name_has_no_turns(tmp_path: Path) -> None:
+    assert turns_of(stored(tmp_path, [asked(0)]), []) == []

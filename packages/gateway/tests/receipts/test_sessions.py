@@ -164,6 +164,20 @@ def test_a_conversation_that_began_elsewhere_stays_there() -> None:
     assert best.accuracy == pytest.approx((0.6 + 0.5) / 2)
 
 
+def test_a_request_that_named_its_target_moves_no_conversation() -> None:
+    rows = traffic(Lambda(), 20)
+    named = made_receipt(
+        500,
+        choice={"session": rows[0].choice.session or "a" * 32, "reason": "named", "lam": None},
+        details={},
+        at=rows[0].at - 1,
+    )
+    found = replay_sessions([named, *rows], [0.5])
+    plain = replay_sessions(rows, [0.5])
+    assert found.notes == plain.notes
+    assert [one.changed for one in found.settings] == [one.changed for one in plain.settings]
+
+
 def test_receipts_that_do_not_tell_are_refused_or_counted(tmp_path: Any) -> None:
     plain = [made_receipt(n) for n in range(4)]
     with pytest.raises(DataError, match="no receipt has the settings by which conversations"):

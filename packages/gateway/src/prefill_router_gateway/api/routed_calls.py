@@ -74,6 +74,8 @@ class IncomingRequest:
 
     Attributes:
         question: Its properties for the decision.
+        recorded: The same for its receipt. One that names its target has its conversation and agent
+            there alone, since these neither decide about it nor move with it.
         model: The model that the client named.
         stream: Whether the answer is to be streamed.
         options: What OpenRouter's routing fields ask for; None where there are none.
@@ -88,6 +90,7 @@ class IncomingRequest:
     """
 
     question: RoutingRequest
+    recorded: RoutingRequest
     model: str
     stream: bool
     options: OpenRouterOptions | None
@@ -207,7 +210,7 @@ def routed_request(
         seconds: The duration of the decision.
         waited: The seconds waited for the forecast; None where none was needed.
     """
-    question, prompt, sample = incoming.question, incoming.prompt, None
+    question, prompt, sample = incoming.recorded, incoming.prompt, None
     if incoming.is_sampled and prompt is not None:
         sample = SampleDraft(
             id=choice.id,
@@ -370,11 +373,11 @@ def read_incoming(
     asked = requested.model
     scored = preferences.scored or settings.routing.scored
     is_routed = asked.target is None
-    reading, prompt, kind = None, None, KindSettings()
+    reading = envelope.read(headers, settings.agents.harnesses)
+    prompt, kind = None, KindSettings()
     if is_routed or settings.receipts.prompts:
-        reading = envelope.read(headers, settings.agents.harnesses)
         prompt = scored_prompt(envelope, scored, reading)
-    if is_routed and reading is not None:
+    if is_routed:
         kind = settings.agents.for_request(reading)
     lams = (preferences.lam, asked.lam, requested.dial, kind.lam, lam) if is_routed else ()
     question = RoutingRequest(
@@ -397,17 +400,19 @@ def read_incoming(
         cache_mark=read_cache_mark(endpoint, envelope.value, envelope.splicer.body),
         **_translation(envelope, names, pool) if to_call else {},
     )
-    if is_routed and reading is not None:  # one that names its target needs only its length
-        question = _routed(question, envelope, preferences, settings, prompt, reading)
+    recorded = _with_conversation(question, envelope, preferences, settings, reading)
+    if is_routed:  # one that names its target needs only its length
+        question = recorded = _routed(recorded, envelope, preferences, prompt, reading)
     is_sampled, ask = False, None
     is_open = len(names) == len(pool.names) and question.allow is None
     may_learn = preferences.learn and (key is None or key.learning)
     if settings.learning.share and may_learn and is_open and not preferences.exclude:
-        if reading is not None and (reading.agent is not None or "tools" in envelope.needs):
+        if reading.agent is not None or "tools" in envelope.needs:
             ask = reading.scored_text
         is_sampled = _is_sampled(settings, envelope, question, ask)
     return IncomingRequest(
         question=question,
+        recorded=recorded,
         model=envelope.model,
         stream=envelope.stream,
         options=envelope.options,
@@ -445,9 +450,12 @@ def _is_sampled(
 ) -> bool:
     """Whether chance keeps a request to learn from; only routed ones that answer a person.
 
-    A turn is kept by its ask, any other only where it can be asked again.
+    A turn is kept by its ask, any other only where it can be asked again. Of a turn without a
+    conversation it isn't known who answered the rest.
     """
     if not question.to_call or question.named is not None or question.agent.kind in ASIDE:
+        return False
+    if question.session is None and (question.in_tool_loop or question.agent.is_ongoing):
         return False
     if _DRAWS.random() >= settings.learning.share:
         return False
@@ -457,19 +465,17 @@ def _is_sampled(
     return is_repeatable(endpoint, value, needs, size=len(envelope.splicer.body))
 
 
-def _routed(
+def _with_conversation(
     question: RoutingRequest,
     envelope: Envelope,
     preferences: RoutingPreferences,
     settings: GatewaySettings,
-    prompt: Prompt | None,
     reading: RequestReading,
 ) -> RoutingRequest:
-    """The routing request with the fields that only a routing decision needs."""
-    text = "" if prompt is None else prompt_text(prompt)
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    """The request with its conversation and its agent, which say what turn it belongs to."""
     session = None
-    if reading.kind != "auxiliary":  # a title doesn't say where its conversation belongs
+    # a title doesn't say where its conversation belongs
+    if reading.kind != "auxiliary" and question.endpoint != "embeddings":
         session = session_name(
             settings.sessions,
             header=preferences.session,
@@ -478,16 +484,31 @@ def _routed(
             key=question.key,
             conversation=reading.conversation,
         )
+    return replace(
+        question,
+        session=session,
+        in_tool_loop=envelope.in_tool_loop,
+        agent=_agent_request(reading, settings, question.key),
+    )
+
+
+def _routed(
+    question: RoutingRequest,
+    envelope: Envelope,
+    preferences: RoutingPreferences,
+    prompt: Prompt | None,
+    reading: RequestReading,
+) -> RoutingRequest:
+    """The routing request with the fields that only a routing decision needs."""
+    text = "" if prompt is None else prompt_text(prompt)
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     is_named = preferences.session is not None or reading.conversation is not None
     return replace(
         question,
         scored_bytes=size,
         needs=envelope.needs,
-        session=session,
         opening=not is_named and len(envelope.turns) == len(envelope.key_turns),
-        in_tool_loop=envelope.in_tool_loop,
         tool_call_ids=envelope.tool_call_ids,
-        agent=_agent_request(reading, settings, question.key),
         holds_state=holds_state(envelope.endpoint, envelope.value, envelope.splicer.body),
     )
 

@@ -2,8 +2,8 @@
 
 A turn begins with a request that brings a new ask. It has all further requests by which an agent
 goes on with that ask, such as those with the results of tools. What a subagent asks meanwhile is
-its own conversation's turn, but it helps to answer this one, too. Titles, topics and summaries
-belong to no turn.
+its own turn, but it helps to answer this one, too. Requests that name their target belong to turns
+like all others. Titles, topics and summaries belong to no turn.
 
 An outcome of a turn says something about one target only if this target gave all of its answers.
 So no outcome is credited where another one answered a part of it: after a failure, since the agent
@@ -45,6 +45,7 @@ class PersonTurn:
         ids: The decisions of its requests, in order of time.
         target: The target that gave all of its answers; None where there is no such target.
         why: Why there is none, of turns like this; empty where there is one.
+        is_subagents: Whether a subagent asked it.
     """
 
     conversation: str
@@ -53,6 +54,7 @@ class PersonTurn:
     ids: tuple[str, ...]
     target: str | None
     why: str = ""
+    is_subagents: bool = False
 
 
 @dataclass
@@ -66,20 +68,25 @@ class _OpenTurn:
     targets: set[str] = field(default_factory=set)
     is_answered: bool = False
 
-    def closed(self, conversation: str) -> PersonTurn:
-        why = "" if self.is_answered else _NONE
-        if len(self.targets) > 1:
-            why = _SEVERAL
+    def finish(self, place: "_Place") -> PersonTurn:
+        why = _SEVERAL if len(self.targets) > 1 else ""
         if not self.has_beginning:
             why = _NO_BEGINNING
+        if not self.is_answered:
+            why = _NONE
         return PersonTurn(
-            conversation=conversation,
+            conversation=place[0],
             name=self.name,
             at=self.at,
             ids=tuple(self.ids),
             target=None if why else next(iter(self.targets)),
             why=why,
+            is_subagents=place[1],
         )
+
+
+_Place = tuple[str, bool]
+"""A conversation, and whether a subagent asks in it: a client may give both one name."""
 
 
 def turns_by_request(url: str, *, since: float | None = None) -> dict[str, PersonTurn]:
@@ -92,10 +99,9 @@ def turns_by_request(url: str, *, since: float | None = None) -> dict[str, Perso
         since: Only requests from this time on, in seconds since 1970. Turns that began earlier
             aren't credited.
     """
-    given: Conditions = [("session IS NOT NULL", [])]
-    given += [] if since is None else [("at >= ?", [since])]
+    conditions: Conditions = [] if since is None else [("at >= ?", [since])]
     with closing(open_store(url, create=False)) as store:
-        turns = _read_turns(store, given)
+        turns = _read_turns(store, conditions)
     return {
         name: turn for turn in turns if turn.ids[1:] or turn.target is None for name in turn.ids
     }
@@ -112,55 +118,65 @@ def turns_of(
         url: See `open_store`.
         conversations: The names that it may have.
         key: The name of the key that it must belong to; None for any.
-        turn: The agent's name of the turn, or `last` for the latest; None for all.
+        turn: The agent's name of the turn, or `last` for the latest that has an answer; None for
+            all.
     """
+    if not conversations:
+        return []
     marks = ", ".join("?" * len(conversations))
-    given: Conditions = [(f"session IN ({marks})", list(conversations))]
-    given += [] if key is None else [("client_key = ?", [key])]
+    conditions: Conditions = [(f"session IN ({marks})", list(conversations))]
+    conditions += [] if key is None else [("client_key = ?", [key])]
     with closing(open_store(url, create=False)) as store:
-        found = sorted(_read_turns(store, given), key=lambda one: one.at)
+        turns = sorted(_read_turns(store, conditions), key=lambda one: one.at)
+    turns = [one for one in turns if not one.is_subagents] or turns
     if turn == "last":
-        return found[-1:]
-    return [one for one in found if turn in (None, one.name)]
+        return ([one for one in turns if one.why != _NONE] or turns)[-1:]
+    return [one for one in turns if turn in (None, one.name)]
 
 
-def _read_turns(store: Database, given: Conditions) -> list[PersonTurn]:
-    turns: dict[str, list[_OpenTurn]] = defaultdict(list)
-    helpers: dict[str, list[tuple[float, str]]] = defaultdict(list)
-    for at, name, session, target, outcome, in_loop, text in pages(store, _COLUMNS, given):
-        is_told = any(mark in text for mark in _MARKS)
-        details = named_values(text, name) if is_told else {}
-        agent, in_loop = details.get("agent", {}), in_loop or details.get("in_tool_loop", False)
-        if agent.get("kind") in ASIDE:
+def _read_turns(store: Database, conditions: Conditions) -> list[PersonTurn]:
+    turns: dict[_Place, list[_OpenTurn]] = defaultdict(list)
+    help_of: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for at, name, session, target, outcome, in_loop, text in pages(store, _COLUMNS, conditions):
+        details = named_values(text, name) if any(mark in text for mark in _MARKS) else {}
+        agent: Mapping[str, Any] = details.get("agent", {})
+        goes_on = any((in_loop, details.get("in_tool_loop"), agent.get("is_ongoing")))
+        if agent.get("kind") in ASIDE or (session is None and not goes_on):
             continue
-        sent = target if outcome in _SENT else None
-        if sent is not None and agent.get("parent") is not None:
-            helpers[agent["parent"]].append((at, sent))
-        turn = _turn_of(turns[session], agent, at, in_loop=bool(in_loop))
+        is_subagents = agent.get("kind") == "subagent"
+        place = (session or name, is_subagents)  # without a conversation it is one by itself
+        turn = _find_turn(turns[place], agent.get("turn"), at, goes_on=goes_on)
         turn.ids.append(name)
-        turn.targets.update([sent] if sent is not None else [])
         turn.is_answered |= outcome == "answered"
-    return list(_closed(turns, helpers))
+        if outcome in _SENT and target is not None:
+            turn.targets.add(target)
+            helped = {agent.get("parent"), session if is_subagents else None}
+            for conversation in filter(None, helped):
+                help_of[conversation].append((at, target))
+    return list(_finish_turns(turns, help_of))
 
 
-def _turn_of(
-    turns: list[_OpenTurn], agent: Mapping[str, Any], at: float, *, in_loop: bool
-) -> _OpenTurn:
-    """The turn that a request belongs to; a new one where it brings a new ask."""
-    name, goes_on = agent.get("turn"), in_loop or agent.get("is_ongoing", False)
-    is_same = bool(turns) and name is not None and turns[-1].name == name
-    if not turns or not (goes_on or is_same):
+def _find_turn(turns: list[_OpenTurn], name: str | None, at: float, *, goes_on: bool) -> _OpenTurn:
+    """The turn that a request belongs to; a new one where it brings a new ask.
+
+    Where it goes on with a turn of another name, the beginning of that turn isn't known.
+    """
+    last = turns[-1] if turns else None
+    if last is not None and name is not None and last.name == name:
+        return last
+    if last is None or not goes_on or None not in (name, last.name):
         turns.append(_OpenTurn(at, name, has_beginning=not goes_on))
     return turns[-1]
 
 
-def _closed(
-    turns: Mapping[str, list[_OpenTurn]], helpers: Mapping[str, list[tuple[float, str]]]
+def _finish_turns(
+    turns: Mapping[_Place, list[_OpenTurn]], help_of: Mapping[str, list[tuple[float, str]]]
 ) -> Iterator[PersonTurn]:
-    for conversation, opened in turns.items():
+    """All turns, each with the targets that answered subagents meanwhile."""
+    for place, opened in turns.items():
         starts = [turn.at for turn in opened]
-        for at, target in helpers.get(conversation, ()):
-            place = bisect_right(starts, at) - 1
-            if place >= 0:
-                opened[place].targets.add(target)
-        yield from (turn.closed(conversation) for turn in opened)
+        for at, target in help_of.get(place[0], ()):
+            number = bisect_right(starts, at) - 1
+            if number >= 0:
+                opened[number].targets.add(target)
+        yield from (turn.finish(place) for turn in opened)

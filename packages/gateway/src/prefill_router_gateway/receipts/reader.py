@@ -201,7 +201,7 @@ def sessions_since(url: str, since: float) -> Iterator[SessionTurn]:
     counts = ("COALESCE(input_tokens, estimated_input_tokens)", "output_tokens")
     columns = (
         *("at", "id", "session", "COALESCE(answered_by, target)", *counts),
-        *("answer", "endpoint", "client_key", "outcome"),
+        *("answer", "endpoint", "client_key", "outcome", "reason"),
     )
     given: Conditions = [
         ("at >= ?", [since]),
@@ -212,19 +212,23 @@ def sessions_since(url: str, since: float) -> Iterator[SessionTurn]:
             [],
         ),
         (
-            "(session IS NOT NULL OR endpoint = 'responses' OR answer LIKE ?)",
+            "((session IS NOT NULL AND reason <> 'named') OR endpoint = 'responses' "
+            "OR answer LIKE ?)",
             ['%"tool_calls":["%'],
         ),
     ]
     with closing(open_store(url, create=False)) as store:
         for row in pages(store, columns, given):
-            at, name, session, who, given_tokens, written, answer, endpoint, key, outcome = row
+            at, name, session, who, given_tokens, written, answer, endpoint, key, *ending = row
+            outcome, reason = ending
             known = named_values(answer, name)
             tokens = given_tokens + (written or 0)
             calls = tuple(known.get("tool_calls") or ())
             kept = known.get("response_id") if endpoint == "responses" else None
             if outcome == "cut":
                 session, calls = None, ()
+            if reason == "named":
+                session = None
             place = (known.get("deployments") or [None])[-1]
             yield SessionTurn(session, who, tokens, at, calls, kept, key, place)
 

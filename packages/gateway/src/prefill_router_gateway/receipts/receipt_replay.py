@@ -310,6 +310,14 @@ _MOST = 10_000_000
 _End = tuple[float, int, str, str, int]
 
 
+def _without_texts(receipt: Receipt) -> Receipt:
+    """A receipt without its prompt; one that named its target moves no conversation."""
+    choice = receipt.choice
+    if choice.reason == "named":
+        choice = replace(choice, session=None)
+    return replace(receipt, prompt=None, choice=choice)
+
+
 def replay_sessions(
     receipts: Iterable[Receipt], lams: Sequence[float], *, latency: LatencySettings | None = None
 ) -> Replay:
@@ -330,7 +338,7 @@ def replay_sessions(
             conversations keep their target.
         ConfigError: A lam is outside [0, 1].
     """
-    rows = [replace(receipt, prompt=None) for receipt in receipts]
+    rows = [_without_texts(receipt) for receipt in receipts]
     recorded = Recorded.of(rows)
     check_any(recorded)
     keeping = [None if r.choice.session is None else affinity_rule_of(r) for r in rows]

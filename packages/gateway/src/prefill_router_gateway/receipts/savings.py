@@ -273,14 +273,14 @@ def _select_sums(
 def switched_conversations(store: Database, since: float, named: str | None = None) -> int:
     """How many conversations another target than the baseline continued, each counted once.
 
-    A request continues a conversation if an earlier one is of it. A first request that is
-    recognised by its text alone continues none: others may begin alike.
+    A request continues a conversation if an earlier one is of it that didn't name its target. A
+    first request that is recognised by its text alone continues none: others may begin alike.
     """
     baseline, values = ("baseline", []) if named is None else ("CAST(? AS TEXT)", [named])
     ((count,),) = store.select(
         f"""WITH turn AS (SELECT session, answered_by, cost, details, {_WHY_APART} AS why,
             {baseline} AS alone, row_number() OVER (PARTITION BY session ORDER BY at, id) AS place
-            FROM {RECEIPTS} WHERE at >= ? AND session IS NOT NULL)
+            FROM {RECEIPTS} WHERE at >= ? AND session IS NOT NULL AND reason <> 'named')
         SELECT count(DISTINCT session) FROM turn WHERE place > 1 AND why IS NULL
             AND cost IS NOT NULL AND answered_by <> alone AND details NOT LIKE ?""",
         [*values, since, _OPENING],

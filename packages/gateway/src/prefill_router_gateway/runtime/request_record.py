@@ -4,7 +4,7 @@
 """
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final, final
 from urllib.parse import quote
 
@@ -242,7 +242,7 @@ def make_receipt(
     if question.in_tool_loop and not choice.tool_loop:  # it goes on with a turn, at any target
         details = {**details, "in_tool_loop": True}
     return Receipt(
-        choice=choice,
+        choice=choice if is_decided else replace(choice, session=question.session),
         outcome=outcome,
         at=question.at,
         router=live.loaded.light.fingerprint if is_decided else "",
