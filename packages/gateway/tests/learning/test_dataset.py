@@ -1,6 +1,7 @@
 """The dataset of labelled samples: chances, errors and costs as they were recorded, by time."""
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,20 @@ def test_tables_have_what_was_drawn_asked_and_labelled(tmp_path: Path) -> None:
     np.testing.assert_allclose(made.label_error, [[both, np.nan], [np.nan, np.nan]])
     assert made.recorded_cost[0, 1] == 0.5
     assert made.output_tokens[0, 1] == 9
+
+
+def test_a_sample_of_an_earlier_version_has_the_prompt_of_its_body(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/r.sqlite"
+    receipt, sample = sampled(0)
+    chances = {"weak-1": 1.0, "strong-1": 0.0}
+    drawn = SideQuestions(id=sample.id, at=START, propensity=chances, drawn=["weak-1"])
+    given = label(sample.id, "weak-1", "judge:j", 1.0, 0.1)
+    with closing(open_learning(url)) as store:
+        insert_rows(store, [to_row(receipt)], [])
+        write_learning(store, [replace(sample, prompt=None), drawn, given])
+    made = export(scored_receipts(url), pool=POOL, samples=labelled_samples(url)).dataset
+    assert [query.prompt for query in made.queries] == [sample.prompt]
+    assert made.correct[0, 0] == 1
 
 
 def test_labels_of_several_sources_are_combined() -> None:

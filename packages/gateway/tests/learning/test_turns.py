@@ -133,6 +133,42 @@ def test_feedback_on_the_turn_measures_the_judge_of_its_last_answer(tmp_path: Pa
     assert found.sources["judge:judge-1"].by_users == 5
 
 
+def test_the_latest_feedback_on_any_request_of_a_turn_measures_its_judge(tmp_path: Path) -> None:
+    turns = [turn(n) for n in range(4)]
+    url = write(tmp_path, *turns)
+    with closing(open_learning(url)) as store:
+        for receipts, sample in turns:
+            ids = [one.choice.id for one in receipts]
+            first = Feedback(id=ids[0], score=1, at=START)
+            second = Feedback(id=ids[1], score=0, at=START + 1)
+            insert_rows(store, [], [first.row(), second.row()])
+            label = AnswerLabel(
+                id=sample.id, target="weak-1", source="verifier:function", at=START, score=0
+            )
+            write_learning(store, [label])
+    with answering(answer) as (base_url, _):
+        found = labelled(url, base_url)
+    assert found.sources["user"].contradicted == 0
+
+
+def test_pairs_draw_nothing_for_turns_whose_feedback_counts(tmp_path: Path) -> None:
+    turns = [turn(n) for n in range(3)]
+    url = write(tmp_path, *turns)
+    with closing(open_learning(url)) as store:
+        scores = [Feedback(id=receipts[0].choice.id, score=1, at=START) for receipts, _ in turns]
+        insert_rows(store, [], [one.row() for one in scores[:2]])
+    with answering(answer) as (base_url, seen):
+        assert labelled(url, base_url, form="pairs").requests == 0
+    assert not seen
+    assert not list(read_learning(url, SideQuestions))
+    made = learned(url)
+    assert made.left_out == {"sampled, but nothing was asked yet": 1}
+    assert made.sources == {"user": 2}
+    asks = [sample.body["messages"][0]["content"] for _, sample in turns]
+    assert [query.prompt for query in made.dataset.queries] == asks[:2]
+    np.testing.assert_array_equal(made.dataset.correct[:, 0], [1, 1])
+
+
 def in_conversations(data: RolloutData, turns: int) -> RolloutData:
     """Each request so many times, as the turns of one conversation."""
     rows = np.repeat(np.arange(len(data)), turns)

@@ -44,6 +44,7 @@ from prefill_router_gateway.receipts import (
     SideAnswer,
     SideQuestions,
     latest_feedback,
+    latest_scores,
     read_learning,
     read_receipts,
     turns_by_request,
@@ -175,7 +176,8 @@ class Labelling:
         for part in _parts(list(ids)):
             for name, scores in latest_feedback(self._url, part).items():
                 feedback[ids[name], routed.get(ids[name]) or ""] += scores
-        return label_sources(labels, feedback)
+        latest = {cell: latest_scores(scores) for cell, scores in feedback.items()}
+        return label_sources(labels, latest)
 
     def _of_turn(self, name: str) -> Sequence[str]:
         """The decisions whose feedback is about a sampled request: those of its turn."""
@@ -201,8 +203,11 @@ class Labelling:
             self._purse.settle(entry, dollars, dollars, [answer])
 
     def _requests(self) -> dict[str, RepeatedRequest]:
-        kept = (one for one in read_learning(self._url, SampledRequest) if one.body)
-        return {one.sample.id: one for one in map(RepeatedRequest, kept) if _is_readable(one)}
+        """The sampled requests; of an agent's turn there is no other answer to make a pair with."""
+        has_turns = self._judges.form != "pairs"
+        samples = read_learning(self._url, SampledRequest)
+        wanted = (one for one in samples if one.body and (has_turns or not one.is_turn))
+        return {one.sample.id: one for one in map(RepeatedRequest, wanted) if _is_readable(one)}
 
     def _routed(self, requests: Mapping[str, RepeatedRequest]) -> dict[str, Receipt]:
         """The receipts of requests that a target of the pool answered, all of their turn."""

@@ -79,6 +79,7 @@ from .retention import purge as purge
 from .rows import (
     Feedback as Feedback,
     ReceiptColumn as ReceiptColumn,
+    latest_scores as latest_scores,
     prompt_of as prompt_of,
 )
 from .savings import (

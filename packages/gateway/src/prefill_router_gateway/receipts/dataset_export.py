@@ -1,9 +1,10 @@
 """Makes a dataset for fitting a router from receipts, feedback, and labelled samples of requests.
 
 A sampled request is a query of its own, with the probability with which each of its labels was to
-be observed. Other receipts count where their answers have feedback, by prompt and conversation;
-chance didn't choose which those are. What a person asked of an agent is one query, whatever
-requests it took: the one target that gave all answers has the label (`person_turns`).
+be observed. Other receipts, and samples for which nothing was drawn, count where their answers have
+feedback, by prompt and conversation; chance didn't choose which those are. What a person asked of
+an agent is one query, whatever requests it took: the one target that gave all answers has the label
+(`person_turns`).
 """
 
 from collections import Counter
@@ -14,11 +15,11 @@ from typing import final
 import numpy as np
 
 from prefill_router.data import Prompt, Query, RoutingDataset, Table, prompt_key, prompt_text
-from prefill_router.errors import DataError
+from prefill_router.errors import DataError, PrefillRouterError
 from prefill_router.targets import Pool, Target
-from prefill_router_gateway.receipts.labels import LabelledSample
+from prefill_router_gateway.receipts.labels import LabelledSample, RepeatedRequest
 from prefill_router_gateway.receipts.person_turns import PersonTurn
-from prefill_router_gateway.receipts.rows import Feedback, prompt_of
+from prefill_router_gateway.receipts.rows import Feedback, latest_scores, prompt_of
 from prefill_router_gateway.records import ASIDE, Receipt
 
 _NO_PROMPT = "without a prompt"
@@ -28,7 +29,7 @@ _NOT_IN_POOL = "answered by a target that isn't in the pool"
 _NOT_DRAWN = "sampled, but nothing was asked yet"
 _NO_TEXT = "with a prompt that can't be written to a file, since it has a lone surrogate"
 _ASIDE = "titles, topics and summaries of agents"
-_PURGED = "sampled, but their texts were purged"
+_UNREADABLE = "sampled, but their texts can't be read"
 
 
 @final
@@ -87,7 +88,7 @@ def export(
             and only answered requests count.
         pool: The targets and their prices; by default the targets in the receipts, without prices.
         samples: Sampled requests by their decision's id, as `labelled_samples` reads them; those
-            for which nothing was drawn yet are left out.
+            for which nothing was drawn count by their feedback alone.
         turns: The turns of requests that don't stand alone, as `turns_by_request` reads them.
         errors: The error of each source of the samples' labels, in place of their own.
         unscored: Whether answers without feedback are kept too, without a label.
@@ -108,7 +109,7 @@ def export(
         if one.why:
             left_out[one.why] += 1
             continue
-        if sampled is not None:
+        if sampled is not None and (sampled.questions is not None or not scores):
             why = _add_sample(sampled, receipt, scores, names, errors or {}, cells, rows)
             left_out.update([why] if why else [])
             if not why:
@@ -116,11 +117,11 @@ def export(
                 times.append(one.at)
                 used += 1
             continue
-        why = _why_not(receipt, bool(scores) or unscored, names)
-        if why or target is None or receipt.prompt is None:
+        prompt = _read_prompt(receipt, sampled)
+        why = _why_not(receipt, prompt, bool(scores) or unscored, names)
+        if why or target is None or prompt is None:
             left_out[why or _NOT_ANSWERED] += 1
             continue
-        prompt = prompt_of(receipt.prompt)
         conversation = _conversation(receipt, scores)
         key = prompt_key(prompt) + (f" in {conversation}" if conversation else "")
         rows[key] = Query(key, prompt, conversation=conversation)
@@ -169,8 +170,7 @@ class _ScoredTurn:
         if self.receipt.outcome.kind != "answered":
             self.receipt = receipt
         self.at = receipt.at
-        latest = {one.source: one for one in sorted([*self.scores, *scores], key=lambda s: s.at)}
-        self.scores = list(latest.values())
+        self.scores = latest_scores([*self.scores, *scores])
 
 
 def _by_turn(
@@ -194,15 +194,27 @@ def _by_turn(
     yield from begun.values()
 
 
-def _why_not(receipt: Receipt, is_wanted: bool, names: Mapping[str, None]) -> str:
+def _read_prompt(receipt: Receipt, sampled: LabelledSample | None) -> Prompt | None:
+    """What the encoder read, as the sample or the receipt has it; None where neither can tell."""
+    if sampled is None:
+        return None if receipt.prompt is None else prompt_of(receipt.prompt)
+    try:
+        return RepeatedRequest(sampled.sample).scored_prompt(receipt.scored)
+    except PrefillRouterError:
+        return None
+
+
+def _why_not(
+    receipt: Receipt, prompt: Prompt | None, is_wanted: bool, names: Mapping[str, None]
+) -> str:
     """Why a receipt can't be used; empty where it can."""
     if receipt.outcome.kind != "answered" or receipt.outcome.target is None:
         return _NOT_ANSWERED
-    if receipt.prompt is None:
+    if prompt is None:
         return _NO_PROMPT
     if not is_wanted:
         return _NO_FEEDBACK
-    if not _is_text(prompt_of(receipt.prompt)):
+    if not _is_text(prompt):
         return _NO_TEXT
     return "" if receipt.outcome.target in names else _NOT_IN_POOL
 
@@ -234,9 +246,9 @@ def _add_sample(
     name, mine = sampled.sample.id, receipt.outcome.target
     if sampled.questions is None:
         return _NOT_DRAWN
-    if sampled.sample.prompt is None:
-        return _PURGED
-    prompt = prompt_of(sampled.sample.prompt)
+    prompt = _read_prompt(receipt, sampled)
+    if prompt is None:
+        return _UNREADABLE
     if not _is_text(prompt):
         return _NO_TEXT
     rows[name] = Query(name, prompt, conversation=_conversation(receipt, scores))

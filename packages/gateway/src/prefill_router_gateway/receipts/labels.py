@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Final, Literal, TypeVar, cast, final
 
-from prefill_router.data import Message
+from prefill_router.data import Message, Prompt
 from prefill_router.database import Database, Statement
 from prefill_router.errors import CorruptError, DataError
 from prefill_router.targets import Endpoint, Target
-from prefill_router_gateway.protocol import Envelope, read_envelope
+from prefill_router_gateway.protocol import Envelope, read_envelope, scored_prompt
 from prefill_router_gateway.receipts.reader import Conditions, pages
-from prefill_router_gateway.receipts.rows import Feedback, ReceiptColumn, Row
+from prefill_router_gateway.receipts.rows import Feedback, ReceiptColumn, Row, prompt_of
 from prefill_router_gateway.receipts.store import RECEIPTS, SAMPLES, make_table, open_store
-from prefill_router_gateway.records import AnswerText, repeatable_body
+from prefill_router_gateway.records import AnswerText, Scored, repeatable_body
 
 REVERSED: Final = ":reversed"
 """Ends the source of labels of pairs in the second order."""
@@ -42,7 +42,8 @@ class SampledRequest:
         body: The request as the client sent it, without its routing preferences and its user's
             names; of a turn, a chat with the person's ask alone; empty where it was purged.
         answer: The text that the client was given; empty where it was purged.
-        prompt: What the encoder read, as plain values; None where it was purged.
+        prompt: What the encoder read, as plain values; None where it was purged, or wasn't kept
+            yet when the request was.
         is_turn: Whether it is an agent's turn, or has tools: it was kept by its ask and the last
             answer, and no other target can be asked the same.
     """
@@ -499,6 +500,15 @@ class RepeatedRequest:
             RefusalError: The body isn't a request; so are the others.
         """
         return self._envelope.turns
+
+    def scored_prompt(self, scored: Scored) -> Prompt | None:
+        """What the encoder read: as it was kept, or else read again; None where it has no text.
+
+        Args:
+            scored: The part of the request that it read, as of the receipt.
+        """
+        kept = self.sample.prompt  # samples of receipts of version 2 have none
+        return scored_prompt(self._envelope, scored) if kept is None else prompt_of(kept)
 
     @property
     def schema(self) -> Mapping[str, Any] | None:

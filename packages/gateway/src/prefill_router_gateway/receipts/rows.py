@@ -6,7 +6,7 @@ that a database can't reject any client's text.
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -309,6 +309,11 @@ class Feedback:
     def row(self) -> Row:
         """Its row, in the order of `FEEDBACK_COLUMNS`."""
         return (self.id, self.source, float(self.at), float(self.score), self.conversation)
+
+
+def latest_scores(scores: Iterable[Feedback]) -> list[Feedback]:
+    """The latest score of each source."""
+    return list({one.source: one for one in sorted(scores, key=lambda one: one.at)}.values())
 
 
 def prompt_of(kept: str | list[dict[str, str]]) -> Prompt:
