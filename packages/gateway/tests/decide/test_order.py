@@ -270,6 +270,32 @@ def test_writing_to_a_cache_is_paid_where_the_request_marks_it(
     assert costs.cache(question).seconds.tolist() == [seconds, 300.0]
 
 
+@pytest.mark.parametrize(
+    ("mark", "minutes", "hour", "paid"),
+    [
+        ("minutes", 0.0, 4.0, 2.0),
+        ("hour", 0.0, 4.0, 4.0),
+        ("minutes", 2.5, 0.0, 2.5),
+        ("hour", 2.5, 0.0, 2.0),
+        ("hour", 2.5, None, 2.5),
+        ("minutes", None, 4.0, 2.0),
+    ],
+)
+def test_a_price_of_0_says_that_writing_for_as_long_costs_nothing_more(
+    mark: Any, minutes: float | None, hour: float | None, paid: float
+) -> None:
+    prices = {**MARKED, "cache_write_price": minutes, "cache_write_hour_price": hour}
+    costs = RequestCosts(
+        estimator(Pool((target("a", **prices, serves=("messages",)),))), cache_seconds=300.0
+    )
+    question = ask(endpoint="messages", cache_mark=mark)
+    full = costs.estimate(question, 1000)
+    assert full * 1e6 == pytest.approx([1000 * paid + 800])
+    there = costs.with_cache(question, full, 0, tokens=1000, cached=800)
+    assert there * 1e6 == pytest.approx([200 * paid + 800 * 0.2 + 800])
+    assert costs.cache(ask(endpoint="messages")).saved.tolist() == [0.0]
+
+
 def test_an_agents_ask_costs_the_mean_of_its_requests() -> None:
     pool = Pool((target("a", **MARKED, serves=("messages",)), target("b", price=2.0)))
     agent = AgentRequest(agent="codex", expected_requests=4)

@@ -308,12 +308,12 @@ def _of_cache(
         return 0.0, 0.0, cache_seconds
     read = price if target.cached_input_price is None else target.cached_input_price
     hour = minutes if target.cache_write_hour_price is None else target.cache_write_hour_price
-    if not hour:  # price lists also have 0, where nothing is charged for writing
-        return 0.0, (price - read) / _MILLION, cache_seconds
+    by_marks = by_marks and bool(minutes or hour)
     if by_marks and mark is None:
         return 0.0, 0.0, cache_seconds
     is_long = by_marks and mark == "hour"
-    write = hour if is_long else price if minutes is None else minutes
+    # price lists also have 0, where nothing is charged for writing
+    write = (hour if is_long else minutes) or price
     seconds = max(cache_seconds, _HOUR) if is_long else cache_seconds
     return (write - price) / _MILLION, (write - read) / _MILLION, seconds
 
