@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prefill_router.agents import read_harnesses
+from prefill_router.agents import load_harnesses, read_harnesses
 from prefill_router.errors import ConfigError, FormatError
 from prefill_router.importers import FORMATS, Columns, import_dataset, recognised_format
 from prefill_router.importers.call_logs import scored_text
@@ -186,7 +186,9 @@ def test_marks_that_are_none_are_refused(tmp_path: Path) -> None:
     settings = tmp_path / "gateway.yaml"
     for text, why in {
         "agents: {marks: {ours: {tags: [memo]}}}": "agents.marks.ours.tags: .* give marks",
-        "agents: 3": "give marks",
+        "agents: 3": "no section agents; give marks",
+        "agents: null": "no section agents; give marks",
+        "[1]": "no section agents; give marks",
         "[": "gateway.yaml",
     }.items():
         settings.write_text(text)
@@ -194,3 +196,5 @@ def test_marks_that_are_none_are_refused(tmp_path: Path) -> None:
             read_harnesses(settings)
     with pytest.raises(ConfigError, match="no such file"):
         read_harnesses(tmp_path / "none.yaml")
+    settings.write_text("")
+    assert read_harnesses(settings) == load_harnesses()

@@ -80,13 +80,13 @@ def row(receipt: Receipt) -> DecisionRow:
     """One row of the list of recent decisions."""
     choice, outcome = receipt.choice, receipt.outcome
     target = outcome.target or choice.target
-    asked = _asker(receipt)
+    agent = _read_agent(receipt)
     return pick(
         DecisionRow,
         {
             "target": target,
-            "agent": asked.get("agent"),
-            "kind": asked.get("kind") if asked.get("agent") else None,
+            "agent": agent.get("agent"),
+            "kind": agent.get("kind") if agent.get("agent") else None,
             "probability": choice.correctness.get(target),
             "estimated_cost": choice.estimated_cost.get(target),
             "outcome": outcome.kind,
@@ -95,10 +95,10 @@ def row(receipt: Receipt) -> DecisionRow:
     )
 
 
-def _asker(receipt: Receipt) -> Mapping[str, Any]:
+def _read_agent(receipt: Receipt) -> Mapping[str, Any]:
     """What the receipt says of the agent that asked; empty for none."""
-    told = receipt.details.get("agent")
-    return told if isinstance(told, Mapping) else {}
+    agent = receipt.details.get("agent")
+    return agent if isinstance(agent, Mapping) else {}
 
 
 def detail(receipt: Receipt, instead: RequestSaving | None = None) -> DecisionDetail:
@@ -132,8 +132,8 @@ def detail(receipt: Receipt, instead: RequestSaving | None = None) -> DecisionDe
                 total=outcome.total_seconds,
             ),
             "in_session": choice.session is not None,
-            "type": _asker(receipt).get("type"),
-            "failing_steps": _asker(receipt).get("failing_steps", 0),
+            "type": _read_agent(receipt).get("type"),
+            "failing_steps": _read_agent(receipt).get("failing_steps", 0),
             "version": version_of(receipt),
             "version_step": version_step_of(receipt),
             "instead": None if instead is None else pick(InsteadView, {}, instead),

@@ -192,25 +192,32 @@ def read_harnesses(settings: Path) -> Harnesses:
     """The marks that this package has, and those that a gateway's settings add (`agents.marks`).
 
     Args:
-        settings: The settings' file. Whatever else it has is ignored.
+        settings: The settings' file; an empty one adds none. Whatever else it has is ignored.
 
     Raises:
         ConfigError: The file can't be read, or its marks aren't marks.
     """
     try:
         value = read_yaml(settings)
-        agents = value.get("agents", {}) if isinstance(value, Mapping) else value
+        agents = {} if value is None else value
+        if isinstance(agents, Mapping):
+            agents = agents.get("agents", {})
+        if not isinstance(agents, Mapping):
+            raise ConfigError(f"it has no section agents; {_ADVICE}")
         return load_harnesses().extended(_AgentMarks.model_validate(agents).marks)
     except ConfigError as error:
         raise ConfigError(f"{settings}: {error}") from None
     except ValidationError as error:
-        told = "; ".join(
+        problems = "; ".join(
             f"agents.{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()
         )
-        raise ConfigError(
-            f"{settings}: {told}; give marks of agents as in a gateway's settings, such as agents: "
-            "{marks: {our-agent: {systems: [You are ours]}}}"
-        ) from None
+        raise ConfigError(f"{settings}: {problems}; {_ADVICE}") from None
+
+
+_ADVICE = (
+    "give marks of agents as in a gateway's settings, such as agents: {marks: {our-agent: "
+    "{systems: [You are ours]}}}"
+)
 
 
 class _AgentMarks(BaseModel):

@@ -167,7 +167,7 @@ export class Decisions {
 }
 
 /** The agent and, where it isn't the person's task, what its request is for. */
-function asker({ agent, kind }) {
+function nameAgent({ agent, kind }) {
   if (agent === null) return NONE;
   return kind === "main" ? agent : `${KINDS[kind][0]}, ${agent}`;
 }
@@ -183,7 +183,7 @@ function makeRow(decision, fresh) {
   return el("tr", { "data-id": decision.id, class: fresh ? "fresh" : null },
     el("td", null, button),
     cell(decision.requested, "cut spare3"),
-    cell(asker(decision), "cut spare2"),
+    cell(nameAgent(decision), "cut spare2"),
     cell(decision.target ?? NONE, "cut"),
     cell(REASONS[decision.reason], "spare1"),
     cell(number(decision.lam), "num spare3"),

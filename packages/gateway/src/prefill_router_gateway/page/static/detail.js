@@ -147,7 +147,7 @@ function spent({ decision, timings, tokens, instead, input_tokens: guessed }) {
 }
 
 /** The agent, what its request is for, and the kind of subagent; none for other clients. */
-function asker({ decision, type }) {
+function nameAgent({ decision, type }) {
   if (decision.agent === null) return null;
   return `${decision.agent}: ${KINDS[decision.kind][1]}${type ? `, type ${type}` : ""}`;
 }
@@ -159,7 +159,7 @@ function record(detail) {
     ["Decision", el("span", { class: "mono" }, decision.id)],
     ["When", moment(decision.at)],
     ["Requested", `${decision.requested}, ${decision.endpoint}${decision.stream ? ", streamed" : ""}, status ${decision.status}`],
-    ["Asked by", asker(detail)],
+    ["Asked by", nameAgent(detail)],
     ["Tools", detail.failing_steps ? `${count(detail.failing_steps)} results in a row had failed` : null],
     ["lam", decision.lam === null ? NONE : number(decision.lam) + (lowered ? `, lowered by a budget from ${number(detail.lam_asked)}` : "")],
     ["Policy alone", detail.policy_target && detail.policy_target !== decision.target ? `would have chosen ${detail.policy_target}` : null],
