@@ -126,12 +126,11 @@ def test_a_stream_keeps_the_order_of_its_events(every: list[Any], marked: bool) 
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-def test_reasoning_alone_is_a_thinking_block_and_otherwise_left_out(name: str) -> None:
+def test_reasoning_alone_is_the_text_and_otherwise_left_out(name: str) -> None:
     reply = {"content": "", name: "Six times seven."}
     found = message({"choices": [{"finish_reason": "stop", "message": reply}]})
     assert found is not None
-    (block,) = found["content"]
-    assert (block["type"], block["thinking"]) == ("thinking", "Six times seven.")
-    said = message({"choices": [{"finish_reason": "stop", "message": {**reply, "content": "42"}}]})
-    assert said is not None
-    assert [block["type"] for block in said["content"]] == ["text"]
+    assert found["content"] == [{"type": "text", "text": "Six times seven."}]
+    both = message({"choices": [{"finish_reason": "stop", "message": {**reply, "content": "42"}}]})
+    assert both is not None
+    assert both["content"] == [{"type": "text", "text": "42"}]

@@ -60,14 +60,14 @@ def test_arguments_may_be_an_object_in_place_of_its_text() -> None:
     assert json.loads(json.loads(piece[5:])["delta"]["partial_json"]) == {"place": "Bern"}
 
 
-def test_a_stream_of_reasoning_alone_is_a_thinking_block() -> None:
+def test_a_stream_of_reasoning_alone_is_a_text() -> None:
     pieces = [chunk(delta={"role": "assistant", "content": ""})]
     pieces += [chunk(delta={"reasoning_content": text}) for text in ("It is ", "six times seven.")]
-    told = translated(*pieces, chunk(finish_reason="length"), DONE)
-    found = [json.loads(line[6:]) for line in told.decode().split("\n") if line[:6] == "data: "]
+    written = translated(*pieces, chunk(finish_reason="length"), DONE)
+    found = [json.loads(line[6:]) for line in written.decode().split("\n") if line[:6] == "data: "]
     kinds = [one["type"] for one in found if one["type"] != "ping"]
     block = ["content_block_start", "content_block_delta", "content_block_stop"]
     assert kinds == ["message_start", *block, "message_delta", "message_stop"]
     (delta,) = (one["delta"] for one in found if one["type"] == "content_block_delta")
-    assert delta == {"type": "thinking_delta", "thinking": "It is six times seven."}
-    assert b"thinking_delta" not in translated(*pieces, *SAID, DONE)
+    assert delta == {"type": "text_delta", "text": "It is six times seven."}
+    assert b"It is " not in translated(*pieces, *SAID, DONE)

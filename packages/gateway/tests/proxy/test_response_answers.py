@@ -140,15 +140,14 @@ def test_the_text_of_a_stream_is_kept_to_learn_from() -> None:
     assert answer.text == kept.text != ""
 
 
-def test_reasoning_alone_is_an_item_of_its_own() -> None:
+def test_reasoning_alone_is_the_text() -> None:
     reply = {"content": None, "reasoning_content": "Six times seven."}
     (item,) = response({"choices": [{"finish_reason": "stop", "message": reply}]})["output"]
-    summary = [{"type": "summary_text", "text": "Six times seven."}]
-    assert (item["type"], item["summary"]) == ("reasoning", summary)
+    assert (item["type"], item["content"][0]["text"]) == ("message", "Six times seven.")
     pieces = [chunk(delta={"reasoning": text}) for text in ("Six ", "times seven.")]
     found = list(events(streamed(*pieces, chunk(finish_reason="stop"), DONE)))
     assert [one["sequence_number"] for one in found] == list(range(len(found)))
     (written,) = found[-1]["response"]["output"]
-    assert (written["type"], written["summary"]) == ("reasoning", summary)
-    deltas = [one["delta"] for one in found if one["type"].endswith("summary_text.delta")]
+    assert (written["type"], written["content"]) == ("message", item["content"])
+    deltas = [one["delta"] for one in found if one["type"].endswith("output_text.delta")]
     assert "".join(deltas) == "Six times seven."

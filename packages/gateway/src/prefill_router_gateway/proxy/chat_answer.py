@@ -2,7 +2,8 @@
 
 Only for requests that were translated to chats (`protocol.chat_translation`). `MessageWriter` and
 `ResponseWriter` write what is read here in their API. Reasoning is left out where anything else is
-answered, since it would need the other API's signature; reasoning alone is passed on without one.
+answered, since it would need the other API's signature. Reasoning alone is passed on as the text:
+clients send an answer back, and only its text is accepted by every target.
 Arguments of a tool call that aren't a JSON object are a failure of the target, never a made-up
 input, unless the limit of tokens cut them off.
 """
@@ -46,11 +47,10 @@ class ChatAnswer:
     Attributes:
         id: Its id; empty where the chat gives none.
         model: The model that it names; empty for none.
-        text: Its text.
+        text: Its text, or its reasoning where it has nothing else.
         calls: Its tool calls, whose arguments are JSON objects.
         reason: Why it ended, in the words of chats; empty where unknown.
         has_refused: Whether the model refused.
-        reasoning: Its reasoning, where it has nothing else; otherwise empty.
     """
 
     id: str
@@ -59,7 +59,6 @@ class ChatAnswer:
     calls: tuple[ToolCall, ...]
     reason: str
     has_refused: bool
-    reasoning: str = ""
 
 
 def read_answer(chat: Mapping[str, Any]) -> ChatAnswer | None:
@@ -76,15 +75,13 @@ def read_answer(chat: Mapping[str, Any]) -> ChatAnswer | None:
             calls.append(call)
         elif reason != "length":
             return None
-    text = _read_text(reply)
     return ChatAnswer(
         id=string(chat.get("id")),
         model=string(chat.get("model")),
-        text=text,
+        text=_read_text(reply) or ("" if calls else _read_reasoning(reply)),
         calls=tuple(calls),
         reason=reason,
         has_refused=bool(reply.get("refusal")),
-        reasoning="" if text or calls else _read_reasoning(reply),
     )
 
 
@@ -159,10 +156,6 @@ class AnswerWriter(Protocol):
 
     def write_arguments(self, text: str) -> bytes:
         """The event of a piece of the call's arguments."""
-        ...
-
-    def write_reasoning(self, text: str) -> Iterator[bytes]:
-        """The events of a reasoning, which is all that was answered."""
         ...
 
     def finish_part(self, *, is_cut: bool) -> Iterator[bytes]:
@@ -317,7 +310,9 @@ class TranslatedStream:
         if self._is_over or not self._has_begun:
             return
         if reasoning := "".join(self._reasoning):
-            yield from self._writer.write_reasoning(reasoning)
+            yield from self._start(None)
+            yield self._writer.write_text(reasoning)
+            yield from self._finish_part()
         usage, _ = self.facts.usage(input_tokens=self._input_tokens)
         yield from self._writer.end(self._reason, usage, has_refused=self._has_refused)
         self._is_over = True

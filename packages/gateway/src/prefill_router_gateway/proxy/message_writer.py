@@ -13,8 +13,6 @@ from prefill_router_gateway.records import AnswerText
 
 _STOPS = {"length": "max_tokens", "content_filter": "refusal"}
 """The reasons that count whatever the answer has; otherwise a tool call or an end stopped it."""
-_THINKING = {"type": "thinking", "thinking": "", "signature": ""}
-"""A chat's reasoning has no signature; a client may send it back, and a chat then goes without."""
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
@@ -27,8 +25,6 @@ def message_of(answer: ChatAnswer, usage: Usage | None, *, target: str) -> dict[
         target: The name of the target, for an answer that names no model.
     """
     content: list[dict[str, Any]] = []
-    if answer.reasoning:
-        content.append({**_THINKING, "thinking": answer.reasoning})
     if answer.text:
         content.append({"type": "text", "text": answer.text})
     for call in answer.calls:
@@ -111,12 +107,6 @@ class MessageWriter:
     def write_arguments(self, text: str) -> bytes:
         """The event of a piece of the call's arguments."""
         return self._delta({"type": "input_json_delta", "partial_json": text})
-
-    def write_reasoning(self, text: str) -> Iterator[bytes]:
-        """The events of a thinking block."""
-        yield from self._start(dict(_THINKING))
-        yield self._delta({"type": "thinking_delta", "thinking": text})
-        yield from self.finish_part(is_cut=False)
 
     def finish_part(self, *, is_cut: bool) -> Iterator[bytes]:  # noqa: ARG002
         """The event at the end of the text or call."""

@@ -23,8 +23,7 @@ def response_of(answer: ChatAnswer, usage: Usage | None, *, target: str) -> dict
         usage: Its token counts.
         target: The name of the target, for an answer that names no model.
     """
-    output = [_reasoning(_new_id("rs"), answer.reasoning)] if answer.reasoning else []
-    output += [_message(_new_id("msg"), answer.text)] if answer.text else []
+    output = [_message(_new_id("msg"), answer.text)] if answer.text else []
     output += [_call(_new_id("fc"), call) for call in answer.calls]
     head = _head(_new_id("resp"), answer.model or target)
     return {**head, **_end(answer.reason, usage), "output": output}
@@ -81,14 +80,6 @@ def _counts(usage: Usage) -> dict[str, Any]:
 
 def _text(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _summary(text: str) -> dict[str, Any]:
-    return {"type": "summary_text", "text": text}
-
-
-def _reasoning(item_id: str, text: str) -> dict[str, Any]:
-    return {"id": item_id, "type": "reasoning", "summary": [_summary(text)]}
 
 
 def _message(item_id: str, text: str) -> dict[str, Any]:
@@ -150,20 +141,6 @@ class ResponseWriter:
         """The event of a piece of the call's arguments."""
         self._pieces.append(text)
         return self._of_item("response.function_call_arguments.delta", delta=text)
-
-    def write_reasoning(self, text: str) -> Iterator[bytes]:
-        """The events of a reasoning item, with its text as the summary."""
-        self._item = _reasoning(_new_id("rs"), text)
-        place, summary = {"output_index": len(self._output)}, {"summary_index": 0}
-        kind = "response.reasoning_summary"
-        begun = {**self._item, "summary": []}
-        yield self._written("response.output_item.added", **place, item=begun)
-        yield self._of_item(f"{kind}_part.added", **summary, part=_summary(""))
-        yield self._of_item(f"{kind}_text.delta", **summary, delta=text)
-        yield self._of_item(f"{kind}_text.done", **summary, text=text)
-        yield self._of_item(f"{kind}_part.done", **summary, part=_summary(text))
-        yield self._written("response.output_item.done", **place, item=self._item)
-        self._output.append(self._item)
 
     def finish_part(self, *, is_cut: bool) -> Iterator[bytes]:
         """The events at the end of the text or call."""
