@@ -193,10 +193,9 @@ def test_receipts_tell_how_conversations_keep_their_target(gateway: Served) -> N
         ask(gateway, chat(), lam=lam, **{"x-session-id": "kept"})
     rows = [receipt for receipt in gateway.receipts[-2:] if affinity_rule_of(receipt) is not None]
     assert [row.choice.opening for row in rows] == [False, False]
-    told = affinity_rule_of(rows[0])
-    assert told is not None
-    assert (told.seconds, told.margin) == (3600, 0)
-    assert set(told.cache_seconds.values()) == {300}
+    rule = affinity_rule_of(rows[0])
+    assert rule is not None
+    assert (rule.seconds, set(rule.cache_seconds.values()), rule.margin) == (3600, {300}, 0)
     _, own = replay_sessions(rows, []).settings
     assert own.changed == 0
     ask(gateway, chat())

@@ -151,6 +151,15 @@ def test_the_latest_feedback_on_any_request_of_a_turn_measures_its_judge(tmp_pat
     assert found.sources["user"].contradicted == 0
 
 
+def test_the_end_of_a_turn_without_a_conversation_is_not_judged(tmp_path: Path) -> None:
+    receipts, sample = turn(0)
+    apart = [replace(one, choice=replace(one.choice, session=None)) for one in receipts]
+    url = write(tmp_path, (apart, sample), turn(1))
+    with answering(answer) as (base_url, _):
+        assert labelled(url, base_url).requests == 1
+    assert sample.id not in {one.id for one in read_learning(url, SideQuestions)}
+
+
 def test_pairs_draw_nothing_for_turns_whose_feedback_counts(tmp_path: Path) -> None:
     turns = [turn(n) for n in range(3)]
     url = write(tmp_path, *turns)
