@@ -10,8 +10,8 @@ traffic whose mix stays about the same while the candidate is tested. The turns 
 may share an outcome, so they are one pair: the mean of their differences, once the last one came.
 
 A candidate is tried on traffic that it wasn't fitted on, and on no conversation that began before
-that. What serves now is watched in the same
-way: if it is surely worse than what served before, it is rolled back.
+that. What serves now is watched in the same way: if it is surely worse than what served before, it
+is rolled back.
 """
 
 import math
