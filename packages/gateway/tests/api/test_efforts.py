@@ -10,10 +10,11 @@ from packages.gateway.tests.api.bodies import message, response
 from packages.gateway.tests.scripted_target import ERROR, whole
 from packages.gateway.tests.server_process import complexity_router
 from packages.gateway.tests.world import Served, World, chat, served, user, world
+from prefill_router.endpoints import read_effort
 from prefill_router.targets import pool_from_dict
 from prefill_router_gateway.api.requested_targets import allowed_targets
 from prefill_router_gateway.guard import ClientKey
-from prefill_router_gateway.protocol import EffortRule, effort_splicer, read_effort
+from prefill_router_gateway.protocol import EffortRule, effort_splicer
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import final
 
+from prefill_router.endpoints import read_effort
 from prefill_router.targets import Pool, name_with_effort
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.guard import ClientKey
@@ -17,7 +18,6 @@ from prefill_router_gateway.protocol import (
     RequestedModel,
     RoutingPreferences,
     parse_model,
-    read_effort,
     read_preferences,
 )
 from prefill_router_gateway.records import Header

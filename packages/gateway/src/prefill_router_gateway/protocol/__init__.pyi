@@ -6,7 +6,6 @@ from .chat_translation import (
 from .effort_fields import (
     EffortRule as EffortRule,
     effort_splicer as effort_splicer,
-    read_effort as read_effort,
 )
 from .envelope import (
     LIMIT_NAMES as LIMIT_NAMES,

@@ -5,7 +5,11 @@ from .breakers import (
     CircuitBreaker as CircuitBreaker,
 )
 from .client import Upstream as Upstream, ask_once as ask_once
-from .effort_fields import effort_changes as effort_changes, merge_fields as merge_fields
+from .effort_fields import (
+    effort_changes as effort_changes,
+    merge_fields as merge_fields,
+    read_effort as read_effort,
+)
 from .error_body import ErrorBody as ErrorBody, kind_of as kind_of, read_error as read_error
 from .events import LineSplitter as LineSplitter
 from .failures import (

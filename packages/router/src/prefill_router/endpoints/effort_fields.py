@@ -7,7 +7,7 @@ else such a field says is kept.
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from prefill_router.targets import Endpoint, Fields
+from prefill_router.targets import EFFORTS, Endpoint, Fields, is_budget
 
 _WHOLE: Mapping[Endpoint, frozenset[str]] = {
     "chat": frozenset(
@@ -35,6 +35,29 @@ _INNER: Mapping[Endpoint, Mapping[str, frozenset[str]]] = {
     "messages": {"output_config": _CLAUDE},
 }
 """Fields that say other things too, with the names that are about effort."""
+
+
+def read_effort(endpoint: Endpoint, value: Mapping[str, Any]) -> str | None:
+    """The effort that a request asks for: a name, a budget, or `none`; None where it asks for none.
+
+    A switch that is on doesn't say how much.
+    """
+    inner = (value.get(name) for name in ("thinking", *_INNER.get(endpoint, {})))
+    parts = [part for part in inner if isinstance(part, Mapping)]
+    for place, budgets in ((value, _BUDGETS), *((part, _INNER_BUDGETS) for part in parts)):
+        fields = (place.get(name) for name in ("reasoning_effort", "effort", *budgets))
+        efforts = [str(field) for field in fields if type(field) in (str, int)]
+        effort = next((e for e in efforts if e in EFFORTS or is_budget(e)), None)
+        if effort is not None:
+            return effort
+    places = (value, *parts)
+    is_off = any(place.get(switch) is False for place in places for switch in _SWITCHED_OFF)
+    return "none" if is_off or any(part.get("type") == "disabled" for part in parts) else None
+
+
+_BUDGETS = ("thinking_budget", "thinking_token_budget")
+_INNER_BUDGETS = ("thinking_budget", "budget_tokens", "max_tokens")
+_SWITCHED_OFF = ("enable_thinking", "thinking", "enabled")
 
 
 def effort_changes(
