@@ -136,8 +136,10 @@ class EffortStudy:
             "budgets": list(self.budgets),
             "fixed": {name: point.to_dict() for name, point in self.fixed.items()},
             "routed": {
-                one.name: [None if p is None else p.to_dict() for p in self.points[one.name]]
-                for one in self.sets
+                choices.name: [
+                    None if p is None else p.to_dict() for p in self.points[choices.name]
+                ]
+                for choices in self.sets
             },
             "gains_of_both": {
                 kind: [
@@ -248,14 +250,14 @@ class _EffortJudge:
         labels = {name: data.correct[:, i] for i, name in enumerate(names)}
         costs = {name: data.observed_cost[:, i] for i, name in enumerate(names)}
         settings: dict[str, float] = {}
-        for one in sets:
-            for key, lam, label, cost in self._route(one):
+        for choices in sets:
+            for key, lam, label, cost in self._route(choices):
                 settings[key], labels[key], costs[key] = lam, label, cost
         estimates = _PairedEstimates(labels, costs, data.conversations, options, progress)
         points = {key: estimates.point(key, settings.get(key)) for key in labels}
         routed = {
-            one.name: tuple(points.get(_key(one, place)) for place in range(len(SHARES)))
-            for one in sets
+            choices.name: tuple(points.get(_key(choices, place)) for place in range(len(SHARES)))
+            for choices in sets
         }
         gains, rivals = _compare_kinds(sets, routed, estimates)
         return EffortStudy(
@@ -266,15 +268,15 @@ class _EffortJudge:
             rivals=rivals,
             budgets=self._budgets,
             best=names[self._best],
-            curves={one.name: self._curve(one) for one in sets},
+            curves={choices.name: self._curve(choices) for choices in sets},
             queries=len(data),
             resamples=options.resamples,
         )
 
-    def _route(self, one: ChoiceSet) -> "list[tuple[str, float, PerQuery, PerQuery]]":
+    def _route(self, choices: ChoiceSet) -> "list[tuple[str, float, PerQuery, PerQuery]]":
         """The setting, labels and costs of a set at each budget that it can keep to."""
-        predictions = self._predictions.select(targets=one.targets)
-        data = self._data.select(targets=one.targets)
+        predictions = self._predictions.select(targets=choices.targets)
+        data = self._data.select(targets=choices.targets)
         trial = Trial.join(predictions, data)
         rows, routed = np.arange(len(data)), []
         for place, budget in enumerate(self._budgets):
@@ -282,20 +284,20 @@ class _EffortJudge:
             if lam is not None:
                 chosen = trial.path.at(lam)
                 cost = data.observed_cost[rows, chosen]
-                routed.append((_key(one, place), lam, data.correct[rows, chosen], cost))
+                routed.append((_key(choices, place), lam, data.correct[rows, chosen], cost))
         return routed
 
-    def _curve(self, one: ChoiceSet) -> Outcomes:
+    def _curve(self, choices: ChoiceSet) -> Outcomes:
         """Observed cost and accuracy at every setting, by rising cost."""
-        data = self._data.select(targets=one.targets)
-        trial = Trial.join(self._predictions.select(targets=one.targets), data)
+        data = self._data.select(targets=choices.targets)
+        trial = Trial.join(self._predictions.select(targets=choices.targets), data)
         points = LambdaSweep.of(trial).points(ones(len(trial)))
         curve: Outcomes = np.stack([points.cost[0], points.accuracy[0]], axis=1)
         return curve
 
 
-def _key(one: ChoiceSet, place: int) -> str:
-    return f"{one.name} at budget {place}"
+def _key(choices: ChoiceSet, place: int) -> str:
+    return f"{choices.name} at budget {place}"
 
 
 def _highest_lam(trial: Trial, predictions: Predictions, budget: float) -> float | None:
@@ -366,18 +368,18 @@ def _compare_kinds(
     estimates: _PairedEstimates,
 ) -> tuple[dict[ChoiceKind, tuple[Estimate | None, ...]], dict[ChoiceKind, tuple[str | None, ...]]]:
     """What all pairs gain over the best set of models and of efforts, at each budget."""
-    (both,) = (one for one in sets if one.kind == "both")
+    (both,) = (choices for choices in sets if choices.kind == "both")
     gains: dict[ChoiceKind, tuple[Estimate | None, ...]] = {}
     rivals: dict[ChoiceKind, tuple[str | None, ...]] = {}
     for kind in ("models", "efforts"):
-        own = [one for one in sets if one.kind == kind]
+        own = [choices for choices in sets if choices.kind == kind]
         best = [_best_at(own, points, place) for place in range(len(SHARES))]
-        rivals[kind] = tuple(None if one is None else one.name for one in best)
+        rivals[kind] = tuple(None if choices is None else choices.name for choices in best)
         gains[kind] = tuple(
             None
-            if one is None or points[both.name][place] is None
-            else estimates.gain(_key(both, place), _key(one, place))
-            for place, one in enumerate(best)
+            if choices is None or points[both.name][place] is None
+            else estimates.gain(_key(both, place), _key(choices, place))
+            for place, choices in enumerate(best)
         )
     return gains, rivals
 
@@ -386,8 +388,8 @@ def _best_at(
     sets: Sequence[ChoiceSet], points: Mapping[str, Sequence[ObservedPoint | None]], place: int
 ) -> ChoiceSet | None:
     """The set with the highest accuracy at a budget; None where none keeps to it."""
-    there = {one: p for one in sets if (p := points[one.name][place]) is not None}
-    return max(there, key=lambda one: there[one].accuracy.value) if there else None
+    within = {choices: p for choices in sets if (p := points[choices.name][place]) is not None}
+    return max(within, key=lambda choices: within[choices].accuracy.value) if within else None
 
 
 _CAPTION = (
@@ -451,9 +453,9 @@ def _cost_cell(point: ObservedPoint) -> Cell:
 def _routed_table(study: EffortStudy) -> Table:
     heads = [f"{100 * share:g} %" for share in SHARES]
     rows: list[Row] = []
-    for one in study.sets:
-        points = study.points[one.name]
-        rows.append([one.name, *(_accuracy_cell(point) for point in points)])
+    for choices in study.sets:
+        points = study.points[choices.name]
+        rows.append([choices.name, *(_accuracy_cell(point) for point in points)])
         rows.append([f"$ per {PER:,}", *(Cell("") if p is None else _cost_cell(p) for p in points)])
     return Table(["Choice", *heads], rows)
 
@@ -484,11 +486,11 @@ def _short_table(study: EffortStudy) -> Table:
         [name, "", f"{100 * p.accuracy.value:.1f}", f"{PER * p.cost.value:.3g}"]
         for name, p in study.fixed.items()
     ]
-    for one in study.sets:
-        for share, point in zip(SHARES, study.points[one.name], strict=True):
+    for choices in study.sets:
+        for share, point in zip(SHARES, study.points[choices.name], strict=True):
             if point is not None:
                 accuracy, cost = 100 * point.accuracy.value, PER * point.cost.value
-                rows.append([one.name, f"{100 * share:g} %", f"{accuracy:.1f}", f"{cost:.3g}"])
+                rows.append([choices.name, f"{100 * share:g} %", f"{accuracy:.1f}", f"{cost:.3g}"])
     return Table(["choice", "budget", "accuracy %", f"$ per {PER:,}"], rows)
 
 
@@ -497,11 +499,13 @@ def _draw(study: EffortStudy) -> Figure:
     figure = new_figure(9.4, 5.8)
     axes = figure.add_subplot()
     kinds = ("both", "models", "efforts")
-    for place, one in enumerate(sorted(study.sets, key=lambda one: kinds.index(one.kind))):
+    for place, choices in enumerate(
+        sorted(study.sets, key=lambda choices: kinds.index(choices.kind))
+    ):
         colour, line, _ = stroke(place)
-        cost, accuracy = study.curves[one.name].T
-        width = 2.2 if one.kind == "both" else 1.3
-        axes.plot(PER * cost, 100 * accuracy, color=colour, ls=line, lw=width, label=one.name)
+        cost, accuracy = study.curves[choices.name].T
+        width = 2.2 if choices.kind == "both" else 1.3
+        axes.plot(PER * cost, 100 * accuracy, color=colour, ls=line, lw=width, label=choices.name)
     for name, point in study.fixed.items():
         at = PER * point.cost.value, 100 * point.accuracy.value
         axes.plot(*at, "o", color=QUIET, ms=4, zorder=4)
@@ -531,12 +535,14 @@ def _curve_rows(study: EffortStudy) -> Rows:
 
 def _point_rows(study: EffortStudy) -> Rows:
     rows = []
-    for one in study.sets:
-        for share, budget, point in zip(SHARES, study.budgets, study.points[one.name], strict=True):
+    for choices in study.sets:
+        for share, budget, point in zip(
+            SHARES, study.budgets, study.points[choices.name], strict=True
+        ):
             if point is not None:
                 rows.append(
                     {
-                        "choice": one.name,
+                        "choice": choices.name,
                         "share": share,
                         "budget": budget,
                         "lam": point.lam,

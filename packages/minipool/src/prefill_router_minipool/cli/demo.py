@@ -85,6 +85,11 @@ def demo(
     if efforts:
         _run_efforts(to, questions, seed, as_json=as_json)
         return
+    _run_routers(to, questions, seed, as_json=as_json)
+
+
+def _run_routers(to: Path, questions: int, seed: int, *, as_json: bool) -> None:
+    """Collect answers, fit a router for each encoder, and compare them."""
     began = time.monotonic()
     job = CommandRun(to, to / "log")
     _check_same(to, questions, seed)
@@ -112,11 +117,13 @@ def demo(
 def _run_efforts(to: Path, questions: int, seed: int, *, as_json: bool) -> None:
     """Collect answers at three efforts, fit one router of all pairs, and study its choices."""
     job = CommandRun(to, to / "log")
-    _check_same(to, questions, seed)
-    asked, answers, states = to / "tasks.jsonl", to / "answers", to / "states-minipool"
-    job.do("minipool", "tasks", "--count", questions, "--seed", seed, "--out", asked)
+    _check_same(to, questions, seed, efforts=True)
+    questions_file, answers, states = to / "tasks.jsonl", to / "answers", to / "states-minipool"
+    job.do("minipool", "tasks", "--count", questions, "--seed", seed, "--out", questions_file)
     with serving_pool(job, "--efforts", "low,medium,high"):
-        job.do("collect", "--pool", to / "pool.yaml", "--tasks", asked, "--out", to / "run")
+        job.do(
+            "collect", "--pool", to / "pool.yaml", "--tasks", questions_file, "--out", to / "run"
+        )
     job.do("grade", to / "run", "--out", answers, shown=not as_json)
     job.do("encode", answers, "--encoder", "minipool", "--layers", "all", "--out", states)
     router, judged = to / "router-minipool", ("--data", answers, "--store", states)
@@ -125,9 +132,9 @@ def _run_efforts(to: Path, questions: int, seed: int, *, as_json: bool) -> None:
     job.do("study", "effort", router, *judged, "--out", to / "effort", *more, shown=True)
 
 
-def _check_same(folder: Path, questions: int, seed: int) -> None:
+def _check_same(folder: Path, questions: int, seed: int, *, efforts: bool = False) -> None:
     """Refuse a folder with the demo of other questions: their answers would be judged, too."""
-    asked = files.as_json({"questions": questions, "seed": seed})
+    asked = files.as_json({"questions": questions, "seed": seed, "efforts": efforts})
     record = folder / "demo.json"
     if not record.is_file():
         files.write_text(record, asked)

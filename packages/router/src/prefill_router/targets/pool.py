@@ -270,8 +270,11 @@ class Pool:
         Raises:
             ConfigError: The pool has no such target, or `date` isn't a date.
         """
-        self.indices(name for name in prices if name not in self.efforts_of)
-        targets = tuple(_priced(t, prices.get(t.name, prices.get(t.base))) for t in self.targets)
+        self.indices(self.with_efforts(prices))
+        each = {
+            name: price for model, price in prices.items() for name in self.with_efforts([model])
+        }
+        targets = tuple(_priced(target, each.get(target.name)) for target in self.targets)
         return replace(self, targets=targets, prices_date=None if date is None else day_of(date))
 
     def public(self) -> "Pool":
