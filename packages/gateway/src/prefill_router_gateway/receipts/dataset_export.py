@@ -96,45 +96,91 @@ def export(
     Raises:
         DataError: No receipt can be used; the message says why.
     """
-    left_out: Counter[str] = Counter()
-    cells: dict[tuple[str, str], _Cell] = {}
-    rows: dict[str, Query] = {}
-    names: dict[str, None] = dict.fromkeys(() if pool is None else pool.names)
-    used, known, sources, times = 0, samples or {}, Counter[str](), list[float]()
-    for one in _by_turn(receipts, turns or {}):
-        receipt, scores, target = one.receipt, one.scores, one.receipt.outcome.target
-        if pool is None:
-            names.update(dict.fromkeys([*receipt.choice.correctness, *receipt.choice.order]))
-        sampled = known.get(one.ids[-1])
-        if one.why:
-            left_out[one.why] += 1
-            continue
-        if sampled is not None and (sampled.questions is not None or not scores):
-            why = _add_sample(sampled, receipt, scores, names, errors or {}, cells, rows)
-            left_out.update([why] if why else [])
-            if not why:
-                sources.update(_sources(sampled, receipt, scores))
-                times.append(one.at)
-                used += 1
-            continue
-        prompt = _read_prompt(receipt, sampled)
-        why = _why_not(receipt, prompt, bool(scores) or unscored, names)
+    rows = _ExportRows(pool, samples or {}, errors or {})
+    for turn in _by_turn(receipts, turns or {}):
+        rows.add(turn, unscored=unscored)
+    if not rows.times:
+        raise _nothing(rows.left_out)
+    listed = pool or Pool(tuple(Target(name=name) for name in sorted(rows.names)))
+    dataset = _dataset(rows.queries, rows.cells, listed)
+    times, notes = rows.times, tuple(_notes(dataset))
+    span = min(times), max(times)
+    return DatasetExport(dataset, len(times), rows.left_out, notes, rows.sources, span)
+
+
+@final
+class _ExportRows:
+    """The queries and the targets' answers to them, as receipts are added.
+
+    Args:
+        pool: The targets; None for those in the receipts.
+        samples: As in `export`.
+        errors: The same.
+
+    Attributes:
+        names: The targets.
+        queries: The queries, by key.
+        cells: The answers, by the query's key and the target.
+        left_out: How many requests can't be used, by reason.
+        sources: How many labels each source gave.
+        times: When each request that is used arrived, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        pool: Pool | None,
+        samples: Mapping[str, LabelledSample],
+        errors: Mapping[str, float],
+    ) -> None:
+        self._has_pool, self._samples, self._errors = pool is not None, samples, errors
+        self.names: dict[str, None] = dict.fromkeys(() if pool is None else pool.names)
+        self.queries: dict[str, Query] = {}
+        self.cells: dict[tuple[str, str], _Cell] = {}
+        self.left_out, self.sources = Counter[str](), Counter[str]()
+        self.times: list[float] = []
+
+    def add(self, turn: "_ScoredTurn", *, unscored: bool) -> None:
+        """Add a request or a turn, or count why it can't be used."""
+        receipt = turn.receipt
+        if not self._has_pool:
+            self.names |= dict.fromkeys([*receipt.choice.correctness, *receipt.choice.order])
+        sample = self._samples.get(turn.ids[-1])
+        if turn.why:
+            why = turn.why
+        elif sample is not None and (sample.questions is not None or not turn.scores):
+            why = self._add_sample(turn, sample)
+        else:
+            why = self._add_answer(turn, sample, unscored=unscored)
+        if why:
+            self.left_out[why] += 1
+        else:
+            self.times.append(turn.at)
+
+    def _add_sample(self, turn: "_ScoredTurn", sample: LabelledSample) -> str:
+        """Add a sampled request with its labels; returns why it can't be used, or nothing."""
+        receipt, scores = turn.receipt, turn.scores
+        why = _add_sample(
+            sample, receipt, scores, self.names, self._errors, self.cells, self.queries
+        )
+        if not why:
+            self.sources.update(_sources(sample, receipt, scores))
+        return why
+
+    def _add_answer(
+        self, turn: "_ScoredTurn", sample: LabelledSample | None, *, unscored: bool
+    ) -> str:
+        """Add an answer with its feedback; returns why it can't be used, or nothing."""
+        receipt, scores, target = turn.receipt, turn.scores, turn.receipt.outcome.target
+        prompt = _read_prompt(receipt, sample)
+        why = _why_not(receipt, prompt, bool(scores) or unscored, self.names)
         if why or target is None or prompt is None:
-            left_out[why or _NOT_ANSWERED] += 1
-            continue
+            return why or _NOT_ANSWERED
         conversation = _conversation(receipt, scores)
         key = prompt_key(prompt) + (f" in {conversation}" if conversation else "")
-        rows[key] = Query(key, prompt, conversation=conversation)
-        _add(cells.setdefault((key, target), _Cell()), receipt, scores)
-        sources["user"] += bool(scores)
-        times.append(one.at)
-        used += 1
-    if not used:
-        raise _nothing(left_out)
-    listed = pool or Pool(tuple(Target(name=name) for name in sorted(names)))
-    dataset = _dataset(rows, cells, listed)
-    notes = tuple(_notes(dataset))
-    return DatasetExport(dataset, used, left_out, notes, sources, (min(times), max(times)))
+        self.queries[key] = Query(key, prompt, conversation=conversation)
+        _add(self.cells.setdefault((key, target), _Cell()), receipt, scores)
+        self.sources["user"] += bool(scores)
+        return ""
 
 
 def _conversation(receipt: Receipt, scores: Sequence[Feedback]) -> str:
@@ -177,7 +223,7 @@ def _by_turn(
     receipts: Iterable[tuple[Receipt, Sequence[Feedback]]], turns: Mapping[str, PersonTurn]
 ) -> Iterator[_ScoredTurn]:
     """Requests and turns in the order in which they ended."""
-    begun: dict[str, _ScoredTurn] = {}
+    open_turns: dict[str, _ScoredTurn] = {}
     for receipt, scores in receipts:
         name, turn = receipt.choice.id, turns.get(receipt.choice.id)
         if turn is None:
@@ -185,13 +231,13 @@ def _by_turn(
             yield _ScoredTurn(receipt, receipt.at, (name,), list(scores), why)
             continue
         first = turn.ids[0]
-        if first in begun:
-            begun[first].take(receipt, scores)
+        if first in open_turns:
+            open_turns[first].take(receipt, scores)
         else:
-            begun[first] = _ScoredTurn(receipt, receipt.at, turn.ids, list(scores), turn.why)
+            open_turns[first] = _ScoredTurn(receipt, receipt.at, turn.ids, list(scores), turn.why)
         if name == turn.ids[-1]:
-            yield begun.pop(first)
-    yield from begun.values()
+            yield open_turns.pop(first)
+    yield from open_turns.values()
 
 
 def _read_prompt(receipt: Receipt, sampled: LabelledSample | None) -> Prompt | None:
