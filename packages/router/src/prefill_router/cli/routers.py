@@ -121,25 +121,20 @@ def reprice(
             day_of(date)
     router = Router.load(folder)
     listed = read_pool(prices)
-    known = {
-        name: (t.input_price, t.output_price)
-        for t in listed
-        if t.input_price is not None and t.output_price is not None
-        for name in router.pool.with_efforts([t.name])
-    }
-    if not known:
+    new = _list_prices(listed, router.pool)
+    if not new:
         raise ConfigError(f"{prices} has no prices; give an input and an output price of a target")
-    kept = [name for name in router.pool.names if name not in known]
+    kept = [name for name in router.pool.names if name not in new]
     try:
         router.pool.indices(router.pool.with_efforts(listed.names))
-        pool = router.pool.with_prices(known, date=date or listed.prices_date)
+        pool = router.pool.with_prices(new, date=date or listed.prices_date)
     except ConfigError as error:
         raise ConfigError(f"{prices}: {error}") from None
     repriced = router.with_pool(pool)
     if to is not None and not overwrite:
         _check_same(to, folder)
     repriced.save(to or folder)
-    unmoved = [name for name in repriced.costs.recorded if name in known]
+    unmoved = [name for name in repriced.costs.recorded if name in new]
     if as_json:
         print_json(
             {
@@ -159,6 +154,16 @@ def reprice(
         )
     if kept:
         err.say(f"prices kept, since the file doesn't name them: {', '.join(kept)}")
+
+
+def _list_prices(listed: "Pool", pool: "Pool") -> dict[str, tuple[float, float]]:
+    """The input and output price of each target that a file names, by itself or by its model."""
+    return {
+        name: (target.input_price, target.output_price)
+        for target in listed
+        if target.input_price is not None and target.output_price is not None
+        for name in pool.with_efforts([target.name])
+    }
 
 
 def _check_same(to: PathOrUrl, folder: PathOrUrl) -> None:
