@@ -114,11 +114,18 @@ def test_fit(copy: Job, tmp_path: Path) -> None:
     other = [tmp_path / "other" if word == copy.answers else word for word in same]
     refused(REFUSED, *other)
     assert content(copy.router) == before
+    notes = router_notes(copy.router)
     prices = ("--prices", copy.answers / "pool.yaml", "--date", "2027-01-01")
     succeeded("reprice", copy.router, *prices)
+    assert router_notes(copy.router) != notes
     refused("repriced since", *same)
     succeeded(*same, "--overwrite")
-    assert json.loads(succeeded("show", copy.router, "--json"))["notes"] == []
+    assert router_notes(copy.router) == notes
+
+
+def router_notes(router: Path) -> list[str]:
+    notes: list[str] = json.loads(succeeded("show", router, "--json"))["notes"]
+    return notes
 
 
 def test_a_router_that_can_not_be_read_is_replaced_only_where_that_is_said(copy: Job) -> None:
