@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from packages.router.tests.programs import running
+
 ROOT = Path(__file__).parents[3]
 Run = Callable[[Sequence[str], int, float], tuple[int, float]]
 """Runs a command, sends it a signal (0 for none) after so many seconds; exit code and seconds."""
@@ -19,7 +21,7 @@ def forks(log: Path, program: str = "packages.router.tests.killed_process") -> I
     single = dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
     with (
         log.open("w") as told,
-        subprocess.Popen(
+        running(
             [sys.executable, "-m", program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

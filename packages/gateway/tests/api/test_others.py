@@ -38,6 +38,7 @@ from packages.gateway.tests.world import (
     user,
     world,
 )
+from packages.router.tests.programs import running
 
 pytestmark = pytest.mark.slow
 
@@ -286,7 +287,7 @@ def test_curl_reads_a_stream_as_it_comes(made: World, gateway: Served) -> None:
     body = json.dumps({"model": "auto", "stream": True, "messages": SAY})
     line = [str(CURL), "-sS", "-N", "--noproxy", "*", "-H", "content-type: application/json"]
     line += ["-H", f"{HEADER}lam: 0", "-d", body, f"{gateway.url}/v1/chat/completions"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE) as run:
+    with running(line, stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         first = b"".join(SAID[:4])
         assert run.stdout.read(len(first)) == first

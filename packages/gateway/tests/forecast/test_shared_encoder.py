@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from packages.router.tests.programs import running
 from prefill_router.errors import ConfigError
 from prefill_router_gateway.forecast import shared_encoder
 from prefill_router_gateway.forecast.encoder_process import (
@@ -234,7 +235,7 @@ def test_a_batch_that_hangs_ends_the_process(tmp_path: Path) -> None:
         place.bind(str(tmp_path / "s"))
         place.listen()
         number = place.fileno()
-        with subprocess.Popen(
+        with running(
             [sys.executable, "-c", HANGS, str(number)],
             pass_fds=(number,),
             stdin=subprocess.PIPE,

@@ -20,6 +20,7 @@ from packages.gateway.tests.learning.traffic import SKILL, answer, pools, write_
 from packages.router.tests.commands import refused
 from packages.router.tests.fakes.answering_server import answering
 from packages.router.tests.forks import forks
+from packages.router.tests.programs import running
 from prefill_router.router import VersionRegistry
 from prefill_router.targets import write_pool
 from prefill_router_gateway.receipts import CHARGES, labelled_samples
@@ -104,7 +105,7 @@ def test_rounds_follow_each_other_at_low_priority_until_a_signal(
     arguments = learn(made[0], tmp_path, "--follow", "--every", "0m", "--json")
     with (
         (tmp_path / "log").open("w+") as log,
-        subprocess.Popen(
+        running(
             [sys.executable, "-m", PROGRAM, *arguments],
             stdout=subprocess.PIPE,
             stderr=log,
@@ -135,7 +136,7 @@ def test_a_single_round_yields_to_others_but_is_not_left_without(
     made: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     write_traffic(tmp_path, REQUESTS)
-    with subprocess.Popen(
+    with running(
         [sys.executable, "-m", PROGRAM, *learn(made[0], tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -51,7 +51,10 @@ class Program:
 
     def end(self) -> None:
         with self.process:
-            self.process.communicate(timeout=60)
+            try:
+                self.process.communicate(timeout=60)
+            finally:
+                self.process.kill()
 
 
 class RayCluster(Program):

@@ -14,6 +14,7 @@ from benchmarks._large_world import LatentEncoder
 from packages.router.tests.commands import succeeded
 from packages.router.tests.engines.conftest import ENVIRONMENT, ROOT, RayCluster, RayDriver, content
 from packages.router.tests.engines.encoding_job import EVERYTHING, allow, plan_of, shards
+from packages.router.tests.programs import running
 from prefill_router.activations import ActivationStore
 from prefill_router.data import write_dataset
 from prefill_router.encoders import run_encoding
@@ -97,7 +98,7 @@ def test_the_pool_grows_workers_nodes_and_the_driver_die_and_the_store_is_one_pr
         cluster.address,
         str(store),
     ]
-    with subprocess.Popen(words, cwd=ROOT, env=ENVIRONMENT) as killed:
+    with running(words, cwd=ROOT, env=ENVIRONMENT) as killed:
         until(lambda: shards(store) == 2, killed)
         assert cluster.tell("count") == 1
         assert cluster.tell("add") == 2

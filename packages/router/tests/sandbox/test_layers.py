@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from packages.router.tests.programs import running
 from packages.router.tests.sandbox.inmates import alive, named, new_name
 from packages.router.tests.sandbox.runners import QUICK, Elsewhere
 from prefill_router.errors import SandboxError
@@ -247,7 +248,7 @@ with uids.leased_uid():
 def test_another_process_has_other_user_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox_module, "UIDS", 1)
     child = [sys.executable, "-c", HOLDS]
-    with subprocess.Popen(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with running(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == b"held\n"
         with pytest.raises(SandboxError, match="all 1 user ids"), sandbox_module.leased_uid():
