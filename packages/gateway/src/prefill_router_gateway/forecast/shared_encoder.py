@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import RLock, Thread
 from typing import Any, BinaryIO, NamedTuple, final
 
 from prefill_router.errors import ConfigError
@@ -233,6 +233,7 @@ def serve_clients(
     """
     waiting: SimpleQueue[_Waiting | None] = SimpleQueue()
     clients: list[Thread] = []
+    changing = RLock()
 
     def accept() -> None:
         while place.fileno() >= 0:
@@ -242,15 +243,20 @@ def serve_clients(
                 time.sleep(_ACCEPT_PAUSE)
                 continue
             thread = Thread(target=_attend, args=(client, hello, waiting), daemon=True)
-            clients[:] = [one for one in clients if one.is_alive()]
-            thread.start()
-            clients.append(thread)
+            with changing:  # so that a client that has its hello is always listed
+                clients[:] = connected()
+                thread.start()
+                clients.append(thread)
+
+    def connected() -> list[Thread]:
+        with changing:
+            return [thread for thread in clients if thread.is_alive()]
 
     def await_end() -> None:
         while source.read(_BUFFER):
             pass
-        for thread in clients:
-            thread.join()
+        while threads := connected():
+            threads[0].join()
         waiting.put(None)
 
     for call in (accept, await_end):
