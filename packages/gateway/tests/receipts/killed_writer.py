@@ -26,8 +26,9 @@ async def serve(url: str, first: int, at_once: int, told: int) -> None:
 
     async def client(number: int) -> None:
         while True:
-            if await writer.keep(made_receipt(number)):
-                os.write(told, f"{name_of(number)}\n".encode())
+            if not await writer.keep(made_receipt(number)):
+                raise RuntimeError(f"receipt {number} wasn't kept")
+            os.write(told, f"{name_of(number)}\n".encode())
             number += at_once
 
     await asyncio.gather(*(client(first + n) for n in range(at_once)))

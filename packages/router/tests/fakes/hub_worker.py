@@ -4,6 +4,7 @@ its settings when it is imported.
 Each line of its standard input is a job, [environment, arguments], each line printed its answer.
 """
 
+import faulthandler
 import gc
 import json
 import os
@@ -21,6 +22,8 @@ from prefill_router.errors import PrefillRouterError
 
 SECRET = "hf_secretsecretsecret"
 _ROOT = Path(__file__).parents[4]
+_HANGS_AFTER = 100
+"""Seconds."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ def do_jobs(work: Callable[..., dict[str, object]]) -> None:
         child = os.fork()
         if not child:
             code = 1
+            faulthandler.dump_traceback_later(_HANGS_AFTER, exit=True)
             try:
                 _answer(work, *json.loads(line))
                 code = 0
