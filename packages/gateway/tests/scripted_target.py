@@ -13,7 +13,7 @@ import uvicorn
 from prefill_router.endpoints import Breakers
 from prefill_router.targets import Dialect, Pool, Provider, Target
 from prefill_router_gateway import ForwardRequest, Header
-from prefill_router_gateway.proxy import FixedBody, Forwarder
+from prefill_router_gateway.proxy import NO_FIXES, BodyFixes, FixedBody, Forwarder
 from prefill_router_gateway.records import RequestOutcome, TargetAttempt
 from prefill_router_gateway.settings import FailureSettings
 
@@ -191,7 +191,7 @@ class BodyByTarget:
     def __init__(self, make: Callable[[str], bytes]) -> None:
         self._make = make
 
-    def for_target(self, name: str, rename: tuple[str, str] | None = None) -> bytes:  # noqa: ARG002
+    def for_target(self, name: str, fixes: BodyFixes = NO_FIXES) -> bytes:  # noqa: ARG002
         """The body for a target."""
         return self._make(name)
 

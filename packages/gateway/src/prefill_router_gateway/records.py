@@ -165,7 +165,7 @@ class RoutingRequest:
         to_call: Whether the target will be called, and so needs an endpoint; False for a dry run.
         untranslatable: What a chat can't say of a message or response, by name; empty where it can
             be translated, None where it isn't to be.
-        hints: The hints that are left out where it is translated, by name.
+        hints: The hints that a chat doesn't have where it is translated, by name.
         agent: What is known of the agent that sent it.
         holds_state: Whether its history has what only the target that wrote it can read.
         cache_mark: For how long its text is to be cached; None where it marks nothing.
@@ -358,6 +358,7 @@ class RequestOutcome:
         first_byte_seconds: From the request to the first byte of the answer; None without one.
         total_seconds: From the request to the end.
         deployment: Which of the target's endpoints answered; None where it has only one.
+        sent_hints: The fields by which a chat was told what the request says of thinking.
     """
 
     kind: OutcomeKind
@@ -371,6 +372,7 @@ class RequestOutcome:
     first_byte_seconds: float | None = None
     total_seconds: float = 0.0
     deployment: str | None = None
+    sent_hints: Mapping[str, Any] = field(default_factory=dict)
 
 
 APART: Mapping[str, str] = {

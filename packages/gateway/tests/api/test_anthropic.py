@@ -37,6 +37,7 @@ from prefill_router_gateway.receipts import explain
 pytestmark = pytest.mark.slow
 
 ROWS = {name: {**PRICES[name], "accepts": ["tools", "images"]} for name in PRICES}
+ROWS[MIDDLE]["accepts"] = ["tools", "images", "thinking"]
 FAST = {"failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000}}
 DIALECTS = {CHEAP: "openai", MIDDLE: "deepseek", DEAR: "anthropic"}
 SAY: list[Any] = [user("What is six times seven?")]
@@ -370,6 +371,62 @@ def test_hints_are_sent_to_who_knows_them_and_left_out_for_a_chat(
     assert "left_out" not in to_anthropic.details
     assert to_chat.details["left_out"] == ["thinking"]
     assert "left out, since a chat can't say it: thinking" in explain(to_chat).sentences()
+
+
+@pytest.mark.parametrize(
+    ("given", "fields"),
+    [
+        (
+            {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}},
+            {"thinking": {"type": "enabled"}, "reasoning_effort": "high"},
+        ),
+        (  # a budget that the dialect can't say
+            {
+                "thinking": {"type": "enabled", "budget_tokens": 2000},
+                "output_config": {"effort": "low"},
+            },
+            {"thinking": {"type": "enabled"}, "reasoning_effort": "low"},
+        ),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 2000}},
+            {"thinking": {"type": "enabled"}},
+        ),
+        ({"thinking": {"type": "disabled"}}, {"thinking": {"type": "disabled"}}),
+        ({}, {}),
+    ],
+)
+def test_a_chat_that_accepts_thinking_is_told_of_it(
+    made: World, gateway: Served, given: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    body = {"model": MIDDLE, "max_tokens": 4000, "messages": SAY, "context_management": {}, **given}
+    assert gateway.ask("/v1/messages", body).status == 200
+    sent = made[MIDDLE].got.json
+    assert {n: sent[n] for n in ("thinking", "reasoning_effort") if n in sent} == fields
+    receipt = gateway.receipts[-1]
+    assert receipt.details["left_out"] == ["context_management"]
+    assert receipt.details.get("sent_hints", {}) == fields
+    told = f"asked to think as the client said: {json.dumps(fields)}"
+    assert (told in explain(receipt).sentences()) == bool(fields)
+
+
+def test_a_hint_that_a_target_refuses_is_left_out(made: World, gateway: Served) -> None:
+    error = {"message": "Unsupported value: 'reasoning_effort' does not support 'xhigh'."}
+
+    def ask(effort: str) -> dict[str, Any]:
+        body = {"model": MIDDLE, "max_tokens": 9, "messages": SAY}
+        reply = gateway.ask("/v1/messages", {**body, "output_config": {"effort": effort}})
+        assert reply.status == 200
+        return {"retries": reply.own("retries"), **gateway.receipts[-1].details}
+
+    made[MIDDLE].then(whole({"error": error}, status=400))
+    refused, remembered, other = ask("xhigh"), ask("xhigh"), ask("low")
+    assert (refused["retries"], remembered["retries"], other["retries"]) == ("1", "0", "0")
+    for details in (refused, remembered):
+        assert details["left_out"] == ["output_config.effort"]
+        assert "sent_hints" not in details
+    assert other["sent_hints"]["reasoning_effort"] == "low"
+    sent = [got.json.get("reasoning_effort") for got in made[MIDDLE].requests]
+    assert sent == ["xhigh", None, None, "low"]
 
 
 def test_what_is_nested_too_deeply_is_refused(gateway: Served) -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 ROWS: dict[str, dict[str, Any]] = {
     CHEAP: {**PRICES[CHEAP], "serves": ["chat"], "accepts": ["tools"]},
-    MIDDLE: {**PRICES[MIDDLE], "serves": ["chat"]},
+    MIDDLE: {**PRICES[MIDDLE], "serves": ["chat"], "accepts": ["thinking"]},
     DEAR: {**PRICES[DEAR], "serves": ["responses"], "accepts": ["tools"]},
 }
 FAST = {"failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000}}
@@ -73,6 +73,16 @@ def test_a_stream(made: World, client: openai.OpenAI, gateway: Served) -> None:
     assert final.usage.input_tokens == 9
     sentences = explain(gateway.receipts[-1]).sentences()
     assert "left out, since a chat can't say it: reasoning" in sentences
+
+
+def test_a_chat_that_accepts_thinking_gets_the_effort(
+    made: World, client: openai.OpenAI, gateway: Served
+) -> None:
+    client.responses.create(model=MIDDLE, input="hi", reasoning={"effort": "medium"})
+    assert made[MIDDLE].got.json["reasoning_effort"] == "medium"
+    details = gateway.receipts[-1].details
+    assert details["sent_hints"] == {"reasoning_effort": "medium"}
+    assert "left_out" not in details
 
 
 def test_what_a_chat_cannot_say_goes_to_who_serves_responses(

@@ -4,8 +4,9 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final, final
 
 from starlette.types import Receive, Scope, Send
@@ -25,11 +26,14 @@ from prefill_router_gateway.protocol import (
     OpenRouterOptions,
     RoutingPreferences,
     Splicer,
+    ThinkingHint,
+    ThinkingRule,
     asks_to_think,
     holds_state,
     read_cache_mark,
     read_envelope,
     scored_prompt,
+    thinking_hints,
 )
 from prefill_router_gateway.proxy import (
     LACKING,
@@ -87,6 +91,7 @@ class IncomingRequest:
         is_sampled: Whether it is to be kept with its answer to learn from.
         ask: The person's ask, by which it is kept as a turn; None where it is kept whole.
         thinks: Whether it asks the target to think before it answers.
+        hints: What targets that are asked by a chat in its place are told of that.
     """
 
     question: RoutingRequest
@@ -101,6 +106,7 @@ class IncomingRequest:
     is_sampled: bool
     ask: str | None
     thinks: bool
+    hints: Mapping[str, ThinkingHint]
 
 
 _DRAWS: Final = random.Random()
@@ -169,6 +175,7 @@ class RoutedEndpoint:
             pool=live.loaded.pool,
             lam=gateway.lam_set,
             at=at,
+            hinted=live.bodies.hinted,
         )
         check_streams(gateway, stream=incoming.stream)
         if self._below:  # a chat has no such call, and its answer is no response to learn from
@@ -307,6 +314,7 @@ def _call(
 ) -> ForwardRequest:
     endpoint, choice, rules = request.question.endpoint, request.choice, live.bodies
     ask_usage = rules.ask_usage and incoming.can_ask_usage
+    translated, hints = rules.chat_only.get(endpoint, {}), incoming.hints
     splicer, sample = incoming.splicer, request.sample
     return ForwardRequest(
         endpoint=endpoint,
@@ -315,6 +323,7 @@ def _call(
             endpoint=endpoint,
             rules=rules,
             ask_usage=ask_usage,
+            hints=hints,
         ),
         order=choice.order if choice.deployment is None else (choice.deployment,),
         stream=request.stream,
@@ -326,14 +335,16 @@ def _call(
         query=query_of(scope),
         conversation=choice.session or choice.id,
         answer=None if sample is None else sample.answer,
-        translated=rules.chat_only.get(endpoint, ()),
-        thinking=_thinking(rules, endpoint) if incoming.thinks else rules.thinking,
+        translated=translated,
+        thinking=_thinking(rules, endpoint, hints) if incoming.thinks else rules.thinking,
+        hints=hints,
     )
 
 
-def _thinking(rules: BodyRules, endpoint: Endpoint) -> set[str]:
-    """The targets that may think where a request asks for it; a translated one doesn't ask."""
-    return {*rules.thinking, *(rules.models.keys() - rules.chat_only.get(endpoint, {}).keys())}
+def _thinking(rules: BodyRules, endpoint: Endpoint, hints: Mapping[str, ThinkingHint]) -> set[str]:
+    """The targets that may think where a request asks for it; few translated ones are told."""
+    untold = rules.chat_only.get(endpoint, {}).keys() - hints.keys()
+    return {*rules.thinking, *(rules.models.keys() - untold)}
 
 
 _odd = re.compile(rb"[^!-~]").sub
@@ -350,6 +361,7 @@ def read_incoming(
     lam: float | None,
     at: float,
     to_call: bool = True,
+    hinted: Mapping[str, ThinkingRule] = MappingProxyType({}),
 ) -> IncomingRequest:
     """Read a request.
 
@@ -363,6 +375,7 @@ def read_incoming(
         lam: The trade-off of requests that give none; None for that of the settings.
         at: When it arrived, in seconds since 1970.
         to_call: Whether a target will be called.
+        hinted: The targets and deployments that are told of thinking.
 
     Raises:
         RefusalError: It can't be read, or names a model or target that doesn't exist.
@@ -423,7 +436,19 @@ def read_incoming(
         is_sampled=is_sampled,
         ask=ask if is_sampled else None,
         thinks=asks_to_think(envelope.value),
+        hints=_hints(envelope, hinted, pool),
     )
+
+
+def _hints(
+    envelope: Envelope, hinted: Mapping[str, ThinkingRule], pool: Pool
+) -> Mapping[str, ThinkingHint]:
+    """What the targets are told of thinking that don't serve the endpoint of a request."""
+    endpoint, of = envelope.endpoint, pool.target_of
+    if endpoint not in TRANSLATED:
+        return {}
+    told = {n: rule for n, rule in hinted.items() if endpoint not in pool.serves(of.get(n, n))}
+    return thinking_hints(told, endpoint, envelope.value) if told else {}
 
 
 def _expand(names: frozenset[str] | None, pool: Pool) -> frozenset[str] | None:

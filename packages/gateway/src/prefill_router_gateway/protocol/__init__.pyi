@@ -29,6 +29,12 @@ from .headers import (
     to_client as to_client,
 )
 from .response_to_chat import split_name as split_name
+from .thinking_fields import (
+    THINKING_HINTS as THINKING_HINTS,
+    ThinkingHint as ThinkingHint,
+    ThinkingRule as ThinkingRule,
+    thinking_hints as thinking_hints,
+)
 from .turns import (
     asks_to_think as asks_to_think,
     holds_state as holds_state,

@@ -1,8 +1,8 @@
 """Translates requests of the Messages and Responses APIs to chat completions.
 
 Only for targets that serve chats alone. What a chat can't say is refused by its name: every field
-that isn't known to `message_to_chat` or `response_to_chat`. Hints that change no answer, or say how
-a model that can do it should think, are left out.
+that isn't known to `message_to_chat` or `response_to_chat`. Hints that change no answer are left
+out, and so are those that say how a model should think, unless `thinking_hints` sends them.
 """
 
 import json
@@ -13,6 +13,7 @@ from prefill_router.targets import Endpoint
 from prefill_router_gateway.protocol.envelope import Splicer, read_envelope
 from prefill_router_gateway.protocol.message_to_chat import message_hints, message_to_chat
 from prefill_router_gateway.protocol.response_to_chat import response_hints, response_to_chat
+from prefill_router_gateway.protocol.thinking_fields import ThinkingHint
 from prefill_router_gateway.protocol.translated_fields import Fields, UntranslatableError
 
 _CHATS: Mapping[Endpoint, Callable[..., dict[str, Any]]] = {
@@ -42,7 +43,7 @@ def untranslatable(endpoint: Endpoint, value: Fields) -> str:
 
 
 def left_out_hints(endpoint: Endpoint, value: Fields) -> tuple[str, ...]:
-    """The names of the hints of a request that a chat doesn't have, and that are left out of it.
+    """The names of the hints of a request that a chat doesn't have.
 
     Args:
         endpoint: The endpoint, one of `TRANSLATED`.
@@ -51,17 +52,21 @@ def left_out_hints(endpoint: Endpoint, value: Fields) -> tuple[str, ...]:
     return _HINTS[endpoint](value)
 
 
-def chat_splicer(endpoint: Endpoint, body: bytes, *, limit: str) -> Splicer:
+def chat_splicer(
+    endpoint: Endpoint, body: bytes, *, limit: str, hint: ThinkingHint | None = None
+) -> Splicer:
     """Makes the bodies of the chat for a request.
 
     Args:
         endpoint: The endpoint, one of `TRANSLATED`.
         body: The request, which can be translated.
         limit: The name of the chat's field for the most output tokens.
+        hint: What the target is told of thinking; None for nothing.
 
     Raises:
         RecursionError: It is nested too deeply for this depth of the stack.
         RefusalError: The same, of the chat.
     """
     chat = _CHATS[endpoint](json.loads(body), limit=limit)
+    chat |= {} if hint is None else hint.fields
     return read_envelope("chat", json.dumps(chat).encode()).splicer

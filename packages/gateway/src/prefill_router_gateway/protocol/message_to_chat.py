@@ -35,7 +35,7 @@ _DIRECT = {"type": "direct"}
 
 
 def message_hints(value: Fields) -> tuple[str, ...]:
-    """The names of the hints of a request that a chat doesn't have, and that are left out of it.
+    """The names of the hints of a request that a chat doesn't have.
 
     Args:
         value: The fields of a request of the Messages API.

@@ -62,7 +62,7 @@ def split_name(name: str) -> tuple[str | None, str]:
 
 
 def response_hints(value: Fields) -> tuple[str, ...]:
-    """The names of the hints of a request that a chat doesn't have, and that are left out of it.
+    """The names of the hints of a request that a chat doesn't have.
 
     Args:
         value: The fields of a request of the Responses API.

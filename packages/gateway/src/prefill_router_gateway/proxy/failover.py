@@ -21,6 +21,7 @@ from prefill_router.endpoints import (
     read_error,
     without_key,
 )
+from prefill_router.targets import Fields
 from prefill_router_gateway.errors import (
     TOO_LONG,
     BrokenResponseError,
@@ -40,7 +41,12 @@ from prefill_router_gateway.proxy.failures import (
     classify_passthrough_refusal,
     classify_refusal,
 )
-from prefill_router_gateway.proxy.forward_request import ForwardRequest
+from prefill_router_gateway.proxy.forward_request import (
+    NO_FIXES,
+    BodyFixes,
+    ForwardRequest,
+    hint_for,
+)
 from prefill_router_gateway.proxy.message_writer import MessageWriter, message_of
 from prefill_router_gateway.proxy.response_metadata import (
     LONGEST_LINE,
@@ -133,8 +139,7 @@ class ForwardContext:
         breakers: The circuit breakers of the targets.
         passing: Selects the response headers that the client gets.
         under_way: The number of calls in flight, by target.
-        renames: What a deployment calls a chat's limit of output tokens, once it has refused the
-            usual name.
+        fixes: How the bodies of a deployment differ, once it has refused the usual ones.
         chance: The random generator for the jitter of retries.
     """
 
@@ -148,7 +153,7 @@ class ForwardContext:
     breakers: Breakers
     passing: Callable[[list[Header]], list[Header]]
     under_way: Counter[str]
-    renames: dict[str, tuple[str, str]]
+    fixes: dict[str, BodyFixes]
     chance: random.Random
 
 
@@ -186,7 +191,7 @@ async def open_answer(
     target: str,
     line: ProviderEndpoint,
     client: ClientConnection,
-    rename: tuple[str, str] | None = None,
+    fixes: BodyFixes = NO_FIXES,
 ) -> OpenResponse:
     """Call a target, and wait until its stream has begun or its reply is complete.
 
@@ -195,18 +200,18 @@ async def open_answer(
         target: The deployment to call.
         line: Its endpoint.
         client: The client.
-        rename: As in `ForwardBody`.
+        fixes: As in `ForwardBody`.
 
     Raises:
         AttemptFailedError: There is no answer.
         ClientGoneError: The client has disconnected.
     """
     if target in call.translated:
-        return await _open_translated(call, target, line, client, rename)
+        return await _open_translated(call, target, line, client, fixes)
     arrival: ResponseStream | None = None
     opened: OpenResponse | None = None
     try:
-        body, thinks = call.body.for_target(target, rename), target in call.thinking
+        body, thinks = call.body.for_target(target, fixes), target in call.thinking
         arrival = await line.call(call, body, client=client, thinks=thinks)
         opened = await _read(call, arrival, line.key)
     except BrokenResponseError as error:
@@ -224,7 +229,7 @@ async def _open_translated(
     target: str,
     line: ProviderEndpoint,
     client: ClientConnection,
-    rename: tuple[str, str] | None,
+    fixes: BodyFixes,
 ) -> OpenResponse:
     """Call a target by a chat; the answer is translated to the API of the request.
 
@@ -235,7 +240,7 @@ async def _open_translated(
     headers = [header for header in call.headers if not header[0].startswith(b"anthropic-")]
     chat = replace(call, endpoint="chat", translated=(), query=b"", answer=None, headers=headers)
     try:
-        opened = await open_answer(chat, target, line, client, rename)
+        opened = await open_answer(chat, target, line, client, fixes)
     except AttemptFailedError as failure:
         if failure.refusal is None or call.endpoint != "messages":  # others share a chat's shape
             raise
@@ -420,6 +425,8 @@ async def _read_error(arrival: ResponseStream) -> bytes:
     return b"".join(pieces)
 
 
+_MOST_FIXES = 2  # one of each kind
+_ABOUT_FIELDS: tuple[AttemptEnd, ...] = ("unsupported", "refused")
 _PATIENCE = 2.0  # seconds; where a target asks for a longer wait, the next one is called instead
 
 
@@ -437,6 +444,7 @@ class CallAttempts:
         deployment: The deployment that is being called or answers; None if none.
         calls: How often an endpoint was called.
         wait: The shortest wait in seconds that a target asked for; None if none did.
+        sent_hints: The fields by which the latest target was told of thinking.
     """
 
     def __init__(
@@ -449,6 +457,7 @@ class CallAttempts:
         self.attempts: list[TargetAttempt] = []
         self.calls = 0
         self.wait: float | None = None
+        self.sent_hints: Fields = {}
 
     @property
     def target(self) -> str | None:
@@ -579,8 +588,7 @@ class CallAttempts:
         retries = failures.retries if retries is None else retries
         for turn in range(retries + 1):
             result = await self._try(name)
-            if not isinstance(result, OpenResponse) and result.rename is not None:
-                result = await self._try_renamed(name, result, result.rename)
+            result = await self._try_fixed(name, result)
             if isinstance(result, OpenResponse):
                 return result
             pause = failures.backoff_seconds * 2**turn * self._ways.chance.uniform(0.5, 1.0)
@@ -597,19 +605,35 @@ class CallAttempts:
             await self._client.wait(pause)
         return result
 
-    async def _try_renamed(
-        self, name: str, refused: AttemptFailedError, rename: tuple[str, str]
+    async def _try_fixed(
+        self, name: str, result: OpenResponse | AttemptFailedError
     ) -> OpenResponse | AttemptFailedError:
-        """Call a deployment with its own name of a field; where it answers, this is remembered."""
-        if self._ways.renames.get(name) == rename:
-            return refused
-        result = await self._try(name, rename)
-        if isinstance(result, OpenResponse):
-            self._ways.renames[name] = rename
+        """Call a deployment with a body that it takes; where it answers, this is remembered."""
+        fixes = self._ways.fixes.get(name, NO_FIXES)
+        for _ in range(_MOST_FIXES):
+            if isinstance(result, OpenResponse):
+                break
+            further = self._fixes_after(name, fixes, result)
+            if further == fixes:
+                break
+            fixes, result = further, await self._try(name, further)
+            if isinstance(result, OpenResponse):
+                self._ways.fixes[name] = fixes
         return result
 
+    def _fixes_after(self, name: str, fixes: BodyFixes, refused: AttemptFailedError) -> BodyFixes:
+        """What to change of a body that was refused; the same where nothing is known to help."""
+        if refused.rename is not None:
+            return replace(fixes, rename=refused.rename)
+        hint = hint_for(self._call.hints, name, fixes)
+        if hint is None or refused.refusal is None or refused.end not in _ABOUT_FIELDS:
+            return fixes
+        if not any(field.encode() in refused.refusal.body for field in hint.fields):
+            return fixes
+        return replace(fixes, refused_hints=fixes.refused_hints | {hint.name})
+
     async def _try(
-        self, name: str, rename: tuple[str, str] | None = None
+        self, name: str, fixes: BodyFixes | None = None
     ) -> OpenResponse | AttemptFailedError:
         ways, self.deployment, self._began = self._ways, name, self._clock()
         ways.under_way[ways.target_of[name]] += 1
@@ -617,8 +641,10 @@ class CallAttempts:
         if self._call.answer is not None:
             self._call.answer.clear()  # of a target that was called before
         try:
-            rename = rename or ways.renames.get(name)
-            opened = await open_answer(self._call, name, ways.lines[name], self._client, rename)
+            fixes = fixes or ways.fixes.get(name, NO_FIXES)
+            hint = hint_for(self._call.hints, name, fixes)
+            self.sent_hints = {} if hint is None else hint.fields
+            opened = await open_answer(self._call, name, ways.lines[name], self._client, fixes)
         except AttemptFailedError as failure:
             if failure.end == "disconnected":
                 raise ClientGoneError from None

@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol, final, runtime_checkable
 
 from prefill_router.short_repr import short_repr
 from prefill_router.targets import Endpoint
-from prefill_router_gateway.protocol import EffortRule, Splicer
+from prefill_router_gateway.protocol import EffortRule, Splicer, ThinkingHint, ThinkingRule
 from prefill_router_gateway.records import AnswerText, Header
 
 LACKING = frozenset((404, 405, 501))
@@ -27,6 +28,7 @@ class BodyRules:
             serve chats in their place, with the name of a chat's field for the most output tokens.
         ask_usage: Whether streams of chats are asked for their token counts.
         thinking: The targets and deployments that think before they answer, as the pool file says.
+        hinted: Those that are told what a translated request says of thinking.
     """
 
     models: Mapping[str, str]
@@ -35,18 +37,36 @@ class BodyRules:
     ask_usage: bool
     efforts: Mapping[str, EffortRule] = field(default_factory=dict)
     thinking: Collection[str] = ()
+    hinted: Mapping[str, ThinkingRule] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BodyFixes:
+    """How the bodies of a deployment differ from the usual ones, since it has refused these.
+
+    Attributes:
+        rename: A chat's limit of output tokens, and its name here; None where it stays.
+        refused_hints: The names of the hints of thinking that it isn't told.
+    """
+
+    rename: tuple[str, str] | None = None
+    refused_hints: frozenset[str] = frozenset()
+
+
+NO_FIXES = BodyFixes()
 
 
 @runtime_checkable
 class ForwardBody(Protocol):
     """A request's body, held until no target needs it any more."""
 
-    def for_target(self, name: str, rename: tuple[str, str] | None = None) -> bytes:
+    def for_target(self, name: str, fixes: BodyFixes = NO_FIXES) -> bytes:
         """The body for a deployment, called for each attempt.
 
         Args:
             name: The deployment.
-            rename: A chat's limit of output tokens, and its name here; None where it stays.
+            fixes: How it differs from the usual one.
         """
 
     def release(self) -> None:
@@ -64,6 +84,7 @@ class SplicedBody:
         endpoint: The endpoint.
         rules: How bodies differ between targets.
         ask_usage: Whether to ask for a stream's token counts, where the client didn't.
+        hints: What deployments are told of thinking, where the request is translated.
     """
 
     def __init__(
@@ -73,16 +94,18 @@ class SplicedBody:
         endpoint: Endpoint,
         rules: BodyRules,
         ask_usage: bool,
+        hints: Mapping[str, ThinkingHint] = MappingProxyType({}),
     ) -> None:
+        self._hints = hints
         self._splicer: Splicer | None = splicer
         self._endpoint, self._rules, self._ask_usage = endpoint, rules, ask_usage
 
-    def for_target(self, name: str, rename: tuple[str, str] | None = None) -> bytes:
+    def for_target(self, name: str, fixes: BodyFixes = NO_FIXES) -> bytes:
         """The client's bytes, with the name of this deployment's model.
 
         Args:
             name: As in `ForwardBody`.
-            rename: The same.
+            fixes: The same.
 
         Raises:
             RuntimeError: It was released.
@@ -97,7 +120,9 @@ class SplicedBody:
         if name in limits:
             from prefill_router_gateway.protocol import chat_splicer  # for translated calls alone
 
-            splicer, endpoint = chat_splicer(endpoint, splicer.body, limit=limits[name]), "chat"
+            hint = hint_for(self._hints, name, fixes)
+            splicer = chat_splicer(endpoint, splicer.body, limit=limits[name], hint=hint)
+            endpoint = "chat"
             ask_usage = rules.ask_usage
         rule = rules.efforts.get(name)
         if rule is not None and endpoint in rule.fields:
@@ -109,12 +134,18 @@ class SplicedBody:
             rules.models[name],
             ask_usage=ask_usage,
             further=further,
-            rename=rename if endpoint == "chat" else None,
+            rename=fixes.rename if endpoint == "chat" else None,
         )
 
     def release(self) -> None:
         """Free the received bytes."""
         self._splicer = None
+
+
+def hint_for(hints: Mapping[str, ThinkingHint], name: str, fixes: BodyFixes) -> ThinkingHint | None:
+    """What a deployment is told of thinking; None where it is told nothing."""
+    hint = hints.get(name)
+    return None if hint is None or hint.name in fixes.refused_hints else hint
 
 
 @final
@@ -128,7 +159,7 @@ class FixedBody:
     def __init__(self, body: bytes) -> None:
         self._body = body
 
-    def for_target(self, name: str, rename: tuple[str, str] | None = None) -> bytes:  # noqa: ARG002
+    def for_target(self, name: str, fixes: BodyFixes = NO_FIXES) -> bytes:  # noqa: ARG002
         """The bytes."""
         return self._body
 
@@ -165,6 +196,7 @@ class ForwardRequest:
         answer: Takes the answer's text, where the request is sampled; None otherwise.
         translated: The targets and deployments that are asked by a chat in its place.
         thinking: The targets and deployments that may think for minutes before they answer.
+        hints: What those that are asked by a chat are told of thinking.
     """
 
     endpoint: Endpoint
@@ -185,3 +217,4 @@ class ForwardRequest:
     answer: AnswerText | None = None
     translated: Collection[str] = ()
     thinking: Collection[str] = ()
+    hints: Mapping[str, ThinkingHint] = field(default_factory=dict)

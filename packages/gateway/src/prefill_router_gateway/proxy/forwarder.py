@@ -110,7 +110,7 @@ class Forwarder:
             breakers=breakers,
             passing=passing,
             under_way=self._under_way,
-            renames={},
+            fixes={},
             chance=random.Random(),
         )
 
@@ -426,5 +426,6 @@ class ForwardedCall:
             first_byte_seconds=None if first is None else first - self._began,
             total_seconds=now - self._began,
             deployment=attempts[-1].deployment if attempts and self._target is not None else None,
+            sent_hints=self._track.sent_hints,
         )
         return self._outcome

@@ -4,6 +4,7 @@ For that, and for replaying it at another lam, a receipt's `details` have the po
 the cost scale of Equation 2, and the settings by which a conversation keeps its target.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -141,6 +142,8 @@ class Explanation:
             lines.append(f"lam = {choice.lam:g}{by}{less}")
         if hints := self.receipt.details.get("left_out"):
             lines.append(f"left out, since a chat can't say it: {', '.join(hints)}")
+        if sent := self.receipt.details.get("sent_hints"):
+            lines.append(f"asked to think as the client said: {json.dumps(sent)}")
         for name, value in self.receipt.details.get("asked", {}).items():
             lines.append(f"asked for {name}: {_listed(value)}")
         if choice.policy_target not in (None, choice.target):

@@ -4,8 +4,9 @@
 """
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final, final
+from typing import Any, Final, final
 from urllib.parse import quote
 
 from prefill_router.data import Prompt
@@ -13,7 +14,7 @@ from prefill_router.endpoints import cost_of, reported_cost
 from prefill_router.targets import Endpoint
 from prefill_router_gateway.decide import Sessions, TargetSpeeds
 from prefill_router_gateway.guard import SharedPlace
-from prefill_router_gateway.protocol import OpenRouterOptions
+from prefill_router_gateway.protocol import THINKING_HINTS, OpenRouterOptions
 from prefill_router_gateway.receipts import ReceiptWriter, RecentRequests, SampleDraft
 from prefill_router_gateway.records import (
     HEADER,
@@ -236,7 +237,7 @@ def make_receipt(
     if request.options is not None:
         details = {**details, "asked": request.options.asked}
     if question.hints and outcome.target in live.bodies.chat_only.get(question.endpoint, ()):
-        details = {**details, "left_out": list(question.hints)}
+        details = {**details, **_hint_details(question.hints, outcome.sent_hints)}
     if question.agent != AgentRequest():
         details = {**details, "agent": asdict(question.agent)}
     if question.in_tool_loop and not choice.tool_loop:  # it goes on with a turn, at any target
@@ -260,6 +261,13 @@ def make_receipt(
         prompt=request.prompt,
         details=details,
     )
+
+
+def _hint_details(hints: Sequence[str], sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Which hints a chat was told in other fields, and which it wasn't told."""
+    left_out = [hint for hint in hints if not (sent and hint in THINKING_HINTS)]
+    details = {"left_out": left_out, "sent_hints": dict(sent)}
+    return {name: value for name, value in details.items() if value}
 
 
 def _find_cost(

@@ -8,11 +8,17 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from prefill_router.endpoints import identity_parameters, reasoning_fields
-from prefill_router.targets import TRAITS, Dialect, Target
+from prefill_router.targets import TRAITS, Dialect, Pool, Target
 from prefill_router_gateway.decide import Decider, RequestCosts, ResponseOwners
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.forecast import Forecaster, NoForecaster
-from prefill_router_gateway.protocol import TRANSLATED, EffortRule, HeaderFilter, asks_to_think
+from prefill_router_gateway.protocol import (
+    TRANSLATED,
+    EffortRule,
+    HeaderFilter,
+    ThinkingRule,
+    asks_to_think,
+)
 from prefill_router_gateway.proxy import BodyRules, Forwarder
 from prefill_router_gateway.receipts import (
     AffinityRule,
@@ -95,7 +101,18 @@ def body_rules(loaded: LoadedGateway) -> BodyRules:
         chat_only=chat_only,
         ask_usage=loaded.settings.streams.usage == "ask",
         thinking=thinking,
+        hinted={
+            t.name: ThinkingRule(target=t, dialect=dialects[t.name]) for t in _hinted(deployed)
+        },
     )
+
+
+def _hinted(pool: Pool) -> Iterator[Target]:
+    """The targets that are told what a client says of thinking; an effort of their own is kept."""
+    for target in pool:
+        has_own = target.effort is not None or target.request.has_reasoning
+        if "thinking" in target.accepts and not has_own:
+            yield target
 
 
 def _effort_rule(target: Target, dialect: Dialect) -> EffortRule:

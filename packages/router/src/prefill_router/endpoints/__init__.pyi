@@ -9,6 +9,7 @@ from .effort_fields import (
     effort_changes as effort_changes,
     merge_fields as merge_fields,
     read_effort as read_effort,
+    read_efforts as read_efforts,
 )
 from .error_body import ErrorBody as ErrorBody, kind_of as kind_of, read_error as read_error
 from .events import LineSplitter as LineSplitter

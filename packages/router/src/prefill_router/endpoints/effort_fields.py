@@ -4,7 +4,7 @@ The effort of the target that a request goes to replaces what the request says o
 else such a field says is kept.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, cast
 
 from prefill_router.targets import EFFORTS, Endpoint, Fields, is_budget
@@ -42,17 +42,21 @@ def read_effort(endpoint: Endpoint, value: Mapping[str, Any]) -> str | None:
 
     A switch that is on doesn't say how much.
     """
+    return next(read_efforts(endpoint, value), None)
+
+
+def read_efforts(endpoint: Endpoint, value: Mapping[str, Any]) -> Iterator[str]:
+    """All efforts that a request asks for, as it may give a name beside a budget; see above."""
     inner = (value.get(name) for name in ("thinking", *_INNER.get(endpoint, {})))
     parts = [part for part in inner if isinstance(part, Mapping)]
     for place, budgets in ((value, _BUDGETS), *((part, _INNER_BUDGETS) for part in parts)):
         fields = (place.get(name) for name in ("reasoning_effort", "effort", *budgets))
         efforts = [str(field) for field in fields if type(field) in (str, int)]
-        effort = next((e for e in efforts if e in EFFORTS or is_budget(e)), None)
-        if effort is not None:
-            return effort
+        yield from (effort for effort in efforts if effort in EFFORTS or is_budget(effort))
     places = (value, *parts)
     is_off = any(place.get(switch) is False for place in places for switch in _SWITCHED_OFF)
-    return "none" if is_off or any(part.get("type") == "disabled" for part in parts) else None
+    if is_off or any(part.get("type") == "disabled" for part in parts):
+        yield "none"
 
 
 _BUDGETS = ("thinking_budget", "thinking_token_budget")

@@ -264,11 +264,12 @@ TRAITS: dict[Dialect, DialectTraits] = {
 """Every dialect; a new one is a row here and its name in `Dialect`."""
 
 
-Ability = Literal["tools", "images", "audio", "files", "json_schema"]
-"""What a request may need its target to support.
+Ability = Literal["tools", "images", "audio", "files", "json_schema", "thinking"]
+"""What a target may support besides plain text.
 
 - `tools`: calling functions; `json_schema`: answers that follow a schema;
-- `images`, `audio`, `files`: content parts of these kinds.
+- `images`, `audio`, `files`: content parts of these kinds;
+- `thinking`: fields that say how much to think, in its dialect; no request needs it.
 """
 ABILITIES: tuple[Ability, ...] = get_args(Ability)
 
