@@ -20,7 +20,7 @@ from prefill_router_gateway.settings import FailureSettings
 HANG = None
 """In place of bytes: nothing more comes until the client leaves."""
 PAUSE = b""
-"""In place of bytes: half a second passes."""
+"""In place of bytes: `pause_seconds` pass."""
 Script = Sequence[bytes | None]
 QUICK = FailureSettings(backoff_seconds=0.0)
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
@@ -61,6 +61,7 @@ class Fake:
         self._all: list[asyncio.StreamWriter] = []
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         self.connections = 0
+        self.pause_seconds = 0.5
         self.asked = asyncio.Event()
         self.left = asyncio.Event()
 
@@ -109,7 +110,7 @@ class Fake:
                 raise ConnectionError
             writer.write(piece)
             await writer.drain()
-            await asyncio.sleep(0 if piece else 0.5)
+            await asyncio.sleep(0 if piece else self.pause_seconds)
         if self._closes or not script or not _is_ended(script):
             raise ConnectionError
 
@@ -156,7 +157,7 @@ class Gateway:
         request = ForwardRequest(**{**fields, **self._call})
         with self.forwarder.call(request, receive, send) as call:
             try:
-                await call.find_answer()
+                await call.find_answer(lambda: own_headers(None, ()))
                 request.body.release()
                 await call.send_until_end(own_headers(call.target, call.attempts))
             finally:
@@ -226,6 +227,7 @@ async def gateway(
     breakers: Breakers | None = None,
     pool: Callable[..., Pool] = pool_of,
     environment: dict[str, str] | None = None,
+    keep_alive_seconds: float | None = None,
     **call: Any,
 ) -> AsyncIterator[Gateway]:
     """An application before these targets."""
@@ -239,6 +241,7 @@ async def gateway(
         breakers=breakers,
         passing=plain_headers,
         environment=environment or {},
+        keep_alive_seconds=keep_alive_seconds,
     )
     try:
         yield Gateway(forwarder, breakers, **call)

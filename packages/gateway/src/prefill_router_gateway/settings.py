@@ -513,9 +513,12 @@ class StreamSettings(SettingsSection):
     Attributes:
         usage: `ask` requests token counts from targets, and drops the event with them if the client
             didn't request it; `leave` forwards the request unchanged.
+        keep_alive_seconds: The time without a byte after which the client gets a comment or a
+            `ping`, and headers before them where it has none; None for never.
     """
 
     usage: Literal["ask", "leave"] = "ask"
+    keep_alive_seconds: Seconds | None = 20.0
 
 
 Section = TypeVar("Section", bound=SettingsSection)

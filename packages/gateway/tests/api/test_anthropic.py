@@ -1,6 +1,7 @@
 """Anthropic's SDK before targets that speak OpenAI's chats alone."""
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,7 +39,10 @@ pytestmark = pytest.mark.slow
 
 ROWS = {name: {**PRICES[name], "accepts": ["tools", "images"]} for name in PRICES}
 ROWS[MIDDLE]["accepts"] = ["tools", "images", "thinking"]
-FAST = {"failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000}}
+FAST = {
+    "failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000},
+    "streams": {"keep_alive_seconds": 0.05},
+}
 DIALECTS = {CHEAP: "openai", MIDDLE: "deepseek", DEAR: "anthropic"}
 SAY: list[Any] = [user("What is six times seven?")]
 TOOL: Any = {"name": "weather", "input_schema": {"type": "object"}}
@@ -438,6 +442,30 @@ def test_what_is_nested_too_deeply_is_refused(gateway: Served) -> None:
         reply = gateway.ask("/v1/messages", deep.encode())
         found.add((reply.status, reply.json["type"]))
     assert found == {(200, "message"), (400, "error")}
+
+
+MESSAGE_EVENTS = [
+    {"type": "message_start", "message": {**message(), "content": [], "stop_reason": None}},
+    {"type": "message_stop"},
+]
+
+
+@pytest.mark.parametrize("target", [CHEAP, DEAR])
+def test_the_sdk_waits_for_a_silent_target(
+    made: World, gateway: Served, claude: anthropic.Anthropic, target: str
+) -> None:
+    goes_on = threading.Event()
+    native = [b"event: %b\n" % e["type"].encode() + event(e) for e in MESSAGE_EVENTS]  # type: ignore[attr-defined]
+    made[target].then([goes_on, *chunked([*SAID, COUNTS, DONE] if target == CHEAP else native)])
+    with claude.messages.with_streaming_response.create(
+        model=target, max_tokens=9, messages=SAY, stream=True
+    ) as raw:  # it has headers before there is an answer
+        assert HEADER + "target" not in raw.headers
+        goes_on.set()
+        kinds = [event.type for event in raw.parse()]
+    assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
+    receipt = gateway.receipts[-1]
+    assert (receipt.outcome.kind, receipt.outcome.target) == ("answered", target)
 
 
 def test_who_speaks_anthropics_gets_the_bytes(

@@ -1,5 +1,6 @@
 """OpenAI's Responses in front of targets that serve chats alone, as its SDK reads the answers."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,10 @@ ROWS: dict[str, dict[str, Any]] = {
     MIDDLE: {**PRICES[MIDDLE], "serves": ["chat"], "accepts": ["thinking"]},
     DEAR: {**PRICES[DEAR], "serves": ["responses"], "accepts": ["tools"]},
 }
-FAST = {"failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000}}
+FAST = {
+    "failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000},
+    "streams": {"keep_alive_seconds": 0.05},
+}
 TOOL: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 
 
@@ -73,6 +77,30 @@ def test_a_stream(made: World, client: openai.OpenAI, gateway: Served) -> None:
     assert final.usage.input_tokens == 9
     sentences = explain(gateway.receipts[-1]).sentences()
     assert "left out, since a chat can't say it: reasoning" in sentences
+
+
+def test_the_sdk_waits_for_a_silent_target(made: World, client: openai.OpenAI) -> None:
+    goes_on = threading.Event()
+    made[CHEAP].then([goes_on, *chunked([*SAID, COUNTS, DONE])])
+    with client.responses.with_streaming_response.create(
+        model=CHEAP, input="hi", stream=True
+    ) as raw:  # it has headers before there is an answer
+        goes_on.set()
+        kinds = [event.type for event in raw.parse()]
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+
+
+def test_a_silent_target_that_fails_is_an_error_of_the_sdk(
+    made: World, client: openai.OpenAI
+) -> None:
+    goes_on = threading.Event()
+    made[CHEAP].then([b"", goes_on, *whole({"error": {"message": "broken"}}, status=500)])
+    with client.chat.completions.with_streaming_response.create(
+        model=CHEAP, messages=[{"role": "user", "content": "hi"}], stream=True
+    ) as raw:
+        goes_on.set()
+        with pytest.raises(openai.APIError, match="no target answered"):
+            list(raw.parse())
 
 
 def test_a_chat_that_accepts_thinking_gets_the_effort(

@@ -106,7 +106,7 @@ _PREFERENCES = {
     SESSION_HEADER: "the name of the conversation",
 }
 _OWN = {
-    "target": "the target that answers",
+    "target": "the target that answers; not in a stream that begins while targets are silent",
     "decision-id": "the decision's id, for explain and feedback",
     "reason": "why this target was chosen",
     "lam": "the trade-off, after budgets",

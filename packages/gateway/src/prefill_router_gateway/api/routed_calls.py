@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, final
 
@@ -137,7 +138,7 @@ class RoutedEndpoint:
                 live.forwarder.call(call, receive, send) as forwarded,
             ):
                 try:
-                    await forwarded.find_answer()
+                    await forwarded.find_answer(partial(reply_headers, live, request, None))
                     _release_body(scope, request, call)
                     remember_stream(live, gateway.sessions, request, forwarded.streamed)
                     target, retries = forwarded.target, forwarded.retries

@@ -136,6 +136,8 @@ class ForwardContext:
         headroom: What remains of rate limits.
         watched: The deployments whose rate limits matter.
         failures: The settings for failures.
+        keep_alive_seconds: The seconds of silence after which a client of a stream gets a byte;
+            None for never.
         breakers: The circuit breakers of the targets.
         passing: Selects the response headers that the client gets.
         under_way: The number of calls in flight, by target.
@@ -150,6 +152,7 @@ class ForwardContext:
     headroom: RateHeadroom
     watched: Collection[str]
     failures: FailureSettings
+    keep_alive_seconds: float | None
     breakers: Breakers
     passing: Callable[[list[Header]], list[Header]]
     under_way: Counter[str]

@@ -265,19 +265,36 @@ def cut_event(endpoint: Endpoint, end: AttemptEnd, *, number: int) -> bytes:
     """
     why = _WHY.get(end, "the target broke off")
     message = f"the answer ends here, unfinished: {why}"
-    if endpoint == "responses":
-        value = {
-            "type": "error",
-            "code": _CODE,
-            "message": message,
-            "param": None,
-            "sequence_number": number,
-        }
-        return _event(value, name=b"event: error\n")
     error = RefusalError(message, status=502, kind="upstream_error", code=_CODE)
+    return error_event(endpoint, error, number=number)
+
+
+def error_event(endpoint: Endpoint, error: RefusalError, *, number: int = 0) -> bytes:
+    """An error within a stream, which ends it.
+
+    Args:
+        endpoint: The endpoint, which determines its format.
+        error: The error.
+        number: Its `sequence_number`, in streams of Responses.
+    """
+    if endpoint == "responses":
+        value = {"type": "error", "code": error.code, "message": str(error), "param": error.param}
+        return _event({**value, "sequence_number": number}, name=b"event: error\n")
     if endpoint == "messages":
         return _event(error.body(anthropic=True), name=b"event: error\n")
     return _event(error.body(), name=b"")
+
+
+def refusal_event(endpoint: Endpoint, refusal: TargetRefusal) -> bytes:
+    """A target's refusal as an event of a stream that has begun; its words are the target's."""
+    error = read_error(parsed(refusal.body.strip()) or {})
+    said = RefusalError(
+        error.words or "the target refused the request",
+        status=refusal.status,
+        kind=error.kind or "invalid_request_error",
+        code=error.code or None,
+    )
+    return error_event(endpoint, said)
 
 
 def _event(value: object, *, name: bytes) -> bytes:

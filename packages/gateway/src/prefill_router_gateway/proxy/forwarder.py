@@ -13,7 +13,7 @@ from typing import Any, final
 
 from prefill_router.endpoints import Breakers, BreakerState, provider_keys
 from prefill_router.targets import Pool
-from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError
+from prefill_router_gateway.errors import BrokenResponseError, ClientGoneError, RefusalError
 from prefill_router_gateway.proxy.chat_answer import TranslatedStream
 from prefill_router_gateway.proxy.client_connection import ClientConnection, Receive, Send
 from prefill_router_gateway.proxy.deployments import DeploymentOrder, ProviderEndpoint, RateHeadroom
@@ -27,10 +27,13 @@ from prefill_router_gateway.proxy.failures import (
     HARMLESS,
     TargetRefusal,
     cut_event,
+    error_event,
     no_answer_error,
+    refusal_event,
     stream_error_end,
 )
 from prefill_router_gateway.proxy.forward_request import ForwardRequest
+from prefill_router_gateway.proxy.keep_alive import KeepAlive, comments
 from prefill_router_gateway.proxy.response_stream import ResponseStream
 from prefill_router_gateway.records import (
     AttemptEnd,
@@ -71,6 +74,8 @@ class Forwarder:
         passing: Selects the response headers that the client gets.
         environment: The variables that hold the keys; by default the process's environment.
         headroom: What remains of rate limits; it may outlive it too.
+        keep_alive_seconds: The seconds of silence after which a client of a stream gets a byte;
+            None for never.
         watch_all: Whether to read the rate limits of all targets, not only of those with several
             endpoints.
 
@@ -88,6 +93,7 @@ class Forwarder:
         passing: Callable[[list[Header]], list[Header]],
         environment: Mapping[str, str] | None = None,
         headroom: RateHeadroom | None = None,
+        keep_alive_seconds: float | None = None,
         watch_all: bool = False,
     ) -> None:
         keys = provider_keys(pool, os.environ if environment is None else environment)
@@ -107,6 +113,7 @@ class Forwarder:
             headroom=headroom,
             watched={n for n, of in pool.target_of.items() if watch_all or of in several},
             failures=failures,
+            keep_alive_seconds=keep_alive_seconds,
             breakers=breakers,
             passing=passing,
             under_way=self._under_way,
@@ -152,6 +159,8 @@ async def await_to_end(ending: Coroutine[Any, Any, None]) -> None:
 
 
 _LAST_SECONDS = 1.0  # how long to wait for a stream to close once its answer is complete
+_STARTED = 200  # the status of a stream that began before its answer
+_NO_STREAM = "the target answered as a whole, where a stream was requested"
 _LEFT = 499  # the recorded status of a request whose client disconnected
 _FRAMING = frozenset((b"content-length", b"transfer-encoding", b"connection", b"keep-alive"))
 
@@ -185,7 +194,6 @@ class ForwardedCall:
         self._last: bytes | None = None  # the piece of a stream to send at the end
         self._goes_on = False  # a stream's end mark has arrived, but not the end of the response
         self._is_open = False  # whether a stream is to be closed
-        self._is_stopping = False
 
     def __enter__(self) -> "ForwardedCall":
         self._client.watch()
@@ -219,16 +227,25 @@ class ForwardedCall:
         name = response.facts.response_id
         return None if name is None else (deployment, name)
 
-    async def find_answer(self) -> None:
-        """Call target after target until one answers; bodies are no longer needed then."""
+    async def find_answer(self, early: Callable[[], list[Header]] | None = None) -> None:
+        """Call target after target until one answers; bodies are no longer needed then.
+
+        Args:
+            early: Makes the gateway's own headers for a client whose stream begins before there is
+                an answer, since targets are silent; None where it waits for them.
+        """
         try:
-            response = self._response = await self._track.find_answer()
+            async with self._keep_alive(early, is_on=early is not None and self._request.stream):
+                response = self._response = await self._track.find_answer()
             if isinstance(response, OpenResponse):
                 self._target, self._is_open = self._track.target, response.arrival is not None
                 if not self._is_open:
                     self._take_whole(response)
         except ClientGoneError:
             self._leave("disconnected")
+        except asyncio.CancelledError:
+            self._stop()
+            raise
 
     async def send_until_end(self, own: list[Header]) -> None:
         """Send the response, but not its end.
@@ -240,7 +257,9 @@ class ForwardedCall:
         if self._outcome is not None:
             return
         try:
-            if response is None:
+            if self._client.has_started:
+                await self._send_late(response, own)
+            elif response is None:
                 self._fail(own)
             elif isinstance(response, TargetRefusal):
                 self._refuse(response, own)
@@ -248,15 +267,15 @@ class ForwardedCall:
                 self._finish("answered", response.status)
                 self._whole = self._framed(response.status, response.headers, response.body, own)
             else:
-                await self._send_stream(response, response.arrival, response.watch, own)
+                await self._client.start(response.status, self._headers(response.headers, own))
+                await self._send_stream(response, response.arrival, response.watch)
         except ClientGoneError:
             self._leave("disconnected")
 
     def outcome(self) -> RequestOutcome:
         """How the request ended; it ends here if the gateway is stopping, or failed itself."""
         if self._outcome is None:
-            is_cut = self._is_stopping or self._client.has_started
-            return self._leave("cut" if is_cut else "failed")
+            return self._leave("cut" if self._client.has_started else "failed")
         return self._outcome
 
     async def send_end(self) -> None:
@@ -270,7 +289,42 @@ class ForwardedCall:
                 last = await self._send_rest(self._last) if self._goes_on else self._last
                 await self._client.body(last, more=False)
 
+    def _keep_alive(
+        self, headers: Callable[[], list[Header]] | None = None, *, is_on: bool
+    ) -> KeepAlive:
+        seconds = self._ways.keep_alive_seconds if is_on else None
+        endpoint = self._request.endpoint
+        return KeepAlive(self._client, seconds=seconds, endpoint=endpoint, headers=headers)
+
+    def _stop(self) -> None:
+        """End what the client has of a stream, since the gateway is stopping."""
+        if self._client.has_started:
+            response = self._response if isinstance(self._response, OpenResponse) else None
+            watch = None if response is None else response.watch
+            number = 0 if watch is None else watch.sequence_number
+            self._last = cut_event(self._request.endpoint, "disconnected", number=number)
+
     # Answers.
+
+    async def _send_late(
+        self, response: OpenResponse | TargetRefusal | None, own: list[Header]
+    ) -> None:
+        """Send what was found for a client whose stream has begun without it."""
+        endpoint = self._request.endpoint
+        if isinstance(response, OpenResponse) and response.arrival and response.watch:
+            await self._client.body(comments(own))
+            await self._send_stream(response, response.arrival, response.watch)
+        elif isinstance(response, TargetRefusal):
+            self._end_refused(_STARTED)
+            self._last = refusal_event(endpoint, response)
+        elif response is not None:
+            error = RefusalError(_NO_STREAM, status=502, kind="upstream_error", code="no_stream")
+            self._finish("cut", _STARTED)
+            self._last = error_event(endpoint, error)
+        else:
+            error = no_answer_error(self._track.attempts, wait=self._track.wait)
+            self._finish("failed", _STARTED)
+            self._last = error_event(endpoint, error)
 
     def _take_whole(self, answer: OpenResponse) -> None:
         self._client.check()
@@ -284,17 +338,17 @@ class ForwardedCall:
         answer: OpenResponse,
         arrival: ResponseStream,
         watch: AnswerStream,
-        own: list[Header],
     ) -> None:
         piece = answer.body
+        self._first_byte = self._clock()
+        is_routed = not self._request.is_plain
         try:
-            await self._client.start(answer.status, self._headers(answer.headers, own))
-            self._first_byte = self._clock()
             while not watch.facts.done:
                 if piece:
                     await self._client.body(piece)
                 arrival.await_next()
-                data = await arrival.piece()
+                async with self._keep_alive(is_on=is_routed):
+                    data = await arrival.piece()
                 if not data:
                     self._end_stream(answer, watch.close(), "broken_off")
                     return
@@ -307,9 +361,7 @@ class ForwardedCall:
             is_translated = isinstance(watch, TranslatedStream) and answer.facts.is_complete
             self._end_stream(answer, watch.close() if is_translated else b"", error.end)
         except asyncio.CancelledError:  # the gateway is stopping, which isn't the target's fault
-            self._is_stopping = True
-            number = watch.sequence_number
-            self._last = cut_event(self._request.endpoint, "disconnected", number=number)
+            self._stop()
             raise
         finally:
             if not self._goes_on:
@@ -369,12 +421,15 @@ class ForwardedCall:
     # Refusals and failures.
 
     def _refuse(self, refusal: TargetRefusal, own: list[Header]) -> None:
+        self._end_refused(refusal.status)
+        self._whole = self._framed(refusal.status, refusal.headers, refusal.body, own)
+
+    def _end_refused(self, status: int) -> None:
         self._client.check()
         self._target = self._track.last_asked
         self._first_byte = self._clock()
         is_limited = self._track.attempts[-1].end == "rate_limited"
-        self._finish("failed" if is_limited else "refused", refusal.status)
-        self._whole = self._framed(refusal.status, refusal.headers, refusal.body, own)
+        self._finish("failed" if is_limited else "refused", status)
 
     def _fail(self, own: list[Header]) -> None:
         error = no_answer_error(self._track.attempts, wait=self._track.wait)

@@ -8,12 +8,12 @@ from typing import Any, final
 from prefill_router.endpoints import Usage
 from prefill_router_gateway.errors import RefusalError
 from prefill_router_gateway.proxy.chat_answer import ChatAnswer, ToolCall
+from prefill_router_gateway.proxy.keep_alive import PING
 from prefill_router_gateway.proxy.response_metadata import parsed
 from prefill_router_gateway.records import AnswerText
 
 _STOPS = {"length": "max_tokens", "content_filter": "refusal"}
 """The reasons that count whatever the answer has; otherwise a tool call or an end stopped it."""
-_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
 def message_of(answer: ChatAnswer, usage: Usage | None, *, target: str) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class MessageWriter:
 
     def wait(self) -> bytes:
         """An event that says nothing."""
-        return _PING
+        return PING
 
     def _start(self, block: dict[str, Any]) -> Iterator[bytes]:
         self._index += 1

@@ -371,6 +371,7 @@ class Gateway:
             passing=partial(to_client, reframed=True),
             environment=self._environment,
             headroom=self.headroom,
+            keep_alive_seconds=loaded.settings.streams.keep_alive_seconds,
             watch_all=loaded.settings.routing.headroom,
         )
         keys = provider_keys(loaded.pool, self._environment)

@@ -102,7 +102,7 @@ _RETRIES = _PREFIX + b"retries"
 
 
 def reply_headers(
-    live: Snapshot, request: RoutedRequest, target: str | None, *, retries: int
+    live: Snapshot, request: RoutedRequest, target: str | None, *, retries: int | None = None
 ) -> list[Header]:
     """The gateway's own response headers.
 
@@ -110,15 +110,16 @@ def reply_headers(
         live: The snapshot that decided.
         request: The request.
         target: The target that answers; None for none.
-        retries: How many calls followed the first.
+        retries: How many calls followed the first; None where that isn't known yet.
     """
     choice = request.choice
     headers = [
         (_ID, choice.id.encode()),
         (_REASON, choice.reason.encode()),
         (_MS, b"%.2f" % (1e3 * request.decision_seconds)),
-        (_RETRIES, b"%d" % retries),
     ]
+    if retries is not None:
+        headers.append((_RETRIES, b"%d" % retries))
     if choice.lam is not None:
         headers.append((_LAM, b"%g" % choice.lam))
     if request.options is not None:

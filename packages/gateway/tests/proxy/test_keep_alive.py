@@ -1,0 +1,198 @@
+"""A client whose target is silent gets something to wait for."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from packages.gateway.tests.scripted_target import (
+    ERROR,
+    GOOD,
+    GOOD_WHOLE,
+    PAUSE,
+    STREAM,
+    Asked,
+    Fake,
+    Gateway,
+    chunked,
+    gateway,
+    whole,
+)
+
+SHORT = 0.01
+COMMENT = b": waiting\n\n"
+
+
+class SlowTarget(Fake):
+    """A target that answers once it is let go on."""
+
+    def __init__(self, *scripts: Any) -> None:
+        super().__init__(*scripts)
+        self.goes_on = asyncio.Event()
+
+    async def _answer(self, head: bytes, reader: Any, writer: Any) -> None:
+        await self.goes_on.wait()
+        await super()._answer(head, reader, writer)
+
+
+Then = Callable[[Asked, SlowTarget], Awaitable[None]]
+
+
+async def _answer_after_two(client: Asked, target: SlowTarget) -> None:
+    while len(client.pieces) < 2:
+        await asyncio.sleep(0)
+    target.goes_on.set()
+
+
+def ask_slow(
+    *scripts: Any,
+    then: Then = _answer_after_two,
+    others: tuple[Any, ...] = (),
+    body: bytes = STREAM,
+    **given: Any,
+) -> tuple[Asked, Gateway]:
+    """Ask a target that is silent until the client has two pieces; others answer at once."""
+
+    async def ask() -> tuple[Asked, Gateway]:
+        async with SlowTarget(*scripts) as slow, Fake(*(others or (GOOD_WHOLE,))) as quick:
+            targets = (slow, quick) if others else (slow,)
+            async with gateway(*targets, **{"keep_alive_seconds": SHORT, **given}) as app:
+                client = Asked(body)
+                acting = asyncio.create_task(then(client, slow))
+                await client.ask(app)
+                await acting
+                return client, app
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "wait"),
+    [
+        ("chat", COMMENT),
+        ("completions", COMMENT),
+        ("responses", COMMENT),
+        ("messages", b'event: ping\ndata: {"type":"ping"}\n\n'),
+    ],
+)
+def test_a_client_gets_headers_and_then_what_its_protocol_allows(
+    endpoint: str, wait: bytes
+) -> None:
+    client, app = ask_slow(whole(ERROR, status=400), endpoint=endpoint)
+    assert client.pieces[:2] == [wait, wait]
+    assert client.status == 200
+    assert client.headers["content-type"].startswith("text/event-stream")
+    assert client.headers["x-own"] == "None 0"  # no target is named
+    assert (app.outcome.kind, app.outcome.status) == ("refused", 200)
+
+
+def test_the_answer_follows_with_its_target_in_a_comment() -> None:
+    client, app = ask_slow(chunked(GOOD))
+    assert client.body == COMMENT * client.body.count(COMMENT) + b": x-own: a 0\n\n" + b"".join(
+        GOOD
+    )
+    assert client.is_over
+    assert (app.outcome.kind, app.outcome.target, app.outcome.status) == ("answered", "a", 200)
+
+
+def test_another_target_may_still_answer() -> None:
+    client, app = ask_slow(whole(ERROR, status=500), others=(chunked(GOOD),))
+    assert client.body.endswith(b": x-own: b 2\n\n" + b"".join(GOOD))
+    assert app.ends == [("a", "server_error"), ("a", "server_error"), ("b", "answered")]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "error"),
+    [
+        ("chat", {"error": {"message": "secret words", "type": "server_error"}}),
+        ("messages", {"type": "error", "error": {"message": "secret words"}}),
+        ("responses", {"type": "error", "message": "secret words", "sequence_number": 0}),
+    ],
+)
+def test_a_refusal_is_an_event_of_the_protocol(endpoint: str, error: dict[str, Any]) -> None:
+    client, _ = ask_slow(whole(ERROR, status=400), endpoint=endpoint)
+    name, _, data = client.pieces[-1].strip().rpartition(b"data: ")
+    assert name.strip() == (b"" if endpoint == "chat" else b"event: error")
+    value = json.loads(data)
+    inner = {n: v for n, v in error.items() if n != "error"}
+    assert value.items() >= inner.items()
+    assert value.get("error", {}).items() >= error.get("error", {}).items()
+    assert client.is_over
+
+
+def test_no_answer_at_all_is_an_event_too() -> None:
+    client, app = ask_slow(whole(ERROR, status=500))
+    error = json.loads(client.pieces[-1].strip().removeprefix(b"data: "))["error"]
+    assert (error["code"], error["type"]) == ("no_target_answered", "upstream_error")
+    assert (app.outcome.kind, app.outcome.status) == ("failed", 200)
+
+
+def test_an_answer_that_is_no_stream_ends_with_an_error() -> None:
+    client, app = ask_slow(GOOD_WHOLE)
+    assert json.loads(client.pieces[-1].strip().removeprefix(b"data: "))["error"]["code"] == (
+        "no_stream"
+    )
+    assert (app.outcome.kind, app.outcome.target) == ("cut", "a")
+
+
+def test_a_client_that_leaves_while_it_waits_ends_the_call() -> None:
+    async def leave(client: Asked, target: SlowTarget) -> None:
+        while not client.pieces:
+            await asyncio.sleep(0)
+        client.leave()
+        target.goes_on.set()
+
+    _, app = ask_slow(chunked(GOOD), then=leave)
+    assert app.outcome.kind == "disconnected"
+
+
+def test_a_gateway_that_stops_while_a_client_waits_says_so() -> None:
+    async def ask() -> tuple[Asked, Gateway]:
+        async with (
+            SlowTarget(chunked(GOOD)) as slow,
+            gateway(slow, keep_alive_seconds=SHORT) as app,
+        ):
+            client = Asked(STREAM)
+            asking = asyncio.create_task(client.ask(app))
+            await client.got.wait()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            slow.goes_on.set()
+            return client, app
+
+    client, app = asyncio.run(ask())
+    assert b"the gateway is stopping" in client.pieces[-1]
+    assert app.outcome.kind == "cut"
+
+
+def test_silence_within_an_answer_gets_comments_between_its_lines() -> None:
+    script = [*chunked(GOOD[:1], end=False), PAUSE, *chunked(GOOD[1:])[1:]]
+
+    async def ask() -> Asked:
+        async with Fake(script) as fake, gateway(fake, keep_alive_seconds=SHORT) as app:
+            fake.pause_seconds = 5 * SHORT
+            return await Asked(STREAM).ask(app)
+
+    client = asyncio.run(ask())
+    assert client.body.replace(b": waiting\n", b"") == b"".join(GOOD)
+    assert b": waiting\n" in client.body
+    assert client.headers["x-own"] == "a 0"  # it had begun
+
+
+@pytest.mark.parametrize("given", [{"keep_alive_seconds": None}, {"stream": False}])
+def test_who_wants_no_stream_or_no_keep_alives_waits(given: dict[str, Any]) -> None:
+    async def later(_: Asked, target: SlowTarget) -> None:
+        await asyncio.sleep(4 * SHORT)
+        target.goes_on.set()
+
+    client, _ = ask_slow(GOOD_WHOLE if "stream" in given else chunked(GOOD), then=later, **given)
+    assert b"waiting" not in client.body
+    assert client.headers["x-own"].startswith("a ")
+
+
+def test_comments_of_the_target_pass() -> None:
+    theirs = b": OPENROUTER PROCESSING\n\n"
+    client, _ = ask_slow(chunked([theirs, *GOOD]))
+    assert client.body.endswith(theirs + b"".join(GOOD))
