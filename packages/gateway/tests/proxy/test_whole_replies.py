@@ -79,15 +79,16 @@ def plainly(*scripts: Script, fakes: int = 1, **call: Any) -> tuple[Asked, Any, 
 
 def compressed(kind: str, pieces: Sequence[bytes], *, keep: int = 10**9) -> Script:
     """A reply that is compressed as nobody asked, and perhaps cut."""
-    press = zlib.compressobj(wbits=31 if kind == "gzip" else 15)
+    press = zlib.compressobj(wbits={"gzip": 31, "deflate": 15, "raw": -15}[kind])
     data = b"".join([*(press.compress(p) + press.flush(zlib.Z_SYNC_FLUSH) for p in pieces)])
     data = (data + press.flush())[:keep]
+    encoding = "deflate" if kind == "raw" else kind
     content = "text/event-stream" if len(pieces) > 1 else "application/json"
     head = f"HTTP/1.1 200 OK\r\ncontent-type: {content}\r\ncontent-length: {len(data)}\r\n"
-    return [f"{head}content-encoding: {kind}\r\n\r\n".encode() + data[:20], data[20:]]
+    return [f"{head}content-encoding: {encoding}\r\n\r\n".encode() + data[:1], data[1:]]
 
 
-@pytest.mark.parametrize("kind", ["gzip", "deflate"])
+@pytest.mark.parametrize("kind", ["gzip", "deflate", "raw"])
 @pytest.mark.parametrize("body", [CHAT, STREAM])
 def test_what_comes_compressed_unasked_is_decompressed(kind: str, body: bytes) -> None:
     pieces = GOOD if body is STREAM else [json.dumps(ANSWER).encode()]
@@ -95,6 +96,17 @@ def test_what_comes_compressed_unasked_is_decompressed(kind: str, body: bytes) -
     assert (client.status, client.body) == (200, b"".join(pieces))
     assert "content-encoding" not in client.headers
     assert app.ends == [("a", "answered")]
+
+
+def test_an_encoding_that_cannot_be_read_is_named() -> None:
+    body = json.dumps(ANSWER).encode()
+    odd = framed(body, headers="content-encoding: br\r\n")
+    client, app, _ = asked([odd], [framed(body)], failures=ONCE)
+    assert client.body == body
+    (failed, _) = app.outcome.attempts
+    assert failed.end == "malformed"
+    assert "compressed answer that can't be read" in str(failed.failure)
+    assert "content-encoding br" in str(failed.failure)
 
 
 def test_several_members_and_none_at_all() -> None:

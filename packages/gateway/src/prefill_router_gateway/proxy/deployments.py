@@ -158,6 +158,7 @@ class ProviderEndpoint:
             cause=failure.cause,
             status=failure.status,
             location=failure.location,
+            encoding=failure.encoding,
         )
         return self._callee.describe(failed, secrets=() if self.key is None else (self.key,))
 

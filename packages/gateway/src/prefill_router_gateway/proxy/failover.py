@@ -14,7 +14,6 @@ from typing import Protocol, final, runtime_checkable
 
 from prefill_router.endpoints import (
     Breakers,
-    FailureCause,
     LineSplitter,
     forms_of_key,
     kind_of,
@@ -308,9 +307,11 @@ async def _read(call: ForwardRequest, arrival: ResponseStream, key: str | None) 
         if call.is_plain or status in call.lacking:
             raise classify_passthrough_refusal(refusal, key=key, lacking=call.lacking)
         raise classify_refusal(refusal, key=key)
-    if b"html" in kind or encoding not in (b"", b"identity"):  # which wasn't requested
-        cause: FailureCause | None = "web_page" if b"html" in kind else None
-        raise AttemptFailedError("malformed", status=status, cause=cause)
+    if encoding not in (b"", b"identity"):  # which wasn't requested
+        name = encoding.decode("latin-1")
+        raise AttemptFailedError("malformed", status=status, cause="encoding", encoding=name)
+    if b"html" in kind:
+        raise AttemptFailedError("malformed", status=status, cause="web_page")
     if call.is_plain:
         return await _open_plain(call, arrival, key, stream=b"event-stream" in kind)
     if b"event-stream" in kind:

@@ -77,6 +77,7 @@ class AttemptFailedError(Exception):
             where it takes the name.
         cause: What else is known of the failure.
         location: Where a redirect leads.
+        encoding: How a body is compressed that can't be read.
     """
 
     def __init__(
@@ -89,11 +90,13 @@ class AttemptFailedError(Exception):
         wait: float | None = None,
         refusal: TargetRefusal | None = None,
         rename: tuple[str, str] | None = None,
+        encoding: str | None = None,
     ) -> None:
         super().__init__(end)
         self.end: AttemptEnd = end
         self.status, self.wait, self.refusal = status, wait, refusal
         self.cause, self.location, self.rename = cause, location, rename
+        self.encoding = encoding
 
 
 def attempt_end(kind: FailureKind) -> AttemptEnd:

@@ -17,6 +17,7 @@ _BEFORE_EVENTS = b"\xef\xbb\xbf\r\n"
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _LONGEST_FIELD = 6  # bytes
 _MOST_INFLATED = 2**20  # bytes that one piece may be decompressed to
+_HEADER_BYTES, _GZIP = 2, b"\x1f\x8b"
 _ANY_ZLIB_HEADER = 32 + zlib.MAX_WBITS  # that of gzip or of zlib
 
 
@@ -41,17 +42,24 @@ _NO_LIMITS = TimeLimits(first=math.inf, silence=math.inf, whole=math.inf)
 
 @final
 class Inflater:
-    """Decompresses one body, compressed as gzip or deflate."""
+    """Decompresses one body, compressed as gzip or deflate.
+
+    Some servers send deflate without the header of zlib that RFC 9110 asks for; both are read.
+    """
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(_ANY_ZLIB_HEADER)
         self._data = b""  # compressed
-        self._has_begun = False
+        self._has_begun = self._has_header = False
 
     def feed(self, data: bytes) -> None:
         """Add compressed bytes."""
         self._data += data
         self._has_begun = True
+        if not self._has_header and len(self._data) >= _HEADER_BYTES:
+            self._has_header = True
+            if not _is_header(self._data):
+                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)
 
     def take(self) -> bytes:
         """The next decompressed bytes, not many at once; empty where more input is needed.
@@ -59,6 +67,8 @@ class Inflater:
         Raises:
             BrokenResponseError: The bytes can't be decompressed.
         """
+        if not self._has_header:
+            return b""
         if self._zlib.eof and self._data:  # another member of a gzip
             self._zlib = zlib.decompressobj(_ANY_ZLIB_HEADER)
         try:
@@ -76,6 +86,12 @@ class Inflater:
         """
         if self._has_begun and not self._zlib.eof:
             raise BrokenResponseError("broken_off")
+
+
+def _is_header(data: bytes) -> bool:
+    """Whether bytes begin as gzip does (RFC 1952), or as zlib (RFC 1950, 2.2)."""
+    is_zlib = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2]) % 31 == 0
+    return is_zlib or data.startswith(_GZIP)
 
 
 @final

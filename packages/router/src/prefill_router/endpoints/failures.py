@@ -40,12 +40,15 @@ FOR_ONE_PROMPT: frozenset[FailureKind] = frozenset(
 """The failures that the same request would have again, and others may not."""
 _NEVER_BILLED: frozenset[FailureKind] = frozenset(("connect", "connect_timeout"))
 
-FailureCause = Literal["no_server", "no_host", "certificate", "not_tls", "redirect", "web_page"]
+FailureCause = Literal[
+    "no_server", "no_host", "certificate", "not_tls", "redirect", "web_page", "encoding"
+]
 """What is known beyond the kind of a failure.
 
 - `no_server`: the host refuses connections at this port; `no_host`: the name is unknown;
 - `certificate`: it isn't valid or not trusted; `not_tls`: the server doesn't speak TLS;
-- `redirect`: it names another address; `web_page`: HTML came in place of an answer.
+- `redirect`: it names another address; `web_page`: HTML came in place of an answer;
+- `encoding`: the answer is compressed in a way that nobody asked for and that can't be read.
 """
 
 
@@ -60,6 +63,7 @@ class FailedCall:
         status: The HTTP status; None without a response.
         error: The error that the endpoint reported.
         location: Where a redirect leads.
+        encoding: How a body is compressed that can't be read.
     """
 
     kind: str
@@ -67,6 +71,7 @@ class FailedCall:
     status: int | None = None
     error: ErrorBody | None = None
     location: str | None = None
+    encoding: str | None = None
 
 
 Words = tuple[str, str]
@@ -135,6 +140,10 @@ _BY_CAUSE: Mapping[FailureCause, Words] = {
         "redirects, and the key isn't sent on",
         "give the new address as its base_url, if you trust it",
     ),
+    "encoding": (
+        "sent a compressed answer that can't be read, though none was asked for",
+        "let it, or the proxy before it, send gzip or nothing",
+    ),
     "web_page": (
         "sent a web page",
         "check that its base_url is the address of an API, which often ends with /v1",
@@ -142,6 +151,7 @@ _BY_CAUSE: Mapping[FailureCause, Words] = {
 }
 _A_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{1,63}")
 _LEAST_SECRET = 4  # characters; shorter ones are part of many names
+_A_TOKEN = re.compile(r"[a-z0-9, -]{1,32}")
 _A_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,252}")
 
 
@@ -230,6 +240,8 @@ def _details(failed: FailedCall, secrets: tuple[str, ...]) -> Iterator[str]:
     host = _host(failed.location) if failed.cause == "redirect" else ""
     if host and not _quotes(host, secrets):
         yield f"to {host}"
+    if failed.encoding is not None and _A_TOKEN.fullmatch(failed.encoding):
+        yield f"content-encoding {failed.encoding}"
     if failed.cause == "web_page" and failed.kind != "malformed":
         yield "a web page"
     error = failed.error or ErrorBody()
