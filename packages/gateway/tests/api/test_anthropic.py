@@ -42,6 +42,7 @@ ROWS[MIDDLE]["accepts"] = ["tools", "images", "thinking"]
 FAST = {
     "failures": {"retries": 0, "backoff_seconds": 0, "breaker_failures": 1000},
     "streams": {"keep_alive_seconds": 0.05},
+    "agents": {"marks": {"ours": {"volatile": ["x-ours:"]}}},
 }
 DIALECTS = {CHEAP: "openai", MIDDLE: "deepseek", DEAR: "anthropic"}
 SAY: list[Any] = [user("What is six times seven?")]
@@ -431,6 +432,18 @@ def test_a_hint_that_a_target_refuses_is_left_out(made: World, gateway: Served) 
     assert other["sent_hints"]["reasoning_effort"] == "low"
     sent = [got.json.get("reasoning_effort") for got in made[MIDDLE].requests]
     assert sent == ["xhigh", None, None, "low"]
+
+
+def test_a_line_that_the_settings_call_volatile_is_not_translated(
+    made: World, gateway: Served
+) -> None:
+    body = {"model": CHEAP, "max_tokens": 9, "messages": SAY, "system": "x-ours: 7f\nBe brief."}
+    gateway.ask("/v1/messages", body)
+    asked = {"model": CHEAP, "instructions": "x-ours: 8a\nBe brief.", "input": SAY}
+    gateway.ask("/v1/responses", {**asked, "model": MIDDLE})  # of the dialect deepseek
+    for name in (CHEAP, MIDDLE):
+        first = made[name].got.json["messages"][0]
+        assert first == {"role": "system", "content": "Be brief."}
 
 
 def test_what_is_nested_too_deeply_is_refused(gateway: Served) -> None:

@@ -227,6 +227,28 @@ def test_a_router_in_this_process_chooses_as_it_would_alone(lite: StandIn, made:
     chosen.close()
 
 
+def test_a_router_in_this_process_takes_marks_of_agents(
+    lite: StandIn, made: Made, tmp_path: Path
+) -> None:
+    marks = tmp_path / "agents.yaml"
+    marks.write_text("agents: {marks: {ours: {openings: [<memo>], blocks: [memo]}}}")
+    wrapped = f"<memo>\n{'Prove it. ' * 60}\n</memo>\nhi"
+    places = {CHEAP: "cheap-1", MIDDLE: "middle", DEAR: "dear"}
+    seen = {}
+    for agents, text in ((None, "hi"), (marks, wrapped), (None, wrapped)):
+        chosen = PrefillRouterStrategy(
+            lite, router=made.router, lam=0.9, agents=agents, timeout=PATIENT
+        )
+        lite.set_custom_routing_strategy(chosen)
+        seen[agents, text] = lite.completion("auto", text)
+        chosen.close()
+        lite = type(lite)(*lite.rows)
+    assert seen[marks, wrapped] == seen[None, "hi"] == places[of(made, 0.9, "hi")[0]]
+    assert seen[None, wrapped] == places[of(made, 0.9, wrapped)[0]] != seen[None, "hi"]
+    with pytest.raises(ConfigError, match="a gateway's marks in its settings"):
+        PrefillRouterStrategy(lite, gateway="http://127.0.0.1:1", agents=marks)
+
+
 def test_a_router_in_this_process_decides_at_its_own_setting(
     lite: StandIn, made: Made, tmp_path: Path
 ) -> None:

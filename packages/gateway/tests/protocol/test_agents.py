@@ -156,15 +156,16 @@ def test_the_same_question_is_scored_alike_in_every_agent_and_alone() -> None:
 def test_a_line_that_changes_with_each_request_is_not_translated() -> None:
     line = "x-anthropic-billing-header: cc_version=2; cch=ab12;"
     asked = {"role": "user", "content": ASK}
+    rule: dict[str, Any] = {"limit": "max_tokens", "volatile": load_harnesses().volatile}
     blocks = [{"type": "text", "text": line}, {"type": "text", "text": "Be brief."}]
     for system in (
         blocks,
         f"{line}\nBe brief.",
         [{"type": "text", "text": f"{line}\n\nBe brief."}],
     ):
-        chat = message_to_chat(messages(asked, system=system)["body"], limit="max_tokens")
+        chat = message_to_chat(messages(asked, system=system)["body"], **rule)
         assert chat["messages"][0] == {"role": "system", "content": "Be brief."}
-    chat = message_to_chat(messages(asked, system=blocks[:1])["body"], limit="max_tokens")
+    chat = message_to_chat(messages(asked, system=blocks[:1])["body"], **rule)
     assert [turn["role"] for turn in chat["messages"]] == ["user"]
 
 

@@ -4,6 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import final
 
+from prefill_router.agents import Harnesses, load_harnesses
 from prefill_router.errors import PrefillRouterError
 from prefill_router.remote import PathOrUrl
 from prefill_router.router import Router
@@ -19,13 +20,22 @@ class LocalRouter:
         folder: The router's folder.
         lam: The trade-off; None for the router's own.
         seconds: The time limit of a decision.
+        harnesses: The marks of agents; those of this package if not given.
 
     Raises:
         ConfigError: There is no router in the folder.
         CorruptError: The folder's files were changed or damaged.
     """
 
-    def __init__(self, folder: PathOrUrl, *, lam: float | None, seconds: float) -> None:
+    def __init__(
+        self,
+        folder: PathOrUrl,
+        *,
+        lam: float | None,
+        seconds: float,
+        harnesses: Harnesses | None = None,
+    ) -> None:
+        self._harnesses = harnesses or load_harnesses()
         self._router, self._lam, self._seconds = Router.load(folder), lam, seconds
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefill-router")
 
@@ -57,7 +67,8 @@ class LocalRouter:
 
     def _decide(self, asked: LiteLLMRequest) -> tuple[str, ...]:
         try:
-            prompt = scored_prompt(read_envelope(asked.endpoint, asked.body), "ask")
+            envelope = read_envelope(asked.endpoint, asked.body)
+            prompt = scored_prompt(envelope, "ask", envelope.read((), self._harnesses))
             order = () if prompt is None else self._router.route(prompt, lam=self._lam).order
         except PrefillRouterError as error:
             raise NoDecisionError(f"the router can't read it ({type(error).__name__})") from None

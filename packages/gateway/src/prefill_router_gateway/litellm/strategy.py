@@ -18,8 +18,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from inspect import isawaitable
+from pathlib import Path
 from typing import Any, final
 
+from prefill_router.agents import read_harnesses
 from prefill_router.endpoints import read_usage
 from prefill_router.errors import ConfigError
 from prefill_router.remote import PathOrUrl, location
@@ -60,6 +62,8 @@ class PrefillRouterStrategy:
             sessions and budgets.
         lam: The trade-off, from 0 (cheapest) to 1 (most likely correct); by default the gateway's
             or the router's own.
+        agents: For a router in this process, a file with marks of agents as in a gateway's settings
+            (`agents.marks`); they are added to those of this package. A gateway has its own.
         model_group: The model whose requests are routed. Give it deployments too: LiteLLM's proxy
             rejects unknown models, and its Router doesn't retry for a model without deployments.
         api_key_env: The environment variable of the gateway's key.
@@ -76,6 +80,7 @@ class PrefillRouterStrategy:
         gateway: str | None = None,
         router: PathOrUrl | str | None = None,
         lam: float | None = None,
+        agents: Path | str | None = None,
         model_group: str = "auto",
         api_key_env: str | None = None,
         timeout: float = 2.0,
@@ -84,6 +89,10 @@ class PrefillRouterStrategy:
             raise ConfigError("give either gateway, an address, or router, a folder")
         if router is not None and api_key_env is not None:
             raise ConfigError("api_key_env is for a gateway; a router in this process needs no key")
+        if gateway is not None and agents is not None:
+            raise ConfigError(
+                "agents is for a router in this process; give a gateway's marks in its settings"
+            )
         check_options(lam, timeout)
         self._router, self._group = litellm_router, model_group
         # looked up now, before LiteLLM replaces them by this object's
@@ -98,7 +107,10 @@ class PrefillRouterStrategy:
         else:
             from prefill_router_gateway.litellm.local_router import LocalRouter
 
-            self._decides = LocalRouter(location(router or ""), lam=lam, seconds=timeout)
+            harnesses = None if agents is None else read_harnesses(Path(agents))
+            self._decides = LocalRouter(
+                location(router or ""), lam=lam, seconds=timeout, harnesses=harnesses
+            )
 
     async def async_get_available_deployment(
         self,

@@ -53,7 +53,12 @@ def left_out_hints(endpoint: Endpoint, value: Fields) -> tuple[str, ...]:
 
 
 def chat_splicer(
-    endpoint: Endpoint, body: bytes, *, limit: str, hint: ThinkingHint | None = None
+    endpoint: Endpoint,
+    body: bytes,
+    *,
+    limit: str,
+    hint: ThinkingHint | None = None,
+    volatile: tuple[str, ...] = (),
 ) -> Splicer:
     """Makes the bodies of the chat for a request.
 
@@ -62,11 +67,12 @@ def chat_splicer(
         body: The request, which can be translated.
         limit: The name of the chat's field for the most output tokens.
         hint: What the target is told of thinking; None for nothing.
+        volatile: The starts of system texts that change with each request; such a line is left out.
 
     Raises:
         RecursionError: It is nested too deeply for this depth of the stack.
         RefusalError: The same, of the chat.
     """
-    chat = _CHATS[endpoint](json.loads(body), limit=limit)
+    chat = _CHATS[endpoint](json.loads(body), limit=limit, volatile=volatile)
     chat |= {} if hint is None else hint.fields
     return read_envelope("chat", json.dumps(chat).encode()).splicer

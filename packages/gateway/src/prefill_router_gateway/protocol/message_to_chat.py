@@ -8,10 +8,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-from prefill_router.agents import volatile_starts
 from prefill_router_gateway.protocol.translated_fields import (
     Fields,
     check_fields,
+    drop_volatile_line,
     read_list,
     read_object,
     read_text,
@@ -49,19 +49,20 @@ def message_hints(value: Fields) -> tuple[str, ...]:
     return select_names(hints)
 
 
-def message_to_chat(value: Fields, *, limit: str) -> dict[str, Any]:
+def message_to_chat(value: Fields, *, limit: str, volatile: tuple[str, ...] = ()) -> dict[str, Any]:
     """The fields of a chat that asks the same.
 
     Args:
         value: The fields of a request of the Messages API.
         limit: The name of the field for the most output tokens.
+        volatile: The starts of system texts that change with each request; such a line is left out.
 
     Raises:
         UntranslatableError: A chat can't say all of it, or it is malformed.
     """
     _check(value, "", _KNOWN)
     chat = select_fields(value, _SAME)
-    chat["messages"] = [*_system(value.get("system")), *_turns(value["messages"])]
+    chat["messages"] = [*_system(value.get("system"), volatile), *_turns(value["messages"])]
     if value.get("max_tokens") is not None:
         chat[limit] = value["max_tokens"]
     if value.get("stop_sequences"):
@@ -77,25 +78,23 @@ def _check(value: Fields, where: str, known: frozenset[str]) -> None:
     check_fields(value, where, known | _HINTS)
 
 
-def _system(content: object) -> Iterator[dict[str, Any]]:
+def _system(content: object, volatile: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """The system prompt, without lines that change with each request: the target's cache holds."""
     if isinstance(content, list):
-        content = [block for block in map(_drop_volatile_line_of, content) if block is not None]
+        blocks = (_drop_volatile_line_of(block, volatile) for block in content)
+        content = [block for block in blocks if block is not None]
     elif isinstance(content, str):
-        content = _drop_volatile_line(content)
+        content = drop_volatile_line(content, volatile)
     if content:
         yield {"role": "system", "content": _joined(content, "system")}
 
 
-def _drop_volatile_line_of(block: object) -> object | None:
+def _drop_volatile_line_of(block: object, volatile: tuple[str, ...]) -> object | None:
     text = block.get("text") if isinstance(block, Mapping) else None
-    if not isinstance(text, str) or not text.startswith(volatile_starts()):
+    if not isinstance(text, str) or not text.startswith(volatile):
         return block
-    return {**cast(Fields, block), "text": rest} if (rest := _drop_volatile_line(text)) else None
-
-
-def _drop_volatile_line(text: str) -> str:
-    return text.partition("\n")[2].lstrip("\n") if text.startswith(volatile_starts()) else text
+    rest = drop_volatile_line(text, volatile)
+    return {**cast(Fields, block), "text": rest} if rest else None
 
 
 def _joined(content: object, where: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from prefill_router_gateway.protocol.translated_fields import (
     Fields,
     check_fields,
+    drop_volatile_line,
     read_list,
     read_object,
     read_text,
@@ -79,12 +80,15 @@ def response_hints(value: Fields) -> tuple[str, ...]:
     return select_names(hints)
 
 
-def response_to_chat(value: Fields, *, limit: str) -> dict[str, Any]:
+def response_to_chat(
+    value: Fields, *, limit: str, volatile: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """The fields of a chat that asks the same.
 
     Args:
         value: The fields of a request of the Responses API.
         limit: The name of the field for the most output tokens.
+        volatile: The starts of instructions that change with each request; such a line is left out.
 
     Raises:
         UntranslatableError: A chat can't say all of it, or it is malformed.
@@ -94,7 +98,8 @@ def response_to_chat(value: Fields, *, limit: str) -> dict[str, Any]:
         if value.get(name) not in (None, usual):
             refuse(name, value[name])
     chat = select_fields(value, _SAME)
-    chat["messages"] = [*_instructions(value.get("instructions")), *_messages(value.get("input"))]
+    instructions = _instructions(value.get("instructions"), volatile)
+    chat["messages"] = [*instructions, *_messages(value.get("input"))]
     chat["messages"] = _with_one_system(chat["messages"])
     if value.get("max_output_tokens") is not None:
         chat[limit] = value["max_output_tokens"]
@@ -107,9 +112,9 @@ def response_to_chat(value: Fields, *, limit: str) -> dict[str, Any]:
     return chat | _format(read_object(value.get("text") or {}, "text"))
 
 
-def _instructions(text: object) -> Iterator[dict[str, Any]]:
-    if text:
-        yield {"role": "system", "content": read_text(text, "instructions")}
+def _instructions(text: object, volatile: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    if text and (rest := drop_volatile_line(read_text(text, "instructions"), volatile)):
+        yield {"role": "system", "content": rest}
 
 
 def _messages(items: object) -> list[dict[str, Any]]:

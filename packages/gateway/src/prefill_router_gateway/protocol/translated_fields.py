@@ -39,6 +39,16 @@ def read_text(value: object, where: str) -> str:
     return value if isinstance(value, str) else refuse(where, "")
 
 
+def drop_volatile_line(text: str, volatile: tuple[str, ...]) -> str:
+    """A system text without a first line that changes with each request: a cache of it holds.
+
+    Args:
+        text: The text.
+        volatile: How such a line begins.
+    """
+    return text.partition("\n")[2].lstrip("\n") if text.startswith(volatile) else text
+
+
 def check_fields(value: Fields, where: str, known: frozenset[str]) -> None:
     """Refuse fields that aren't known, unless they are null.
 

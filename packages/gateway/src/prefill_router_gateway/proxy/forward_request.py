@@ -29,6 +29,8 @@ class BodyRules:
         ask_usage: Whether streams of chats are asked for their token counts.
         thinking: The targets and deployments that think before they answer, as the pool file says.
         hinted: Those that are told what a translated request says of thinking.
+        volatile: The starts of system texts that agents change with each request; a translated
+            request goes without such a line.
     """
 
     models: Mapping[str, str]
@@ -38,6 +40,7 @@ class BodyRules:
     efforts: Mapping[str, EffortRule] = field(default_factory=dict)
     thinking: Collection[str] = ()
     hinted: Mapping[str, ThinkingRule] = field(default_factory=dict)
+    volatile: tuple[str, ...] = ()
 
 
 @final
@@ -121,7 +124,9 @@ class SplicedBody:
             from prefill_router_gateway.protocol import chat_splicer  # for translated calls alone
 
             hint = hint_for(self._hints, name, fixes)
-            splicer = chat_splicer(endpoint, splicer.body, limit=limits[name], hint=hint)
+            splicer = chat_splicer(
+                endpoint, splicer.body, limit=limits[name], hint=hint, volatile=rules.volatile
+            )
             endpoint = "chat"
             ask_usage = rules.ask_usage
         rule = rules.efforts.get(name)

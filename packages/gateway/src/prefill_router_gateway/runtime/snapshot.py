@@ -101,6 +101,7 @@ def body_rules(loaded: LoadedGateway) -> BodyRules:
         chat_only=chat_only,
         ask_usage=loaded.settings.streams.usage == "ask",
         thinking=thinking,
+        volatile=loaded.settings.agents.harnesses.volatile,
         hinted={
             t.name: ThinkingRule(target=t, dialect=dialects[t.name]) for t in _hinted(deployed)
         },

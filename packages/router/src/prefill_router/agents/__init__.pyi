@@ -4,7 +4,6 @@ from .harness import (
     RequestKind as RequestKind,
     load_harnesses as load_harnesses,
     read_harnesses as read_harnesses,
-    volatile_starts as volatile_starts,
 )
 from .request_reading import (
     EARLIER as EARLIER,

@@ -138,6 +138,11 @@ class Harnesses(BaseModel):
         """The start of a tool's result that failed."""
         return re.compile("|".join(f"(?:{one})" for one in self.failures) or "(?!)")
 
+    @cached_property
+    def volatile(self) -> Texts:
+        """The starts of system texts that an agent changes with each request."""
+        return tuple(start for marks in self.harnesses.values() for start in marks.volatile)
+
     def extended(self, more: Mapping[str, Harness]) -> "Harnesses":
         """These marks, with more of them for the same agents, and further agents after them."""
         joined = dict(self.harnesses)
@@ -226,10 +231,3 @@ class _AgentMarks(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     marks: Mapping[str, Harness] = Field(default_factory=dict)
-
-
-@cache
-def volatile_starts() -> Texts:
-    """The starts of system texts that an agent changes with each request."""
-    marks = load_harnesses().harnesses.values()
-    return tuple(start for each in marks for start in each.volatile)
