@@ -2,10 +2,13 @@
 
     npm install -g @anthropic-ai/claude-code @openai/codex opencode-ai
     python examples/agents/run_agents.py [claude] [codex] [opencode]
+        [--targets chats|own] [--silence 5]
 
 No model and no key is needed: a scripted target asks each agent for one shell command, and then
-says that it is done. The target speaks chats alone, into which the gateway translates Claude Code's
-messages and Codex's Responses.
+says that it is done. Each agent runs twice: in front of targets that speak chats alone, into which
+the gateway translates Claude Code's messages and Codex's Responses, and in front of targets that
+speak the agent's own protocol. With `--silence 5` the target thinks for five seconds before each
+answer, and the gateway sends keep-alives each second.
 """
 
 import argparse
@@ -33,10 +36,12 @@ ASK = "Why does test_checkout fail only on Mondays? Find the cause and fix it."
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 SHELLS = ("Bash", "bash", "shell", "shell_command", "exec_command")
 ARGUMENTS = {"command": "ls", "cmd": "ls", "description": "list the files"}
+SERVED = {"chats": "[chat]", "own": "[chat, messages, responses]"}
+"""What the targets speak: chats alone, or the agents' own protocols as well."""
 POOL = """\
 targets:
-  - {{name: small, base_url: "{url}", serves: [chat], accepts: [tools, images, json_schema]}}
-  - {{name: large, base_url: "{url}", serves: [chat], accepts: [tools, images]}}
+  - {{name: small, base_url: "{url}", serves: {served}, accepts: [tools, images, json_schema]}}
+  - {{name: large, base_url: "{url}", serves: {served}, accepts: [tools, images]}}
 """
 CODEX = """\
 model = "auto"
@@ -54,18 +59,22 @@ class Target(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     numbers = itertools.count(1)
+    silence = 0.0
 
     def do_POST(self) -> None:
         """Answer a request by a stream of events."""
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        is_done = any(turn["role"] == "tool" for turn in body["messages"])
-        tools = [tool["function"]["name"] for tool in body.get("tools", [])]
+        protocol = self.path.partition("?")[0].rpartition("/")[2]
+        is_done = any(mark in json.dumps(body) for mark in RESULTS)
+        tools = [tool.get("function", tool).get("name") for tool in body.get("tools", [])]
         shell = None if is_done else next((name for name in SHELLS if name in tools), None)
+        number = next(self.numbers)
+        time.sleep(self.silence)
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("connection", "close")
         self.end_headers()
-        for event in _chat(next(self.numbers), shell):
+        for event in WRITERS.get(protocol, _chat)(number, shell):
             self.wfile.write(event.encode())
 
     def log_message(self, *_: Any) -> None:
@@ -83,6 +92,54 @@ def _chat(number: int, shell: str | None) -> Iterator[str]:
     yield "data: [DONE]\n\n"
 
 
+def _message(number: int, shell: str | None) -> Iterator[str]:
+    call = {"type": "tool_use", "id": f"toolu_{number}", "name": shell, "input": {}}
+    block = {"type": "text", "text": ""} if shell is None else call
+    delta: dict[str, Any] = {"type": "text_delta", "text": "Done."}
+    if shell is not None:
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(ARGUMENTS)}
+    head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "model": "scripted"}
+    usage = {"input_tokens": 100, "output_tokens": 9}
+    end = {"stop_reason": "end_turn" if shell is None else "tool_use", "stop_sequence": None}
+    for kind, fields in (
+        ("message_start", {"message": {**head, "content": [], "usage": usage}}),
+        ("content_block_start", {"index": 0, "content_block": block}),
+        ("content_block_delta", {"index": 0, "delta": delta}),
+        ("content_block_stop", {"index": 0}),
+        ("message_delta", {"delta": end, "usage": usage}),
+        ("message_stop", {}),
+    ):
+        yield f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n"
+
+
+def _response(number: int, shell: str | None) -> Iterator[str]:
+    given = {"call_id": f"call_{number}", "name": shell, "arguments": json.dumps(ARGUMENTS)}
+    text = {"type": "output_text", "text": "Done.", "annotations": []}
+    item: dict[str, Any] = {"type": "function_call", "id": f"fc_{number}", **given}
+    if shell is None:
+        item = {"type": "message", "id": f"msg_{number}", "role": "assistant", "content": [text]}
+    head = {"id": f"resp_{number}", "object": "response", "model": "scripted"}
+    usage = {"input_tokens": 100, "output_tokens": 9, "total_tokens": 109}
+    for place, (kind, fields) in enumerate(
+        (
+            ("response.created", {"response": {**head, "status": "in_progress", "output": []}}),
+            ("response.output_item.added", {"output_index": 0, "item": item}),
+            ("response.output_item.done", {"output_index": 0, "item": item}),
+            (
+                "response.completed",
+                {"response": {**head, "status": "completed", "output": [item], "usage": usage}},
+            ),
+        )
+    ):
+        event = {"type": kind, "sequence_number": place, **fields}
+        yield f"event: {kind}\ndata: {json.dumps(event)}\n\n"
+
+
+WRITERS = {"messages": _message, "responses": _response}
+RESULTS = ('"role": "tool"', '"type": "tool_result"', '"type": "function_call_output"')
+"""What a body has once the command was run."""
+
+
 @contextmanager
 def scripted_target() -> Iterator[str]:
     """The address of the target."""
@@ -95,13 +152,14 @@ def scripted_target() -> Iterator[str]:
 
 
 @contextmanager
-def serving_gateway(folder: Path, target: str) -> Iterator[str]:
+def serving_gateway(folder: Path, target: str, served: str) -> Iterator[str]:
     """The address of a gateway without a router, which forecasts nothing and reads everything."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    (folder / "pool.yaml").write_text(POOL.format(url=target))
-    settings = {"listen": {"port": port}, "receipts": {"prompts": True}}
+    (folder / "pool.yaml").write_text(POOL.format(url=target, served=served))
+    settings: dict[str, Any] = {"listen": {"port": port}, "receipts": {"prompts": True}}
+    settings["streams"] = {"keep_alive_seconds": 1}
     (folder / "gateway.yaml").write_text(json.dumps(settings))
     program = [str(Path(sys.executable).with_name("prefill-router")), "serve"]
     program += ["--pool", "pool.yaml"]
@@ -168,12 +226,23 @@ def main() -> None:
     """Run the agents that are installed, and print each request's receipt."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("agents", nargs="*", default=["claude", "codex", "opencode"])
+    parser.add_argument("--targets", choices=SERVED, help="by default first one, then the other")
+    parser.add_argument("--silence", type=float, default=0, help="seconds before each answer")
+    given = parser.parse_args()
+    Target.silence = given.silence
+    for targets in [given.targets] if given.targets else SERVED:
+        print(f"in front of targets that speak {'chats' if targets == 'chats' else 'the same'}:")
+        run_agents(given.agents, SERVED[targets])
+
+
+def run_agents(agents: list[str], served: str) -> None:
+    """Run the agents in front of targets that speak these protocols, and print what was read."""
     with (
         tempfile.TemporaryDirectory() as place,
         scripted_target() as target,
-        serving_gateway(Path(place), target) as url,
+        serving_gateway(Path(place), target, served) as url,
     ):
-        for name in parser.parse_args().agents:
+        for name in agents:
             if shutil.which(name) is None:
                 print(f"{name}: isn't installed")
                 continue
@@ -181,9 +250,9 @@ def main() -> None:
         for receipt in read_receipts(f"sqlite:///{place}/receipts.sqlite"):
             agent = receipt.details.get("agent", {})
             print(
-                f"{agent.get('agent')} {agent.get('kind')}: {receipt.outcome.kind} by "
-                f"{receipt.outcome.target}, conversation {str(receipt.choice.session)[:6]}, "
-                f"read {receipt.prompt!r}"
+                f"{agent.get('agent')} {agent.get('kind')} ({receipt.endpoint}): "
+                f"{receipt.outcome.kind} by {receipt.outcome.target}, "
+                f"conversation {str(receipt.choice.session)[:6]}, read {receipt.prompt!r}"
             )
 
 
