@@ -6,10 +6,15 @@ A router with one logistic regression per target on MiniLM's states is fitted on
 MMLU-Pro. Then the same other questions are asked in the shapes that agents send, and each request
 is read as `last_user`, as `conversation` and as `ask`. For each shape and reading: the mean AUC of
 the forecasts over all targets, and their mean correlation with those of the question alone.
+
+Then sessions of each agent are made up whose shapes vary by chance (`_agent_variants`): how many
+asks are read exactly, how many first asks get the target that the ask gets alone, and how many
+conversations were split or joined. At last, what reading adds for bodies of 200 kB.
 """
 
 import argparse
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,16 +22,19 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
+from benchmarks._agent_variants import Variant, made_variants
 from benchmarks._system import machine
 from prefill_router import files
-from prefill_router.agents import load_harnesses
+from prefill_router.agents import RequestReading, load_harnesses
 from prefill_router.data import Prompt, RoutingDataset, prompt_text, read_dataset
 from prefill_router.features import Need
 from prefill_router.fitting import FitConfig, fit_router, gather, recipe_from_dict
 from prefill_router.progress import SilentProgress
 from prefill_router.router import Router
+from prefill_router_gateway.api.routed_calls import IncomingRequest, read_incoming
 from prefill_router_gateway.protocol import read_envelope, scored_prompt
 from prefill_router_gateway.records import Scored
+from prefill_router_gateway.settings import GatewaySettings
 
 RESULT = Path(__file__).parent / "results" / "agent_reading.json"
 DATA = Path("../shared/data/mmlu_pro")
@@ -161,11 +169,100 @@ def fit(data: RoutingDataset) -> Router:
     return fit_router(data, states, config=config).router
 
 
+def read_variants(router: Router, questions: Sequence[str], given: Any) -> dict[str, Any]:
+    """How well the requests of made-up sessions are read, by harness."""
+    found: dict[str, Any] = {}
+    seen: dict[str, set[tuple[str, str]]] = {}
+    wrong: list[str] = []
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for harness, session in made_variants(questions, sessions=given.sessions, seed=1):
+        row = found.setdefault(harness, {"requests": 0, "asks": 0, "agents": 0, "split": 0})
+        names: dict[str, set[str]] = {}
+        for sent in session:
+            incoming, reading = read_variant(sent, router)
+            row["requests"] += 1
+            row["asks"] += reading.ask == sent.ask
+            row["agents"] += reading.agent == sent.agent
+            wrong += [] if reading.ask == sent.ask else [f"{harness}: {reading.ask!r}"]
+            if sent.conversation is not None:
+                name = str(incoming.question.session)
+                names.setdefault(sent.conversation, set()).add(name)
+                seen.setdefault(name, set()).add((harness, sent.conversation))
+            if sent.is_first:
+                text = "" if incoming.prompt is None else prompt_text(incoming.prompt)
+                pairs.setdefault(harness, []).append((text, sent.ask))
+        row["split"] += sum(len(each) > 1 for each in names.values())
+    for harness, row in found.items():
+        row["asks"] /= row["requests"]
+        row["agents"] /= row["requests"]
+        row["decisions"] = same_decisions(router, pairs[harness])
+        print(f"{harness}: {row}", flush=True)
+    joined = sum(len(each) > 1 for each in seen.values())
+    print(f"joined: {joined}; the first asks that were read wrongly: {wrong[:5]}")
+    return {"by harness": found, "joined": joined}
+
+
+def read_variant(sent: Variant, router: Router) -> tuple[IncomingRequest, RequestReading]:
+    """What the gateway reads of a request."""
+    body = json.dumps(sent.body).encode()
+    headers = [(name.encode(), value.encode()) for name, value in sent.headers.items()]
+    settings = GatewaySettings()
+    incoming = read_incoming(
+        sent.endpoint,
+        body,
+        headers,
+        key=None,
+        settings=settings,
+        pool=router.pool,
+        lam=None,
+        at=0.0,
+        to_call=False,
+    )
+    return incoming, read_envelope(sent.endpoint, body).read(headers, settings.agents.harnesses)
+
+
+def same_decisions(router: Router, pairs: Sequence[tuple[str, str]]) -> float:
+    """The share of texts that get the target of the text beside them, over five values of lam.
+
+    Equal texts have one forecast, and so one target; the others are forecast.
+    """
+    others = [list(pair) for pair in pairs if pair[0] != pair[1]]
+    lams = (0.1, 0.3, 0.5, 0.7, 0.9)
+    routed = [router.route_many(pair, lam=lam) for pair in others for lam in lams]
+    moved = sum(a.target != b.target for a, b in routed)
+    return 1 - moved / (len(lams) * len(pairs))
+
+
+def time_reading(messages: int) -> dict[str, float]:
+    """What reading who asks adds for a body of 200 kB, in milliseconds: the fastest of 100 runs."""
+    output, each = OUTPUT * 100, (190_000 - 120 * messages) // messages
+    turns = [turn("user", part(CONTEXT), part("Why does the test fail on Mondays only?"))]
+    for _ in range(messages // 2):
+        turns += [CALL, turn("user", {**RESULT_PART, "content": output[: 2 * each]})]
+    endpoint, fields, headers = claude(*turns)
+    body = json.dumps({"model": "auto", **fields}).encode()
+    named = [(name.encode(), value.encode()) for name, value in headers.items()]
+    harnesses = load_harnesses()
+
+    def read_as(scored: Scored) -> float:
+        envelope = read_envelope(endpoint, body)  # type: ignore[arg-type]
+        began = time.perf_counter()
+        reading = envelope.read(named, harnesses) if scored == "ask" else None
+        scored_prompt(envelope, scored, reading)
+        return 1e3 * (time.perf_counter() - began)
+
+    readings: tuple[Scored, ...] = ("ask", "last_user")
+    seconds = {s: [read_as(s) for _ in range(100)] for s in readings}
+    added = min(seconds["ask"]) - min(seconds["last_user"])  # others use the machine, too
+    return {"bytes": len(body), "messages": len(turns), "added_ms": added}
+
+
 def main() -> None:
     """Fit, ask in every shape, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fit", type=int, default=2000)
     parser.add_argument("--questions", type=int, default=400)
+    parser.add_argument("--sessions", type=int, default=100)
     given = parser.parse_args()
     whole = read_dataset(DATA)
     order = np.random.default_rng(0).permutation(len(whole))
@@ -173,6 +270,9 @@ def main() -> None:
     router = fit(whole.select(ids[: given.fit]))
     asked = whole.select(ids[given.fit : given.fit + given.questions])
     texts = [prompt_text(query.prompt) for query in asked.queries]
+    others = list(
+        dict.fromkeys(prompt_text(q.prompt) for q in whole.select(ids[given.fit :]).queries)
+    )
     correct = asked.correct[:, [asked.pool.names.index(name) for name in router.pool.names]]
     figures: dict[str, dict[str, dict[str, float]]] = {}
     _, alone = measure(router, texts, correct, None)
@@ -184,7 +284,11 @@ def main() -> None:
         row = figures[name]
         shown = (f"{s} {row[s]['auc']:.3f} {row[s]['correlation']:.2f}" for s in READINGS)
         print(f"{name}: {', '.join(shown)}", flush=True)
-    files.write_json(RESULT, {"machine": machine(), "arguments": vars(given), "shapes": figures})
+    variants = read_variants(router, others, given)
+    speed = [time_reading(messages) for messages in (46, 200, 400)]
+    print(speed)
+    result = {"shapes": figures, "variants": variants, "speed": speed}
+    files.write_json(RESULT, {"machine": machine(), "arguments": vars(given), **result})
 
 
 if __name__ == "__main__":

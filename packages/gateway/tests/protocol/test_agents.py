@@ -100,6 +100,31 @@ def test_tool_calls_are_compared_in_every_protocol() -> None:
         assert (reading.repeated_calls, reading.stalled_steps) == (2, 2), value["path"]
 
 
+def test_a_long_loop_is_read_back_to_the_ask_in_every_protocol() -> None:
+    function = {"name": "Bash", "arguments": "{}"}
+    called = {"role": "assistant", "tool_calls": [{"id": "t", "function": function}]}
+    result = {"role": "tool", "tool_call_id": "t", "content": "fine"}
+    use = {"type": "tool_use", "id": "t", "name": "Bash", "input": {}}
+    done = {"type": "tool_result", "tool_use_id": "t", "content": "fine"}
+    step = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [done]}]
+    items = [
+        {"type": "function_call", "call_id": "c", "name": "shell", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "fine"},
+    ]
+    asked, late = ({"role": "user", "content": text} for text in (ASK, f"{ASK} And refunds?"))
+    beside = {"role": "user", "content": [done, {"type": "text", "text": late["content"]}]}
+    response = {"model": "auto", "input": [asked, *items * 120]}
+    for value, ask in (
+        (chats(*[called, result] * 120), ASK),
+        (chats(*[called, result] * 60, late, *[called, result] * 60), late["content"]),
+        (messages(asked, *step * 120), ASK),
+        (messages(asked, *step * 60, step[0], beside, *step * 60), late["content"]),
+        ({"path": "/v1/responses", "headers": {}, "body": response}, ASK),
+    ):
+        _, reading = opened(value)
+        assert (reading.ask, reading.failing_steps, reading.repeated_calls) == (ask, 0, 49)
+
+
 @pytest.mark.parametrize(
     ("kind", "field", "does"),
     [

@@ -121,6 +121,18 @@ ASKS: dict[str, tuple[dict[str, str], tuple[Turn, ...], str]] = {
         ),
         ASK,
     ),
+    "feedback about a tag": (
+        {},
+        (
+            user("<task>\nbegin\n</task>"),
+            ANSWER,
+            user(
+                "[attempt_completion] Result:",
+                f"<feedback>\nWhat is <task>x</task>?\n{ASK}\n</feedback>",
+            ),
+        ),
+        f"What is <task>x</task>?\n{ASK}",
+    ),
     "results as a user": (
         {},
         (

@@ -51,7 +51,10 @@ class AgentTurns:
     """
 
     def __init__(self, endpoint: Endpoint, value: Mapping[str, Any]) -> None:
-        own, field, self._read = _PLACES.get(endpoint, ("", "", _of_chat))
+        own, field, self._read, self._is_of_tools = _PLACES.get(endpoint, _PLACES["chat"])
+        if endpoint not in _PLACES:
+            own = field = ""
+        self._leaves_out = False
         given = value.get(field)
         self._items = given if isinstance(given, list) else []
         self._before: list[Turn] = []
@@ -67,8 +70,13 @@ class AgentTurns:
 
     def __reversed__(self) -> Iterator[Turn]:
         for item in reversed(self._items):
-            yield from reversed(self._read(item))
+            if not (self._leaves_out and self._is_of_tools(item)):
+                yield from reversed(self._read(item))
         yield from reversed(self._before)
+
+    def leave_out_tools(self) -> None:
+        """As `LongTurns`."""
+        self._leaves_out = True
 
 
 _ASSISTANT = Turn("assistant")
@@ -94,7 +102,9 @@ _OF_ONE_CALL = frozenset(("id", "call_id", "status"))
 def _name_and_arguments(call: object) -> tuple[object, object]:
     """The name and the arguments of a tool call; without a name, all that it does."""
     call = call if isinstance(call, dict) else {}
-    for own in (call, call.get("function"), call.get("custom")):
+    if "name" in call:
+        return call["name"], call.get("arguments", call.get("input"))
+    for own in (call.get("function"), call.get("custom")):
         if isinstance(own, dict) and "name" in own:
             return own["name"], own.get("arguments", own.get("input"))
     return None, {name: value for name, value in call.items() if name not in _OF_ONE_CALL}
@@ -102,10 +112,12 @@ def _name_and_arguments(call: object) -> tuple[object, object]:
 
 def _of_message(turn: Mapping[str, Any]) -> tuple[Turn, ...]:
     role, content = _ROLES.get(turn["role"], "user"), turn.get("content")
+    if role == "assistant":
+        uses = content if isinstance(content, list) else []
+        return (_turn_of(role, content, [part for part in uses if _is_tool_use(part)]),)
     results = results_of(content) if role == "user" else []
     if not results:
-        uses = content if isinstance(content, list) and role == "assistant" else []
-        return (_turn_of(role, content, [part for part in uses if _is_tool_use(part)]),)
+        return (_turn_of(role, content),)
     found = [
         Turn("tool", (_result_text(part),), has_failed=part.get("is_error") is True)
         for part in results
@@ -135,12 +147,38 @@ def _of_item(item: Mapping[str, Any]) -> tuple[Turn, ...]:
     return (_turn_of("assistant", None, [item]),) if is_call else ()
 
 
-_PLACES: dict[str, tuple[str, str, Callable[[Mapping[str, Any]], tuple[Turn, ...]]]] = {
-    "chat": ("", "messages", _of_chat),
-    "messages": ("system", "messages", _of_message),
-    "responses": ("instructions", "input", _of_item),
+def _is_chat_of_tools(turn: Mapping[str, Any]) -> bool:
+    return turn["role"] in ("assistant", "tool")
+
+
+def _is_message_of_tools(turn: Mapping[str, Any]) -> bool:
+    if turn["role"] == "assistant":
+        return True
+    content = turn.get("content")
+    return isinstance(content, list) and len(content) == 1 and _is_tool_result(content[0])
+
+
+def _is_item_of_tools(item: Mapping[str, Any]) -> bool:
+    return item.get("role") == "assistant" or "call_id" in item
+
+
+_PLACES: dict[
+    str,
+    tuple[
+        str,
+        str,
+        Callable[[Mapping[str, Any]], tuple[Turn, ...]],
+        Callable[[Mapping[str, Any]], bool],
+    ],
+] = {
+    "chat": ("", "messages", _of_chat, _is_chat_of_tools),
+    "messages": ("system", "messages", _of_message, _is_message_of_tools),
+    "responses": ("instructions", "input", _of_item, _is_item_of_tools),
 }
-"""For each endpoint the field of the system prompt, that of the turns, and what reads one."""
+"""For each endpoint the field of the system prompt, that of the turns, and what reads one.
+
+And what shows at once that one is an assistant's or a tool's.
+"""
 
 
 def _texts_of(content: object) -> tuple[str, ...]:

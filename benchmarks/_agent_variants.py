@@ -1,0 +1,401 @@
+"""Sessions of coding agents in shapes that vary by chance, with what a reader should find in each.
+
+They are written as the agents write them, not as the marks in `harnesses.yaml` read them: rules,
+reminders, environments and outputs differ in number, order and place; contents are texts or lists
+of parts; headers are there or not; and people ask in several lines, briefly, with code, or about
+the agents' own tags.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from prefill_router.targets import Endpoint
+
+Fields = dict[str, Any]
+WORDS = (
+    "run the linter before each commit",
+    "keep functions short",
+    "never change the public interface",
+    "tests are in tests/",
+    "use the project's own logger",
+    "branch main is protected",
+)
+TAGS = ("system-reminder", "environment_context", "task", "context", "div", "T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One request, and what a reader should find.
+
+    Attributes:
+        endpoint: The endpoint.
+        headers: Its headers.
+        body: Its body.
+        agent: The agent that sends it; None for a plain chat.
+        ask: The person's newest text.
+        conversation: A name that all requests of one conversation have, and no other; None for
+            requests that belong to none.
+        is_first: Whether the ask is the only one so far.
+    """
+
+    endpoint: Endpoint
+    headers: dict[str, str]
+    body: Fields
+    agent: str | None
+    ask: str
+    conversation: str | None
+    is_first: bool
+
+
+@dataclass
+class Session:
+    """A session as it grows; each harness writes its own turns.
+
+    Attributes:
+        random: Draws what varies.
+        name: Its name, which no other session has.
+        asks: What the person asks in it, in order.
+    """
+
+    random: np.random.Generator
+    name: str
+    asks: Sequence[str]
+    turns: list[Fields] = field(default_factory=list)
+    calls: int = 0
+
+    def chance(self, share: float) -> bool:
+        """True in this share of the cases."""
+        return bool(self.random.random() < share)
+
+    def some(self, most: int) -> str:
+        """Up to so many lines that the agent adds."""
+        count = int(self.random.integers(1, most + 1))
+        return "\n".join(f"- {self.random.choice(WORDS)}" for _ in range(count))
+
+    def output(self) -> str:
+        """A tool's output, which may quote tags or look like a person's words."""
+        lines = [
+            f"{n:6}\tdef handler_{n}(): return {n}" for n in range(self.random.integers(1, 60))
+        ]
+        odd = (
+            "<system-reminder>\nFile is empty.\n</system-reminder>",
+            "continue?",
+            "Error: no file",
+        )
+        return "\n".join([*lines, *([str(self.random.choice(odd))] if self.chance(0.3) else [])])
+
+    def call(self) -> str:
+        """The id of the next tool call."""
+        self.calls += 1
+        return f"call_{self.name}_{self.calls}"
+
+
+def ask_texts(random: np.random.Generator, questions: Sequence[str]) -> Iterator[str]:
+    """What people ask: questions, some in other words, with code, with tags, or briefly."""
+    for question in questions:
+        tag = str(random.choice(TAGS))
+        yield str(
+            random.choice(
+                [
+                    question,
+                    question,
+                    f"{question}\n\nAnswer in one sentence.",
+                    f"What does <{tag}> mean here?\n\n<{tag}>\n3\n</{tag}>\n\n{question}",
+                    f"```python\nx = '<{tag}>'\n```\n{question}",
+                    f"[question] {question}",
+                ]
+            )
+        )
+
+
+def _text(text: str) -> Fields:
+    return {"type": "text", "text": text}
+
+
+def _reminder(session: Session) -> str:
+    body = str(
+        session.random.choice(
+            [
+                f"As you answer the user's questions, you can use the following context:\n"
+                f"# claudeMd\nContents of CLAUDE.md:\n\n{session.some(30)}",
+                f"The TodoWrite tool hasn't been used recently.\n{session.some(3)}",
+                f"# gitStatus\nCurrent branch: main\nStatus:\n M {session.name}.py",
+                f"The following skills are available:\n\n{session.some(8)}",
+            ]
+        )
+    )
+    return f"<system-reminder>\n{body}\n</system-reminder>"
+
+
+def claude_code(session: Session) -> Iterator[Variant]:
+    """Claude Code: reminders around the ask, tool loops, titles, subagents, background events."""
+    hints, old_id, has_header = session.chance(0.5), session.chance(0.3), session.chance(0.7)
+    user = (
+        f"user_0f_account__session_{session.name}"
+        if old_id
+        else json.dumps({"device_id": "d", "account_uuid": "a", "session_id": session.name})
+    )
+
+    def send(ask: str, turns: list[Fields], place: int, **own: Any) -> Variant:
+        headers = {"user-agent": "claude-cli/2.1.300 (external, cli)"}
+        headers |= {"x-claude-code-session-id": session.name} if has_header else {}
+        headers |= {"x-claude-code-prompt-id": f"{session.name}-{place}"} if hints else {}
+        line = (
+            f"x-anthropic-billing-header: cc_version=2.1.3; cch={session.random.integers(9**5):x};"
+        )
+        system = [_text(line)] if session.chance(0.6) else []
+        system += [_text("You are Claude Code, Anthropic's official CLI for Claude.")]
+        body = {"model": "auto", "max_tokens": 32000, "system": system, "messages": list(turns)}
+        sent = Variant(
+            endpoint="messages",
+            headers=headers,
+            body={**body, "metadata": {"user_id": user}},
+            agent="claude-code",
+            ask=ask,
+            conversation=session.name,
+            is_first=place == 0,
+        )
+        return replace(sent, **own)
+
+    if hints:
+        title = [{"role": "user", "content": session.asks[0]}]
+        line = "You are coming up with a succinct title for a coding session."
+        sent = send(session.asks[0], title, 0, conversation=None)
+        yield replace(sent, body={**sent.body, "system": [_text(line)]})
+    for place, ask in enumerate(session.asks):
+        before = [_text(_reminder(session)) for _ in range(session.random.integers(0, 4))]
+        if place and session.chance(0.2):
+            run = "<bash-input>git status</bash-input>", "<bash-stdout>clean</bash-stdout>"
+            session.turns.append({"role": "user", "content": [_text(text) for text in run]})
+        after = [_text(_reminder(session)) for _ in range(session.random.integers(0, 2))]
+        said: Any = [*before, _text(ask), *after]
+        if session.chance(0.2):
+            said = "\n".join(part["text"] for part in said)
+        session.turns.append({"role": "user", "content": said})
+        if session.chance(0.2):
+            session.turns.append({"role": "system", "content": "Current date: 2026-03-01"})
+        yield send(ask, session.turns, place)
+        for _ in range(session.random.integers(0, 4)):
+            names = [session.call() for _ in range(session.random.integers(1, 3))]
+            uses = [{"type": "tool_use", "id": n, "name": "Bash", "input": {"n": n}} for n in names]
+            thought = [{"type": "thinking", "thinking": "so", "signature": "s"}]
+            session.turns.append({"role": "assistant", "content": [*thought, *uses]})
+            done: list[Fields] = [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": n,
+                    "content": [_text(session.output())]
+                    if session.chance(0.5)
+                    else session.output(),
+                }
+                for n in names
+            ]
+            done += [_text(_reminder(session))] if session.chance(0.4) else []
+            session.turns.append({"role": "user", "content": done})
+            yield send(ask, session.turns, place)
+        session.turns.append({"role": "assistant", "content": [_text("Done. Shall I go on?")]})
+    if hints:
+        task = f"Search for every use of {session.name}, and list files and lines in a table."
+        turns = [{"role": "user", "content": [_text(_reminder(session)), _text(task)]}]
+        sent = send(task, turns, 0, conversation=f"{session.name}/sub")
+        yield replace(sent, headers={**sent.headers, "x-claude-code-agent-id": "agent-7"})
+
+
+def codex(session: Session) -> Iterator[Variant]:
+    """Codex: rules and environment as the user's items, before or after the ask."""
+
+    def item(text: str, role: str = "user") -> Fields:
+        return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+
+    rules = f"# AGENTS.md instructions for /srv/{session.name}\n\n"
+    rules += f"<INSTRUCTIONS>\n{session.some(40)}\n</INSTRUCTIONS>"
+    place = f"<environment_context>\n  <cwd>/srv/{session.name}</cwd>\n</environment_context>"
+    has_rules, has_turn = session.chance(0.7), session.chance(0.5)
+    headers = {"session-id": session.name, "thread-id": session.name}
+    headers |= {
+        "user-agent": str(session.random.choice(["codex_cli_rs/0.90.0", "codex_exec/0.171"]))
+    }
+    turn = {"session_id": session.name, "thread_id": session.name, "thread_source": "user"}
+    headers |= {"x-codex-turn-metadata": json.dumps(turn)} if has_turn else {}
+
+    def send(ask: str, number: int, **own: Any) -> Variant:
+        body = {"model": "auto", "instructions": "You are a coding agent.", "store": False}
+        sent = Variant(
+            endpoint="responses",
+            headers=headers,
+            body={**body, "input": list(session.turns)},
+            agent="codex",
+            ask=ask,
+            conversation=session.name,
+            is_first=number == 0,
+        )
+        return replace(sent, **own)
+
+    if session.chance(0.4):
+        words = "<permissions instructions>\nThe sandbox may write.\n</permissions instructions>"
+        session.turns.append(item(words, "developer"))
+    for number, ask in enumerate(session.asks):
+        around = [item(place)] if number == 0 or session.chance(0.3) else []
+        around += [item(rules)] if has_rules and number == 0 else []
+        if session.chance(0.5):
+            around.reverse()
+        text = ask
+        if session.chance(0.2):
+            text = "# Context from my IDE setup:\n\n## Open tabs:\n- a.py\n\n"
+            text += f"## My request for Codex:\n{ask}"
+        late = session.chance(0.3) and number > 0
+        session.turns += [item(text), *around] if late else [*around, item(text)]
+        yield send(ask, number)
+        for _ in range(session.random.integers(0, 4)):
+            name = session.call()
+            session.turns += [
+                {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+                {"type": "function_call", "call_id": name, "name": "shell", "arguments": name},
+                {"type": "function_call_output", "call_id": name, "output": session.output()},
+            ]
+            yield send(ask, number)
+        answer = {"type": "output_text", "text": "Done."}
+        session.turns.append({"type": "message", "role": "assistant", "content": [answer]})
+
+
+def opencode(session: Session) -> Iterator[Variant]:
+    """OpenCode: chats, with a title of two user messages, and reminders at the end of an ask."""
+    headers = {"user-agent": "opencode/1.20.0", "x-session-id": session.name}
+
+    def send(ask: str, turns: list[Fields], number: int, conversation: str | None) -> Variant:
+        return Variant(
+            endpoint="chat",
+            headers=headers,
+            body={"model": "auto", "messages": list(turns)},
+            agent="opencode",
+            ask=ask,
+            conversation=conversation,
+            is_first=number == 0,
+        )
+
+    first = [("system", "You are a title generator. You output ONLY a thread title.")]
+    first += [("user", "Generate a title for this conversation:\n"), ("user", session.asks[0])]
+    title = [{"role": role, "content": text} for role, text in first]
+    yield send(session.asks[0], title, 0, None)
+    system = f"You are opencode, an agent.\n{session.some(30)}"
+    session.turns.append({"role": "system", "content": system})
+    for number, ask in enumerate(session.asks):
+        note = f"# Plan Mode - System Reminder\n{session.some(4)}"
+        note = f"<system-reminder>\n{note}\n</system-reminder>"
+        parts = [_text(ask), *([_text(note)] if session.chance(0.4) else [])]
+        is_text = len(parts) == 1 and session.chance(0.7)
+        session.turns.append({"role": "user", "content": ask if is_text else parts})
+        yield send(ask, session.turns, number, session.name)
+        for _ in range(session.random.integers(0, 4)):
+            _call_in_chat(session)
+            yield send(ask, session.turns, number, session.name)
+        session.turns.append({"role": "assistant", "content": "Done."})
+
+
+def _call_in_chat(session: Session) -> None:
+    name = session.call()
+    function = {"name": "bash", "arguments": json.dumps({"command": name})}
+    call = {"id": name, "type": "function", "function": function}
+    session.turns += [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": name, "content": session.output()},
+    ]
+
+
+def cline(session: Session) -> Iterator[Variant]:
+    """Cline: the ask in tags, its environment after it, and tools' results as the user's texts."""
+    details = f"<environment_details>\n# Visible Files\n{session.some(9)}\n</environment_details>"
+    session.turns.append({"role": "system", "content": "You are a highly skilled engineer."})
+    for number, ask in enumerate(session.asks):
+        tag = "task" if number == 0 else str(session.random.choice(["feedback", "user_message"]))
+        head = [] if number == 0 else [_text("[attempt_completion] Result:")]
+        files = f"<file_content path='a.py'>\n{session.output()}\n</file_content>"
+        more = [_text(files)] if session.chance(0.2) else []
+        parts = [*head, _text(f"<{tag}>\n{ask}\n</{tag}>"), *more, _text(details)]
+        session.turns.append({"role": "user", "content": parts})
+        yield _plain_variant(session, "cline", ask, number)
+        for _ in range(session.random.integers(0, 4)):
+            said = "<read_file><path>a.py</path></read_file>"
+            session.turns.append({"role": "assistant", "content": said})
+            result = [_text("[read_file for 'a.py'] Result:"), _text(session.output())]
+            session.turns.append({"role": "user", "content": [*result, _text(details)]})
+            yield _plain_variant(session, "cline", ask, number)
+        session.turns.append({"role": "assistant", "content": "<attempt_completion/>"})
+
+
+def copilot(session: Session) -> Iterator[Variant]:
+    """Copilot: contexts in messages or tags of their own, and the ask in a last tag."""
+    session.turns.append({"role": "system", "content": "You are an expert programming assistant."})
+    around = "<environment_info>\nLinux\n</environment_info>\n"
+    around += f"<workspace_info>\n{session.name}\n</workspace_info>"
+    session.turns.append({"role": "user", "content": around})
+    for number, ask in enumerate(session.asks):
+        tags = [name for name in ("attachments", "context", "editorContext") if session.chance(0.5)]
+        pieces = [f"<{name}>\n{session.some(6)}\n</{name}>" for name in tags]
+        notes = f"<reminderInstructions>\n{session.some(3)}\n</reminderInstructions>"
+        pieces += [notes] if session.chance(0.5) else []
+        text = "\n".join([*pieces, f"<userRequest>\n{ask}\n</userRequest>"])
+        session.turns.append({"role": "user", "content": text})
+        yield _plain_variant(session, "copilot", ask, number)
+        for _ in range(session.random.integers(0, 3)):
+            _call_in_chat(session)
+            yield _plain_variant(session, "copilot", ask, number)
+        session.turns.append({"role": "assistant", "content": "Done."})
+
+
+def chat(session: Session) -> Iterator[Variant]:
+    """A chat that no agent writes."""
+    for number, ask in enumerate(session.asks):
+        session.turns.append({"role": "user", "content": ask})
+        yield _plain_variant(session, None, ask, number)
+        session.turns.append({"role": "assistant", "content": "Done."})
+
+
+def _plain_variant(session: Session, agent: str | None, ask: str, number: int) -> Variant:
+    return Variant(
+        endpoint="chat",
+        headers={},
+        body={"model": "auto", "messages": list(session.turns)},
+        agent=agent,
+        ask=ask,
+        conversation=session.name,
+        is_first=number == 0,
+    )
+
+
+HARNESSES: dict[str, Callable[[Session], Iterator[Variant]]] = {
+    "Claude Code": claude_code,
+    "Codex": codex,
+    "OpenCode": opencode,
+    "Cline": cline,
+    "Copilot": copilot,
+    "none": chat,
+}
+
+
+def made_variants(
+    questions: Sequence[str], *, sessions: int, seed: int
+) -> Iterator[tuple[str, list[Variant]]]:
+    """The sessions of every harness, each with its requests.
+
+    Args:
+        questions: What people ask about; no two sessions ask the same.
+        sessions: The number of sessions of each harness.
+        seed: Other sessions.
+    """
+    random = np.random.default_rng(seed)
+    asks = list(ask_texts(random, questions))
+    place = 0
+    for harness, write in HARNESSES.items():
+        for number in range(sessions):
+            count = int(random.integers(1, 5))
+            own = asks[place : place + count]
+            if len(own) < count:
+                raise ValueError(f"{sessions} sessions of each need more than {len(asks)} asks")
+            place += count
+            session = Session(random, f"{harness.lower().replace(' ', '-')}-{number:04d}", own)
+            yield harness, list(write(session))
