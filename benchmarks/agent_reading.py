@@ -16,6 +16,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from prefill_router.features import Need
 from prefill_router.fitting import FitConfig, fit_router, gather, recipe_from_dict
 from prefill_router.progress import SilentProgress
 from prefill_router.router import Router
+from prefill_router.targets import Pool
 from prefill_router_gateway.api.routed_calls import IncomingRequest, read_incoming
 from prefill_router_gateway.protocol import read_envelope, scored_prompt
 from prefill_router_gateway.records import Scored
@@ -169,17 +171,26 @@ def fit(data: RoutingDataset) -> Router:
     return fit_router(data, states, config=config).router
 
 
-def read_variants(router: Router, questions: Sequence[str], given: Any) -> dict[str, Any]:
-    """How well the requests of made-up sessions are read, by harness."""
+def read_variants(
+    fitted: Callable[[], Router], pool: Pool, questions: Sequence[str], sessions: int
+) -> dict[str, Any]:
+    """How well the requests of made-up sessions are read, by harness.
+
+    Args:
+        fitted: Fits the router, where texts differ from the asks and so need forecasts.
+        pool: Its targets.
+        questions: What people ask about.
+        sessions: The sessions of each harness.
+    """
     found: dict[str, Any] = {}
     seen: dict[str, set[tuple[str, str]]] = {}
     wrong: list[str] = []
     pairs: dict[str, list[tuple[str, str]]] = {}
-    for harness, session in made_variants(questions, sessions=given.sessions, seed=1):
+    for harness, session in made_variants(questions, sessions=sessions, seed=1):
         row = found.setdefault(harness, {"requests": 0, "asks": 0, "agents": 0, "split": 0})
         names: dict[str, set[str]] = {}
         for sent in session:
-            incoming, reading = read_variant(sent, router)
+            incoming, reading = read_variant(sent, pool)
             row["requests"] += 1
             row["asks"] += reading.ask == sent.ask
             row["agents"] += reading.agent == sent.agent
@@ -195,14 +206,14 @@ def read_variants(router: Router, questions: Sequence[str], given: Any) -> dict[
     for harness, row in found.items():
         row["asks"] /= row["requests"]
         row["agents"] /= row["requests"]
-        row["decisions"] = same_decisions(router, pairs[harness])
+        row["decisions"] = same_decisions(fitted, pairs[harness])
         print(f"{harness}: {row}", flush=True)
     joined = sum(len(each) > 1 for each in seen.values())
     print(f"joined: {joined}; the first asks that were read wrongly: {wrong[:5]}")
     return {"by harness": found, "joined": joined}
 
 
-def read_variant(sent: Variant, router: Router) -> tuple[IncomingRequest, RequestReading]:
+def read_variant(sent: Variant, pool: Pool) -> tuple[IncomingRequest, RequestReading]:
     """What the gateway reads of a request."""
     body = json.dumps(sent.body).encode()
     headers = [(name.encode(), value.encode()) for name, value in sent.headers.items()]
@@ -213,7 +224,7 @@ def read_variant(sent: Variant, router: Router) -> tuple[IncomingRequest, Reques
         headers,
         key=None,
         settings=settings,
-        pool=router.pool,
+        pool=pool,
         lam=None,
         at=0.0,
         to_call=False,
@@ -221,14 +232,14 @@ def read_variant(sent: Variant, router: Router) -> tuple[IncomingRequest, Reques
     return incoming, read_envelope(sent.endpoint, body).read(headers, settings.agents.harnesses)
 
 
-def same_decisions(router: Router, pairs: Sequence[tuple[str, str]]) -> float:
+def same_decisions(fitted: Callable[[], Router], pairs: Sequence[tuple[str, str]]) -> float:
     """The share of texts that get the target of the text beside them, over five values of lam.
 
     Equal texts have one forecast, and so one target; the others are forecast.
     """
     others = [list(pair) for pair in pairs if pair[0] != pair[1]]
     lams = (0.1, 0.3, 0.5, 0.7, 0.9)
-    routed = [router.route_many(pair, lam=lam) for pair in others for lam in lams]
+    routed = [fitted().route_many(pair, lam=lam) for pair in others for lam in lams]
     moved = sum(a.target != b.target for a, b in routed)
     return 1 - moved / (len(lams) * len(pairs))
 
@@ -263,16 +274,31 @@ def main() -> None:
     parser.add_argument("--fit", type=int, default=2000)
     parser.add_argument("--questions", type=int, default=400)
     parser.add_argument("--sessions", type=int, default=100)
+    parser.add_argument("--only", choices=["variants"], help="keep the figures of the shapes")
     given = parser.parse_args()
     whole = read_dataset(DATA)
     order = np.random.default_rng(0).permutation(len(whole))
     ids = np.array(whole.query_ids, dtype=object)[order].tolist()
-    router = fit(whole.select(ids[: given.fit]))
+    fitted = cache(lambda: fit(whole.select(ids[: given.fit])))
     asked = whole.select(ids[given.fit : given.fit + given.questions])
+    before = json.loads(RESULT.read_text()) if given.only else {}
+    shapes = before.get("shapes") or compare_shapes(fitted(), asked)
+    others = whole.select(ids[given.fit :]).queries
+    questions = list(dict.fromkeys(prompt_text(query.prompt).strip() for query in others))
+    result = {
+        "machine": machine(),
+        "arguments": before.get("arguments") or vars(given),
+        "shapes": shapes,
+        "variants": read_variants(fitted, whole.pool, questions, given.sessions),
+        "speed": [time_reading(messages) for messages in (46, 200, 400)],
+    }
+    print(result["speed"])
+    files.write_json(RESULT, result)
+
+
+def compare_shapes(router: Router, asked: RoutingDataset) -> dict[str, Any]:
+    """The forecasts of the same questions in every shape, by how the request is read."""
     texts = [prompt_text(query.prompt) for query in asked.queries]
-    others = list(
-        dict.fromkeys(prompt_text(q.prompt) for q in whole.select(ids[given.fit :]).queries)
-    )
     correct = asked.correct[:, [asked.pool.names.index(name) for name in router.pool.names]]
     figures: dict[str, dict[str, dict[str, float]]] = {}
     _, alone = measure(router, texts, correct, None)
@@ -284,11 +310,7 @@ def main() -> None:
         row = figures[name]
         shown = (f"{s} {row[s]['auc']:.3f} {row[s]['correlation']:.2f}" for s in READINGS)
         print(f"{name}: {', '.join(shown)}", flush=True)
-    variants = read_variants(router, others, given)
-    speed = [time_reading(messages) for messages in (46, 200, 400)]
-    print(speed)
-    result = {"shapes": figures, "variants": variants, "speed": speed}
-    files.write_json(RESULT, {"machine": machine(), "arguments": vars(given), **result})
+    return figures
 
 
 if __name__ == "__main__":
